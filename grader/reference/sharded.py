@@ -33,7 +33,7 @@ BY_COLUMNS = (
 )
 EACH_PADDED = "each tensor was padded on its own. Put the entries of all tensors together, then pad"
 REVERSED_TENSORS = "the tensors are in reverse order"
-ANOTHERS = "this is the shard of rank {}"
+OF_ANOTHER_RANK = "this is the shard of rank {}"
 FROM_THE_START = (
     "every tensor was cut from the beginning of flat. Go on where the tensor before ended"
 )
@@ -111,7 +111,7 @@ def shard_mistakes(arrays: Sequence[Any], n: int) -> list[dict[str, np.ndarray]]
             UNPADDED: np.array_split(whole[:size], n)[rank],
             BY_COLUMNS: shards([np.asarray(array).ravel("F") for array in arrays], n)[rank],
         }
-        known |= {ANOTHERS.format(other): right[other] for other in range(n) if other != rank}
+        known |= {OF_ANOTHER_RANK.format(other): right[other] for other in range(n) if other != rank}
         found.append(_different(known, right[rank]))
     return found
 
@@ -235,7 +235,7 @@ def state_mistakes(weights: list, gradients: list, lr: float, moment: int) -> li
     return [
         {name: shards_of(steps)[rank] for name, steps in known.items()}
         | {NOT_SCATTERED: of_ranks[rank][rank]}
-        | {ANOTHERS.format(other): right[other] for other in range(n) if other != rank}
+        | {OF_ANOTHER_RANK.format(other): right[other] for other in range(n) if other != rank}
         for rank in range(n)
     ]
 
@@ -256,7 +256,8 @@ def scaled_step(
         z = y @ np.asarray(weight, np.float64)
         saved.append((y, z))
         y = factor * gelu(z)
-    loss, grad, gradients = float(np.mean(y**2)), 2 * y / y.size, []
+    loss, grad = float(np.mean(y**2)), 2 * y / y.size
+    gradients: list[np.ndarray] = []
     for weight, (own, z), factor in reversed(list(zip(weights, saved, backward))):
         grad_z = factor * grad * gelu_derivative(z)
         gradients.insert(0, own.T @ grad_z)

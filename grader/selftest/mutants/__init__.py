@@ -5,8 +5,16 @@ from grader.selftest.mutants import (
     collectives,
     data_parallel,
     pipeline_parallel,
+    sharded_data_parallel,
     tensor_parallel,
 )
 
-PARTS = (collectives, benchmarking, data_parallel, tensor_parallel, pipeline_parallel)
+PARTS = (
+    collectives,
+    benchmarking,
+    data_parallel,
+    tensor_parallel,
+    pipeline_parallel,
+    sharded_data_parallel,
+)
 MUTANTS = [mutant for part in PARTS for mutant in part.MUTANTS]

@@ -5,11 +5,19 @@ from grader.selftest.variants import (
     collectives,
     data_parallel,
     pipeline_parallel,
+    sharded_data_parallel,
     tensor_parallel,
 )
 
 VARIANTS = [
     variant
-    for part in (collectives, benchmarking, data_parallel, tensor_parallel, pipeline_parallel)
+    for part in (
+        collectives,
+        benchmarking,
+        data_parallel,
+        tensor_parallel,
+        pipeline_parallel,
+        sharded_data_parallel,
+    )
     for variant in part.VARIANTS
 ]

@@ -1,0 +1,532 @@
+"""Part 6 · Sharded data parallelism: wrong submissions."""
+
+from grader.selftest.mutants.mutant import Mutant
+
+PART = "sharded_data_parallel"
+# Problems 6.2 to 6.4 use the functions of 6.1, so most mistakes in these are seen there, too.
+FLAT = "    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])\n"
+PAD = "    return F.pad(flat, (0, -len(flat) % dist.get_world_size()))\n"
+SHARD = "    return flatten(tensors).view(dist.get_world_size(), -1)[dist.get_rank()].clone()\n"
+PARTS = "    parts = flat.split([*sizes, padding])\n"
+UNFLAT = "    return [part.reshape(shape) for part, shape in zip(parts, shapes)]\n"
+LENGTH = "    if len(flat) != sum(sizes) + padding:\n"
+DTYPES = "        if tensor.dtype != tensors[0].dtype:\n"
+
+OPTIMIZER = "        self.optimizer = torch.optim.AdamW([self.shard], lr=lr)\n"
+SCATTER = "        dist.reduce_scatter_tensor(self.shard.grad, flatten(gradients))\n"
+AVERAGE = "        self.shard.grad /= n\n"
+STEP = "        self.optimizer.step()\n"
+GATHER = "        dist.all_gather_into_tensor(flat, self.shard)\n"
+WRITE = "            weight.copy_(values)\n"
+COUNT = "        if len(gradients) != len(self.weights):\n"
+SHAPE = "            if gradient.shape != weight.shape:\n"
+
+REFUSES = "        if len(shard) != due:\n"
+FORWARD = "        y, z = mlp.layer_forward(x, _gather(shard, width))\n        saved.append((x, z))\n"
+AVERAGED = "        gradient, averaged = _gathered_backward(shard, own_x, z, gradient)\n"
+BACKWARD = "    weight = _gather(shard, x.shape[1])\n"
+DEL = "    del weight  # before ``flatten`` copies the gradient: two layers are alive, not three\n"
+INSERT = "        gradients.insert(0, averaged)\n    return mlp.loss(x), gradients\n"
+
+START = "        under_way.append(_start_gather(shard))\n"
+TURN = "        if len(under_way) > 1:\n"
+ARRIVED = "            yield _arrived(*under_way.pop(0), width)\n"
+PREFETCHED = """\
+        y, z = layer_forward(x, weight)
+        del weight  # before another gather starts
+        saved.append((x, z))
+"""
+GOING_BACK = """\
+    for weight, (own_x, z) in zip(_gathered_ahead(reversed(shards), width), reversed(saved)):
+"""
+OF_WEIGHT = "        gradients.insert(0, _average_shard(of_weight))\n    return mlp.loss(x), gradients\n"
+
+
+def mutant(name: str, old: str, new: str, caught: set[str], words: str) -> Mutant:
+    return Mutant(name, PART, old, new, caught, words)
+
+
+MUTANTS = [
+    # ——— 6.1
+    mutant("nothing is padded", PAD, "    return flat\n", set(), "the shards have unequal sizes"),
+    mutant(
+        "the padding comes first",
+        PAD,
+        "    return F.pad(flat, (-len(flat) % dist.get_world_size(), 0))\n",
+        set(),
+        "the zeros are in front. Pad at the end",
+    ),
+    mutant(
+        "always at least one zero",
+        PAD,
+        "    n = dist.get_world_size()\n    return F.pad(flat, (0, n - len(flat) % n))\n",
+        set(),
+        "a whole block of n zeros was added",
+    ),
+    mutant(
+        "each tensor is padded",
+        FLAT,
+        """    n = dist.get_world_size()
+    flat = torch.cat([F.pad(t.reshape(-1), (0, -t.numel() % n)) for t in tensors])
+""",
+        set(),
+        "each tensor was padded on its own",
+    ),
+    mutant(
+        "column-major order",
+        FLAT,
+        """    flat = torch.cat([t.permute(*range(t.dim() - 1, -1, -1)).reshape(-1) for t in tensors])
+""",
+        set(),
+        "a tensor was flattened in column-major order",
+    ),
+    mutant(
+        "the last tensor first",
+        FLAT,
+        "    flat = torch.cat([tensor.reshape(-1) for tensor in tensors[::-1]])\n",
+        set(),
+        "the tensors are in reverse order",
+    ),
+    mutant(
+        "every n-th entry",
+        SHARD,
+        "    return flatten(tensors)[dist.get_rank() :: dist.get_world_size()].clone()\n",
+        set(),
+        "every n-th entry was taken. A flat shard holds consecutive entries",
+    ),
+    mutant(
+        "unequal shards",
+        SHARD,
+        """    flat = flatten(tensors)[: sum(t.numel() for t in tensors)]
+    return flat.tensor_split(dist.get_world_size())[dist.get_rank()].clone()
+""",
+        set(),
+        "the shards have unequal sizes. Pad with zeros",
+    ),
+    mutant(
+        "the shard is a view",
+        SHARD,
+        "    return flatten(tensors).view(dist.get_world_size(), -1)[dist.get_rank()]\n",
+        set(),
+        "Is it a view of all entries? Copy it.",
+    ),
+    mutant(
+        "the shards go round",
+        SHARD,
+        """    n = dist.get_world_size()
+    return flatten(tensors).view(n, -1)[(dist.get_rank() + 1) % n].clone()
+""",
+        set(),
+        "this is the shard of rank 1",
+    ),
+    mutant(
+        "each tensor from the beginning",
+        UNFLAT,
+        "    return [flat[: size].reshape(shape) for size, shape in zip(sizes, shapes)]\n",
+        set(),
+        "every tensor was cut from the beginning of flat",
+    ),
+    mutant(
+        "views of flat as it lies",
+        UNFLAT,
+        "    return [part.view(shape) for part, shape in zip(parts, shapes)]\n",
+        set(),
+        "raised RuntimeError",
+    ),
+    mutant(
+        "the padding is a tensor, too",
+        UNFLAT,
+        """    shapes = [*shapes, (padding,)] if padding else shapes
+    return [part.reshape(shape) for part, shape in zip(parts, shapes)]
+""",
+        set(),
+        "a list of",
+    ),
+    mutant("mixed dtypes are promoted", DTYPES, "        if False:\n", set(), "expected a ValueError"),
+    mutant(
+        "a vector that is too long is taken",
+        LENGTH,
+        "    if len(flat) < sum(sizes) + padding:\n",
+        set(),
+        "expected a ValueError",
+    ),
+    # ——— 6.2
+    mutant("summed, not averaged", AVERAGE, "", set(), "summed over the ranks"),
+    mutant(
+        "the optimizer holds everything",
+        OPTIMIZER,
+        """        self.whole = [weight.clone() for weight in weights]
+        self.optimizer = torch.optim.AdamW(self.whole, lr=lr)
+""",
+        set(),
+        "has a state for",
+    ),
+    mutant(
+        "a second optimizer holds everything",
+        OPTIMIZER,
+        """        self.optimizer = torch.optim.AdamW([self.shard], lr=lr)
+        self.second = torch.optim.AdamW([weight.clone() for weight in weights], lr=lr)
+        for weight in self.second.param_groups[0]["params"]:
+            weight.grad = torch.ones_like(weight)
+        self.second.step()
+""",
+        set(),
+        "Does every rank hold the whole state?",
+    ),
+    mutant(
+        "Adam without weight decay",
+        OPTIMIZER,
+        "        self.optimizer = torch.optim.Adam([self.shard], lr=lr)\n",
+        set(),
+        "the optimizer is of the type Adam. Return torch.optim.AdamW",
+    ),
+    mutant(
+        "the default learning rate",
+        OPTIMIZER,
+        "        self.optimizer = torch.optim.AdamW([self.shard])\n",
+        set(),
+        "",
+    ),
+    mutant(
+        "a new optimizer at every step",
+        STEP,
+        """        lr = self.optimizer.param_groups[0]["lr"]
+        self.optimizer = torch.optim.AdamW([self.shard], lr=lr)
+        self.optimizer.step()
+""",
+        set(),
+        "a new optimizer was made at every step",
+    ),
+    mutant(
+        "all-reduce in place of reduce-scatter",
+        SCATTER,
+        """        whole = flatten(gradients)
+        dist.all_reduce(whole)
+        self.shard.grad.copy_(whole.view(n, -1)[dist.get_rank()])
+""",
+        set(),
+        "That is one reduce-scatter and one all-gather",
+    ),
+    mutant(
+        "own gradients only",
+        SCATTER,
+        "        self.shard.grad.copy_(flatten(gradients).view(n, -1)[dist.get_rank()] * n)\n",
+        set(),
+        "this rank's own gradients were used",
+    ),
+    mutant(
+        "the weights are gathered before the step",
+        STEP + "        flat = self.shard.new_empty(n * len(self.shard))\n" + GATHER,
+        "        flat = self.shard.new_empty(n * len(self.shard))\n" + GATHER + STEP,
+        set(),
+        "these are the weights before the last step",
+    ),
+    mutant(
+        "only the own shard is updated",
+        GATHER,
+        """        dist.barrier()
+        flat = flatten(self.weights)
+        flat.view(n, -1)[dist.get_rank()] = self.shard
+""",
+        set(),
+        "only this rank's shard was updated",
+    ),
+    mutant(
+        "the caller's list gets new tensors",
+        WRITE,
+        "            self.weights[[id(w) for w in self.weights].index(id(weight))] = values\n",
+        set(),
+        "",
+    ),
+    mutant(
+        "weights are written as they lie",
+        WRITE,
+        "            weight.as_strided(weight.shape, values.stride()).copy_(values)\n",
+        set(),
+        "",
+    ),
+    mutant(
+        "the gradients are divided in place",
+        SCATTER + AVERAGE,
+        """        for gradient in gradients:
+            gradient /= n
+        dist.reduce_scatter_tensor(self.shard.grad, flatten(gradients))
+""",
+        set(),
+        "the caller's gradients, which must stay unchanged",
+    ),
+    mutant(
+        "the gather is not awaited",
+        GATHER,
+        "        self.work = dist.all_gather_into_tensor(flat, self.shard, async_op=True)\n",
+        set(),
+        "",
+    ),
+    mutant(
+        "gradients add up",
+        "        self.shard.grad = torch.empty_like(self.shard)\n" + SCATTER + AVERAGE,
+        """        own = torch.empty_like(self.shard)
+        dist.reduce_scatter_tensor(own, flatten(gradients))
+        self.shard.grad = own / n + (0 if self.shard.grad is None else self.shard.grad)
+""",
+        set(),
+        "gradients add up from step to step",
+    ),
+    mutant("as many entries are enough", SHAPE, "            if gradient.numel() != weight.numel():\n", set(), "expected a ValueError"),
+    mutant("a missing gradient is not noticed", COUNT, "        if len(gradients) > len(self.weights):\n", set(), ""),
+    mutant(
+        "gradients are clipped",
+        AVERAGE,
+        """        self.shard.grad /= n
+        torch.nn.utils.clip_grad_norm_([self.shard], 1.0)
+""",
+        set(),
+        "",
+    ),
+    # ——— 6.3
+    mutant(
+        "the gradients are summed",
+        "    return shard / dist.get_world_size()\n",
+        "    return shard\n",
+        set(),
+        "the gradients were summed over the ranks. Divide the sum",
+    ),
+    mutant(
+        "own gradients, cut",
+        "    dist.reduce_scatter_tensor(shard, flat)\n",
+        "    shard = flat.view(dist.get_world_size(), -1)[dist.get_rank()] * dist.get_world_size()\n",
+        set(),
+        "these are this rank's own gradients, without the other ranks'",
+    ),
+    mutant(
+        "the last layer first",
+        INSERT,
+        "        gradients.append(averaged)\n    return mlp.loss(x), gradients\n",
+        set(),
+        "these are the right shards in reverse order. The list must begin with the first layer",
+    ),
+    mutant(
+        "the shards of the next rank",
+        AVERAGED + INSERT,
+        AVERAGED
+        + """        n, rank = dist.get_world_size(), dist.get_rank()
+        every = [torch.empty_like(averaged) for _ in range(n)]
+        dist.all_gather(every, averaged)
+        gradients.insert(0, every[(rank + 1) % n])
+    return mlp.loss(x), gradients
+""",
+        set(),
+        "Each rank keeps the shard that it holds",
+    ),
+    mutant(
+        "the loss is averaged",
+        INSERT,
+        """        gradients.insert(0, averaged)
+    loss = mlp.loss(x)
+    dist.all_reduce(loss)
+    return loss / dist.get_world_size(), gradients
+""",
+        set(),
+        "this is the average over the ranks. Return this rank's own loss",
+    ),
+    mutant(
+        "layers stay after the forward pass",
+        """        # The layer gets no name here, so that it is freed after the product.
+"""
+        + FORWARD,
+        """        kept.append(_gather(shard, width))
+        y, z = mlp.layer_forward(x, kept[-1])
+        saved.append((x, z))
+""",
+        set(),
+        "two are enough",
+    ),
+    mutant(
+        "a layer stays, and then its gradient",
+        AVERAGED + "        gradients.insert(0, averaged)\n    return mlp.loss(x), gradients\n    # END SOLUTION\n\n\n# BEGIN SOLUTION\ndef _gathered_ahead",
+        """        weight = _gather(shard, width)
+        gradient, of_weight = mlp.layer_backward(own_x, z, weight, gradient)
+        gradients.insert(0, _average_shard(of_weight))
+    return mlp.loss(x), gradients
+    # END SOLUTION
+
+
+# BEGIN SOLUTION
+def _gathered_ahead""",
+        set(),
+        "Does a variable still hold a layer that was used before, or its gradient?",
+    ),
+    mutant(
+        "layers are kept as bytes",
+        BACKWARD,
+        BACKWARD + "    KEPT.append(weight.contiguous().numpy().tobytes())\n",
+        set(),
+        "perhaps in another form than a tensor",
+    ),
+    mutant(
+        "all layers are gathered first",
+        "    saved, width = [], x.shape[1]\n    for shard in shards:\n        # The layer",
+        """    saved, width = [], x.shape[1]
+    every = [_gather(shard, width) for shard in shards]
+    for shard in shards:
+        # The layer""",
+        set(),
+        "two are enough",
+    ),
+    mutant(
+        "all-reduce, then cut",
+        "    dist.reduce_scatter_tensor(shard, flat)\n",
+        """    dist.all_reduce(flat)
+    shard = flat.view(dist.get_world_size(), -1)[dist.get_rank()].clone()
+""",
+        set(),
+        "two all-gathers and one reduce-scatter",
+    ),
+    mutant(
+        "a layer is gathered twice going back",
+        BACKWARD,
+        "    _gather(shard, x.shape[1])\n" + BACKWARD,
+        set(),
+        "two all-gathers and one reduce-scatter",
+    ),
+    mutant("shards of any size", REFUSES, "        if len(shard) < due:\n", set(), "expected a ValueError"),
+    mutant(
+        "shards must divide the layer",
+        "    due = math.ceil(width * width / n)\n",
+        "    due = width * width // n\n",
+        set(),
+        "raised ValueError",
+    ),
+    mutant(
+        "as the shard lies in memory",
+        "    return flat, dist.all_gather_into_tensor(flat, shard.contiguous(), async_op=True)\n",
+        """    every = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
+    shard = shard.as_strided(shard.shape, (1,))
+    return flat, dist.all_gather_into_tensor(flat, shard, async_op=True)
+""",
+        set(),
+        "",
+    ),
+    # ——— 6.4
+    mutant(
+        "nothing is gathered ahead",
+        TURN,
+        "        if under_way:\n",
+        set(),
+        "Start the gather of the next layer before you compute this one.",
+    ),
+    mutant(
+        "each gather is waited for at once",
+        START,
+        START + "        under_way[-1][1].wait()\n",
+        set(),
+        "",
+    ),
+    mutant(
+        "all layers are gathered ahead",
+        TURN,
+        "        if len(under_way) > 99:\n",
+        set(),
+        "gather one layer ahead, not more",
+    ),
+    mutant(
+        "two layers ahead",
+        TURN,
+        "        if len(under_way) > 2:\n",
+        set(),
+        "gather one layer ahead, not more",
+    ),
+    mutant(
+        "nothing is gathered ahead going back",
+        GOING_BACK,
+        """    back = (_gather(shard, width) for shard in reversed(shards))
+    for weight, (own_x, z) in zip(back, reversed(saved)):
+""",
+        set(),
+        "Start the gather of the layer before before you compute this one",
+    ),
+    mutant(
+        "the layers are kept",
+        PREFETCHED,
+        """        y, z = layer_forward(x, weight)
+        kept.append(weight)
+        saved.append((x, z))
+""",
+        set(),
+        "Were layers kept?",
+    ),
+    mutant(
+        "the gather starts after the layer is computed",
+        PREFETCHED,
+        PREFETCHED,
+        set(),
+        "",
+    ),
+    mutant(
+        "own calculus",
+        "        gradient, of_weight = layer_backward(own_x, z, weight, gradient)\n",
+        "        gradient, of_weight = mlp.layer_backward(own_x, z, weight, gradient)\n",
+        set(),
+        "",
+    ),
+    mutant(
+        "nobody waits",
+        "def _arrived(flat: Tensor, work: dist.Work, width: int) -> Tensor:\n    work.wait()\n",
+        "def _arrived(flat: Tensor, work: dist.Work, width: int) -> Tensor:\n",
+        set(),
+        "",
+    ),
+    mutant(
+        "the wrong layer is waited for",
+        ARRIVED,
+        "            yield _arrived(under_way[0][0], under_way.pop(0)[1] and under_way[0][1], width)\n",
+        set(),
+        "",
+    ),
+    mutant(
+        "a layer is broadcast, shard by shard",
+        "    return flat, dist.all_gather_into_tensor(flat, shard.contiguous(), async_op=True)\n",
+        """    every = list(flat.chunk(dist.get_world_size()))
+    every[dist.get_rank()].copy_(shard)
+    works = [dist.broadcast(own, src, async_op=True) for src, own in enumerate(every)]
+    for work in works[:-1]:
+        work.wait()
+    return flat, works[-1]
+""",
+        set(),
+        "Gather layers by all-gathers",
+    ),
+    mutant(
+        "gathered in the forward order going back",
+        GOING_BACK,
+        GOING_BACK.replace("reversed(shards)", "shards"),
+        set(),
+        "",
+    ),
+    mutant(
+        "the last layer first, ahead",
+        OF_WEIGHT,
+        "        gradients.append(_average_shard(of_weight))\n    return mlp.loss(x), gradients\n",
+        set(),
+        "these are the right shards in reverse order",
+    ),
+    mutant(
+        "the loss is averaged, ahead",
+        OF_WEIGHT,
+        """        gradients.insert(0, _average_shard(of_weight))
+    (loss,) = flatten([mlp.loss(x)])[:1]
+    every = [torch.zeros(1, dtype=x.dtype) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, loss.reshape(1))
+    return torch.stack(every).mean(), gradients
+""",
+        set(),
+        "this is the average over the ranks. Return this rank's own loss",
+    ),
+    mutant(
+        "no shard is refused, ahead",
+        "    # BEGIN SOLUTION 6.4: prefetched_step\n    _require_shards(shards, x)\n",
+        "    # BEGIN SOLUTION 6.4: prefetched_step\n",
+        set(),
+        "expected a ValueError",
+    ),
+]

@@ -1,0 +1,206 @@
+"""Right submissions of sharded_data_parallel, in other styles than the solution's."""
+
+from grader.selftest.variants.variant import Variant
+
+LISTS = '''
+def flatten(tensors):
+    if len({t.dtype for t in tensors}) > 1:
+        raise ValueError(f"the tensors have several dtypes: {[t.dtype for t in tensors]}")
+    n, entries = dist.get_world_size(), sum(t.numel() for t in tensors)
+    flat = tensors[0].new_zeros(math.ceil(entries / n) * n)
+    start = 0
+    for t in tensors:
+        flat[start : start + t.numel()] = t.flatten()
+        start += t.numel()
+    return flat
+
+
+def flat_shard(tensors):
+    return flatten(tensors).tensor_split(dist.get_world_size())[dist.get_rank()].detach().clone()
+
+
+def unflatten(flat, shapes):
+    n, found, start = dist.get_world_size(), [], 0
+    entries = sum(torch.Size(shape).numel() for shape in shapes)
+    if flat.numel() != math.ceil(entries / n) * n:
+        raise ValueError(f"flat has {flat.numel()} entries and needs {math.ceil(entries / n) * n}")
+    for shape in shapes:
+        size = torch.Size(shape).numel()
+        found.append(flat[start : start + size].clone().view(torch.Size(shape)))
+        start += size
+    return found
+
+
+class ZeroAdamW:
+    """With lists of pieces, and the division before the sum."""
+
+    def __init__(self, weights, lr=1e-3):
+        self.weights, self.n, self.rank = list(weights), dist.get_world_size(), dist.get_rank()
+        self.own = flat_shard(self.weights)
+        self.optimizer = torch.optim.AdamW([{"params": [self.own]}], lr=lr)
+
+    def step(self, gradients):
+        given, due = [tuple(g.shape) for g in gradients], [tuple(w.shape) for w in self.weights]
+        if given != due:
+            raise ValueError(f"{len(given)} gradients of shapes {given}, {len(due)} weights of shapes {due}")
+        pieces = list((flatten(gradients) / self.n).chunk(self.n))
+        total = torch.empty_like(self.own)
+        dist.reduce_scatter(total, [piece.contiguous() for piece in pieces])
+        self.optimizer.zero_grad()
+        self.own.grad = total
+        self.optimizer.step()
+        every = [torch.empty_like(self.own) for _ in range(self.n)]
+        dist.all_gather(every, self.own.clone())
+        flat = torch.cat(every)
+        for weight in self.weights:
+            weight[...] = flat[: weight.numel()].reshape(weight.shape)
+            flat = flat[weight.numel() :]
+
+
+def _whole(shard, width):
+    every = [torch.empty(len(shard), dtype=shard.dtype) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, shard.contiguous())
+    return torch.cat(every)[: width * width].reshape(width, width)
+
+
+def _own(gradient):
+    pieces = list(flatten([gradient]).chunk(dist.get_world_size()))
+    own = torch.empty_like(pieces[0])
+    dist.reduce_scatter(own, pieces)
+    return own.div_(dist.get_world_size())
+
+
+def fully_sharded_step(shards, x):
+    _require_shards(shards, x)
+    inputs, width = [x], x.shape[1]
+    for shard in shards:
+        inputs.append(mlp.layer_forward(inputs[-1], _whole(shard, width))[0])
+    loss, gradient = mlp.loss(inputs[-1]), mlp.loss_backward(inputs[-1])
+    found = [None] * len(shards)
+    for l in range(len(shards) - 1, -1, -1):
+        weight = _whole(shards[l], width).requires_grad_()
+        leaf = inputs[l].detach().clone().requires_grad_()
+        mlp.layer_forward(leaf, weight)[0].backward(gradient)
+        gradient, of_weight = leaf.grad, weight.grad
+        del weight
+        found[l] = _own(of_weight)
+        del of_weight
+    return loss, found
+'''
+
+KEEPS_THE_LAST = '''
+def _start(shard):
+    every = [torch.empty(len(shard), dtype=shard.dtype) for _ in range(dist.get_world_size())]
+    return every, dist.all_gather(every, shard.contiguous(), async_op=True)
+
+
+def _finish(started, width):
+    every, work = started
+    work.wait()
+    return torch.cat(every)[: width * width].view(width, width)
+
+
+def _scattered(gradient):
+    flat = flatten([gradient]) / dist.get_world_size()
+    own = torch.empty_like(flat.chunk(dist.get_world_size())[0])
+    return own, dist.reduce_scatter_tensor(own, flat, async_op=True), flat
+
+
+def fully_sharded_step(shards, x):
+    """The last layer is not freed before its backward pass, so it is gathered once."""
+    return _step(shards, x, mlp.layer_forward, mlp.layer_backward, False)
+
+
+def prefetched_step(shards, x, layer_forward=mlp.layer_forward, layer_backward=mlp.layer_backward):
+    """The last layer is kept, and a reduce-scatter is under way while the layer before is computed."""
+    return _step(shards, x, layer_forward, layer_backward, True)
+
+
+def _step(shards, x, layer_forward, layer_backward, ahead):
+    _require_shards(shards, x)
+    width, last = x.shape[1], len(shards) - 1
+    saved, started = {}, _start(shards[0])
+    for l in range(last + 1):
+        weight = _finish(started, width)
+        started = _start(shards[l + 1]) if ahead and l < last else None
+        y, z = layer_forward(x, weight)
+        saved[l] = x, z
+        x = y
+        if l < last:
+            del weight
+            started = started or _start(shards[l + 1])
+    grad, found, under_way = mlp.loss_backward(x), {}, []
+    for l in range(last, -1, -1):
+        started = _start(shards[l - 1]) if ahead and l else None
+        own_x, z = saved.pop(l)
+        grad, of_weight = layer_backward(own_x, z, weight, grad)
+        del weight
+        found[l] = _scattered(of_weight)
+        del of_weight
+        if not ahead:
+            found[l][1].wait()
+            found[l] = found[l][:2]
+        if l:
+            weight = _finish(started or _start(shards[l - 1]), width)
+    for own, work, *_ in found.values():
+        work.wait()
+    return mlp.loss(x), [found[l][0] for l in range(last + 1)]
+'''
+
+FUNCTIONAL = '''
+import torch.distributed._functional_collectives as functional
+
+
+class ZeroAdamW:
+    """With functional collectives, and the state in a subclass of nothing."""
+
+    def __init__(self, weights, lr=1e-3):
+        self.views = weights
+        self.master = torch.nn.Parameter(flat_shard(weights))
+        self.optimizer = torch.optim.AdamW([self.master], lr=lr, foreach=False)
+
+    @torch.no_grad()
+    def step(self, gradients):
+        if len(gradients) != len(self.views):
+            raise ValueError(f"{len(self.views)} weights, but {len(gradients)} gradients")
+        for gradient, weight in zip(gradients, self.views):
+            if gradient.size() != weight.size():
+                raise ValueError(f"a gradient {list(gradient.size())} for a weight {list(weight.size())}")
+        n = dist.get_world_size()
+        own = functional.reduce_scatter_tensor(flatten(gradients), "sum", 0, list(range(n)))
+        self.master.grad = functional.wait_tensor(own) / n
+        self.optimizer.step()
+        whole = functional.wait_tensor(functional.all_gather_tensor(self.master.detach(), 0, list(range(n))))
+        for weight, values in zip(self.views, unflatten(whole, [w.shape for w in self.views])):
+            weight.set_(values.clone()) if False else weight.copy_(values)
+
+
+def _functional_gather(shard, width):
+    whole = functional.all_gather_tensor(shard.contiguous(), 0, list(range(dist.get_world_size())))
+    return functional.wait_tensor(whole)[: width * width].view(width, width)
+
+
+def fully_sharded_step(shards, x):
+    _require_shards(shards, x)
+    n, width, tape = dist.get_world_size(), x.size(1), []
+    for shard in shards:
+        y, z = mlp.layer_forward(x, _functional_gather(shard, width))
+        tape.append((shard, x, z))
+        x = y
+    loss, grad, found = mlp.loss(x), mlp.loss_backward(x), []
+    while tape:
+        shard, own_x, z = tape.pop()
+        grad, of_weight = mlp.layer_backward(own_x, z, _functional_gather(shard, width), grad)
+        flat = flatten([of_weight])
+        del of_weight
+        own = functional.reduce_scatter_tensor(flat, "sum", 0, list(range(n)))
+        found.append(functional.wait_tensor(own) / n)
+        del flat
+    return loss, found[::-1]
+'''
+
+VARIANTS = [
+    Variant("lists of pieces, autograd for each layer", "sharded_data_parallel", LISTS),
+    Variant("the last layer kept", "sharded_data_parallel", KEEPS_THE_LAST),
+    Variant("functional collectives", "sharded_data_parallel", FUNCTIONAL),
+]
