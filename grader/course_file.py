@@ -147,6 +147,12 @@ class Course:
         return sum(self.points.get(number, POINTS[number]) for number in numbers)
 
     @property
+    def last_part(self) -> str:
+        """Return the name of the last part that is not extra credit; of the last one if all are."""
+        base = [name for name, part in self.parts.items() if not part.is_extra]
+        return (base or list(self.parts))[-1]
+
+    @property
     def files(self) -> list[str]:
         """Return the files that a student hands in."""
         return [f"{name}.py" for name in self.course.parts]

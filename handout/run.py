@@ -4,6 +4,7 @@
     python -m handout.run data_parallel --world-size 4
     python -m handout.run tensor_parallel --world-size 4
     python -m handout.run pipeline_parallel --world-size 4
+    python -m handout.run sharded_data_parallel --world-size 4
     torchrun --nproc-per-node 4 -m handout.run collectives
 
 One command starts all ranks on this machine. ``torchrun`` starts them itself, on one machine or on
@@ -160,6 +161,42 @@ def pipeline_parallel(module_name: str) -> None:
 
 
 # END WITH
+# BEGIN WITH 6
+def sharded_data_parallel(module_name: str) -> None:
+    student = importlib.import_module(f"{module_name}.sharded_data_parallel")
+    n, rank, width = dist.get_world_size(), dist.get_rank(), 30
+    weights = [w.to(device()) for w in mlp.init_weights(num_layers=4, width=width)]
+    batch = torch.randn(8 * n, width, generator=torch.Generator().manual_seed(0)).to(device())
+    alone = [w.clone().requires_grad_() for w in weights]
+    optimizer = torch.optim.AdamW(alone)
+    mlp.loss(mlp.forward(alone, batch)).backward()
+    whole = [w.grad for w in alone]
+    rows = batch.chunk(n)[rank]
+    try:
+        shards = [student.flat_shard([weight]) for weight in weights]
+        held = sum(shard.numel() for shard in shards)
+        show(f"holds {held} of {sum(w.numel() for w in weights)} parameters")
+        for step in ("fully_sharded_step", "prefetched_step"):
+            _, gradients = getattr(student, step)(shards, rows)
+            right = [student.flat_shard([gradient]) for gradient in whole]
+            far = max((a - b).abs().max().item() for a, b in zip(gradients, right))
+            show(f"{step}: farthest from the gradients of one device {far:.1e}")
+        local = [w.clone().requires_grad_() for w in weights]
+        mlp.loss(mlp.forward(local, rows)).backward()
+        zero = student.ZeroAdamW(weights)
+        zero.step([w.grad for w in local])
+        optimizer.step()
+        far = max((a - b).abs().max().item() for a, b in zip(weights, alone))
+        moments = sum(state["exp_avg"].numel() for state in zero.optimizer.state.values())
+        show(
+            f"ZeroAdamW: each moment has {moments} entries; farthest from the weights of one device"
+            f" {far:.1e}"
+        )
+    except NotImplementedError as stub:
+        show(f"not implemented yet ({stub})")
+
+
+# END WITH
 PARTS = {
     # BEGIN WITH 1
     "collectives": collectives,
@@ -172,6 +209,9 @@ PARTS = {
     # END WITH
     # BEGIN WITH 5
     "pipeline_parallel": pipeline_parallel,
+    # END WITH
+    # BEGIN WITH 6
+    "sharded_data_parallel": sharded_data_parallel,
     # END WITH
 }
 

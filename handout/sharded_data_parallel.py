@@ -1,4 +1,4 @@
-"""Part 6 · Sharded data parallelism (12 points, extra credit): each rank holds 1/n of the model.
+"""Part 6 · Sharded data parallelism (12 points), extra credit: each rank holds 1/n of the model.
 
     make test PART=sharded_data_parallel                            judge this file
     python -m handout.run sharded_data_parallel --world-size 4      see what four ranks hold

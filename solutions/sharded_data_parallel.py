@@ -1,4 +1,4 @@
-"""Part 6 · Sharded data parallelism (12 points, extra credit): each rank holds 1/n of the model.
+"""Part 6 · Sharded data parallelism (12 points), extra credit: each rank holds 1/n of the model.
 
     make test PART=sharded_data_parallel                            judge this file
     python -m handout.run sharded_data_parallel --world-size 4      see what four ranks hold
@@ -46,9 +46,9 @@ def flatten(tensors: list[Tensor]) -> Tensor:
     About 5 lines.
     """
     # BEGIN SOLUTION 6.1: flatten
-    for i, tensor in enumerate(tensors):
-        if tensor.dtype != tensors[0].dtype:
-            raise ValueError(f"tensor {i} is {tensor.dtype}, tensor 0 is {tensors[0].dtype}")
+    for i, other in enumerate(tensors):
+        if other.dtype != tensors[0].dtype:
+            raise ValueError(f"tensor {i} is {other.dtype}, tensor 0 is {tensors[0].dtype}")
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     return F.pad(flat, (0, -len(flat) % dist.get_world_size()))
     # END SOLUTION
@@ -154,11 +154,11 @@ class ZeroAdamW:
                 own, due = tuple(gradient.shape), tuple(weight.shape)
                 raise ValueError(f"gradient {i} is {own}, weight {i} is {due}")
         self.shard.grad = torch.empty_like(self.shard)
-        dist.reduce_scatter_tensor(self.shard.grad, flatten(gradients))
+        dist.reduce_scatter(self.shard.grad, list(flatten(gradients).chunk(n)))
         self.shard.grad /= n
         self.optimizer.step()
         flat = self.shard.new_empty(n * len(self.shard))
-        dist.all_gather_into_tensor(flat, self.shard)
+        dist.all_gather(list(flat.chunk(n)), self.shard)
         shapes = [weight.shape for weight in self.weights]
         for weight, values in zip(self.weights, unflatten(flat, shapes)):
             weight.copy_(values)
@@ -178,8 +178,9 @@ def _require_shards(shards: list[Tensor], x: Tensor) -> None:
 
 def _start_gather(shard: Tensor) -> tuple[Tensor, dist.Work]:
     """Start to gather a layer. Return the tensor for all its entries, and what to wait for."""
-    flat = shard.new_empty(dist.get_world_size() * len(shard))
-    return flat, dist.all_gather_into_tensor(flat, shard.contiguous(), async_op=True)
+    n = dist.get_world_size()
+    flat = shard.new_empty(n * len(shard))
+    return flat, dist.all_gather(list(flat.chunk(n)), shard.contiguous(), async_op=True)
 
 
 def _gather(shard: Tensor, width: int) -> Tensor:
@@ -191,10 +192,11 @@ def _gather(shard: Tensor, width: int) -> Tensor:
 
 def _average_shard(gradient: Tensor) -> Tensor:
     """Return this rank's flat shard of the average of all ranks' gradients."""
+    n = dist.get_world_size()
     flat = flatten([gradient])
-    shard = flat.new_empty(len(flat) // dist.get_world_size())
-    dist.reduce_scatter_tensor(shard, flat)
-    return shard / dist.get_world_size()
+    shard = flat.new_empty(len(flat) // n)
+    dist.reduce_scatter(shard, list(flat.chunk(n)))
+    return shard / n
 
 
 def _gathered_backward(

@@ -168,8 +168,7 @@ def test_prefetched_step(world):
     given = per_rank(*SHARDS), per_rank(*HALVES)
     name = f"{MODULE}.prefetched_step"
     (run,) = world(2, call(name, *given, *probes, driver="followed_layers"))
-    made = [sharded.scaled_step(WEIGHTS, half, *factors) for half in HALVES]
-    _are_those_of(run, [loss for loss, _ in made], [gradients for _, gradients in made])
+    _are_those_of(run, *sharded.local_steps(WEIGHTS, HALVES, *factors))
     for rank in range(2):
         gathers = [o.at for o in run.operations(rank) if o.kind == "all_gather"]
         # Going back, layer 1 may be gathered again or not.

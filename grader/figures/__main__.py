@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from grader.figures import collectives, hardware, matrices, pipeline, strategies
+from grader.figures import collectives, hardware, matrices, pipeline, sharded, strategies
 from grader.figures.picture import Picture
 
 FOLDER = Path(__file__).resolve().parents[2] / "handout" / "figures"
@@ -25,6 +25,8 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "megatron": matrices.megatron,
     "pipelines": pipeline.pipelines,
     "schedules": pipeline.schedules,
+    "sharded": sharded.sharded,
+    "prefetch": sharded.prefetch,
 }
 
 

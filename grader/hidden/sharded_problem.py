@@ -126,11 +126,8 @@ class ShardedProblem:
     @cached_property
     def followed(self):
         """Return the same as ``local``, for the step whose layers have factors."""
-        made = [
-            sharded.scaled_step(self.weights, own, self.forward, self.backward)
-            for own in self.batches
-        ]
-        return [loss for loss, _ in made], [gradients for _, gradients in made]
+        factors = self.forward, self.backward
+        return sharded.local_steps(self.weights, self.batches, *factors)
 
     @property
     def gradients(self):

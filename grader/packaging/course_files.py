@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from grader.assignment import PARTS
-from grader.course_file import NOT, ON_TOP, Course
+from grader.course_file import Course
 from grader.packaging.course_words import ON_CLUSTERS, cluster_part, words
 from grader.packaging.marks import adapted, adapted_lines, reflowed
 from grader.reports.summary import points
@@ -19,6 +19,7 @@ ALSO = {
         "grader/hidden/test_pipeline_schedules.py",
         "grader/hidden/pipeline_problem.py",
     ),
+    "sharded_data_parallel": ("grader/hidden/sharded_problem.py",),
 }
 CLUSTERS = "handout/clusters/"  # of the parts ON_CLUSTERS
 # What speaks of another part, outside of the problem set: the file, the part, what is replaced by
@@ -46,7 +47,7 @@ REFERENCES = (
     ),
 )
 # A row of the table of points: of a part (in bold letters) or of a problem.
-ROW = re.compile(r"\| (\*\*(?=\d+\*)|(?=\d+\.))([\d.]+)\1 \| (\D+) \| \1[\d.]+\1 \|")
+ROW = re.compile(r"\| (\*\*(?=\d+\*)|(?=\d+\.))([\d.]+)\1 \| ([^|]+) \| \1[\d.]+\1 \|")
 RUN = re.compile(r"handout\.run (\w+)")
 FIGURE = re.compile(r"\(figures/([\w-]+\.svg)\)")
 
@@ -161,7 +162,7 @@ def _with_title(text: str, course: Course) -> str:
 def _with_points(text: str, course: Course) -> str:
     """Return the problem set with a table of the course's problems and points."""
     numbers = {str(part.number): part for part in course.parts.values()}
-    kept, last = [], 0
+    kept = []
     for line in text.splitlines(keepends=True):
         row = ROW.fullmatch(line.rstrip("\n"))
         if row is None:
@@ -172,32 +173,8 @@ def _with_points(text: str, course: Course) -> str:
             value = course.points_of(numbers[number].problems)
         elif number in course.problems:
             value = course.points_of([number])
-            title += " (extra credit)" * (number in course.extra)
+            title += " (extra credit)" * (number in course.extra_credit.problems)
         else:
             continue
         kept.append(f"| {bold}{number}{bold} | {title} | {bold}{points(value)}{bold} |\n")
-        last = len(kept)
-    if course.extra:
-        kept.insert(last, f"\n{extra_credit(course)}\n")
     return "".join(kept)
-
-
-def extra_credit(course: Course) -> str:
-    """Return a sentence for students: which problems are extra credit, and how they count."""
-    numbers = [number for number in course.problems if number in course.extra]
-    total = points(course.points_of(set(course.problems) - course.extra))
-    what, whose = f"Problems {_listed(numbers)} are", "their"
-    if len(numbers) == 1:
-        what, whose = f"Problem {numbers[0]} is", "its"
-    rule = {
-        ON_TOP: f"{whose} points are added to the {total} points of the other problems",
-        NOT: f"{whose} points are shown, and do not count among the {total} points of the others",
-    }.get(
-        course.extra_credit.counts,
-        f"{whose} points are added to those of the other problems, up to {total} points",
-    )
-    return f"{what} extra credit: {rule}."
-
-
-def _listed(words: list[str]) -> str:
-    return f"{', '.join(words[:-1])} and {words[-1]}"

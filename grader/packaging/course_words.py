@@ -3,19 +3,22 @@
 For the whole assignment, each of these texts is the one that stands in ``handout/ASSIGNMENT.md``.
 """
 
-from grader.course_file import Course
+from grader.course_file import NOT, ON_TOP, Course
+from grader.reports.summary import points
 
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 # For each way to cut a network, the part that is about it.
 STRATEGIES = {3: "first", 4: "second", 5: "third"}
 TOPICS = {1: "the collectives", 2: "the benchmarks"}
 WAYS = {3: "data", 4: "tensor", 5: "pipeline"}
+MORE_TOPICS = {6: "sharded data parallelism"}
 # What `python -m handout.run` shows of a part.
 DEMOS = {
     "collectives": "show what your functions do on four ranks",
     "data_parallel": "train on four ranks",
     "tensor_parallel": "compare four ranks with one device",
     "pipeline_parallel": "draw a chart of four pipeline stages",
+    "sharded_data_parallel": "see what four ranks hold",
 }
 ON_CLUSTERS = ("pipeline_parallel", "data_parallel", "tensor_parallel")
 
@@ -23,9 +26,9 @@ ON_CLUSTERS = ("pipeline_parallel", "data_parallel", "tensor_parallel")
 def words(course: Course) -> dict[str, str]:
     """Return the texts that the marks ``write`` name, for a course."""
     numbers = [part.number for part in course.parts.values()]
-    count = len(numbers)
     return {
-        "files": f"{NUMBERS[count]} file{'s' * (count > 1)}",
+        "files": _files(course),
+        "extra": f"{extra_credit(course)}\n" if course.extra else "",
         "strategies": _strategies(numbers),
         "first": (
             "" if 1 in numbers else _block([(f"make test K={next(iter(course.problems))}", "")], 0)
@@ -35,7 +38,7 @@ def words(course: Course) -> dict[str, str]:
         "checks": "".join(_lines(_of_part(course), 38)),
         "timelines": "".join(_lines(_timelines(course), 38)),
         "keys": _keys(numbers),
-        "last": f"part {numbers[-1]}",
+        "last": f"part {course.parts[course.last_part].number}",
         "cluster": _block(_cluster(course), 0),
         "gpus": _block(_gpus(course), 64),
         "torchrun": _block([(f"torchrun --nproc-per-node 4 -m {m}", "") for m in _runs(course)], 0),
@@ -60,6 +63,7 @@ def _topics(numbers: list[int]) -> str:
     topics = [word for number, word in TOPICS.items() if number in numbers]
     if ways:
         topics.append(f"the forward and backward passes of {_and(ways)} parallelism")
+    topics += [word for number, word in MORE_TOPICS.items() if number in numbers]
     return _and(topics, comma="," if len(topics) > 2 else "")
 
 
@@ -90,10 +94,43 @@ def _timelines(course: Course) -> list[tuple[str, str]]:
     part = _demo(course) or course.course.parts[0]
     told = "draw a run of your code: ranks over time, computing, communicating, waiting"
     rows = [(f"make timeline PART={part}", told)]
-    if course.course.parts[-1] in ON_CLUSTERS:
+    if course.last_part in ON_CLUSTERS:
         told = "the same, timed on a modelled cluster of 32 GPUs: see ASSIGNMENT.md"
         rows.append(("make timeline CLUSTER=handout/clusters/h100.ini ", told))
     return rows
+
+
+def _files(course: Course) -> str:
+    """Return how many files a student edits, and how many of them are extra credit."""
+    extra = sum(part.is_extra for part in course.parts.values())
+    count = len(course.parts) - extra
+    if not count:
+        count, extra = extra, 0
+    more = f", and {NUMBERS[extra]} more for extra credit" if extra else ""
+    return f"{NUMBERS[count]} file{'s' * (count > 1)}{more}"
+
+
+def extra_credit(course: Course) -> str:
+    """Return a sentence for students: what is extra credit, and how it counts."""
+    parts = [part for part in course.parts.values() if part.is_extra]
+    of_parts = {number for part in parts for number in part.problems}
+    problems = [number for number in course.problems if number in course.extra - of_parts]
+    named = []
+    for word, numbers in (("Part", [str(part.number) for part in parts]), ("Problem", problems)):
+        if numbers:
+            named.append(f"{word}{'s' * (len(numbers) > 1)} {_and(numbers)}")
+    total = points(course.points_of(set(course.problems) - course.extra))
+    many = len(parts) + len(problems) > 1
+    what, whose = f"{' and '.join(named)} {'are' if many else 'is'}", "their" if many else "its"
+    rule = {
+        ON_TOP: f"{whose} points are added to the {total} points of the others",
+        NOT: f"{whose} points are shown, and do not count among the {total} points of the others",
+    }.get(
+        course.extra_credit.counts,
+        f"{whose} points are added to those of the others, up to {total} points",
+    )
+    optional = " A file of extra credit is optional." if parts else ""
+    return f"{what} extra credit: {rule}.{optional}"
 
 
 def _strategies(numbers: list[int]) -> str:
@@ -103,7 +140,7 @@ def _strategies(numbers: list[int]) -> str:
 
 def _commands(course: Course) -> list[tuple[str, str]]:
     numbers = [part.number for part in course.parts.values()]
-    last = course.course.parts[-1]
+    last = course.last_part
     rows = [("make test", "run every public check"), _some_checks(course)]
     told = "run the checks of what you change, each time that you save a file"
     rows += [("make watch", told), *_demos(course)]
@@ -134,7 +171,7 @@ def _demos(course: Course) -> list[tuple[str, str]]:
     own = [name for name in DEMOS if name in course.parts]
     shown, rest = own, ""
     if "pipeline_parallel" in own:
-        others = [str(course.parts[name].number) for name in own[:-1]]
+        others = [str(course.parts[name].number) for name in own if name != "pipeline_parallel"]
         shown = [name for name in own if name in ("collectives", "pipeline_parallel")]
         rest = f" ({_list('part', others)} a demo, too)" if others else ""
     rows = [(f"python -m handout.run {name}", DEMOS[name]) for name in shown]
@@ -161,6 +198,7 @@ def _cluster(course: Course) -> list[tuple[str, str]]:
 def _demo(course: Course) -> str:
     """Return the part that is run as an example; "" if no part can be."""
     order = ("data_parallel", "collectives", "tensor_parallel", "pipeline_parallel")
+    order += ("sharded_data_parallel",)
     return next((name for name in order if name in course.parts), "")
 
 

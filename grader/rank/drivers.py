@@ -543,8 +543,8 @@ def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) ->
 
     def layer_forward(x: torch.Tensor, weight: torch.Tensor) -> tuple:
         factor = ask(ahead, "layer_forward")
-        y, z = mlp.layer_forward(x, weight)
-        return factor * y, z
+        output, z = mlp.layer_forward(x, weight)
+        return factor * output, z
 
     def layer_backward(
         x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, grad_y: torch.Tensor

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.reference.single_device import AdamW, gelu, gelu_derivative, loss_and_gradients
+from grader.reference.single_device import AdamW, gelu, gelu_derivative
 from grader.reference.training_mistakes import (
     ALONE_ON_RANK,
     DESCENT,
@@ -249,7 +249,8 @@ def scaled_step(
     """Return the loss, and what a backward pass gives for every weight, with factors.
 
     The output of layer l is multiplied by ``forward[l]``. Going back, the gradient of this output
-    is multiplied by ``backward[l]``. With all factors 1, this is ``loss_and_gradients``.
+    is multiplied by ``backward[l]``. With all factors 1, this is ``loss_and_gradients`` of
+    ``single_device``.
     """
     y, saved = np.asarray(x, np.float64), []
     for weight, factor in zip(weights, forward):
@@ -297,7 +298,11 @@ def layer_bytes(width: int, n: int, itemsize: int) -> int:
     return n * math.ceil(width * width / n) * itemsize
 
 
-def local_steps(weights: list, batches: list) -> tuple[list, list]:
-    """Return each rank's own loss and its own gradients, from its own rows."""
-    made = [loss_and_gradients(weights, own) for own in batches]
+def local_steps(weights: list, batches: list, *factors: Sequence[float]) -> tuple[list, list]:
+    """Return each rank's own loss and its own gradients, from its own rows.
+
+    ``factors`` are those of ``scaled_step``; they may be left out.
+    """
+    factors = factors or ([1.0] * len(weights),) * 2
+    made = [scaled_step(weights, own, *factors) for own in batches]
     return [loss for loss, _ in made], [gradients for _, gradients in made]

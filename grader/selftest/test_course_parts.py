@@ -15,18 +15,18 @@ import pytest
 from grader.assignment import PARTS, POINTS
 from grader.course_file import UP_TO_THE_TOTAL, About, Course, ExtraCredit
 from grader.packaging import pack
-from grader.packaging.course_files import extra_credit, for_course
-from grader.packaging.course_words import words
+from grader.packaging.course_files import for_course
+from grader.packaging.course_words import extra_credit, words
 from grader.packaging.marks import BadMarks, adapted, adapted_lines, holds, reflowed
 from grader.selftest.grading import ROOT
 
-SUBSETS = [names for size in range(1, 6) for names in combinations(PARTS, size)]
+SUBSETS = [names for size in range(1, len(PARTS) + 1) for names in combinations(PARTS, size)]
 TEXT = "handout/ASSIGNMENT.md"
 MARKED = (ROOT / TEXT).read_text()
 # What students read, beside the texts of the part's own stubs and checks.
 READ = re.compile(r"README\.md|Makefile|handout/[\w/]+\.(md|py|ini)|tests/\w+\.py")
 PROBLEM = re.compile(
-    r"(?:[Pp]roblems?|see|K=|and|of|\(|\*\*|to|,) ?([1-5]\.[1-7])(?![\d.])(?! [GM]B)"
+    r"(?:[Pp]roblems?|see|K=|and|of|\(|\*\*|to|,) ?([1-6]\.[1-7])(?![\d.])(?! [GM]B)"
 )
 PART = re.compile(r"\b[Pp]arts? ([1-9])\b")
 NAMED = re.compile(r"PART=(\w+)|handout\.run (\w+)|\b(\w+)\.py\b")
@@ -182,7 +182,9 @@ def test_points_and_names_of_a_course_stand_in_the_text():
     assert "| **1** | **`collectives.py`** | **23** |" in files[TEXT]
     assert "| 2.3 | Sweep | 2.5 |" in files[TEXT] and "**15.5**" in files[TEXT]
     assert "| 3.5 | Buckets that overlap (extra credit) | 6 |" in files[TEXT]
-    assert "| 5.6 | The bubble | 2 |\n\nProblem 3.5 is extra credit: its points are" in files[TEXT]
+    assert "| 5.6 | The bubble | 2 |\n| **6** | **`" in files[TEXT]
+    told = "\n\nPart 6 and Problem 3.5 are extra credit: their points are added to the"
+    assert f"| 6.4 | Prefetch | 2 |{told}" in files[TEXT]
     assert files["handout/collectives.py"].startswith('"""Part 1 · Collectives (23 points)')
     assert files["handout/benchmarking.py"].startswith(
         '"""Part 2 · Measuring bandwidth (15.5 points)'
@@ -190,13 +192,22 @@ def test_points_and_names_of_a_course_stand_in_the_text():
 
 
 def test_extra_credit_is_told_by_its_rule():
-    course = Course(extra_credit=ExtraCredit(problems=("3.5", "5.6")))
+    base = [name for name, part in PARTS.items() if not part.is_extra]
+    course = taking(*base, extra_credit=ExtraCredit(problems=("3.5", "5.6")))
     assert extra_credit(course) == (
         "Problems 3.5 and 5.6 are extra credit: their points are added to the 92 points of the"
-        " other problems."
+        " others."
     )
     capped = replace(course, extra_credit=ExtraCredit(("3.5",), UP_TO_THE_TOTAL))
-    assert extra_credit(capped).endswith("those of the other problems, up to 94 points.")
+    assert extra_credit(capped).endswith("those of the others, up to 94 points.")
+
+
+def test_parts_of_extra_credit_are_named_and_their_files_are_optional():
+    assert extra_credit(taking("collectives", "sharded_data_parallel")) == (
+        "Part 6 is extra credit: its points are added to the 20 points of the others. A file of"
+        " extra credit is optional."
+    )
+    assert words(taking("collectives"))["extra"] == ""
 
 
 # ——— marks

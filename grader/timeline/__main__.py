@@ -54,7 +54,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m grader.timeline", description=__doc__.split("\n\n")[0]
     )
-    parser.add_argument("part", nargs="?", help="its name, number or title (the last one)")
+    parser.add_argument("part", nargs="?", help="its name, number or title (the last one that is no extra credit)")
     parser.add_argument(
         "--submission", type=Path, default=Path("handout"), help="a directory or a zip (handout)"
     )
@@ -141,7 +141,7 @@ def _notes(ranks: int) -> list[str]:
 
 
 def draw(arguments: argparse.Namespace) -> int:
-    arguments.part = part_named(arguments.part or list(course().parts)[-1])
+    arguments.part = part_named(arguments.part or course().last_part)
     into, micro_batches = arguments.into, _micro_batches(arguments)
     cluster = _cluster(arguments) if arguments.cluster else None
     ranks = cluster.ranks if cluster else _ranks(arguments.ranks)

@@ -10,13 +10,13 @@ SHARD = "    return flatten(tensors).view(dist.get_world_size(), -1)[dist.get_ra
 PARTS = "    parts = flat.split([*sizes, padding])\n"
 UNFLAT = "    return [part.reshape(shape) for part, shape in zip(parts, shapes)]\n"
 LENGTH = "    if len(flat) != sum(sizes) + padding:\n"
-DTYPES = "        if tensor.dtype != tensors[0].dtype:\n"
+DTYPES = "        if other.dtype != tensors[0].dtype:\n"
 
 OPTIMIZER = "        self.optimizer = torch.optim.AdamW([self.shard], lr=lr)\n"
-SCATTER = "        dist.reduce_scatter_tensor(self.shard.grad, flatten(gradients))\n"
+SCATTER = "        dist.reduce_scatter(self.shard.grad, list(flatten(gradients).chunk(n)))\n"
 AVERAGE = "        self.shard.grad /= n\n"
 STEP = "        self.optimizer.step()\n"
-GATHER = "        dist.all_gather_into_tensor(flat, self.shard)\n"
+GATHER = "        dist.all_gather(list(flat.chunk(n)), self.shard)\n"
 WRITE = "            weight.copy_(values)\n"
 COUNT = "        if len(gradients) != len(self.weights):\n"
 SHAPE = "            if gradient.shape != weight.shape:\n"
@@ -250,7 +250,7 @@ MUTANTS = [
         SCATTER + AVERAGE,
         """        for gradient in gradients:
             gradient /= n
-        dist.reduce_scatter_tensor(self.shard.grad, flatten(gradients))
+        dist.reduce_scatter(self.shard.grad, list(flatten(gradients).chunk(n)))
 """,
         set(),
         "the caller's gradients, which must stay unchanged",
@@ -258,7 +258,7 @@ MUTANTS = [
     mutant(
         "the gather is not awaited",
         GATHER,
-        "        self.work = dist.all_gather_into_tensor(flat, self.shard, async_op=True)\n",
+        "        self.work = dist.all_gather(list(flat.chunk(n)), self.shard, async_op=True)\n",
         set(),
         "",
     ),
@@ -266,7 +266,7 @@ MUTANTS = [
         "gradients add up",
         "        self.shard.grad = torch.empty_like(self.shard)\n" + SCATTER + AVERAGE,
         """        own = torch.empty_like(self.shard)
-        dist.reduce_scatter_tensor(own, flatten(gradients))
+        dist.reduce_scatter(own, list(flatten(gradients).chunk(n)))
         self.shard.grad = own / n + (0 if self.shard.grad is None else self.shard.grad)
 """,
         set(),
@@ -286,14 +286,14 @@ MUTANTS = [
     # ——— 6.3
     mutant(
         "the gradients are summed",
-        "    return shard / dist.get_world_size()\n",
+        "    return shard / n\n",
         "    return shard\n",
         set(),
         "the gradients were summed over the ranks. Divide the sum",
     ),
     mutant(
         "own gradients, cut",
-        "    dist.reduce_scatter_tensor(shard, flat)\n",
+        "    dist.reduce_scatter(shard, list(flat.chunk(n)))\n",
         "    shard = flat.view(dist.get_world_size(), -1)[dist.get_rank()] * dist.get_world_size()\n",
         set(),
         "these are this rank's own gradients, without the other ranks'",
@@ -375,7 +375,7 @@ def _gathered_ahead""",
     ),
     mutant(
         "all-reduce, then cut",
-        "    dist.reduce_scatter_tensor(shard, flat)\n",
+        "    dist.reduce_scatter(shard, list(flat.chunk(n)))\n",
         """    dist.all_reduce(flat)
     shard = flat.view(dist.get_world_size(), -1)[dist.get_rank()].clone()
 """,
@@ -399,10 +399,10 @@ def _gathered_ahead""",
     ),
     mutant(
         "as the shard lies in memory",
-        "    return flat, dist.all_gather_into_tensor(flat, shard.contiguous(), async_op=True)\n",
+        "    return flat, dist.all_gather(list(flat.chunk(n)), shard.contiguous(), async_op=True)\n",
         """    every = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
     shard = shard.as_strided(shard.shape, (1,))
-    return flat, dist.all_gather_into_tensor(flat, shard, async_op=True)
+    return flat, dist.all_gather(list(flat.chunk(n)), shard, async_op=True)
 """,
         set(),
         "",
@@ -485,7 +485,7 @@ def _gathered_ahead""",
     ),
     mutant(
         "a layer is broadcast, shard by shard",
-        "    return flat, dist.all_gather_into_tensor(flat, shard.contiguous(), async_op=True)\n",
+        "    return flat, dist.all_gather(list(flat.chunk(n)), shard.contiguous(), async_op=True)\n",
         """    every = list(flat.chunk(dist.get_world_size()))
     every[dist.get_rank()].copy_(shard)
     works = [dist.broadcast(own, src, async_op=True) for src, own in enumerate(every)]
