@@ -258,6 +258,49 @@ def passes(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     _drawn(run, mark, kwargs)
 
 
+def zero(zero_class: type, args: list, kwargs: dict, mark: Mark) -> None:
+    """Run forward, backward and a step of ``ZeroAdamW``, on this rank's rows."""
+    from handout import mlp
+
+    layers, rows, width = _sizes(kwargs)
+    weights, x = mlp.init_weights(layers, width), _random(rows, width)
+    made = zero_class(weights)
+
+    def run() -> None:
+        leaves = [weight.requires_grad_() for weight in map(torch.clone, weights)]
+        with _piece("forward", mark):
+            loss = mlp.loss(mlp.forward(leaves, x))
+        with _piece("backward", mark):
+            loss.backward()
+        gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
+        made.step(gradients)
+
+    _drawn(run, mark, kwargs)
+
+
+def fully_sharded(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
+    """Run ``fully_sharded_step``, or ``prefetched_step``, on flat shards of a few layers.
+
+    Each layer leaves marks when it is computed, forward and backward.
+    """
+    from handout import mlp
+
+    size, rank = dist.get_world_size(), dist.get_rank()
+    layers, rows, width = _sizes(kwargs)
+    width -= width % size  # so that no shard has padding
+    shards = [w.flatten().chunk(size)[rank].clone() for w in mlp.init_weights(layers, width)]
+    x = _random(rows, width)
+    passes = {"layer_forward": "forward", "layer_backward": "backward"}
+    told = {name: _told(getattr(mlp, name), piece, mark) for name, piece in passes.items()}
+    if kwargs["ahead"]:
+        _drawn(lambda: function(shards, x, *told.values()), mark, kwargs)
+        return
+    with ExitStack() as stack:
+        for name, layer in told.items():
+            stack.enter_context(mock.patch.object(mlp, name, layer))
+        _drawn(lambda: function(shards, x), mark, kwargs)
+
+
 SCENES: dict[str, Callable] = {
     "reduction": reduction,
     "overlap": overlap,
@@ -268,4 +311,6 @@ SCENES: dict[str, Callable] = {
     "pairs": pairs,
     "pipeline": pipeline,
     "passes": passes,
+    "zero": zero,
+    "fully_sharded": fully_sharded,
 }

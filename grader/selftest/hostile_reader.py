@@ -19,6 +19,7 @@ CONTROLS = {
     "data_parallel": "3.1",
     "tensor_parallel": "4.1",
     "pipeline_parallel": "5.1",
+    "sharded_data_parallel": "6.1",
 }
 HEADER = re.compile(r'r?"""(.*?)"""\n', re.DOTALL)
 LINE = re.compile(r"(?P<key>[a-z]+)(?: (?P<about>[^:]+))?: (?P<value>.+)")

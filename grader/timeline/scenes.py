@@ -139,6 +139,32 @@ SCENES = {
             " are stages.",
         ),
     ],
+    "sharded_data_parallel": [
+        Scene(
+            "fully_sharded_step, four layers",
+            "sharded_data_parallel.fully_sharded_step",
+            "fully_sharded",
+            "Before every layer a gather, forward and backward, and after every layer of the"
+            " backward pass a reduce-scatter. Nothing is computed meanwhile.",
+            {"ahead": False},
+        ),
+        Scene(
+            "prefetched_step, the same step",
+            "sharded_data_parallel.prefetched_step",
+            "fully_sharded",
+            "The thin lines are communications. The gather of the next layer lies beside the layer"
+            " that is computed. (Here the cores that compute also carry the messages: the whole"
+            " step need not be shorter.)",
+            {"ahead": True},
+        ),
+        Scene(
+            "ZeroAdamW, forward, backward and a step",
+            "sharded_data_parallel.ZeroAdamW",
+            "zero",
+            "After the backward pass, a reduce-scatter of all gradients, the step, and an all-gather"
+            " of all weights: the bytes of one all-reduce.",
+        ),
+    ],
 }
 # Scenes that are drawn if the first scene of a part is not implemented yet.
 INSTEAD = {
