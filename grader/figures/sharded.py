@@ -12,7 +12,9 @@ def sharded() -> Picture:
         " every rank holds all weights and all gradients, and a quarter of both moments. Fully"
         " sharded: every rank holds a quarter of the weights, of the gradients and of both moments."
     )
-    picture = Picture(340, 318, "What four ranks hold, in three kinds of data parallelism", described)
+    picture = Picture(
+        340, 318, "What four ranks hold, in three kinds of data parallelism", described
+    )
     ways = [
         ("data parallelism", "an all-reduce of the gradients", (False, False, False)),
         ("ZeRO-1", "reduce-scatter the gradients, step, all-gather", (False, False, True)),
@@ -46,7 +48,10 @@ def prefetch() -> Picture:
     picture = Picture(340, 190, "Gathering layers one after the other, and one ahead", described)
     unit, left, gather, product = 8.5, 58, 3, 4
     ways = [
-        ("gather, wait, compute", lambda l: (l * (gather + product), gather + l * (gather + product))),
+        (
+            "gather, wait, compute",
+            lambda l: (l * (gather + product), gather + l * (gather + product)),
+        ),
         (
             "gather one layer ahead",
             lambda l: (0 if l == 0 else gather + (l - 1) * product, gather + l * product),

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from grader.selftest.oracles import (
@@ -27,11 +28,12 @@ from grader.selftest.oracles import (
     torch_gradients,
     torch_mlp,
     torch_pipeline,
+    torch_sharded,
 )
 from handout import mlp
 from handout.launcher import launch
 from handout.timeline import Timeline
-from solutions import data_parallel, pipeline_parallel, tensor_parallel
+from solutions import data_parallel, pipeline_parallel, sharded_data_parallel, tensor_parallel
 
 RANKS, LAYERS, WIDTH, BATCH, MICRO_BATCHES, ROUNDS = 2, 4, 1024, 128, 4, 20
 
@@ -156,6 +158,60 @@ def torch_schedule(kind: type) -> Callable[[list[Tensor], Tensor], Step]:
     return build
 
 
+def zero(weights: list[Tensor], x: Tensor) -> Step:
+    """A step with its update. It tells the weights after it in place of the gradients."""
+    own, shard = [weight.clone() for weight in weights], data_parallel.shard_batch(x)
+    leaves = [weight.detach().requires_grad_() for weight in own]  # the same memory
+    made = sharded_data_parallel.ZeroAdamW(own)
+    step = by_autograd(lambda x: mlp.forward(leaves, x), leaves, shard)
+
+    def run():
+        loss, gradients = step()
+        made.step(gradients())
+        return loss, lambda: own
+
+    return run
+
+
+def torch_zero(weights: list[Tensor], x: Tensor) -> Step:
+    module = DistributedDataParallel(torch_mlp(weights))
+    made = ZeroRedundancyOptimizer(module.parameters(), torch.optim.AdamW, lr=1e-3)
+    step = by_module(module, data_parallel.shard_batch(x))
+
+    def run():
+        loss, _ = step()
+        made.step()
+        return loss, lambda: [parameter.detach().T for parameter in module.parameters()]
+
+    return run
+
+
+def sharded(step: Callable) -> Callable[[list[Tensor], Tensor], Step]:
+    def build(weights: list[Tensor], x: Tensor) -> Step:
+        rows = data_parallel.shard_batch(x)
+        shards = [sharded_data_parallel.flat_shard([weight]) for weight in weights]
+
+        def run():
+            loss, gradients = step(shards, rows)
+            return loss, lambda: gradients
+
+        return run
+
+    return build
+
+
+def fsdp(weights: list[Tensor], x: Tensor) -> Step:
+    module, rows = torch_sharded(weights), data_parallel.shard_batch(x)
+    leaves = list(module.parameters())
+
+    def gradients() -> list[Tensor]:
+        full = [leaf.grad.full_tensor().T for leaf in leaves]  # torch's shards are rows of W.T
+        return [sharded_data_parallel.flat_shard([gradient]) for gradient in full]
+
+    step = by_autograd(module, leaves, rows)
+    return lambda: (step()[0], gradients)
+
+
 # name, the reference, torch's name, torch's
 ROWS = [
     ("one process, whole batch", one_process, "", None),
@@ -180,6 +236,19 @@ ROWS = [
         schedule(pipeline_parallel.one_forward_one_backward_schedule),
         "Schedule1F1B",
         torch_schedule(Schedule1F1B),
+    ),
+    ("sharded, ZeRO-1 step", zero, "DDP, ZeroRedundancy…", torch_zero),
+    (
+        "fully sharded",
+        sharded(sharded_data_parallel.fully_sharded_step),
+        "fully_shard",
+        fsdp,
+    ),
+    (
+        "fully sharded, prefetch",
+        sharded(sharded_data_parallel.prefetched_step),
+        "fully_shard",
+        fsdp,
     ),
 ]
 

@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -21,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from handout import mlp
 from handout.timeline import Timeline
-from solutions import data_parallel, pipeline_parallel, tensor_parallel
+from solutions import data_parallel, pipeline_parallel, sharded_data_parallel, tensor_parallel
 
 Tensors = dict[str, Tensor]
 Comparison = tuple[Tensors, Tensors, Tensors]  # the reference's, torch's, this rank alone
@@ -248,6 +250,59 @@ def _schedule(make: Callable, torch_schedule: type, weights: list[Tensor], x: Te
     )
 
 
+def zero(weights: list[Tensor], x: Tensor) -> Comparison:
+    """Three steps on the same batch: the weights after them, as if they were gradients."""
+    shard, n = data_parallel.shard_batch(x), dist.get_world_size()
+    own, theirs, alone = ([weight.clone() for weight in weights] for _ in range(3))
+    mine = sharded_data_parallel.ZeroAdamW(own, lr=0.01)
+    by_torch = ZeroRedundancyOptimizer(theirs, torch.optim.AdamW, lr=0.01)
+    by_myself = torch.optim.AdamW(alone, lr=0.01)
+    for _ in range(3):
+        mine.step(on_one_device(own, shard)[2])
+        for weight, gradient in zip(theirs, on_one_device(theirs, shard)[2]):
+            dist.all_reduce(gradient)  # as DDP does before torch's optimizer makes its step
+            weight.grad = gradient / n
+        by_torch.step()
+        for weight, gradient in zip(alone, on_one_device(alone, shard)[2]):
+            weight.grad = gradient
+        by_myself.step()
+    return tuple(  # type: ignore[return-value]  # three of them
+        named([b - a for a, b in zip(weights, after)]) for after in (own, theirs, alone)
+    )
+
+
+def torch_sharded(weights: list[Tensor]) -> nn.Module:
+    """Torch's FSDP: each layer is gathered on its own, and freed after its forward pass."""
+    module = torch_mlp(weights)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in module:
+        if list(layer.parameters()):
+            fully_shard(layer, mesh=mesh, reshard_after_forward=True)
+    return fully_shard(module, mesh=mesh, reshard_after_forward=True)
+
+
+def fully_sharded_step(weights: list[Tensor], x: Tensor) -> Comparison:
+    return _sharded(sharded_data_parallel.fully_sharded_step, weights, x)
+
+
+def prefetched_step(weights: list[Tensor], x: Tensor) -> Comparison:
+    return _sharded(sharded_data_parallel.prefetched_step, weights, x)
+
+
+def _sharded(step: Callable, weights: list[Tensor], x: Tensor) -> Comparison:
+    rows, flat_shard = data_parallel.shard_batch(x), sharded_data_parallel.flat_shard
+    loss, gradients = step([flat_shard([weight]) for weight in weights], rows)
+    module = torch_sharded(weights)
+    torch_loss = mlp.loss(module(rows))
+    torch_loss.backward()
+    full = [parameter.grad.full_tensor().T for parameter in module.parameters()]
+    return (
+        named(gradients, loss=loss),
+        named([flat_shard([gradient]) for gradient in full], loss=torch_loss),
+        named([flat_shard([gradient]) for gradient in on_one_device(weights, rows)[2]]),
+    )
+
+
 COMPARISONS = [
     data_parallel_step,
     gradient_buckets,
@@ -256,6 +311,9 @@ COMPARISONS = [
     pipeline_passes,
     gpipe,
     one_forward_one_backward,
+    zero,
+    fully_sharded_step,
+    prefetched_step,
 ]
 
 

@@ -19,6 +19,9 @@ COMPARISONS = [
     "pipeline_passes",
     "gpipe",
     "one_forward_one_backward",
+    "zero",
+    "fully_sharded_step",
+    "prefetched_step",
 ]
 
 # Both sides add up at most some hundred products for an entry in float64, in different orders: they

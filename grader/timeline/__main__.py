@@ -54,7 +54,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m grader.timeline", description=__doc__.split("\n\n")[0]
     )
-    parser.add_argument("part", nargs="?", help="its name, number or title (the last one that is no extra credit)")
+    parser.add_argument(
+        "part", nargs="?", help="its name, number or title (the last one that is no extra credit)"
+    )
     parser.add_argument(
         "--submission", type=Path, default=Path("handout"), help="a directory or a zip (handout)"
     )
