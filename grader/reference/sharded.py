@@ -33,7 +33,7 @@ BY_COLUMNS = (
 )
 EACH_PADDED = "each tensor was padded on its own. Put the entries of all tensors together, then pad"
 REVERSED_TENSORS = "the tensors are in reverse order"
-OF_ANOTHER_RANK = "this is the shard of rank {}"
+OTHER_RANK = "this is the shard of rank {}"
 FROM_THE_START = (
     "every tensor was cut from the beginning of flat. Go on where the tensor before ended"
 )
@@ -111,7 +111,7 @@ def shard_mistakes(arrays: Sequence[Any], n: int) -> list[dict[str, np.ndarray]]
             UNPADDED: np.array_split(whole[:size], n)[rank],
             BY_COLUMNS: shards([np.asarray(array).ravel("F") for array in arrays], n)[rank],
         }
-        known |= {OF_ANOTHER_RANK.format(other): right[other] for other in range(n) if other != rank}
+        known |= {OTHER_RANK.format(other): right[other] for other in range(n) if other != rank}
         found.append(_different(known, right[rank]))
     return found
 
@@ -235,7 +235,7 @@ def state_mistakes(weights: list, gradients: list, lr: float, moment: int) -> li
     return [
         {name: shards_of(steps)[rank] for name, steps in known.items()}
         | {NOT_SCATTERED: of_ranks[rank][rank]}
-        | {OF_ANOTHER_RANK.format(other): right[other] for other in range(n) if other != rank}
+        | {OTHER_RANK.format(other): right[other] for other in range(n) if other != rank}
         for rank in range(n)
     ]
 

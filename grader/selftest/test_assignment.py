@@ -34,7 +34,11 @@ COMMUNICATING = {
         "4.4",
     ),
     *("5.2", "5.3", "5.5"),
+    *("6.2", "6.3", "6.4"),
 }
+
+
+EXTRA = {"sharded_data_parallel": 12}  # the points of each part of extra credit
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +66,12 @@ def test_one_check_of_each_problem_that_communicates_is_on_gloo(checks):
     assert all(record_of(item).visibility != "visible" for item in on_gloo)
 
 
-def test_the_points_of_all_checks_are_a_hundred(points):
-    assert sum(points.values()) == 100
+def test_the_points_of_all_checks_are_a_hundred_and_those_of_extra_credit(points):
+    of_extra_parts = {n for part in PARTS.values() if part.is_extra for n in part.problems}
+    assert sum(points[number] for number in points.keys() - of_extra_parts) == 100
+    for name, due in EXTRA.items():
+        assert sum(points[number] for number in PARTS[name].problems) == due
+    assert {name for name, part in PARTS.items() if part.is_extra} == set(EXTRA)
 
 
 def test_the_points_that_are_listed_are_those_of_the_checks(points):

@@ -161,8 +161,8 @@ SCENES = {
             "ZeroAdamW, forward, backward and a step",
             "sharded_data_parallel.ZeroAdamW",
             "zero",
-            "After the backward pass, a reduce-scatter of all gradients, the step, and an all-gather"
-            " of all weights: the bytes of one all-reduce.",
+            "After the backward pass, a reduce-scatter of all gradients, the step, and an"
+            " all-gather of all weights: the bytes of one all-reduce.",
         ),
     ],
 }

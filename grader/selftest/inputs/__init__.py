@@ -10,6 +10,7 @@ from grader.selftest.inputs import (
     collectives,
     data_parallel,
     pipeline_parallel,
+    sharded_data_parallel,
     tensor_parallel,
 )
 from grader.selftest.inputs.table import Inputs
@@ -20,4 +21,5 @@ TABLES: dict[str, dict[str, Inputs]] = {
     "data_parallel": data_parallel.TABLE,
     "tensor_parallel": tensor_parallel.TABLE,
     "pipeline_parallel": pipeline_parallel.TABLE,
+    "sharded_data_parallel": sharded_data_parallel.TABLE,
 }
