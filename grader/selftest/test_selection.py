@@ -173,7 +173,7 @@ def test_what_the_texts_say_means_checks(checks, text):
 def test_an_unknown_part_is_one_sentence():
     with pytest.raises(
         NothingChosen,
-        match="^there is no part “foo”; the parts are collectives, .*pipeline_parallel$",
+        match="^there is no part “foo”; the parts are collectives, .*pipeline_parallel",
     ):
         part_named("foo")
 
