@@ -53,7 +53,7 @@ def test_flatten(world, rng):
     """flatten puts the entries of all tensors into one vector, and pads it to a multiple of n"""
     name = "sharded_data_parallel.flatten"
     for n in SIZES:
-        lists = tensor_lists(rng, n)
+        lists = [*tensor_lists(rng, n), [rng.standard_normal(5).astype(np.float16)]]
         for run, arrays in zip(
             world(n, *(call(name, laid_out_on_ranks(n, arrays)) for arrays in lists)), lists
         ):
@@ -176,6 +176,7 @@ def test_zero_weights(world, rng):
                 *[p.weights_after[-1]] * n,
                 tolerance=p.tolerance,
                 label="the list of the caller's weights after the last step",
+                known_mistakes=[{sharded.NEW_TENSORS: p.weights}] * n,
             )
 
 
@@ -538,8 +539,8 @@ def require_order(run, rank, layers):
         most = due + (name == FORWARD and l == layers - 1)
         when = f"rank {rank} had started {started} all-gathers when the {name.format(l)} began"
         text = f"{when} (layers are counted from 0); {due} must have started by then."
-        following = "the layer before" if name == BACKWARD else "the next layer"
-        likely = f"Start the gather of {following} before you compute this one."
+        following = f"layer {l - 1 if name == BACKWARD else l + 1}"
+        likely = f"Start the gather of {following} before you compute layer {l}."
         run.require(started >= due, f"{text} {likely}")
         likely = (
             "Each layer that waits for its turn takes memory: gather one layer ahead, not more."
@@ -560,8 +561,6 @@ def test_prefetch_overlaps(world, rng):
         (run,) = world(n, p.prefetched(delays={rank: delay for rank in range(1, n)}))
         run.waits_for_nobody("rank 0 waited for the other ranks: nothing overlaps.")
         p.has_gradients(run, local=p.followed)
-        for rank in range(n):
-            require_order(run, rank, p.layers)
 
 
 @number("6.4")

@@ -13,7 +13,9 @@ import numpy as np
 
 from grader.reference.single_device import AdamW, gelu, gelu_derivative
 from grader.reference.training_mistakes import (
+    ADDED_UP,
     ALONE_ON_RANK,
+    DEFAULT_RATE,
     DESCENT,
     FRESH,
     PLAIN,
@@ -38,6 +40,9 @@ FROM_THE_START = (
     "every tensor was cut from the beginning of flat. Go on where the tensor before ended"
 )
 
+NEW_TENSORS = (
+    "the caller's tensors kept their values. Write the new values into them, for example by copy_"
+)
 OWN_ONLY = (
     "only this rank's shard was updated. The other ranks' shards must come by an all-gather after"
     " the step"
@@ -161,7 +166,10 @@ def zero_mistakes(weights: list, gradients: list, lr: float) -> list[dict[str, l
         PLAIN: zero(weights, average, lr, lambda lr: AdamW(lr, decay=0.0))[0],
         DESCENT: zero(weights, average, lr, Descent)[0],
         FRESH: _with_fresh_optimizers(weights, average, lr),
+        ADDED_UP: zero(weights, _added_up(average), lr)[0],
     }
+    if lr != 1e-3:
+        made[DEFAULT_RATE] = zero(weights, average, 1e-3)[0]
     if n == 1:
         return [made]
     made[SUMMED] = zero(weights, [[n * g for g in step] for step in average], lr)[0]
@@ -178,6 +186,11 @@ def zero_mistakes(weights: list, gradients: list, lr: float) -> list[dict[str, l
         }
         for rank in range(n)
     ]
+
+
+def _added_up(steps: list) -> list:
+    """Return gradients to which those of all earlier steps were added."""
+    return [[sum(of_tensor) for of_tensor in zip(*steps[: k + 1])] for k in range(len(steps))]
 
 
 def _with_fresh_optimizers(weights: list, average: list, lr: float) -> list:

@@ -22,7 +22,9 @@ COUNT = "        if len(gradients) != len(self.weights):\n"
 SHAPE = "            if gradient.shape != weight.shape:\n"
 
 REFUSES = "        if len(shard) != due:\n"
-FORWARD = "        y, z = mlp.layer_forward(x, _gather(shard, width))\n        saved.append((x, z))\n"
+FORWARD = (
+    "        y, z = mlp.layer_forward(x, _gather(shard, width))\n        saved.append((x, z))\n"
+)
 AVERAGED = "        gradient, averaged = _gathered_backward(shard, own_x, z, gradient)\n"
 BACKWARD = "    weight = _gather(shard, x.shape[1])\n"
 DEL = "    del weight  # before ``flatten`` copies the gradient: two layers are alive, not three\n"
@@ -36,10 +38,17 @@ PREFETCHED = """\
         del weight  # before another gather starts
         saved.append((x, z))
 """
+TURN_ROUND = """\
+        x = y
+    gradient = mlp.loss_backward(x)
+    gradients: list[Tensor] = []
+"""
 GOING_BACK = """\
     for weight, (own_x, z) in zip(_gathered_ahead(reversed(shards), width), reversed(saved)):
 """
-OF_WEIGHT = "        gradients.insert(0, _average_shard(of_weight))\n    return mlp.loss(x), gradients\n"
+OF_WEIGHT = (
+    "        gradients.insert(0, _average_shard(of_weight))\n    return mlp.loss(x), gradients\n"
+)
 
 
 def mutant(name: str, old: str, new: str, caught: set[str], words: str) -> Mutant:
@@ -127,11 +136,33 @@ MUTANTS = [
         "every tensor was cut from the beginning of flat",
     ),
     mutant(
-        "views of flat as it lies",
+        "the list of shapes is used up",
         UNFLAT,
-        "    return [part.view(shape) for part, shape in zip(parts, shapes)]\n",
+        """    found = []
+    while shapes:
+        found.append(parts[len(found)].reshape(shapes.pop(0)))
+    return found
+""",
         set(),
-        "raised RuntimeError",
+        "rank 0 changed a list that it was given",
+    ),
+    mutant(
+        "half precision is widened",
+        FLAT,
+        """    halves = [t.float() if t.dtype == torch.float16 else t for t in tensors]
+    flat = torch.cat([tensor.reshape(-1) for tensor in halves])
+""",
+        set(),
+        "expected dtype float16, got float32",
+    ),
+    mutant(
+        "the shard of a single tensor is a view",
+        SHARD,
+        """    shard = flatten(tensors).view(dist.get_world_size(), -1)[dist.get_rank()]
+    return shard if len(tensors) == 1 else shard.clone()
+""",
+        set(),
+        "Is it a view of all entries? Copy it.",
     ),
     mutant(
         "the padding is a tensor, too",
@@ -142,7 +173,9 @@ MUTANTS = [
         set(),
         "a list of",
     ),
-    mutant("mixed dtypes are promoted", DTYPES, "        if False:\n", set(), "expected a ValueError"),
+    mutant(
+        "mixed dtypes are promoted", DTYPES, "        if False:\n", set(), "expected a ValueError"
+    ),
     mutant(
         "a vector that is too long is taken",
         LENGTH,
@@ -185,7 +218,7 @@ MUTANTS = [
         OPTIMIZER,
         "        self.optimizer = torch.optim.AdamW([self.shard])\n",
         set(),
-        "",
+        "AdamW trained at its own learning rate, not at lr",
     ),
     mutant(
         "a new optimizer at every step",
@@ -236,14 +269,14 @@ MUTANTS = [
         WRITE,
         "            self.weights[[id(w) for w in self.weights].index(id(weight))] = values\n",
         set(),
-        "",
+        "the caller's tensors kept their values. Write the new values into them",
     ),
     mutant(
         "weights are written as they lie",
         WRITE,
         "            weight.as_strided(weight.shape, values.stride()).copy_(values)\n",
         set(),
-        "",
+        "the weights, [step][tensor], is wrong",
     ),
     mutant(
         "the gradients are divided in place",
@@ -260,7 +293,7 @@ MUTANTS = [
         GATHER,
         "        self.work = dist.all_gather(list(flat.chunk(n)), self.shard, async_op=True)\n",
         set(),
-        "",
+        "and never waits for it. async_op=True returns at once",
     ),
     mutant(
         "gradients add up",
@@ -272,8 +305,20 @@ MUTANTS = [
         set(),
         "gradients add up from step to step",
     ),
-    mutant("as many entries are enough", SHAPE, "            if gradient.numel() != weight.numel():\n", set(), "expected a ValueError"),
-    mutant("a missing gradient is not noticed", COUNT, "        if len(gradients) > len(self.weights):\n", set(), ""),
+    mutant(
+        "as many entries are enough",
+        SHAPE,
+        "            if gradient.numel() != weight.numel():\n",
+        set(),
+        "expected a ValueError",
+    ),
+    mutant(
+        "a missing gradient is not noticed",
+        COUNT,
+        "        if len(gradients) > len(self.weights):\n",
+        set(),
+        "expected a ValueError on every rank for 1 gradient for 2 weights",
+    ),
     mutant(
         "gradients are clipped",
         AVERAGE,
@@ -281,7 +326,17 @@ MUTANTS = [
         torch.nn.utils.clip_grad_norm_([self.shard], 1.0)
 """,
         set(),
-        "",
+        "the optimizer's exp_avg is wrong",
+    ),
+    mutant(
+        "the optimizer has a second tensor",
+        OPTIMIZER,
+        """        spare = torch.zeros_like(self.shard[:1])
+        spare.grad = torch.zeros_like(spare)
+        self.optimizer = torch.optim.AdamW([self.shard, spare], lr=lr)
+""",
+        set(),
+        "has a state for 2 tensors. Give it one tensor: this rank's flat shard.",
     ),
     # ——— 6.3
     mutant(
@@ -308,8 +363,7 @@ MUTANTS = [
     mutant(
         "the shards of the next rank",
         AVERAGED + INSERT,
-        AVERAGED
-        + """        n, rank = dist.get_world_size(), dist.get_rank()
+        AVERAGED + """        n, rank = dist.get_world_size(), dist.get_rank()
         every = [torch.empty_like(averaged) for _ in range(n)]
         dist.all_gather(every, averaged)
         gradients.insert(0, every[(rank + 1) % n])
@@ -332,18 +386,19 @@ MUTANTS = [
     mutant(
         "layers stay after the forward pass",
         """        # The layer gets no name here, so that it is freed after the product.
-"""
-        + FORWARD,
-        """        kept.append(_gather(shard, width))
-        y, z = mlp.layer_forward(x, kept[-1])
+""" + FORWARD,
+        """        weight = _gather(shard, width)
+        y, z = mlp.layer_forward(x, weight)
         saved.append((x, z))
+        gathered = locals().get("gathered", ()) + (weight,)
 """,
         set(),
         "two are enough",
     ),
     mutant(
         "a layer stays, and then its gradient",
-        AVERAGED + "        gradients.insert(0, averaged)\n    return mlp.loss(x), gradients\n    # END SOLUTION\n\n\n# BEGIN SOLUTION\ndef _gathered_ahead",
+        AVERAGED
+        + "        gradients.insert(0, averaged)\n    return mlp.loss(x), gradients\n    # END SOLUTION\n\n\n# BEGIN SOLUTION\ndef _gathered_ahead",
         """        weight = _gather(shard, width)
         gradient, of_weight = mlp.layer_backward(own_x, z, weight, gradient)
         gradients.insert(0, _average_shard(of_weight))
@@ -359,7 +414,9 @@ def _gathered_ahead""",
     mutant(
         "layers are kept as bytes",
         BACKWARD,
-        BACKWARD + "    KEPT.append(weight.contiguous().numpy().tobytes())\n",
+        BACKWARD + """    kept = _gather.__dict__.setdefault("kept", [])
+    kept.append(weight.contiguous().numpy().tobytes())
+""",
         set(),
         "perhaps in another form than a tensor",
     ),
@@ -389,7 +446,40 @@ def _gathered_ahead""",
         set(),
         "two all-gathers and one reduce-scatter",
     ),
-    mutant("shards of any size", REFUSES, "        if len(shard) < due:\n", set(), "expected a ValueError"),
+    mutant(
+        "shards that are too long",
+        REFUSES,
+        "        if len(shard) < due:\n",
+        set(),
+        "ValueError does not say",
+    ),
+    mutant(
+        "only the first shard is looked at",
+        "    # BEGIN SOLUTION 6.3: fully_sharded_step\n    _require_shards(shards, x)\n",
+        "    # BEGIN SOLUTION 6.3: fully_sharded_step\n    _require_shards(shards[:1], x)\n",
+        set(),
+        "ValueError does not say",
+    ),
+    mutant(
+        "the loss is in double precision",
+        INSERT,
+        "        gradients.insert(0, averaged)\n    return mlp.loss(x).double(), gradients\n",
+        set(),
+        "expected dtype float32, got float64",
+    ),
+    mutant(
+        "a step overwrites the gradients of the step before",
+        INSERT,
+        """        gradients.insert(0, averaged)
+    key = len(shards), x.shape, x.dtype
+    own = _gather.__dict__.setdefault(key, gradients)
+    for old, new in zip(own, gradients):
+        old.copy_(new)
+    return mlp.loss(x), own
+""",
+        set(),
+        "the first step's gradients were overwritten by the second step's",
+    ),
     mutant(
         "shards must divide the layer",
         "    due = math.ceil(width * width / n)\n",
@@ -400,12 +490,11 @@ def _gathered_ahead""",
     mutant(
         "as the shard lies in memory",
         "    return flat, dist.all_gather(list(flat.chunk(n)), shard.contiguous(), async_op=True)\n",
-        """    every = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
-    shard = shard.as_strided(shard.shape, (1,))
+        """    shard = shard.as_strided(shard.shape, (1,))
     return flat, dist.all_gather(list(flat.chunk(n)), shard, async_op=True)
 """,
         set(),
-        "",
+        "the list of this rank's shards of the gradients is wrong",
     ),
     # ——— 6.4
     mutant(
@@ -413,14 +502,14 @@ def _gathered_ahead""",
         TURN,
         "        if under_way:\n",
         set(),
-        "Start the gather of the next layer before you compute this one.",
+        "Start the gather of layer 1 before you compute layer 0.",
     ),
     mutant(
         "each gather is waited for at once",
         START,
         START + "        under_way[-1][1].wait()\n",
         set(),
-        "",
+        "rank 1 was made to come late: not before",
     ),
     mutant(
         "all layers are gathered ahead",
@@ -443,45 +532,44 @@ def _gathered_ahead""",
     for weight, (own_x, z) in zip(back, reversed(saved)):
 """,
         set(),
-        "Start the gather of the layer before before you compute this one",
+        "before you compute layer",
     ),
     mutant(
         "the layers are kept",
-        PREFETCHED,
-        """        y, z = layer_forward(x, weight)
+        PREFETCHED + TURN_ROUND + GOING_BACK,
+        """\
+        kept = locals().get("kept", [])
         kept.append(weight)
+        y, z = layer_forward(x, weight)
         saved.append((x, z))
+"""
+        + TURN_ROUND
+        + """\
+    for weight, (own_x, z) in zip(kept[::-1], reversed(saved)):
 """,
         set(),
         "Were layers kept?",
-    ),
-    mutant(
-        "the gather starts after the layer is computed",
-        PREFETCHED,
-        PREFETCHED,
-        set(),
-        "",
     ),
     mutant(
         "own calculus",
         "        gradient, of_weight = layer_backward(own_x, z, weight, gradient)\n",
         "        gradient, of_weight = mlp.layer_backward(own_x, z, weight, gradient)\n",
         set(),
-        "",
+        "sent back a result, but never came to the moment “backward of layer",
     ),
     mutant(
         "nobody waits",
         "def _arrived(flat: Tensor, work: dist.Work, width: int) -> Tensor:\n    work.wait()\n",
         "def _arrived(flat: Tensor, work: dist.Work, width: int) -> Tensor:\n",
         set(),
-        "",
+        "and never waits for it. async_op=True returns at once",
     ),
     mutant(
         "the wrong layer is waited for",
         ARRIVED,
         "            yield _arrived(under_way[0][0], under_way.pop(0)[1] and under_way[0][1], width)\n",
         set(),
-        "",
+        "and never waits for it. async_op=True returns at once",
     ),
     mutant(
         "a layer is broadcast, shard by shard",
@@ -501,7 +589,7 @@ def _gathered_ahead""",
         GOING_BACK,
         GOING_BACK.replace("reversed(shards)", "shards"),
         set(),
-        "",
+        "the list of this rank's shards of the gradients is wrong",
     ),
     mutant(
         "the last layer first, ahead",
@@ -523,10 +611,19 @@ def _gathered_ahead""",
         "this is the average over the ranks. Return this rank's own loss",
     ),
     mutant(
+        "the loss is in double precision, ahead",
+        OF_WEIGHT,
+        """        gradients.insert(0, _average_shard(of_weight))
+    return mlp.loss(x).double(), gradients
+""",
+        set(),
+        "expected dtype float32, got float64",
+    ),
+    mutant(
         "no shard is refused, ahead",
         "    # BEGIN SOLUTION 6.4: prefetched_step\n    _require_shards(shards, x)\n",
         "    # BEGIN SOLUTION 6.4: prefetched_step\n",
         set(),
-        "expected a ValueError",
+        "ValueError does not say",
     ),
 ]
