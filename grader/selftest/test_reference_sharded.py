@@ -1,0 +1,117 @@
+"""The reference of part 6: flat shards, ZeRO-1, and the step of a sharded model."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grader.reference import sharded, single_device
+from handout import mlp
+
+SHAPES = st.lists(st.lists(st.integers(1, 3), max_size=3).map(tuple), min_size=1, max_size=4)
+RANKS = st.integers(1, 6)
+SEED = st.integers(0, 2**32 - 1)
+
+
+def drawn(seed: int, shapes: list) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [np.asarray(rng.standard_normal(shape)) for shape in shapes]
+
+
+@given(SHAPES, RANKS, SEED)
+def test_flat_shards_are_equal_and_hold_all_entries_in_order(shapes, n, seed):
+    arrays = drawn(seed, shapes)
+    pieces = sharded.shards(arrays, n)
+    size = sum(array.size for array in arrays)
+    assert {len(piece) for piece in pieces} == {-(-size // n)}
+    back = sharded.unflat(np.concatenate(pieces), arrays)
+    assert all(np.array_equal(a, b) and a.shape == b.shape for a, b in zip(arrays, back))
+    assert not np.concatenate(pieces)[size:].any()
+
+
+@given(SHAPES, RANKS, SEED)
+def test_no_mistake_of_flat_shards_looks_right(shapes, n, seed):
+    arrays = drawn(seed, shapes)
+    right = sharded.flat(arrays, n)
+    for name, wrong in sharded.flat_mistakes(arrays, n).items():
+        assert not np.array_equal(wrong, right), name
+    for rank, known in enumerate(sharded.shard_mistakes(arrays, n)):
+        for name, wrong in known.items():
+            assert not np.array_equal(wrong, sharded.shards(arrays, n)[rank]), name
+
+
+@given(SHAPES, RANKS, SEED)
+def test_adamw_on_a_shard_is_a_shard_of_adamw(shapes, n, seed):
+    """What ZeRO-1 rests on: to cut and to make a step commute."""
+    weights, *steps = (drawn(seed + k, shapes) for k in range(4))
+    after, moments = sharded.zero(weights, steps, 0.05)
+    for rank in range(n):
+        own = [[sharded.shards(step, n)[rank]] for step in steps]
+        alone, state = sharded.zero([sharded.shards(weights, n)[rank]], own, 0.05)
+        assert np.allclose(alone[-1][0], sharded.shards(after[-1], n)[rank], rtol=1e-12)
+        for which in (0, 1):
+            whole = sharded.shards([of_tensor[which] for of_tensor in moments], n)[rank]
+            assert np.allclose(state[0][which], whole, rtol=1e-12)
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 3), SEED)
+def test_a_step_without_factors_is_that_of_a_single_device(layers, width, rows, seed):
+    *weights, x = drawn(seed, [(width, width)] * layers + [(rows, width)])
+    loss, gradients = sharded.scaled_step(weights, x, [1.0] * layers, [1.0] * layers)
+    right, expected = single_device.loss_and_gradients(weights, x)
+    assert np.isclose(loss, right, rtol=1e-13)
+    assert all(np.allclose(a, b, rtol=1e-12) for a, b in zip(gradients, expected))
+
+
+def test_a_step_with_equal_factors_is_that_of_autograd():
+    """If both directions have the same factors, this is the gradient of the scaled model."""
+    *weights, x = (torch.tensor(a) for a in drawn(7, [(4, 4)] * 3 + [(5, 4)]))
+    factors, leaves = [0.5, 2.0, 1.5], [weight.requires_grad_() for weight in weights]
+    y = x
+    for factor, leaf in zip(factors, leaves):
+        y = factor * mlp.layer_forward(y, leaf)[0]
+    mlp.loss(y).backward()
+    numpy = [leaf.detach().numpy() for leaf in leaves]
+    loss, gradients = sharded.scaled_step(numpy, x.numpy(), factors, factors)
+    assert np.isclose(loss, mlp.loss(y).item())
+    for leaf, gradient in zip(leaves, gradients):
+        assert leaf.grad is not None and np.allclose(leaf.grad.numpy(), gradient, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_mistakes_of_zero_differ_from_the_right_weights_and_from_each_other(n):
+    shapes = [(3, 2), (4,)]
+    weights = drawn(1, shapes)
+    gradients = [[drawn(10 * rank + step, shapes) for step in range(3)] for rank in range(n)]
+    right = sharded.zero(weights, sharded.averages(gradients), 0.02)[0]
+    for known in sharded.zero_mistakes(weights, gradients, 0.02):
+        made = {name: sharded.flat(steps[-1], 1) for name, steps in known.items()}
+        made[""] = sharded.flat(right[-1], 1)
+        names = list(made)
+        for i, a in enumerate(names):
+            for b in names[:i]:
+                assert not np.allclose(made[a], made[b], rtol=1e-12, atol=0), (a, b)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_mistakes_of_the_state_are_what_mistaken_gradients_leave(n):
+    weights, shapes = drawn(1, [(3, 2)]), [(3, 2)]
+    gradients = [[drawn(10 * rank + step, shapes) for step in range(2)] for rank in range(n)]
+    for moment, power in ((0, 1), (1, 2)):
+        known = sharded.state_mistakes(weights, gradients, 0.02, moment)
+        states = sharded.zero(weights, sharded.averages(gradients), 0.02)[1]
+        for rank, right in enumerate(sharded.shards([state[moment] for state in states], n)):
+            assert np.allclose(known[rank][sharded.SUMMED_SHARDS], n**power * right)
+            own = sharded.zero(weights, gradients[rank], 0.02)[1]
+            mine = sharded.shards([state[moment] for state in own], n)[rank]
+            assert np.allclose(known[rank][sharded.NOT_SCATTERED], mine)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_gradient_shards_are_those_of_the_whole_batch(n):
+    *weights, x = drawn(3, [(5, 5)] * 3 + [(3 * n, 5)])
+    _, local = sharded.local_steps(weights, np.split(x, n))
+    _, whole = single_device.loss_and_gradients(weights, x)
+    for mine, expected in zip(sharded.gradient_shards(local), sharded.layers_of(whole, n)):
+        assert all(np.allclose(a, b, rtol=1e-10, atol=1e-15) for a, b in zip(mine, expected))
