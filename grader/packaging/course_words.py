@@ -197,8 +197,8 @@ def _cluster(course: Course) -> list[tuple[str, str]]:
 
 def _demo(course: Course) -> str:
     """Return the part that is run as an example; "" if no part can be."""
-    order = ("data_parallel", "collectives", "tensor_parallel", "pipeline_parallel")
-    order += ("sharded_data_parallel",)
+    required = "data_parallel", "collectives", "tensor_parallel", "pipeline_parallel"
+    order = *required, "sharded_data_parallel"
     return next((name for name in order if name in course.parts), "")
 
 
