@@ -13,9 +13,11 @@ import jsonschema
 import pytest
 
 from grader.assignment import PARTS
+from grader.assignment import POINTS as OF_PROBLEMS
 from grader.selftest.grading import ROOT, command, grade
 
-POINTS = 100  # of all parts
+POINTS = 100  # of all parts that are no extra credit
+ALL_POINTS = sum(OF_PROBLEMS.values())
 SCHEMA = json.loads(Path(__file__).with_name("results.schema.json").read_text())
 
 
@@ -50,7 +52,7 @@ def test_the_solutions_get_full_marks(results):
     graded = grade(ROOT / "solutions", results)
     jsonschema.validate(graded.document, SCHEMA)
     assert graded.code == 0, graded.complaint
-    assert (graded.score, graded.possible, graded.lost()) == (POINTS, POINTS, {})
+    assert (graded.score, graded.possible, graded.lost()) == (ALL_POINTS, ALL_POINTS, {})
     assert f"{POINTS} of {POINTS}" in graded.printed
 
 
@@ -87,9 +89,10 @@ def test_the_handout_gets_nothing_and_is_not_called_wrong(results):
     graded = grade(ROOT / "handout", results)
     jsonschema.validate(graded.document, SCHEMA)
     assert graded.code == 0, graded.complaint
-    assert (graded.score, graded.possible) == (0, POINTS)
+    assert (graded.score, graded.possible) == (0, ALL_POINTS)
     assert {test["extra_data"]["status"] for test in graded.document["tests"]} == {
-        "not implemented"
+        "not implemented",
+        "not attempted",
     }
     assert all(
         test["output"].startswith("Not implemented yet: Problem ")
@@ -156,7 +159,7 @@ def test_a_submission_that_cannot_be_used_is_zero_everywhere(tmp_path, results, 
     path.mkdir() if kind == "empty" else path.write_text("no zip")
     graded = grade(path, results)
     jsonschema.validate(graded.document, SCHEMA)
-    assert graded.code == 0 and graded.score == 0 and graded.possible == POINTS
+    assert graded.code == 0 and graded.score == 0 and graded.possible == ALL_POINTS
     words = (
         "holds none of the assignment's files"
         if kind == "empty"

@@ -10,9 +10,9 @@ import pytest
 
 from grader.selftest import matrix
 from grader.selftest.grading import ROOT
-from grader.selftest.matrix import Outcome
+from grader.selftest.matrix import POINTS, Outcome
 
-RIGHT = Outcome(60.0, "2.13.0+cpu", (100, 0))
+RIGHT = Outcome(60.0, "2.13.0+cpu", (POINTS, 0))
 
 
 def test_the_oldest_and_the_newest_are_paired():
@@ -62,7 +62,7 @@ def test_a_torch_that_cannot_be_had_is_told_and_nothing_is_left(tmp_path, monkey
     [
         (RIGHT, 0, "as it should be"),
         (Outcome(60.0, "2.8.0", (99.5, 0)), 1, "wrong"),
-        (Outcome(60.0, "2.8.0", (100, 1)), 1, "wrong"),
+        (Outcome(60.0, "2.8.0", (POINTS, 1)), 1, "wrong"),
         (Outcome(failure="could not be installed: no"), 2, "could not be installed: no"),
     ],
 )
