@@ -166,12 +166,18 @@ class ShardedProblem:
         ``local`` are the losses and gradients of the ranks, by default those of the plain model.
         """
         gradients = (local or self.local)[1]
+        others = [{}] * self.n
+        if local is self.followed:
+            factors = self.forward, self.backward
+            others = sharded.uncalled_mistakes(self.weights, self.batches, *factors)
         run.returns(
             *sharded.gradient_shards(gradients, self.dtype),
             tolerance=self.tolerance,
             select=select,
             label="the list of this rank's shards of the gradients",
-            known_mistakes=lambda: sharded.sharded_mistakes(gradients),
+            known_mistakes=lambda: [
+                known | more for known, more in zip(sharded.sharded_mistakes(gradients), others)
+            ],
         )
 
     def has_losses(self, run, local=None):

@@ -56,6 +56,9 @@ OTHER_LAYER = (
     "these are the right shards in reverse order. The list must begin with the first layer"
 )
 OTHER_SHARD = "this is rank {}'s shard of the gradients. Each rank keeps the shard that it holds"
+NOT_CALLED = (
+    "a layer was computed without {}. Call layer_forward and layer_backward once for every layer"
+)
 AVERAGED_LOSS = "this is the average over the ranks. Return this rank's own loss"
 
 
@@ -304,6 +307,26 @@ def sharded_mistakes(gradients: list) -> list[dict[str, list]]:
             known[OTHER_LAYER] = right[rank][::-1]
         found.append(known)
     return found
+
+
+def uncalled_mistakes(
+    weights: list, batches: list, forward: Sequence[float], backward: Sequence[float]
+) -> list[dict[str, list]]:
+    """Return, for each rank, its gradient shards if layers were computed by other functions.
+
+    The factors of ``scaled_step`` are those of the functions that should have been called.
+    """
+    ones = [1.0] * len(weights)
+    ways = {
+        "layer_backward": (forward, ones),
+        "layer_forward": (ones, backward),
+        "layer_forward and layer_backward": (ones, ones),
+    }
+    made = {
+        NOT_CALLED.format(name): gradient_shards(local_steps(weights, batches, *factors)[1])
+        for name, factors in ways.items()
+    }
+    return [{name: own[rank] for name, own in made.items()} for rank in range(len(batches))]
 
 
 def layer_bytes(width: int, n: int, itemsize: int) -> int:

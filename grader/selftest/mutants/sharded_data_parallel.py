@@ -57,19 +57,69 @@ def mutant(name: str, old: str, new: str, caught: set[str], words: str) -> Mutan
 
 MUTANTS = [
     # ——— 6.1
-    mutant("nothing is padded", PAD, "    return flat\n", set(), "the shards have unequal sizes"),
+    mutant(
+        "nothing is padded",
+        PAD,
+        "    return flat\n",
+        {
+            "public flat_shards",
+            "public zero",
+            "public zero_misuse",
+            "public fully_sharded_step",
+            "public prefetched_step",
+            "hidden flatten",
+            "hidden flat_shard",
+            "hidden zero_weights",
+            "hidden zero_state",
+            "hidden zero_traffic",
+            "hidden zero_misuse",
+            "hidden sharded_gradients",
+            "hidden sharded_loss",
+            "hidden sharded_traffic",
+            "hidden layers_are_freed",
+            "hidden prefetched_values",
+            "hidden prefetch_order",
+            "hidden prefetch_overlaps",
+        },
+        "the shards have unequal sizes",
+    ),
     mutant(
         "the padding comes first",
         PAD,
         "    return F.pad(flat, (-len(flat) % dist.get_world_size(), 0))\n",
-        set(),
+        {
+            "public flat_shards",
+            "public zero",
+            "public fully_sharded_step",
+            "public prefetched_step",
+            "hidden flatten",
+            "hidden flat_shard",
+            "hidden zero_weights",
+            "hidden zero_state",
+            "hidden zero_traffic",
+            "hidden sharded_gradients",
+            "hidden sharded_traffic",
+            "hidden prefetched_values",
+            "hidden prefetch_order",
+            "hidden prefetch_overlaps",
+        },
         "the zeros are in front. Pad at the end",
     ),
     mutant(
         "always at least one zero",
         PAD,
         "    n = dist.get_world_size()\n    return F.pad(flat, (0, n - len(flat) % n))\n",
-        set(),
+        {
+            "hidden flatten",
+            "hidden flat_shard",
+            "hidden zero_weights",
+            "hidden zero_state",
+            "hidden zero_traffic",
+            "hidden zero_memory",
+            "hidden sharded_gradients",
+            "hidden two_layers_alive",
+            "hidden prefetched_values",
+        },
         "a whole block of n zeros was added",
     ),
     mutant(
@@ -78,7 +128,13 @@ MUTANTS = [
         """    n = dist.get_world_size()
     flat = torch.cat([F.pad(t.reshape(-1), (0, -t.numel() % n)) for t in tensors])
 """,
-        set(),
+        {
+            "hidden flatten",
+            "hidden flat_shard",
+            "hidden zero_weights",
+            "hidden zero_state",
+            "hidden zero_traffic",
+        },
         "each tensor was padded on its own",
     ),
     mutant(
@@ -86,21 +142,53 @@ MUTANTS = [
         FLAT,
         """    flat = torch.cat([t.permute(*range(t.dim() - 1, -1, -1)).reshape(-1) for t in tensors])
 """,
-        set(),
+        {
+            "public flat_shards",
+            "public zero",
+            "public fully_sharded_step",
+            "public prefetched_step",
+            "hidden flatten",
+            "hidden flat_shard",
+            "hidden zero_weights",
+            "hidden zero_state",
+            "hidden zero_traffic",
+            "hidden zero_memory",
+            "hidden sharded_gradients",
+            "hidden sharded_traffic",
+            "hidden two_layers_alive",
+            "hidden prefetched_values",
+            "hidden prefetch_order",
+            "hidden prefetch_overlaps",
+        },
         "a tensor was flattened in column-major order",
     ),
     mutant(
         "the last tensor first",
         FLAT,
         "    flat = torch.cat([tensor.reshape(-1) for tensor in tensors[::-1]])\n",
-        set(),
+        {
+            "public flat_shards",
+            "public zero",
+            "hidden flatten",
+            "hidden flat_shard",
+            "hidden zero_weights",
+            "hidden zero_state",
+            "hidden zero_traffic",
+        },
         "the tensors are in reverse order",
     ),
     mutant(
         "every n-th entry",
         SHARD,
         "    return flatten(tensors)[dist.get_rank() :: dist.get_world_size()].clone()\n",
-        set(),
+        {
+            "public flat_shards",
+            "public zero",
+            "hidden flat_shard",
+            "hidden zero_weights",
+            "hidden zero_traffic",
+            "hidden zero_memory",
+        },
         "every n-th entry was taken. A flat shard holds consecutive entries",
     ),
     mutant(
@@ -109,14 +197,24 @@ MUTANTS = [
         """    flat = flatten(tensors)[: sum(t.numel() for t in tensors)]
     return flat.tensor_split(dist.get_world_size())[dist.get_rank()].clone()
 """,
-        set(),
+        {
+            "public flat_shards",
+            "public zero",
+            "hidden flat_shard",
+            "hidden zero_weights",
+            "hidden zero_state",
+            "hidden zero_traffic",
+        },
         "the shards have unequal sizes. Pad with zeros",
     ),
     mutant(
         "the shard is a view",
         SHARD,
         "    return flatten(tensors).view(dist.get_world_size(), -1)[dist.get_rank()]\n",
-        set(),
+        {
+            "public flat_shards",
+            "hidden flat_shard",
+        },
         "Is it a view of all entries? Copy it.",
     ),
     mutant(
@@ -125,14 +223,26 @@ MUTANTS = [
         """    n = dist.get_world_size()
     return flatten(tensors).view(n, -1)[(dist.get_rank() + 1) % n].clone()
 """,
-        set(),
+        {
+            "public flat_shards",
+            "public zero",
+            "hidden flat_shard",
+            "hidden zero_weights",
+            "hidden zero_traffic",
+        },
         "this is the shard of rank 1",
     ),
     mutant(
         "each tensor from the beginning",
         UNFLAT,
         "    return [flat[: size].reshape(shape) for size, shape in zip(sizes, shapes)]\n",
-        set(),
+        {
+            "public flat_shards",
+            "public zero",
+            "hidden unflatten",
+            "hidden zero_weights",
+            "hidden zero_traffic",
+        },
         "every tensor was cut from the beginning of flat",
     ),
     mutant(
@@ -143,7 +253,9 @@ MUTANTS = [
         found.append(parts[len(found)].reshape(shapes.pop(0)))
     return found
 """,
-        set(),
+        {
+            "hidden unflatten",
+        },
         "rank 0 changed a list that it was given",
     ),
     mutant(
@@ -152,7 +264,9 @@ MUTANTS = [
         """    halves = [t.float() if t.dtype == torch.float16 else t for t in tensors]
     flat = torch.cat([tensor.reshape(-1) for tensor in halves])
 """,
-        set(),
+        {
+            "hidden flatten",
+        },
         "expected dtype float16, got float32",
     ),
     mutant(
@@ -161,7 +275,9 @@ MUTANTS = [
         """    shard = flatten(tensors).view(dist.get_world_size(), -1)[dist.get_rank()]
     return shard if len(tensors) == 1 else shard.clone()
 """,
-        set(),
+        {
+            "hidden flat_shard",
+        },
         "Is it a view of all entries? Copy it.",
     ),
     mutant(
@@ -170,28 +286,66 @@ MUTANTS = [
         """    shapes = [*shapes, (padding,)] if padding else shapes
     return [part.reshape(shape) for part, shape in zip(parts, shapes)]
 """,
-        set(),
+        {
+            "public flat_shards",
+            "public fully_sharded_step",
+            "public prefetched_step",
+            "hidden unflatten",
+            "hidden sharded_gradients",
+            "hidden sharded_loss",
+            "hidden sharded_traffic",
+            "hidden layers_are_freed",
+            "hidden prefetched_values",
+            "hidden prefetch_order",
+            "hidden prefetch_overlaps",
+        },
         "a list of",
     ),
     mutant(
-        "mixed dtypes are promoted", DTYPES, "        if False:\n", set(), "expected a ValueError"
+        "mixed dtypes are promoted",
+        DTYPES,
+        "        if False:\n",
+        {
+            "hidden flat_misuse",
+        },
+        "expected a ValueError",
     ),
     mutant(
         "a vector that is too long is taken",
         LENGTH,
         "    if len(flat) < sum(sizes) + padding:\n",
-        set(),
+        {
+            "hidden flat_misuse",
+        },
         "expected a ValueError",
     ),
     # ——— 6.2
-    mutant("summed, not averaged", AVERAGE, "", set(), "summed over the ranks"),
+    mutant(
+        "summed, not averaged",
+        AVERAGE,
+        "",
+        {
+            "public zero",
+            "hidden zero_weights",
+            "hidden zero_state",
+            "hidden zero_traffic",
+            "hidden zero_memory",
+        },
+        "summed over the ranks",
+    ),
     mutant(
         "the optimizer holds everything",
         OPTIMIZER,
         """        self.whole = [weight.clone() for weight in weights]
         self.optimizer = torch.optim.AdamW(self.whole, lr=lr)
 """,
-        set(),
+        {
+            "public zero",
+            "hidden zero_weights",
+            "hidden zero_state",
+            "hidden zero_traffic",
+            "hidden zero_memory",
+        },
         "has a state for",
     ),
     mutant(
@@ -203,21 +357,33 @@ MUTANTS = [
             weight.grad = torch.ones_like(weight)
         self.second.step()
 """,
-        set(),
+        {
+            "hidden zero_memory",
+        },
         "Does every rank hold the whole state?",
     ),
     mutant(
         "Adam without weight decay",
         OPTIMIZER,
         "        self.optimizer = torch.optim.Adam([self.shard], lr=lr)\n",
-        set(),
+        {
+            "public zero",
+            "hidden zero_weights",
+            "hidden zero_state",
+            "hidden zero_traffic",
+            "hidden zero_memory",
+        },
         "the optimizer is of the type Adam. Return torch.optim.AdamW",
     ),
     mutant(
         "the default learning rate",
         OPTIMIZER,
         "        self.optimizer = torch.optim.AdamW([self.shard])\n",
-        set(),
+        {
+            "public zero",
+            "hidden zero_weights",
+            "hidden zero_traffic",
+        },
         "AdamW trained at its own learning rate, not at lr",
     ),
     mutant(
@@ -227,7 +393,13 @@ MUTANTS = [
         self.optimizer = torch.optim.AdamW([self.shard], lr=lr)
         self.optimizer.step()
 """,
-        set(),
+        {
+            "public zero",
+            "hidden zero_weights",
+            "hidden zero_state",
+            "hidden zero_traffic",
+            "hidden zero_memory",
+        },
         "a new optimizer was made at every step",
     ),
     mutant(
@@ -237,21 +409,34 @@ MUTANTS = [
         dist.all_reduce(whole)
         self.shard.grad.copy_(whole.view(n, -1)[dist.get_rank()])
 """,
-        set(),
+        {
+            "hidden zero_traffic",
+        },
         "That is one reduce-scatter and one all-gather",
     ),
     mutant(
         "own gradients only",
         SCATTER,
         "        self.shard.grad.copy_(flatten(gradients).view(n, -1)[dist.get_rank()] * n)\n",
-        set(),
+        {
+            "public zero",
+            "hidden zero_weights",
+            "hidden zero_state",
+            "hidden zero_traffic",
+            "hidden zero_memory",
+        },
         "this rank's own gradients were used",
     ),
     mutant(
         "the weights are gathered before the step",
         STEP + "        flat = self.shard.new_empty(n * len(self.shard))\n" + GATHER,
         "        flat = self.shard.new_empty(n * len(self.shard))\n" + GATHER + STEP,
-        set(),
+        {
+            "public zero",
+            "hidden zero_weights",
+            "hidden zero_traffic",
+            "hidden zero_memory",
+        },
         "these are the weights before the last step",
     ),
     mutant(
@@ -261,21 +446,30 @@ MUTANTS = [
         flat = flatten(self.weights)
         flat.view(n, -1)[dist.get_rank()] = self.shard
 """,
-        set(),
+        {
+            "public zero",
+            "hidden zero_weights",
+            "hidden zero_traffic",
+            "hidden zero_memory",
+        },
         "only this rank's shard was updated",
     ),
     mutant(
         "the caller's list gets new tensors",
         WRITE,
         "            self.weights[[id(w) for w in self.weights].index(id(weight))] = values\n",
-        set(),
+        {
+            "hidden zero_weights",
+        },
         "the caller's tensors kept their values. Write the new values into them",
     ),
     mutant(
         "weights are written as they lie",
         WRITE,
         "            weight.as_strided(weight.shape, values.stride()).copy_(values)\n",
-        set(),
+        {
+            "hidden zero_weights",
+        },
         "the weights, [step][tensor], is wrong",
     ),
     mutant(
@@ -285,14 +479,22 @@ MUTANTS = [
             gradient /= n
         dist.reduce_scatter(self.shard.grad, list(flatten(gradients).chunk(n)))
 """,
-        set(),
+        {
+            "hidden zero_weights",
+            "hidden zero_memory",
+        },
         "the caller's gradients, which must stay unchanged",
     ),
     mutant(
         "the gather is not awaited",
         GATHER,
         "        self.work = dist.all_gather(list(flat.chunk(n)), self.shard, async_op=True)\n",
-        set(),
+        {
+            "public zero",
+            "hidden zero_weights",
+            "hidden zero_traffic",
+            "hidden zero_memory",
+        },
         "and never waits for it. async_op=True returns at once",
     ),
     mutant(
@@ -302,21 +504,32 @@ MUTANTS = [
         dist.reduce_scatter(own, list(flatten(gradients).chunk(n)))
         self.shard.grad = own / n + (0 if self.shard.grad is None else self.shard.grad)
 """,
-        set(),
+        {
+            "public zero",
+            "hidden zero_weights",
+            "hidden zero_state",
+            "hidden zero_traffic",
+            "hidden zero_memory",
+        },
         "gradients add up from step to step",
     ),
     mutant(
         "as many entries are enough",
         SHAPE,
         "            if gradient.numel() != weight.numel():\n",
-        set(),
+        {
+            "hidden zero_misuse",
+        },
         "expected a ValueError",
     ),
     mutant(
         "a missing gradient is not noticed",
         COUNT,
         "        if len(gradients) > len(self.weights):\n",
-        set(),
+        {
+            "public zero_misuse",
+            "hidden zero_misuse",
+        },
         "expected a ValueError on every rank for 1 gradient for 2 weights",
     ),
     mutant(
@@ -325,7 +538,13 @@ MUTANTS = [
         """        self.shard.grad /= n
         torch.nn.utils.clip_grad_norm_([self.shard], 1.0)
 """,
-        set(),
+        {
+            "public zero",
+            "hidden zero_weights",
+            "hidden zero_state",
+            "hidden zero_traffic",
+            "hidden zero_memory",
+        },
         "the optimizer's exp_avg is wrong",
     ),
     mutant(
@@ -335,7 +554,9 @@ MUTANTS = [
         spare.grad = torch.zeros_like(spare)
         self.optimizer = torch.optim.AdamW([self.shard, spare], lr=lr)
 """,
-        set(),
+        {
+            "hidden zero_state",
+        },
         "has a state for 2 tensors. Give it one tensor: this rank's flat shard.",
     ),
     # ——— 6.3
@@ -343,21 +564,44 @@ MUTANTS = [
         "the gradients are summed",
         "    return shard / n\n",
         "    return shard\n",
-        set(),
+        {
+            "public fully_sharded_step",
+            "public prefetched_step",
+            "hidden sharded_gradients",
+            "hidden sharded_traffic",
+            "hidden two_layers_alive",
+            "hidden prefetched_values",
+            "hidden prefetch_order",
+            "hidden prefetch_overlaps",
+        },
         "the gradients were summed over the ranks. Divide the sum",
     ),
     mutant(
         "own gradients, cut",
         "    dist.reduce_scatter(shard, list(flat.chunk(n)))\n",
         "    shard = flat.view(dist.get_world_size(), -1)[dist.get_rank()] * dist.get_world_size()\n",
-        set(),
+        {
+            "public fully_sharded_step",
+            "public prefetched_step",
+            "hidden sharded_gradients",
+            "hidden sharded_traffic",
+            "hidden two_layers_alive",
+            "hidden prefetched_values",
+            "hidden prefetch_order",
+            "hidden prefetch_overlaps",
+        },
         "these are this rank's own gradients, without the other ranks'",
     ),
     mutant(
         "the last layer first",
         INSERT,
         "        gradients.append(averaged)\n    return mlp.loss(x), gradients\n",
-        set(),
+        {
+            "public fully_sharded_step",
+            "hidden sharded_gradients",
+            "hidden sharded_traffic",
+            "hidden two_layers_alive",
+        },
         "these are the right shards in reverse order. The list must begin with the first layer",
     ),
     mutant(
@@ -369,7 +613,12 @@ MUTANTS = [
         gradients.insert(0, every[(rank + 1) % n])
     return mlp.loss(x), gradients
 """,
-        set(),
+        {
+            "public fully_sharded_step",
+            "hidden sharded_gradients",
+            "hidden sharded_traffic",
+            "hidden two_layers_alive",
+        },
         "Each rank keeps the shard that it holds",
     ),
     mutant(
@@ -380,7 +629,12 @@ MUTANTS = [
     dist.all_reduce(loss)
     return loss / dist.get_world_size(), gradients
 """,
-        set(),
+        {
+            "public fully_sharded_step",
+            "hidden sharded_loss",
+            "hidden sharded_traffic",
+            "hidden layers_are_freed",
+        },
         "this is the average over the ranks. Return this rank's own loss",
     ),
     mutant(
@@ -392,7 +646,10 @@ MUTANTS = [
         saved.append((x, z))
         gathered = locals().get("gathered", ()) + (weight,)
 """,
-        set(),
+        {
+            "hidden two_layers_alive",
+            "hidden layers_are_freed",
+        },
         "two are enough",
     ),
     mutant(
@@ -408,7 +665,9 @@ MUTANTS = [
 
 # BEGIN SOLUTION
 def _gathered_ahead""",
-        set(),
+        {
+            "hidden two_layers_alive",
+        },
         "Does a variable still hold a layer that was used before, or its gradient?",
     ),
     mutant(
@@ -417,7 +676,9 @@ def _gathered_ahead""",
         BACKWARD + """    kept = _gather.__dict__.setdefault("kept", [])
     kept.append(weight.contiguous().numpy().tobytes())
 """,
-        set(),
+        {
+            "hidden layers_are_freed",
+        },
         "perhaps in another form than a tensor",
     ),
     mutant(
@@ -427,7 +688,11 @@ def _gathered_ahead""",
     every = [_gather(shard, width) for shard in shards]
     for shard in shards:
         # The layer""",
-        set(),
+        {
+            "hidden sharded_traffic",
+            "hidden two_layers_alive",
+            "hidden layers_are_freed",
+        },
         "two are enough",
     ),
     mutant(
@@ -436,35 +701,47 @@ def _gathered_ahead""",
         """    dist.all_reduce(flat)
     shard = flat.view(dist.get_world_size(), -1)[dist.get_rank()].clone()
 """,
-        set(),
+        {
+            "hidden sharded_traffic",
+            "hidden prefetch_order",
+        },
         "two all-gathers and one reduce-scatter",
     ),
     mutant(
         "a layer is gathered twice going back",
         BACKWARD,
         "    _gather(shard, x.shape[1])\n" + BACKWARD,
-        set(),
+        {
+            "hidden sharded_traffic",
+        },
         "two all-gathers and one reduce-scatter",
     ),
     mutant(
         "shards that are too long",
         REFUSES,
         "        if len(shard) < due:\n",
-        set(),
+        {
+            "hidden sharded_misuse",
+            "hidden prefetched_misuse",
+        },
         "ValueError does not say",
     ),
     mutant(
         "only the first shard is looked at",
         "    # BEGIN SOLUTION 6.3: fully_sharded_step\n    _require_shards(shards, x)\n",
         "    # BEGIN SOLUTION 6.3: fully_sharded_step\n    _require_shards(shards[:1], x)\n",
-        set(),
+        {
+            "hidden sharded_misuse",
+        },
         "ValueError does not say",
     ),
     mutant(
         "the loss is in double precision",
         INSERT,
         "        gradients.insert(0, averaged)\n    return mlp.loss(x).double(), gradients\n",
-        set(),
+        {
+            "hidden sharded_loss",
+        },
         "expected dtype float32, got float64",
     ),
     mutant(
@@ -477,14 +754,28 @@ def _gathered_ahead""",
         old.copy_(new)
     return mlp.loss(x), own
 """,
-        set(),
+        {
+            "hidden sharded_gradients",
+        },
         "the first step's gradients were overwritten by the second step's",
     ),
     mutant(
         "shards must divide the layer",
         "    due = math.ceil(width * width / n)\n",
         "    due = width * width // n\n",
-        set(),
+        {
+            "public fully_sharded_step",
+            "public prefetched_step",
+            "hidden sharded_gradients",
+            "hidden sharded_loss",
+            "hidden sharded_traffic",
+            "hidden layers_are_freed",
+            "hidden sharded_misuse",
+            "hidden prefetched_values",
+            "hidden prefetch_order",
+            "hidden prefetch_overlaps",
+            "hidden prefetched_misuse",
+        },
         "raised ValueError",
     ),
     mutant(
@@ -493,7 +784,10 @@ def _gathered_ahead""",
         """    shard = shard.as_strided(shard.shape, (1,))
     return flat, dist.all_gather(list(flat.chunk(n)), shard, async_op=True)
 """,
-        set(),
+        {
+            "hidden sharded_gradients",
+            "hidden prefetch_order",
+        },
         "the list of this rank's shards of the gradients is wrong",
     ),
     # ——— 6.4
@@ -501,28 +795,38 @@ def _gathered_ahead""",
         "nothing is gathered ahead",
         TURN,
         "        if under_way:\n",
-        set(),
+        {
+            "public prefetched_step",
+            "hidden prefetch_order",
+            "hidden prefetch_overlaps",
+        },
         "Start the gather of layer 1 before you compute layer 0.",
     ),
     mutant(
         "each gather is waited for at once",
         START,
         START + "        under_way[-1][1].wait()\n",
-        set(),
+        {
+            "hidden prefetch_overlaps",
+        },
         "rank 1 was made to come late: not before",
     ),
     mutant(
         "all layers are gathered ahead",
         TURN,
         "        if len(under_way) > 99:\n",
-        set(),
+        {
+            "hidden prefetch_order",
+        },
         "gather one layer ahead, not more",
     ),
     mutant(
         "two layers ahead",
         TURN,
         "        if len(under_way) > 2:\n",
-        set(),
+        {
+            "hidden prefetch_order",
+        },
         "gather one layer ahead, not more",
     ),
     mutant(
@@ -531,7 +835,10 @@ def _gathered_ahead""",
         """    back = (_gather(shard, width) for shard in reversed(shards))
     for weight, (own_x, z) in zip(back, reversed(saved)):
 """,
-        set(),
+        {
+            "public prefetched_step",
+            "hidden prefetch_order",
+        },
         "before you compute layer",
     ),
     mutant(
@@ -547,28 +854,46 @@ def _gathered_ahead""",
         + """\
     for weight, (own_x, z) in zip(kept[::-1], reversed(saved)):
 """,
-        set(),
+        {
+            "public prefetched_step",
+            "hidden prefetch_order",
+        },
         "Were layers kept?",
     ),
     mutant(
         "own calculus",
         "        gradient, of_weight = layer_backward(own_x, z, weight, gradient)\n",
         "        gradient, of_weight = mlp.layer_backward(own_x, z, weight, gradient)\n",
-        set(),
-        "sent back a result, but never came to the moment “backward of layer",
+        {
+            "public prefetched_step",
+            "hidden prefetched_values",
+            "hidden prefetch_order",
+            "hidden prefetch_overlaps",
+        },
+        "Call layer_forward and layer_backward once for every layer",
     ),
     mutant(
         "nobody waits",
         "def _arrived(flat: Tensor, work: dist.Work, width: int) -> Tensor:\n    work.wait()\n",
         "def _arrived(flat: Tensor, work: dist.Work, width: int) -> Tensor:\n",
-        set(),
+        {
+            "public prefetched_step",
+            "hidden prefetched_values",
+            "hidden prefetch_order",
+            "hidden prefetch_overlaps",
+        },
         "and never waits for it. async_op=True returns at once",
     ),
     mutant(
         "the wrong layer is waited for",
         ARRIVED,
         "            yield _arrived(under_way[0][0], under_way.pop(0)[1] and under_way[0][1], width)\n",
-        set(),
+        {
+            "public prefetched_step",
+            "hidden prefetched_values",
+            "hidden prefetch_order",
+            "hidden prefetch_overlaps",
+        },
         "and never waits for it. async_op=True returns at once",
     ),
     mutant(
@@ -581,21 +906,35 @@ def _gathered_ahead""",
         work.wait()
     return flat, works[-1]
 """,
-        set(),
+        {
+            "public prefetched_step",
+            "hidden prefetch_order",
+            "hidden prefetch_overlaps",
+        },
         "Gather layers by all-gathers",
     ),
     mutant(
         "gathered in the forward order going back",
         GOING_BACK,
         GOING_BACK.replace("reversed(shards)", "shards"),
-        set(),
+        {
+            "public prefetched_step",
+            "hidden prefetched_values",
+            "hidden prefetch_order",
+            "hidden prefetch_overlaps",
+        },
         "the list of this rank's shards of the gradients is wrong",
     ),
     mutant(
         "the last layer first, ahead",
         OF_WEIGHT,
         "        gradients.append(_average_shard(of_weight))\n    return mlp.loss(x), gradients\n",
-        set(),
+        {
+            "public prefetched_step",
+            "hidden prefetched_values",
+            "hidden prefetch_order",
+            "hidden prefetch_overlaps",
+        },
         "these are the right shards in reverse order",
     ),
     mutant(
@@ -607,7 +946,11 @@ def _gathered_ahead""",
     dist.all_gather(every, loss.reshape(1))
     return torch.stack(every).mean(), gradients
 """,
-        set(),
+        {
+            "public prefetched_step",
+            "hidden prefetched_values",
+            "hidden prefetch_order",
+        },
         "this is the average over the ranks. Return this rank's own loss",
     ),
     mutant(
@@ -616,14 +959,18 @@ def _gathered_ahead""",
         """        gradients.insert(0, _average_shard(of_weight))
     return mlp.loss(x).double(), gradients
 """,
-        set(),
+        {
+            "hidden prefetched_values",
+        },
         "expected dtype float32, got float64",
     ),
     mutant(
         "no shard is refused, ahead",
         "    # BEGIN SOLUTION 6.4: prefetched_step\n    _require_shards(shards, x)\n",
         "    # BEGIN SOLUTION 6.4: prefetched_step\n",
-        set(),
+        {
+            "hidden prefetched_misuse",
+        },
         "ValueError does not say",
     ),
 ]
