@@ -786,7 +786,7 @@ def with_stubs(tmp_path: Path, part: str, *functions: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", [name for name, part in PARTS.items() if not part.is_extra])
 def test_stubs_are_named_and_nothing_is_written(part, tmp_path, server):
     done = timeline(part, ROOT / "handout", tmp_path, "--ranks", "2", server=server)
     assert done.returncode == 1
@@ -794,6 +794,13 @@ def test_stubs_are_named_and_nothing_is_written(part, tmp_path, server):
         f"Problem {PARTS[part].number}." in done.stdout
         and "Traceback" not in done.stdout + done.stderr
     )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("part", [name for name, part in PARTS.items() if part.is_extra])
+def test_an_untouched_file_of_extra_credit_is_told(part, tmp_path, server):
+    done = timeline(part, ROOT / "handout", tmp_path, "--ranks", "2", server=server)
+    assert done.returncode == 2 and f"Not attempted: {part}.py" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
