@@ -145,9 +145,10 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
         ValueError: a shard does not have P/n entries ("shard 1 has 5 entries. A layer of width 3
             needs 3 on each of 4 ranks").
 
-    Memory: beyond the shards and their gradients, at most two whole layers are alive at any time,
-    whatever L is: a layer and its gradient. (Activations come in addition. A variable that still
-    holds the layer before is a third one: use ``del``, or a function of its own.)
+    Memory: beyond the shards and their gradients, at most two whole layers are alive during every
+    product, whatever L is: a layer and its gradient. (Activations come in addition.) A variable
+    that still holds the weight, the gradient or the flat copy of the layer before is a third one:
+    ``del`` each of them, or give the work of one layer a function of its own.
     Traffic: 3(n−1)/n times the bytes of the weights from each rank.
 
     With 2 ranks and one layer [[w]], w is on rank 0 and the padding on rank 1. If the local
@@ -180,8 +181,9 @@ def prefetched_step(
     Raises:
         ValueError: as for ``fully_sharded_step``.
 
-    Gather one layer ahead, not more, because each layer that waits for its turn takes memory. The
-    last layer may be kept for the backward pass instead of gathered again. Use
+    Gather one layer ahead, not more, because each layer that waits for its turn takes memory: with
+    the next layer, three whole layers are alive. The last layer may be kept for the backward pass
+    instead of gathered again; then L − 1 gathers go back. Use
     ``all_gather`` and ``reduce_scatter``, or their variants for single tensors, and nothing else.
 
     With 3 layers, the forward pass is: gather 0, gather 1, compute 0, gather 2, compute 1, compute

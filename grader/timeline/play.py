@@ -12,6 +12,7 @@ from grader.diagnosis.root_cause import diagnose
 from grader.diagnosis.spans import COMPUTING, Span, on_core, spans
 from grader.reports.svg_drawing import LATE, Picture, work
 from grader.session import Session
+from grader.timeline.cluster import whole_of
 from grader.timeline.ideal import ideal, is_pass, measured_shares
 from grader.timeline.scenes import Scene
 from grader.wire import machine_limits
@@ -196,7 +197,8 @@ def counted(
 ) -> list[str]:
     """Return sentences on how many operations each rank started, and on their bytes.
 
-    ``size`` returns the bytes of an operation.
+    ``size`` returns the bytes of an operation's tensor on its rank. The sentences give S, the bytes
+    of the whole array, as in ``whole_of``.
     """
     own: dict[int, list[Operation]] = {rank: [] for rank in sorted(ranks)}
     for operation in started:
@@ -207,7 +209,8 @@ def counted(
         sizes: dict[str, float] = defaultdict(float)
         for operation in operations:
             many[operation.name] += 1
-            sizes[operation.name] += size(operation)
+            own_size, n = size(operation), len(operation.group)
+            sizes[operation.name] += whole_of(operation.kind, [own_size], n)
         parts = [
             f"{many[name]} × {name}" + f" ({_bytes(sizes[name])})" * (sizes[name] > 0)
             for name in sorted(many)
