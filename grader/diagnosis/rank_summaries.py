@@ -132,7 +132,10 @@ def stands(
         return "has already returned", []
     place = watchdog.own_frame(rank.stacks, report.submission_dir)
     open_ones = [w for w in waiting if w.operation.rank == rank.rank]
-    missed = [f"its {w.operation} waits for {rank_list(w.absent)}" for w in open_ones[-2:]]
+    missed = [
+        f"its {w.operation} waits for {rank_list(w.absent)}{_of_group(report, w.operation)}"
+        for w in open_ones[-2:]
+    ]
     idle = open_ones or any(
         watchdog.in_communication(stack, report.submission_dir, False) for stack in rank.stacks
     )
@@ -151,6 +154,12 @@ def _release(report: WorldReport, rank: RankReport) -> str:
     # Rank ``on`` passes no mark with an empty name.
     waits = "waits or " if delay.patience else ""
     return f"rank {delay.on} {waits}returns"
+
+
+def _of_group(report: WorldReport, operation: Operation) -> str:
+    """Return a few words about the group of an operation, unless it is that of all ranks."""
+    group = operation.group
+    return f", in the group of {rank_list(group)}" if len(group) < report.size else ""
 
 
 def busy(report: WorldReport, rank: RankReport) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from grader.diagnosis.finding import LIKELY, RANKS, Line
 from grader.diagnosis.rank_summaries import at, busy, ended, rank_list, stands, trace
 from grader.wire import machine_limits, tiers
-from grader.wire.agreement import Waiting
+from grader.wire.agreement import MAKE_ALL, Waiting
 from grader.wire.events import Mark, operations
 from grader.world import watchdog
 from grader.world.report import Raised, RankReport, Returned, WorldReport
@@ -104,9 +104,10 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
     exits = [rank for rank in report.ranks if rank.exit is not None and not rank.refused]
     disagreements, waiting = report.disagreements(), report.waiting()
     first_root = min((o.at for o in roots.values()), default=float("inf"))
-    mismatch = disagreements[0] if disagreements else None
     # A disagreement is the root cause if it was complete before the first exception.
-    if mismatch and max(side.at for side in mismatch.sides) < first_root:
+    complete = [d for d in disagreements if max(side.at for side in d.sides) < first_root]
+    if complete:
+        mismatch = complete[0]
         victims = bool(exits or raised) or report.ending != "failed"
         after = [Line(_exit_line(rank), RANKS) for rank in exits] + _raised_lines(roots)
         consequence = [Line("What it led to:", RANKS), *after] if after and victims else []
@@ -322,6 +323,8 @@ def _why(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
 
 
 def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
+    if unmade := _unmade(report):
+        return unmade
     kinds = {w.operation.kind for w in waiting}
     returned = [rank.rank for rank in report.ranks if isinstance(rank.outcomes.get(call), Returned)]
     if any(w.operation.peer == w.operation.rank for w in waiting):
@@ -367,6 +370,26 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> lis
         ]
     if len(kinds) > 1:
         return [_likely("the ranks have taken different branches: compare the lines above.")]
+    return []
+
+
+def _unmade(report: WorldReport) -> list[Line]:
+    """Return a line about a group that some of its ranks wait to make, and others never make.
+
+    Return [] if there is no such group.
+    """
+    for unmade in report.unmade():
+        group = unmade.made[0]
+        if missing := sorted(set(group.ranks) & set(unmade.absent)):
+            waits = [made.rank for made in unmade.made if made.rank in group.ranks]
+            if waits:
+                return [
+                    _likely(
+                        f"{rank_list(missing)} never made the group {group.ranks}, for which"
+                        f" {rank_list(waits)} waited: {group}.",
+                        MAKE_ALL,
+                    )
+                ]
     return []
 
 

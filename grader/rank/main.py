@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 
 from grader.rank import drivers, gpu, seccomp, surroundings, tensors
+from grader.rank.group_recorder import record_groups
 from grader.rank.link import GO, NOTHING, Wire
 from grader.rank.process_group import be_strict, install
 from grader.rank.program_recorder import ProgramTracer
@@ -180,6 +181,9 @@ class Rank:
             seccomp.refuse_connections()
         self.tracer: ProgramTracer | None = None
         self.recorder, self.recording = self._record(meta)
+        record_groups(
+            lambda made: self.wire.send(frames.EVENT, self.current | made), self.recorder.caller
+        )
         self.marks = Marks(wire, self.current, self.network)
         _announce_exit(self.marks, self.recorder)
         # before any student code: how many modules there are, and how this process is set up

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grader.wire import agreement
-from grader.wire.agreement import Disagreement, match
-from grader.wire.events import Mark, Operation, operations, read_event, weight
+from grader.wire.agreement import Disagreement, Unmade, examine_groups, match
+from grader.wire.events import GroupMade, Mark, Operation, operations, read_event, weight
 from grader.wire.frames import FrameError
 
 clock = itertools.count()
@@ -50,6 +50,10 @@ def send(rank: int, to: int, count: int = 4, **changes) -> Operation:
 
 def receive(rank: int, source: int | None, count: int = 4, **changes) -> Operation:
     return operation(rank, "recv", count, peer=source, **changes)
+
+
+def made(rank: int, *ranks: int, is_local: bool = False) -> GroupMade:
+    return GroupMade(rank, 0, list(ranks), is_local, next(clock), "device_mesh.py", 9)
 
 
 def examine(trails: list[list]) -> tuple[list, list]:
@@ -244,6 +248,50 @@ def test_subgroups_do_not_disturb_each_other():
         [operation(2, "barrier", **right), operation(2, count=9, **right)],
     ]
     assert examine(trails) == ([], [])
+
+
+def test_the_first_groups_that_differ_are_a_disagreement():
+    trails = [[made(0, 0, 1), made(0, 0, 2)], [made(1, 0, 1), made(1, 1, 3)], [made(2, 0, 1)]]
+    found, unmade = examine_groups(trails)
+    assert str(found) == (
+        "The ranks disagree about which group they make:\n"
+        "    rank 0: new_group([0, 2]) at device_mesh.py:9\n"
+        "    rank 1: new_group([1, 3]) at device_mesh.py:9\n"
+        "Every rank makes every group, also those that it is not in, and all ranks in the same"
+        " order."
+    )
+    assert unmade == []
+
+
+def test_a_group_that_a_rank_has_not_made_is_no_disagreement():
+    """The rank may be on its way to it."""
+    mine, yours = made(0, 0, 1), made(1, 0, 1)
+    assert examine_groups([[mine], [yours], []]) == (None, [Unmade([mine, yours], [2])])
+    assert examine_groups([[mine], [operation(1), yours]]) == (None, [])
+
+
+def test_groups_that_only_their_own_ranks_make_are_not_compared():
+    trails = [[made(0, 0, 1, is_local=True)], [made(1, 1, 2, is_local=True), made(1, 0)], []]
+    assert examine_groups(trails) == (None, [Unmade([trails[1][1]], [0, 2])])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ranks": [0, 0]},
+        {"ranks": [2]},
+        {"ranks": []},
+        {"ranks": 1},
+        {"is_local": 1},
+        {"line": "x"},
+    ],
+)
+def test_a_group_that_cannot_be_is_refused(change):
+    proper = {"ranks": [0, 1], "is_local": False, "file": "a.py", "line": 3}
+    read = read_event(0, {"call": 0, "at": 5, "group": proper}, 2)
+    assert read == GroupMade(0, 0, [0, 1], False, 5, "a.py", 3) and weight(read) == 1
+    with pytest.raises(FrameError, match="a group"):
+        read_event(0, {"call": 0, "at": 5, "group": proper | change}, 2)
 
 
 def test_two_groups_of_the_same_ranks_are_two_groups():

@@ -816,15 +816,74 @@ def test_ranks_that_wait_without_an_operation_are_no_deadlock(submit):
     world = submit("""
         def broken(x):
             if dist.get_rank() == 0:
-                dist.new_group([0, 1])
+                dist.distributed_c10d._get_default_store().wait(["never"])
             return x
         """)
     message = verdict(world, 2)
     assert (
         "No rank goes on, but no send, receive or collective waits for another rank." in message
-        and "new_group" in message
+        and "never" in message
     )
     assert "Deadlock" not in message
+
+
+def test_a_group_that_a_rank_never_makes_is_told(submit):
+    world = submit("""
+        def broken(x):
+            if dist.get_rank() == 0:
+                dist.new_group([0, 1])
+            return x
+        """)
+    message = verdict(world, 3)
+    assert "Deadlock: no rank can go on." in message
+    assert "rank 1 never made the group [0, 1], for which rank 0 waited: new_group([0, 1]) at" in (
+        message
+    )
+    assert "Every rank makes every group, also those that it is not in" in message
+
+
+ORDERS = {
+    "each rank makes its own groups only": "[[r // 2 * 2, r // 2 * 2 + 1], [r % 2, r % 2 + 2]]",
+    "another order on each rank": "[[0, 1], [2, 3]][:: 1 - r % 2 * 2]",
+    "another group on one rank": "[[0, 1], [1, 2] if r == 3 else [2, 3]]",
+}
+
+
+@pytest.mark.parametrize("groups", ORDERS.values(), ids=ORDERS.keys())
+def test_ranks_that_make_different_groups_are_told_so(submit, groups):
+    """Also where the hub carries what they send: with gloo and nccl they would not meet."""
+    world = submit(f"""
+        def broken(x):
+            r = dist.get_rank()
+            groups = [dist.new_group(ranks) for ranks in {groups}]
+            return x
+        """)
+    message = verdict(world, 4)
+    assert "The ranks disagree about which group they make:" in message
+    assert "Every rank makes every group, also those that it is not in" in message
+
+
+def test_a_deadlock_in_a_group_names_the_group(submit):
+    world = submit("""
+        def broken(x):
+            groups = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3], [0, 2], [1, 3])]
+            r = dist.get_rank()
+            dist.all_reduce(x, group=groups[r // 2] if r < 3 else groups[2 + r % 2])
+            return x
+        """)
+    assert "waits for rank 3, in the group of ranks 2 and 3" in verdict(world, 4)
+
+
+def test_groups_that_only_their_own_ranks_make_are_no_disagreement(submit):
+    world = submit("""
+        def broken(x):
+            r = dist.get_rank() // 2 * 2
+            total = x.clone()
+            dist.all_reduce(total, group=dist.new_group([r, r + 1], use_local_synchronization=True))
+            return total
+        """)
+    (run,) = world(4, call("collectives.broken", X))
+    run.returns(*[2 * X] * 4)
 
 
 def test_a_held_rank_is_let_go_where_the_others_wait_for_it_in_no_operation(submit):

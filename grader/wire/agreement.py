@@ -13,30 +13,33 @@ The student's messages, the report and the timeline all use this matching.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from grader.wire.events import Operation, lane, operations
+from grader.wire.events import GroupMade, Operation, groups_made, lane, operations
 
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Operations that belong together but do not agree.
+    """Operations, or new groups, that belong together but do not agree.
 
-    ``sides`` holds one operation of each rank concerned. ``what`` names the thing that the
-    operations disagree about.
+    ``sides`` holds one of them for each rank concerned. ``what`` names the thing that they disagree
+    about.
     """
 
     what: str
-    sides: list[Operation]
+    sides: Sequence[Operation | GroupMade]
+    advice: str = ""  # a sentence for the end of the message
 
     def __str__(self) -> str:
         groups = defaultdict(list)
         for side in self.sides:
             groups[str(side)].append(side.rank)
         lines = [f"{_ranks(ranks)}: {text}" for text, ranks in groups.items()]
-        return f"The ranks disagree about {self.what}:\n" + "\n".join(
-            f"    {line}" for line in lines
+        return (
+            f"The ranks disagree about {self.what}:\n"
+            + "\n".join(f"    {line}" for line in lines)
+            + f"\n{self.advice}".rstrip()
         )
 
 
@@ -46,6 +49,22 @@ class Waiting:
 
     operation: Operation
     absent: list[int]
+
+
+@dataclass(frozen=True)
+class Unmade:
+    """A group that some ranks have begun to make, and that the ranks in ``absent`` never made.
+
+    ``made`` holds the call of each rank that began.
+    """
+
+    made: list[GroupMade]
+    absent: list[int]
+
+
+MAKE_ALL = (
+    "Every rank makes every group, also those that it is not in, and all ranks in the same order."
+)
 
 
 def _ranks(ranks: list[int]) -> str:
@@ -177,6 +196,24 @@ def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
             disagreements.append(Disagreement("what is sent", found.operations))
     disagreements.sort(key=lambda d: max(side.at for side in d.sides))
     return disagreements, waiting
+
+
+def examine_groups(trails: list[list]) -> tuple[Disagreement | None, list[Unmade]]:
+    """Return the first disagreement about the groups that ranks make, and the unmade groups.
+
+    ``trails`` holds the trail of each rank. The k-th groups that the ranks of the world make belong
+    together, and must have the same ranks. A group that only its own ranks make is not compared.
+    After the first disagreement nothing more is examined.
+    """
+    made = [[group for group in groups_made(trail) if not group.is_local] for trail in trails]
+    unmade: list[Unmade] = []
+    for k in range(max(map(len, made), default=0)):
+        present = [of_rank[k] for of_rank in made if k < len(of_rank)]
+        if len({tuple(group.ranks) for group in present}) > 1:
+            return Disagreement("which group they make", present, MAKE_ALL), unmade
+        if absent := [rank for rank, of_rank in enumerate(made) if k >= len(of_rank)]:
+            unmade.append(Unmade(present, absent))
+    return None, unmade
 
 
 def _destination(lane: tuple) -> tuple:

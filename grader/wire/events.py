@@ -115,6 +115,28 @@ class Operation:
 
 
 @dataclass(frozen=True)
+class GroupMade:
+    """A call in which a rank makes a process group, as ``dist.new_group`` does.
+
+    ``ranks`` are the global ranks of the group. If ``is_local``, only these ranks make the call
+    (``use_local_synchronization``). Otherwise all ranks of the world have to make it, and in the
+    same order: torch numbers the groups, and a rank finds the others under this number.
+    """
+
+    rank: int
+    call: int
+    ranks: list
+    is_local: bool
+    at: int  # monotonic nanoseconds, one clock for all ranks of a machine
+    file: str | None
+    line: int | None
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.file else "outside your files"
+        return f"new_group({self.ranks}) at {where}"
+
+
+@dataclass(frozen=True)
 class Mark:
     """A named point of a rank's program, and the time at which the rank passed it."""
 
@@ -205,7 +227,7 @@ MAX_NAME = 200  # characters
 MARK_SHOWN = 100  # characters of a mark that are kept
 
 
-Event = Operation | Mark | Progress | Program
+Event = Operation | GroupMade | Mark | Progress | Program
 # The fields of an operation that a rank sends, each with its name and type.
 TOLD: list[tuple[str, Any]] = [
     (field.name, field.type) for field in fields(Operation) if field.name not in ("rank", "call")
@@ -228,6 +250,8 @@ def read_event(rank: int, meta: dict, size: int) -> Event:
         return _read_progress(rank, call, progress)
     if isinstance(steps := meta.get("steps"), list) and is_whole(at := meta.get("at")):
         return Program(rank, call, tuple(map(_read_step, steps)), at)
+    if isinstance(made := meta.get("group"), dict) and is_whole(at := meta.get("at")):
+        return _read_group(rank, call, at, made, size)
     if isinstance(content := meta.get("operation"), dict):
         return read_operation(rank, call, content, size)
     raise FrameError("an event of no known kind")
@@ -263,10 +287,23 @@ def read_operation(rank: int, call: int, content: dict, size: int) -> Operation:
     return Operation(**values)
 
 
+def _read_group(rank: int, call: int, at: int, content: dict, size: int) -> GroupMade:
+    ranks, is_local, file, line = (content.get(n) for n in ("ranks", "is_local", "file", "line"))
+    if not isinstance(ranks, list) or not 0 < len(ranks) <= size or not isinstance(is_local, bool):
+        raise FrameError("a group of no known form")
+    known = [is_whole(other) and 0 <= other < size for other in ranks]
+    if not all(known) or len(set(ranks)) < len(ranks) or not _is_line(file, line):
+        raise FrameError("a group of ranks that do not exist")
+    return GroupMade(rank, call, ranks, is_local, at, file, line)
+
+
+def _is_line(file: Any, line: Any) -> bool:
+    return (file is None or is_name(file, MAX_NAME)) and (line is None or is_whole(line))
+
+
 def _read_progress(rank: int, call: int, content: dict) -> Progress:
     what, at, of, file, line = (content.get(name) for name in ("what", "at", "of", "file", "line"))
-    has_line = (file is None or is_name(file, MAX_NAME)) and (line is None or is_whole(line))
-    if has_line and what in PROGRESS and is_whole(at) and (of is None or is_whole(of)):
+    if _is_line(file, line) and what in PROGRESS and is_whole(at) and (of is None or is_whole(of)):
         return Progress(rank, call, what, at, of, file, line)
     raise FrameError("a malformed progress of an operation")
 
@@ -299,6 +336,8 @@ def weight(event: Event) -> int:
     """
     if isinstance(event, Program):
         return 1 + len(event.steps)
+    if isinstance(event, GroupMade):
+        return 1 + len(event.ranks) // 32
     if not isinstance(event, Operation):
         return 1
     counts = len(event.sent) + len(event.received) + len(event.group) + len(event.shape or ())
@@ -331,6 +370,10 @@ def lane(operation: Operation) -> tuple:
         else (operation.peer, operation.rank)
     )
     return (tuple(operation.group), operation.group_name, *ends, operation.tag)
+
+
+def groups_made(trail: list, call: int | None = None) -> list[GroupMade]:
+    return [event for event in trail if isinstance(event, GroupMade) and call in (None, event.call)]
 
 
 def operations(trail: list, call: int | None = None) -> list[Operation]:

@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grader.wire.agreement import Disagreement, Matches, Waiting, examine, match
+from grader.wire.agreement import (
+    Disagreement,
+    Matches,
+    Unmade,
+    Waiting,
+    examine,
+    examine_groups,
+    match,
+)
 from grader.wire.events import Event
 from grader.world.watchdog import StackFrame
 
@@ -164,7 +172,11 @@ class WorldReport:
         return self._matching
 
     def disagreements(self) -> list[Disagreement]:
-        """Return where operations belong together but do not agree, the earliest case first."""
+        """Return where operations belong together but do not agree, the earliest case first.
+
+        If the ranks disagree about the groups that they make, this comes before all operations:
+        operations in groups that do not exist meet nothing, or the wrong partner.
+        """
         self._match()
         return self._disagreements
 
@@ -172,6 +184,11 @@ class WorldReport:
         """Return the operations that are still waiting for another rank."""
         self._match()
         return self._waiting
+
+    def unmade(self) -> list[Unmade]:
+        """Return the groups that some ranks have begun to make, and other ranks have not."""
+        self._match()
+        return self._unmade
 
     def _match(self) -> None:
         """Match the trails, unless no trail has grown or been replaced since the last time."""
@@ -182,6 +199,9 @@ class WorldReport:
         ):
             self._matched, self._matching = [(trail, len(trail)) for trail in trails], match(trails)
             self._disagreements, self._waiting = examine(self._matching)
+            about_groups, self._unmade = examine_groups(trails)
+            if about_groups:
+                self._disagreements = [about_groups, *self._disagreements]
 
 
 Runner = Callable[[int, list[Call]], WorldReport]

@@ -1,0 +1,34 @@
+"""Reports each process group that a rank begins to make.
+
+This code runs beside student code. torch has no hook for it, and the operators that the recorder
+sees do not include it. So it stands at the one place where torch names a new group, after torch has
+checked the arguments and before it waits for other ranks.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from time import monotonic_ns
+from typing import Any
+
+import torch.distributed.distributed_c10d as c10d
+
+
+def record_groups(
+    tell: Callable[[dict], None], caller: Callable[[], tuple[str | None, int | None]]
+) -> None:
+    """Report the groups that this process makes from now on, through ``tell``.
+
+    ``caller`` returns the file and line of the student code that led here. The group of all ranks,
+    which is there before student code runs, has no list of ranks and is not reported.
+    """
+    name_of = c10d._process_group_name
+
+    @wraps(name_of)
+    def told(ranks: list[int], use_hashed_name: bool, *more: Any, **named: Any) -> Any:
+        if ranks:
+            file, line = caller()
+            made = {"ranks": list(ranks), "is_local": use_hashed_name, "file": file, "line": line}
+            tell({"group": made, "at": monotonic_ns()})
+        return name_of(ranks, use_hashed_name, *more, **named)
+
+    c10d._process_group_name = told
