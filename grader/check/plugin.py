@@ -290,9 +290,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     if record is None or (call.when != "call" and report.passed):
         return report
     record.status, record.finding = verdict(call.excinfo.value if call.excinfo else None)
-    if record.status in (FAILED, UNIMPLEMENTED, NOT_ATTEMPTED):
+    if record.status in (FAILED, UNIMPLEMENTED):
         report.longrepr = record.message
-    elif record.status == SKIPPED:
+    elif record.status in (SKIPPED, NOT_ATTEMPTED):  # nothing that is lost or wrong
         report.outcome = "skipped"
         report.longrepr = (
             str(item.path),
@@ -343,6 +343,6 @@ def pytest_terminal_summary(terminalreporter) -> None:
 
 def pytest_report_teststatus(report: pytest.TestReport):
     status = getattr(report, "lockstep", {}).get("status")
-    if status in (UNIMPLEMENTED, NOT_ATTEMPTED) and report.failed:
+    if status == UNIMPLEMENTED and report.failed or status == NOT_ATTEMPTED and report.skipped:
         return status, "n", status.upper()
     return None

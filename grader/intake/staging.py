@@ -7,6 +7,7 @@ each with a sentence that says why.
 """
 
 import io
+import re
 import stat
 import zipfile
 from collections.abc import Callable
@@ -24,6 +25,10 @@ ROOT = Path(__file__).resolve().parents[2]
 # such files do not count.
 TELLING = (".py", ".pyc", ".pth", ".so", ".ini", ".cfg", ".toml")
 NOT_ATTEMPTED = "Not attempted"  # so begins the reason if a student left out an optional part
+# A function, and what a stub is: a docstring, and at once the exception. Only text is looked at, as
+# a text may drive Python's parser out of memory.
+FUNCTION = re.compile(r"^(?=[ \t]*(?:async )?def )", re.MULTILINE)
+STUB = re.compile(r'[^"]*\"\"\"(?:[^"]|"(?!""))*\"\"\"\s*raise NotImplementedError\(\"Problem ')
 MAX_FILE_BYTES = 1 << 20
 MAX_ARCHIVE_FILES = 2000
 MAX_READ = MAX_FILE_BYTES + 1  # one byte more shows that a file is too large
@@ -141,8 +146,8 @@ def read(submission: Path) -> Contents:
 def _not_attempted(part: str, files: dict[str, Callable[[], bytes]]) -> str:
     """Return a sentence if a student has left out an optional part, else "".
 
-    The part is left out if its file is missing, or if it is still the file that students were
-    given.
+    The part is left out if its file is missing, or if all functions in it are still stubs. It is
+    not compared with the file that students were given: in a student's copy, it is that file.
     """
     name = f"{part}.py"
     if not PARTS[part].is_extra or any(other.lower() == name for other in files if other != name):
@@ -150,9 +155,15 @@ def _not_attempted(part: str, files: dict[str, Callable[[], bytes]]) -> str:
     if name not in files:
         return f"{NOT_ATTEMPTED}: the submission has no {name}, which is extra credit."
     with suppress(Refused, OSError):
-        if _text(name, files).encode() == (ROOT / "handout" / name).read_bytes():
-            return f"{NOT_ATTEMPTED}: {name}, which is extra credit, is as you were given it."
+        if _is_unwritten(_text(name, files)):
+            return f"{NOT_ATTEMPTED}: nothing is written yet in {name}, which is extra credit."
     return ""
+
+
+def _is_unwritten(text: str) -> bool:
+    """Return whether a student's file holds functions, and all of them are still stubs."""
+    functions = FUNCTION.split(text)[1:]
+    return bool(functions) and all(map(STUB.match, functions))
 
 
 def _text(name: str, files: dict[str, Callable[[], bytes]]) -> str:

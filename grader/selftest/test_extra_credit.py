@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -209,12 +210,15 @@ def hand_in(tmp_path, leave_out: str = "", **texts: str):
 
 
 def test_an_optional_part_is_extra_credit(optional):
-    assert course().extra == set(assignment.PARTS[optional].problems)
+    parts = [part for part in assignment.PARTS.values() if part.is_extra]
+    assert assignment.PARTS[optional] in parts
+    assert course().extra == {number for part in parts for number in part.problems}
 
 
-@pytest.mark.parametrize("how", ["missing", "untouched"])
+@pytest.mark.parametrize("how", ["missing", "untouched", "a comment more"])
 def test_an_optional_part_that_is_left_out_is_not_attempted(optional, tmp_path, how):
     given = (ROOT / "handout" / f"{optional}.py").read_text()
+    given += "# Later.\n" * (how == "a comment more")
     left_out = {"leave_out": optional} if how == "missing" else {optional: given}
     staged = stage_submission(hand_in(tmp_path, **left_out), tmp_path / "stage")
     assert list(staged.absent) == [optional] and staged.warnings == []
@@ -228,6 +232,19 @@ def test_an_optional_part_that_is_left_out_is_not_attempted(optional, tmp_path, 
 
 def test_an_optional_part_that_is_begun_is_graded(optional, tmp_path):
     assert read(hand_in(tmp_path)).absent == {}
+
+
+@pytest.mark.parametrize("optional_part", [n for n, p in assignment.PARTS.items() if p.is_extra])
+def test_one_written_function_of_an_optional_part_is_an_attempt(optional_part, rules, tmp_path):
+    """Also in a student's copy, where the submission is the folder with the stubs itself."""
+    rules("")
+    given = (ROOT / "handout" / f"{optional_part}.py").read_text()
+    begun = re.sub(r"raise NotImplementedError\(.*\)", "return 1", given, count=1)
+    assert begun != given
+    left = read(hand_in(tmp_path, **{optional_part: begun})).absent
+    assert optional_part not in left
+    (tmp_path / "mine" / f"{optional_part}.py").write_text(given)
+    assert optional_part in read(tmp_path / "mine").absent
 
 
 def test_another_part_that_is_left_out_fails(optional, tmp_path):
