@@ -98,4 +98,5 @@ EQUIVALENT: dict[str, dict[str, str]] = {
             "The largest of nothing is a ValueError, too, and nothing asks for certain words here."
         ),
     },
+    "sharded_data_parallel": {},
 }
