@@ -92,6 +92,15 @@ PARTS = {
         },
         is_extra=True,
     ),
+    "device_mesh": Part(
+        7,
+        "Two dimensions",
+        {
+            "7.1": "Coordinates and groups",
+            "7.2": "A step on the mesh",
+        },
+        is_extra=True,
+    ),
 }
 
 # The points of each problem: the sum of the points at its checks. selftest/test_assignment.py
@@ -103,6 +112,7 @@ POINTS = {
     **{"4.1": 2.0, "4.2": 4.0, "4.3": 8.0, "4.4": 6.0},
     **{"5.1": 2.0, "5.2": 5.0, "5.3": 7.0, "5.4": 5.0, "5.5": 4.0, "5.6": 2.0},
     **{"6.1": 2.0, "6.2": 4.0, "6.3": 4.0, "6.4": 2.0},
+    **{"7.1": 3.0, "7.2": 5.0},
 }
 
 # No rank can compute the results of these functions by itself. A right value does not count if the
@@ -136,6 +146,7 @@ COMMUNICATING = {
     ),
     *("pipeline_forward", "pipeline_backward", "run_schedule"),
     *("ZeroAdamW", "fully_sharded_step", "prefetched_step"),
+    *("mesh_step",),
 }
 
 # These functions change their first argument. All other functions do not change their arguments.

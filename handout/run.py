@@ -5,6 +5,7 @@
     python -m handout.run tensor_parallel --world-size 4
     python -m handout.run pipeline_parallel --world-size 4
     python -m handout.run sharded_data_parallel --world-size 4
+    python -m handout.run device_mesh --world-size 4
     torchrun --nproc-per-node 4 -m handout.run collectives
 
 One command starts all ranks on this machine. ``torchrun`` starts them itself, on one machine or on
@@ -197,6 +198,34 @@ def sharded_data_parallel(module_name: str) -> None:
 
 
 # END WITH
+# BEGIN WITH 7
+def device_mesh(module_name: str) -> None:
+    student = importlib.import_module(f"{module_name}.device_mesh")
+    n, rank = dist.get_world_size(), dist.get_rank()
+    shape = (n // 2, 2) if n % 2 == 0 else (n, 1)
+    width, rows = 16 * shape[1], 8
+    whole = [w.to(device()) for w in mlp.init_weights(num_layers=4, width=width)]
+    generator = torch.Generator().manual_seed(0)
+    batch = torch.randn(rows * shape[0], width, generator=generator).to(device())
+    alone = [w.clone().requires_grad_() for w in whole]
+    of_whole = torch.autograd.grad(mlp.loss(mlp.forward(alone, batch)), alone)
+    try:
+        data, tensor = student.coordinates(rank, shape)
+        row, column = student.mesh_groups(shape)
+        members = [dist.get_process_group_ranks(group) for group in (row, column)]
+        show(f"is at ({data}, {tensor}), row {members[0]}, column {members[1]}")
+        cuts = [weight.chunk(shape[1], 1 - l % 2)[tensor] for l, weight in enumerate(whole)]
+        x = batch[data * rows :][:rows]
+        loss, gradients = student.mesh_step(list(zip(cuts[::2], cuts[1::2])), x, row, column)
+        right = [g.chunk(shape[1], 1 - l % 2)[tensor] for l, g in enumerate(of_whole)]
+        found = [gradient for pair in gradients for gradient in pair]
+        farthest = max((a - b).abs().max().item() for a, b in zip(found, right))
+        show(f"loss {loss.item():.6f}, farthest from the gradients of one device: {farthest:.1e}")
+    except NotImplementedError as stub:
+        show(f"not implemented yet ({stub})")
+
+
+# END WITH
 PARTS = {
     # BEGIN WITH 1
     "collectives": collectives,
@@ -212,6 +241,9 @@ PARTS = {
     # END WITH
     # BEGIN WITH 6
     "sharded_data_parallel": sharded_data_parallel,
+    # END WITH
+    # BEGIN WITH 7
+    "device_mesh": device_mesh,
     # END WITH
 }
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from grader.figures import collectives, hardware, matrices, pipeline, sharded, strategies
+from grader.figures import collectives, hardware, matrices, mesh, pipeline, sharded, strategies
 from grader.figures.picture import Picture
 
 FOLDER = Path(__file__).resolve().parents[2] / "handout" / "figures"
@@ -27,6 +27,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "schedules": pipeline.schedules,
     "sharded": sharded.sharded,
     "prefetch": sharded.prefetch,
+    "mesh": mesh.mesh,
 }
 
 

@@ -11,7 +11,7 @@ NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight",
 STRATEGIES = {3: "first", 4: "second", 5: "third"}
 TOPICS = {1: "the collectives", 2: "the benchmarks"}
 WAYS = {3: "data", 4: "tensor", 5: "pipeline"}
-MORE_TOPICS = {6: "sharded data parallelism"}
+MORE_TOPICS = {6: "sharded data parallelism", 7: "a training step on a mesh of ranks"}
 # What `python -m handout.run` shows of a part.
 DEMOS = {
     "collectives": "show what your functions do on four ranks",
@@ -19,6 +19,7 @@ DEMOS = {
     "tensor_parallel": "compare four ranks with one device",
     "pipeline_parallel": "draw a chart of four pipeline stages",
     "sharded_data_parallel": "see what four ranks hold",
+    "device_mesh": "take a step on a mesh of four ranks",
 }
 ON_CLUSTERS = ("pipeline_parallel", "data_parallel", "tensor_parallel")
 
@@ -198,7 +199,7 @@ def _cluster(course: Course) -> list[tuple[str, str]]:
 def _demo(course: Course) -> str:
     """Return the part that is run as an example; "" if no part can be."""
     required = "data_parallel", "collectives", "tensor_parallel", "pipeline_parallel"
-    order = *required, "sharded_data_parallel"
+    order = *required, "sharded_data_parallel", "device_mesh"
     return next((name for name in order if name in course.parts), "")
 
 

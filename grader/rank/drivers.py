@@ -375,6 +375,40 @@ def stack_of_pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> 
     }
 
 
+def in_groups(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Gather a tensor in each of the process groups that a function returns.
+
+    ``own`` is this rank's tensor. Return, for each group, the tensors of its ranks; None for what
+    is no group of this rank. If the function returns no tuple or list, return that as it is.
+    """
+    groups, own = function(*args), kwargs["own"]
+    return (
+        [_gathered(own, group) for group in groups] if isinstance(groups, (tuple, list)) else groups
+    )
+
+
+def _gathered(own: torch.Tensor, group: Any) -> torch.Tensor | None:
+    if not isinstance(group, dist.ProcessGroup):
+        return None
+    of_ranks = [torch.empty_like(own) for _ in range(group.size())]
+    dist.all_gather(of_ranks, own, group=group)
+    return torch.stack(of_ranks)
+
+
+def on_mesh(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Return the result of a call whose last two arguments are process groups of this rank.
+
+    The ranks stand on a mesh of ``shape``, row by row. The groups are those of the rank's row and
+    of its column.
+    """
+    rows, columns = kwargs["shape"]
+    ranks = list(range(rows * columns))
+    of_rows = [dist.new_group(ranks[row * columns :][:columns]) for row in range(rows)]
+    of_columns = [dist.new_group(ranks[column::columns]) for column in range(columns)]
+    row, column = divmod(dist.get_rank(), columns)
+    return function(*args, of_rows[row], of_columns[column])
+
+
 def metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Return the result, and the meter's ledger of products and sends: see ``meter.Meter``."""
     mark.before_a_send()  # a first look, before anything is computed
@@ -586,6 +620,8 @@ DRIVERS: dict[str, Callable] = {
     "differentiate": differentiate,
     "apply_and_drop": apply_and_drop,
     "stack_of_pairs": stack_of_pairs,
+    "in_groups": in_groups,
+    "on_mesh": on_mesh,
     "metered": metered,
     "in_step +1": partial(in_step, 1),
     "in_step -1": partial(in_step, -1),

@@ -216,6 +216,28 @@ def pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     _drawn(run, mark, kwargs)
 
 
+def mesh(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
+    """Run ``mesh_step`` with two pairs of layers, on a mesh with rows of ``in_row`` ranks.
+
+    If the ranks do not divide by this number, each is a row of its own.
+    """
+    from handout import mlp
+
+    rank, size, in_row = dist.get_rank(), dist.get_world_size(), kwargs["in_row"]
+    in_row = 1 if size % in_row else in_row
+    layers, rows, width = _sizes(kwargs)
+    width -= width % in_row
+    ranks = list(range(size))
+    of_rows = [dist.new_group(ranks[first:][:in_row]) for first in ranks[::in_row]]
+    of_columns = [dist.new_group(ranks[first::in_row]) for first in range(in_row)]
+    groups = of_rows[rank // in_row], of_columns[rank % in_row]
+    whole = mlp.init_weights(layers, width)
+    cuts = [w.tensor_split(in_row, 1 - i % 2)[rank % in_row] for i, w in enumerate(whole)]
+    mine = [cut.contiguous() for cut in cuts]
+    x = _random(rows, width)
+    _drawn(lambda: function(list(zip(mine[::2], mine[1::2])), x, *groups), mark, kwargs)
+
+
 def pipeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     """Run ``run_schedule`` with a few layers on every stage.
 
@@ -309,6 +331,7 @@ SCENES: dict[str, Callable] = {
     "buckets": buckets,
     "columns": columns,
     "pairs": pairs,
+    "mesh": mesh,
     "pipeline": pipeline,
     "passes": passes,
     "zero": zero,

@@ -35,10 +35,11 @@ COMMUNICATING = {
     ),
     *("5.2", "5.3", "5.5"),
     *("6.2", "6.3", "6.4"),
+    *("7.1", "7.2"),
 }
 
 
-EXTRA = {"sharded_data_parallel": 12}  # the points of each part of extra credit
+EXTRA = {"sharded_data_parallel": 12, "device_mesh": 8}  # the points of each part of extra credit
 
 
 @pytest.fixture(scope="module")

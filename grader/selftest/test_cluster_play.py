@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from grader.assignment import PARTS
 from grader.check.api import call
 from grader.diagnosis.spans import COMPUTING, WAITING, Span
 from grader.intake.staging import stage_submission
@@ -194,13 +195,18 @@ def test_an_exception_is_told_as_without_a_cluster(tmp_path, server):
     assert "GradientBuckets, a bucket for each layer: " in done.stdout
 
 
-@pytest.mark.parametrize("part", ON_CLUSTERS)
+@pytest.mark.parametrize("part", [name for name in ON_CLUSTERS if not PARTS[name].is_extra])
 def test_stubs_are_named_and_nothing_is_written(part, tmp_path, server):
     done = timed(part, ROOT / "handout", tmp_path, server=server, ranks=2)
     assert (
         done.returncode == 1 and "Not implemented yet: Problem" in done.stdout and not done.stderr
     )
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_an_optional_part_that_is_left_out_is_named(tmp_path, server):
+    done = timed("device_mesh", ROOT / "handout", tmp_path, server=server, ranks=2)
+    assert done.returncode == 2 and "nothing is written yet in device_mesh.py" in done.stderr
 
 
 def test_without_run_schedule_the_passes_are_drawn(tmp_path, server):

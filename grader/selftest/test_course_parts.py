@@ -26,7 +26,7 @@ MARKED = (ROOT / TEXT).read_text()
 # What students read, beside the texts of the part's own stubs and checks.
 READ = re.compile(r"README\.md|Makefile|handout/[\w/]+\.(md|py|ini)|tests/\w+\.py")
 PROBLEM = re.compile(
-    r"(?:[Pp]roblems?|see|K=|and|of|\(|\*\*|to|,) ?([1-6]\.[1-7])(?![\d.])(?! [GM]B)"
+    r"(?:[Pp]roblems?|see|K=|and|of|\(|\*\*|to|,) ?([1-7]\.[1-7])(?![\d.])(?! [GM]B)"
 )
 PART = re.compile(r"\b[Pp]arts? ([1-9])\b")
 NAMED = re.compile(r"PART=(\w+)|handout\.run (\w+)|\b(\w+)\.py\b")
@@ -183,8 +183,8 @@ def test_points_and_names_of_a_course_stand_in_the_text():
     assert "| 2.3 | Sweep | 2.5 |" in files[TEXT] and "**15.5**" in files[TEXT]
     assert "| 3.5 | Buckets that overlap (extra credit) | 6 |" in files[TEXT]
     assert "| 5.6 | The bubble | 2 |\n| **6** | **`" in files[TEXT]
-    told = "\n\nPart 6 and Problem 3.5 are extra credit: their points are added to the"
-    assert f"| 6.4 | Prefetch | 2 |{told}" in files[TEXT]
+    told = "\n\nParts 6 and 7 and Problem 3.5 are extra credit: their points are added to the"
+    assert f"| 7.2 | A step on the mesh | 5 |{told}" in files[TEXT]
     assert files["handout/collectives.py"].startswith('"""Part 1 · Collectives (23 points)')
     assert files["handout/benchmarking.py"].startswith(
         '"""Part 2 · Measuring bandwidth (15.5 points)'

@@ -165,6 +165,17 @@ SCENES = {
             " all-gather of all weights: the bytes of one all-reduce.",
         ),
     ],
+    "device_mesh": [
+        Scene(
+            "mesh_step, four layers as two pairs, on a mesh with rows of two ranks",
+            "device_mesh.mesh_step",
+            "mesh",
+            "In a row, a sum for each pair, forward and backward: all its ranks wait for the last."
+            " At the end, or in between, the averages of the columns. Ranks of different rows meet"
+            " only there. (With 2 ranks there is one row: RANKS=4 draws a mesh of 2 × 2.)",
+            {"in_row": 2},
+        ),
+    ],
 }
 # Scenes that are drawn if the first scene of a part is not implemented yet.
 INSTEAD = {
@@ -189,7 +200,10 @@ INSTEAD = {
 # Sizes of the tensors in the run. They are small; a cluster's ``scale`` makes them large.
 SMALL = {"layers": 4, "width": 64, "once": True}
 STAGE_ROWS, SHARD_ROWS = 8, 32  # rows of a micro-batch, and of a rank's part of the batch
-ON_CLUSTERS = ("collectives", "data_parallel", "tensor_parallel", "pipeline_parallel")
+ON_CLUSTERS = (
+    *("collectives", "data_parallel", "tensor_parallel", "pipeline_parallel"),
+    "device_mesh",
+)
 
 
 def scenes_on(part: str, ranks: int, micro_batches: int | None) -> list[Scene]:
@@ -253,6 +267,12 @@ def _buckets(title: str, together: int, look: str) -> Scene:
     )
 
 
+def _mesh(in_row: int, look: str) -> Scene:
+    options = SMALL | {"layers": 8, "rows": SHARD_ROWS, "in_row": in_row}
+    title = f"mesh_step, rows of {in_row} ranks"
+    return Scene(title, "device_mesh.mesh_step", "mesh", look, options)
+
+
 def _reduction(title: str, function: str, look: str) -> Scene:
     options = {"late": False, "elements": SMALL["width"] ** 2, "once": True}
     return Scene(title, f"collectives.{function}", "reduction", look, options, share=False)
@@ -314,6 +334,18 @@ ELSEWHERE = {
             "Half as many communications. As soon as the ring leaves a node, all of its steps take"
             " as long as those over the network.",
             SMALL | {"rows": SHARD_ROWS},
+        ),
+    ],
+    "device_mesh": [
+        _mesh(
+            8,
+            "The sums of a row stay in a node of 8 devices, and only the averages of the columns"
+            " leave it: each carries an eighth of the weights.",
+        ),
+        _mesh(
+            16,
+            "The same rows of the batch on each rank, and half of the weights. But now the sums of"
+            " a row leave the node, in every pair of layers.",
         ),
     ],
 }

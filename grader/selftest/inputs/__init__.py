@@ -9,6 +9,7 @@ from grader.selftest.inputs import (
     benchmarking,
     collectives,
     data_parallel,
+    device_mesh,
     pipeline_parallel,
     sharded_data_parallel,
     tensor_parallel,
@@ -22,4 +23,5 @@ TABLES: dict[str, dict[str, Inputs]] = {
     "tensor_parallel": tensor_parallel.TABLE,
     "pipeline_parallel": pipeline_parallel.TABLE,
     "sharded_data_parallel": sharded_data_parallel.TABLE,
+    "device_mesh": device_mesh.TABLE,
 }

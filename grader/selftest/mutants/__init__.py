@@ -4,6 +4,7 @@ from grader.selftest.mutants import (
     benchmarking,
     collectives,
     data_parallel,
+    device_mesh,
     pipeline_parallel,
     sharded_data_parallel,
     tensor_parallel,
@@ -16,5 +17,6 @@ PARTS = (
     tensor_parallel,
     pipeline_parallel,
     sharded_data_parallel,
+    device_mesh,
 )
 MUTANTS = [mutant for part in PARTS for mutant in part.MUTANTS]

@@ -16,6 +16,11 @@ ONE_BUCKET_ONLY = (
     " all together."
 )
 
+NEGATIVE = (
+    "A side of zero, or one negative side, makes a product that is no world size. Only two negative"
+    " sides remain."
+)
+
 EQUIVALENT: dict[str, dict[str, str]] = {
     "collectives": {
         "gather: dist.gather(tensor.detach().contiguous(), blocks, dst=root) → dist.gather(tensor.detach(), blocks, dst=root)": (
@@ -99,4 +104,15 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
     },
     "sharded_data_parallel": {},
+    "device_mesh": {
+        "mesh_groups: if min(shape) < 1 or data * tensor != dist.get_world_size(): → if max(shape) < 1 or data * tensor != dist.get_world_size():": (
+            NEGATIVE
+        ),
+        "mesh_groups: if min(shape) < 1 or data * tensor != dist.get_world_size(): → if min(shape) < 0 or data * tensor != dist.get_world_size():": (
+            NEGATIVE
+        ),
+        "mesh_groups: columns = [list(ranks) for ranks in zip(*rows)] → columns = [(ranks) for ranks in zip(*rows)]": (
+            "new_group takes any sequence of ranks."
+        ),
+    },
 }

@@ -4,6 +4,7 @@ from grader.selftest.variants import (
     benchmarking,
     collectives,
     data_parallel,
+    device_mesh,
     pipeline_parallel,
     sharded_data_parallel,
     tensor_parallel,
@@ -18,6 +19,7 @@ VARIANTS = [
         tensor_parallel,
         pipeline_parallel,
         sharded_data_parallel,
+        device_mesh,
     )
     for variant in part.VARIANTS
 ]

@@ -1,0 +1,413 @@
+"""Part 7 · Two dimensions: the hidden checks.
+
+The ranks of each world stand on a mesh. A check compares all ranks with a single device in float64,
+and reads from the record of operations in which group they were issued.
+"""
+
+import numpy as np
+from gradescope_utils.autograder_utils.decorators import number, weight
+
+from grader.check.api import (
+    LAYOUTS,
+    Strided,
+    call,
+    in_strict_order,
+    on_gloo,
+    per_rank,
+    rounding,
+)
+from grader.reference import mesh as parts
+from grader.reference import single_device
+from grader.reference.mesh import Mesh
+
+# One rank, one row, one column, a square, and a mesh whose sides differ, on up to 6 ranks.
+SHAPES = ((1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (1, 4), (4, 1), (2, 3))
+SQUARE = (2, 2)
+
+
+def named(shape):
+    return f"{shape[0]} × {shape[1]}"
+
+
+# ——— 7.1
+
+
+@number("7.1")
+@weight(0.5)
+def test_coordinates(world):
+    """Every rank of a mesh has its coordinates, and rank_at finds the rank at them, on any mesh"""
+    for shape in (*SHAPES, (3, 2), (4, 8), (16, 1)):
+        places = parts.places(shape)
+        there, back = world(
+            1,
+            call(
+                "device_mesh.coordinates",
+                *([rank, list(shape)] for rank in range(len(places))),
+                driver="in_turn",
+            ),
+            call(
+                "device_mesh.rank_at",
+                *([list(place), list(shape)] for place in places),
+                driver="in_turn",
+            ),
+        )
+        there.returns(
+            places,
+            label=f"the list of the coordinates of all ranks on a mesh of {named(shape)}",
+            otherwise=parts.likely_order(there.values()[0], shape),
+        )
+        back.returns(
+            tuple(range(len(places))),  # a list of numbers would stand for a tensor
+            label=f"the list of the ranks at all places of a mesh of {named(shape)}, row by row,",
+            otherwise=parts.likely_ranks(back.values()[0], shape),
+        )
+
+
+@number("7.1")
+@weight(0.25)
+def test_coordinates_misuse(world):
+    """A rank or a place that is not on the mesh raises ValueError with the numbers"""
+    ranks = [(6, (2, 3)), (-1, (2, 3)), (7, (7, 1)), (4, (2, 2))]
+    beyond = [((2, 0), (2, 3)), ((0, 3), (2, 3)), ((1, 2), (3, 2))]
+    negative = [((-1, 0), (2, 3)), ((0, -1), (2, 3)), ((1, -2), (3, 2))]
+    requests = [
+        (call("device_mesh.coordinates", rank, list(shape), may_raise=True), [rank], shape)
+        for rank, shape in ranks
+    ]
+    requests += [
+        (call("device_mesh.rank_at", list(place), list(shape), may_raise=True), place, shape)
+        for place, shape in (*beyond, *negative)
+    ]
+    for run, (_, given, shape) in zip(world(1, *(r for r, *_ in requests)), requests):
+        because = "A negative number counts from no end here" if min(given) < 0 else ""
+        run.raises_value_error(*map(str, given), *map(str, shape), because=because)
+
+
+def groups_call(shape, own, **options):
+    return call("device_mesh.mesh_groups", shape, own=per_rank(*own), driver="in_groups", **options)
+
+
+def tokens(rng, n):
+    """Return for each rank a tensor to gather: the rank, and a number that only this rank knows."""
+    return np.stack([np.arange(n), rng.standard_normal(n)], axis=1)
+
+
+def judge_groups(run, shape, own):
+    mesh = Mesh(shape)
+    known = parts.group_mistakes(mesh, own)
+    for index, (name, ranks_of) in enumerate((("row", mesh.row), ("column", mesh.column))):
+        run.returns(
+            *(own[ranks_of(rank)] for rank in range(mesh.size)),
+            select=lambda found, index=index: found[index],
+            label=f"what the ranks of the {name} gathered on a mesh of {named(shape)}",
+            known_mistakes=[{k: v[index] for k, v in of_rank.items()} for of_rank in known],
+            otherwise="this is not a group that this rank is in. new_group returns such a group"
+            " to the ranks that are not in it",
+        )
+    run.require(
+        all(len(found) == 2 for found in run.values()),
+        "mesh_groups returns two groups, of the row and of the column.",
+    )
+
+
+@number("7.1")
+@weight(0.75)
+def test_groups(world, rng):
+    """Each rank gets the groups of its row and of its column, on every mesh of 1 to 6 ranks"""
+    for shape in SHAPES:
+        own = tokens(rng, Mesh(shape).size)
+        (run,) = world(len(own), groups_call(shape, own))
+        judge_groups(run, shape, own)
+
+
+@number("7.1")
+@weight(0.25)
+def test_every_rank_makes_every_group(world, rng):
+    """Every rank makes every group, also those that it is not in, so that the groups of a second
+    mesh are right, too
+    """
+    for shape in (SQUARE, (2, 3)):
+        own = tokens(rng, Mesh(shape).size)
+        (run,) = world(len(own), groups_call(shape, own))
+        judge_groups(run, shape, own)
+        for unmade in run.report.unmade():
+            missing, made = unmade.absent[0], unmade.made[0]
+            run.require(
+                False,
+                f"rank {missing} never made the group {made.ranks}, and rank {made.rank} did:"
+                f" {made}. Every rank makes every group, also those that it is not in.",
+            )
+    for run in world(4, *[groups_call(SQUARE, own[:4]) for _ in range(2)]):
+        judge_groups(run, SQUARE, own[:4])
+
+
+@number("7.1")
+@weight(0.25)
+@on_gloo
+def test_groups_on_gloo(world, rng):
+    """The groups connect the right ranks also on a network, where ranks find each other by the
+    order of the groups
+    """
+    own = tokens(rng, 4)
+    (run,) = world(4, groups_call(SQUARE, own))
+    judge_groups(run, SQUARE, own)
+
+
+@number("7.1")
+@weight(0.25)
+def test_groups_misuse(world, rng):
+    """A mesh that is not as large as the world, or that has no row, raises ValueError with the
+    numbers
+    """
+    for n, shapes in ((4, [(2, 3), (1, 3), (4, 4)]), (2, [(2, 2), (1, 1), (0, 2)])):
+        own = tokens(rng, n)
+        runs = world(n, *(groups_call(shape, own, may_raise=True) for shape in shapes))
+        for run, shape in zip(runs, shapes):
+            run.raises_value_error(*map(str, shape), str(n), given=f"a mesh of {named(shape)}")
+    (run,) = world(4, groups_call((-2, -2), tokens(rng, 4), may_raise=True))
+    run.raises_value_error("-2", because="A mesh has no negative side")
+
+
+# ——— 7.2
+
+
+class Problem:
+    """A model of pairs of layers and its batch, cut for the ranks of a mesh."""
+
+    def __init__(self, rng, shape, pairs=2, rows=3, width=4, hidden=2, dtype=np.float64):
+        """Draw the model and the batch.
+
+        Each row of the mesh has ``rows`` rows of the batch, and each rank has ``hidden`` columns of
+        a first weight. The width changes from pair to pair. They are drawn again while gelu is
+        flat: see ``single_device.is_flat``.
+        """
+        self.mesh, self.dtype, self.saved = Mesh(shape), dtype, []
+        inner = hidden * shape[1]
+        widths = [width + pair % 2 for pair in range(pairs + 1)]
+        while not self.saved or single_device.is_flat(self.saved):
+            self.pairs = [
+                (self._weight(rng, before, inner), self._weight(rng, inner, after))
+                for before, after in zip(widths, widths[1:])
+            ]
+            self.batch = rng.standard_normal((rows * shape[0], width)).astype(dtype)
+            self.weights = [weight for pair in self.pairs for weight in pair]
+            _, self.saved = single_device.forward(self.weights, self.batch)
+
+    def _weight(self, rng, rows, columns):
+        return (rng.standard_normal((rows, columns)) * (2 / rows) ** 0.5).astype(self.dtype)
+
+    def request(self, layout="contiguous", **options):
+        """Return the call. MIXED layouts differ from rank to rank."""
+
+        def laid(array, rank):
+            name = LAYOUTS[(1 + rank) % len(LAYOUTS)] if layout == MIXED else layout
+            return Strided(array, name)
+
+        mesh = self.mesh
+        own = [
+            [tuple(laid(w, rank) for w in pair) for pair in mesh.own_pairs(self.pairs, rank)]
+            for rank in range(mesh.size)
+        ]
+        x = [laid(mesh.own_rows(self.batch, rank), rank) for rank in range(mesh.size)]
+        return call(
+            "device_mesh.mesh_step",
+            per_rank(*own),
+            per_rank(*x),
+            driver="on_mesh",
+            shape=list(mesh.shape),
+            **options,
+        )
+
+    def judge(self, run):
+        """Fail unless losses and gradients are those of a single device."""
+        mesh, tolerance = self.mesh, rounding(self.dtype)
+        _, whole = single_device.loss_and_gradients(self.weights, self.batch)
+        of_pairs = list(zip(whole[::2], whole[1::2]))
+        expected = [mesh.own_pairs(of_pairs, rank) for rank in range(mesh.size)]
+        losses = [
+            single_device.loss_and_gradients(self.weights, mesh.own_rows(self.batch, rank))[0]
+            for rank in range(mesh.size)
+        ]
+        of_loss, of_gradients = parts.step_mistakes(mesh, self.pairs, self.batch)
+        # The gradients come first: they tell more mistakes apart than the loss does.
+        on = f"on a mesh of {named(mesh.shape)}"
+        run.returns(
+            *(self._cast(own) for own in expected),
+            tolerance=tolerance,
+            select=lambda found: found[1],
+            label=f"the list of the gradients (of A, of B) {on}",
+            known_mistakes=of_gradients,
+        )
+        run.returns(
+            *(np.asarray(loss, self.dtype) for loss in losses),
+            tolerance=tolerance,
+            select=lambda found: found[0],
+            label=f"the loss {on}",
+            known_mistakes=of_loss,
+        )
+        run.keeps_inputs()
+
+    def _cast(self, pairs):
+        return [tuple(weight.astype(self.dtype) for weight in pair) for pair in pairs]
+
+
+MIXED = "another on each rank"
+
+
+@number("7.2")
+@weight(1.25)
+def test_step(world, rng):
+    """The losses and gradients of a step are those of a single device, on every mesh of 1 to 6
+    ranks
+    """
+    for shape in SHAPES:
+        problem = Problem(rng, shape)
+        (run,) = world(problem.mesh.size, problem.request())
+        problem.judge(run)
+
+
+@number("7.2")
+@weight(0.5)
+def test_step_of_other_models(world, rng):
+    """One pair or three, one row of the batch or several, float32 or float64, and tensors of any
+    layout
+    """
+    for shape in (SQUARE, (1, 2), (2, 1)):
+        problems = [
+            (Problem(rng, shape, pairs=1), "slice"),
+            (Problem(rng, shape, pairs=3, dtype=np.float32), "transpose"),
+            (Problem(rng, shape, rows=1, width=3), "contiguous"),
+            (Problem(rng, shape, hidden=1, rows=4), MIXED),
+        ]
+        runs = world(problems[0][0].mesh.size, *(p.request(layout) for p, layout in problems))
+        for run, (problem, _) in zip(runs, problems):
+            problem.judge(run)
+
+
+def members(operation):
+    """Return the ranks among which an operation carries bytes."""
+    if operation.kind in ("send", "recv") and operation.peer is not None:
+        return {operation.rank, operation.peer}
+    return set(operation.group)
+
+
+def in_dimension(run, mesh, rank, ranks):
+    """Return a rank's operations that stay among these ranks, its row or its column."""
+    return [o for o in run.operations(rank) if members(o) <= set(ranks)]
+
+
+@number("7.2")
+@weight(0.75)
+def test_every_byte_stays_in_its_group(world, rng):
+    """Every operation is among the ranks of the row, or among the ranks of the column"""
+    for shape in (SQUARE, (2, 3)):
+        problem = Problem(rng, shape, width=16, rows=8)
+        (run,) = world(problem.mesh.size, problem.request())
+        problem.judge(run)
+        mesh = problem.mesh
+        for rank in range(mesh.size):
+            row, column = mesh.row(rank), mesh.column(rank)
+            known = in_dimension(run, mesh, rank, row) + in_dimension(run, mesh, rank, column)
+            for operation in run.operations(rank):
+                run.require(
+                    operation in known,
+                    f"rank {rank} issues the {operation} among the ranks"
+                    f" {sorted(members(operation))}. Its row is {row}, its column {column}: pass"
+                    " group=row or group=column.",
+                )
+
+
+@number("7.2")
+@weight(0.75)
+def test_step_traffic(world, rng):
+    """A row sends 2P − 1 all-reduces of activations, and a column one average of the gradients"""
+    for shape in (SQUARE, (1, 3), (3, 1)):
+        problem = Problem(rng, shape, pairs=3, width=16, rows=8, hidden=24)
+        (run,) = world(problem.mesh.size, problem.request())
+        problem.judge(run)
+        mesh = problem.mesh
+        own = mesh.own_pairs(problem.pairs, 0)
+        outputs = [mesh.own_rows(problem.batch, 0).shape[0] * b.shape[1] for _, b in own]
+        inputs = [mesh.own_rows(problem.batch, 0).shape[0] * a.shape[0] for a, _ in own]
+        # An all-reduce of each: of all outputs, and of the gradients of all inputs but the first.
+        in_row = sum(ring_bytes(size, shape[1]) for size in (*outputs, *inputs[1:]))
+        in_column = sum(ring_bytes(w.size, shape[0]) for pair in own for w in pair)
+        for rank in range(mesh.size):
+            for name, ranks, most, sentence in (
+                ("row", mesh.row(rank), in_row, ROW_NEEDS),
+                ("column", mesh.column(rank), in_column, COLUMN_NEEDS),
+            ):
+                done = in_dimension(run, mesh, rank, ranks) if len(ranks) > 1 else []
+                sent = sum(o.traffic for o in done)
+                listed = ", ".join(f"{o.name} of {o.bytes} bytes" for o in done[:8])
+                run.require(
+                    sent <= most + 0.5,
+                    f"rank {rank} sends {sent:.0f} bytes in its {name} of {len(ranks)}, and"
+                    f" {most:.0f} are enough. {sentence} ({listed})",
+                )
+
+
+ROW_NEEDS = (
+    "Forward, one all-reduce of the output of each of the 3 pairs; backward, one of the gradient of"
+    " each pair's input, but none for the batch: nobody needs its gradient."
+)
+COLUMN_NEEDS = "One all-reduce of each gradient of this rank's shards is all."
+
+
+def ring_bytes(entries, n, itemsize=8):
+    """Return what a rank sends in an all-reduce of this size. As in 1.7, a ring may pad it."""
+    return 2 * (n - 1) * -(-entries // n) * itemsize
+
+
+@number("7.2")
+@weight(0.25)
+@on_gloo
+def test_step_on_gloo(world, rng):
+    """The step runs on a network, on a mesh of 2 × 2"""
+    problem = Problem(rng, SQUARE)
+    (run,) = world(4, problem.request())
+    problem.judge(run)
+
+
+@number("7.2")
+@weight(0.25)
+def test_step_misuse(world, rng):
+    """Weights that do not fit the batch, each other, or the pair before raise ValueError with the
+    numbers
+    """
+    a, b = rng.standard_normal((6, 4)), rng.standard_normal((4, 6))
+    x = rng.standard_normal((3, 6))
+    cases = [
+        ([(a, b)], x[:, :5], ("5", "6")),
+        ([(a, b[:3]), (a, b)], x, ("4", "3")),
+        ([(a, b), (a[:5], b)], x, ("6", "5")),
+        ([(a, b), (a, b), (a, b[:2])], x, ("4", "2")),
+        ([(a, b[:, :5]), (a, b)], x, ("5", "6")),
+    ]
+    for shape in ((1, 2), (2, 1)):
+        requests = (
+            call(
+                "device_mesh.mesh_step",
+                pairs,
+                rows,
+                driver="on_mesh",
+                shape=list(shape),
+                may_raise=True,
+            )
+            for pairs, rows, _ in cases
+        )
+        for run, (pairs, rows, numbers) in zip(world(2, *requests), cases):
+            shapes = ", ".join(f"{first.shape} and {second.shape}" for first, second in pairs)
+            run.raises_value_error(
+                *numbers, given=f"a batch of {rows.shape[1]} columns and pairs of {shapes}"
+            )
+
+
+@number("7.2")
+@weight(0.25)
+@in_strict_order
+def test_step_in_strict_order(world, rng):
+    """The step keeps the order of nccl, so that it also runs on GPUs"""
+    problem = Problem(rng, SQUARE)
+    (run,) = world(4, problem.request())
+    problem.judge(run)

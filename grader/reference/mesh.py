@@ -1,0 +1,269 @@
+"""Computes a step on a mesh of ranks, and what well-known mistakes give instead.
+
+A mesh has D rows and T columns. Each row computes with its own rows of the batch. Each column has
+its own shards of the weights: of the first weight of a pair by columns, of the second by rows. All
+values are in numpy and float64. Lists of results have one entry for each rank.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from grader.reference.single_device import gelu, gelu_derivative
+
+Shape = tuple[int, int]
+# What each rank gets when the ranks exchange what they have.
+Exchange = Callable[[list], list]
+
+SWAPPED = "row and column have changed places"
+COLUMNS_FIRST = "ranks run down the columns first. Neighbours in a row have consecutive ranks"
+OTHER_SIDE = "the rank was divided by the number of rows. A row has T ranks, so divide by T"
+ALL_RANKS = "this is the group of all ranks. A row and a column are groups of their own"
+OWN_ROWS = "this is the gradient of this rank's own rows of the batch. Average it over the column"
+SUMMED = (
+    "the gradients were added up over the column, and not divided by the number of its ranks. The"
+    " gradient of a mean is a mean"
+)
+OVER_WORLD = (
+    "the gradients were averaged over all ranks. Only the ranks of a column have the same shards"
+)
+OVER_ROW = (
+    "the gradients were averaged over the row. The ranks of a row have different shards: average"
+    " over the column"
+)
+DIVIDED_BY_ALL = (
+    "the gradients were added up over the column, and divided by the number of all ranks. Divide by"
+    " the number of ranks in the column"
+)
+PARTIAL_FORWARD = (
+    "the product with B was not added up: this is partial. Add the ranks' summands in the row,"
+    " before gelu"
+)
+FORWARD_IN_COLUMN = (
+    "the products with B were added up over the column. The ranks of a column have different rows"
+    " of the batch: add up over the row"
+)
+FORWARD_IN_WORLD = "the products with B were added up over all ranks. Add up over the row"
+PARTIAL_BACKWARD = (
+    "between two pairs, each rank went on with its own partial gradient. Add the partial gradients"
+    " of the row first, as f does on its way back"
+)
+BACKWARD_IN_COLUMN = (
+    "between two pairs, the partial gradients were added up over the column. Add them up over the"
+    " row"
+)
+BACKWARD_IN_WORLD = (
+    "between two pairs, the partial gradients were added up over all ranks. Add them up over the"
+    " row"
+)
+AGAIN = (
+    "the gradient was added up in the row on its way back through the sum, though it is replicated"
+    " there: every rank of the row already has the complete one"
+)
+ALL_SWAPPED = "row and column have changed places in all sums and averages"
+EARLY_GELU = "gelu was applied before the sum over the row. gelu of a sum is not the sum of gelus"
+LOSS_AVERAGED = "this is the mean over the column. Return the loss of this rank's own rows"
+LOSS_OF_SHARE = (
+    "the loss was divided by the number of ranks. It is the mean over this rank's own rows"
+)
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """A mesh of D rows and T columns. Ranks are numbered row by row."""
+
+    shape: Shape
+
+    @property
+    def size(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def ranks(self) -> range:
+        return range(self.size)
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """Return the coordinates (data, tensor) of a rank."""
+        return divmod(rank, self.shape[1])
+
+    def row(self, rank: int) -> list[int]:
+        data, _ = self.place(rank)
+        return list(range(data * self.shape[1], (data + 1) * self.shape[1]))
+
+    def column(self, rank: int) -> list[int]:
+        return list(range(rank % self.shape[1], self.size, self.shape[1]))
+
+    def own_pairs(self, pairs: list, rank: int) -> list[tuple]:
+        """Return a rank's shards of pairs of weights."""
+        columns, (_, own) = self.shape[1], self.place(rank)
+        return [
+            (np.split(first, columns, 1)[own], np.split(second, columns)[own])
+            for first, second in pairs
+        ]
+
+    def own_rows(self, batch: np.ndarray, rank: int) -> np.ndarray:
+        """Return a rank's rows of the batch."""
+        return np.split(batch, self.shape[0])[self.place(rank)[0]]
+
+    # ——— what the ranks can do with what each of them has
+
+    def row_sums(self, values: list) -> list:
+        return [sum(values[other] for other in self.row(rank)) for rank in self.ranks]
+
+    def column_sums(self, values: list) -> list:
+        return [sum(values[other] for other in self.column(rank)) for rank in self.ranks]
+
+    def world_sums(self, values: list) -> list:
+        return [sum(values)] * self.size
+
+    def column_means(self, values: list) -> list:
+        return [value / self.shape[0] for value in self.column_sums(values)]
+
+    def row_means(self, values: list) -> list:
+        return [value / self.shape[1] for value in self.row_sums(values)]
+
+    def world_means(self, values: list) -> list:
+        return [value / self.size for value in self.world_sums(values)]
+
+
+def _kept(values: list) -> list:
+    return values
+
+
+def step(
+    mesh: Mesh,
+    pairs: list,
+    batch: np.ndarray,
+    forward_sum: Exchange | None = None,
+    backward_sum: Exchange | None = None,
+    through_sum: Exchange = _kept,
+    average: Exchange | None = None,
+    gelu_first: bool = False,
+) -> tuple[list, list]:
+    """Return (losses, gradients): of each rank its loss, and the pairs of its shards' gradients.
+
+    By default the step is right. ``forward_sum`` adds up the partial products, ``through_sum`` is
+    what happens to a gradient on its way back through this sum, ``backward_sum`` adds up the
+    partial gradients between two pairs, and ``average`` averages the gradients. With
+    ``gelu_first``, gelu is applied to the partial products.
+    """
+    forward_sum = forward_sum or mesh.row_sums
+    backward_sum, average = backward_sum or mesh.row_sums, average or mesh.column_means
+    ranks = mesh.ranks
+    shards = [mesh.own_pairs(pairs, rank) for rank in ranks]
+    x = [np.asarray(mesh.own_rows(batch, rank), np.float64) for rank in ranks]
+    saved = []
+    for l in range(len(pairs)):
+        z = [x[r] @ shards[r][l][0] for r in ranks]
+        partial = [gelu(z[r]) @ shards[r][l][1] for r in ranks]
+        output = forward_sum([gelu(own) for own in partial] if gelu_first else partial)
+        saved.append((x, z, partial if gelu_first else output))
+        x = output if gelu_first else [gelu(own) for own in output]
+    losses = [np.asarray(np.mean(own**2)) for own in x]
+    grad = [2 * own / own.size for own in x]
+    gradients: list[list[tuple]] = []
+    for layer in reversed(range(len(pairs))):
+        x_in, z, before = saved[layer]
+        grad = [own * gelu_derivative(b) for own, b in zip(through_sum(grad), before)]
+        of_second = [gelu(z[r]).T @ grad[r] for r in ranks]
+        grad_z = [grad[r] @ shards[r][layer][1].T * gelu_derivative(z[r]) for r in ranks]
+        of_first = [x_in[r].T @ grad_z[r] for r in ranks]
+        gradients.insert(0, list(zip(average(of_first), average(of_second))))
+        grad = backward_sum([grad_z[r] @ shards[r][layer][0].T for r in ranks])
+    return losses, [[of_pair[rank] for of_pair in gradients] for rank in ranks]
+
+
+def step_mistakes(mesh: Mesh, pairs: list, batch: np.ndarray) -> tuple[list[dict], list[dict]]:
+    """Return the losses, and the gradients, of mistaken steps.
+
+    Each of the two is a list with one dict for each rank. The keys of the dicts are the sentences
+    that name the mistakes.
+    """
+    changes: dict[str, dict] = {
+        OWN_ROWS: {"average": _kept},
+        SUMMED: {"average": mesh.column_sums},
+        OVER_ROW: {"average": mesh.row_means},
+        OVER_WORLD: {"average": mesh.world_means},
+        DIVIDED_BY_ALL: {"average": lambda own: [g / mesh.size for g in mesh.column_sums(own)]},
+        PARTIAL_BACKWARD: {"backward_sum": _kept},
+        BACKWARD_IN_COLUMN: {"backward_sum": mesh.column_sums},
+        BACKWARD_IN_WORLD: {"backward_sum": mesh.world_sums},
+        AGAIN: {"through_sum": mesh.row_sums},
+        PARTIAL_FORWARD: {"forward_sum": _kept},
+        FORWARD_IN_COLUMN: {"forward_sum": mesh.column_sums},
+        FORWARD_IN_WORLD: {"forward_sum": mesh.world_sums},
+        EARLY_GELU: {"gelu_first": True},
+        ALL_SWAPPED: {
+            "forward_sum": mesh.column_sums,
+            "backward_sum": mesh.column_sums,
+            "average": mesh.row_means,
+        },
+    }
+    made = {name: step(mesh, pairs, batch, **change) for name, change in changes.items()}
+    right, _ = step(mesh, pairs, batch)
+    losses = [
+        {name: of_ranks[rank] for name, (of_ranks, _) in made.items()}
+        | {
+            LOSS_AVERAGED: np.asarray(mesh.column_means(right)[rank]),
+            LOSS_OF_SHARE: np.asarray(right[rank] / mesh.shape[0]),
+        }
+        for rank in mesh.ranks
+    ]
+    gradients = [
+        {name: of_ranks[rank] for name, (_, of_ranks) in made.items()} for rank in mesh.ranks
+    ]
+    return losses, gradients
+
+
+# ——— coordinates and groups
+
+
+def places(shape: Shape) -> list[tuple[int, int]]:
+    """Return the coordinates of all ranks of a mesh, rank by rank."""
+    return [divmod(rank, shape[1]) for rank in range(shape[0] * shape[1])]
+
+
+def likely_order(found: object, shape: Shape) -> str:
+    """Return a sentence about the order in which these coordinates of all ranks run; or ""."""
+    if not isinstance(found, (list, tuple)) or min(shape) == 1:
+        return ""
+    got = [tuple(place) if isinstance(place, (list, tuple)) else place for place in found]
+    wrong = {
+        COLUMNS_FIRST: [divmod(rank, shape[0])[::-1] for rank in range(shape[0] * shape[1])],
+        SWAPPED: [place[::-1] for place in places(shape)],
+        OTHER_SIDE: [divmod(rank, shape[0]) for rank in range(shape[0] * shape[1])],
+    }
+    return next((sentence for sentence, order in wrong.items() if got == order), "")
+
+
+def likely_ranks(found: object, shape: Shape) -> str:
+    """Return a sentence about the order of these ranks at all places, row by row; or ""."""
+    columns_first = [t * shape[0] + d for d, t in places(shape)]
+    other_side = [d * shape[0] + t for d, t in places(shape)]
+    if min(shape) == 1 or not isinstance(found, (list, tuple)):
+        return ""
+    return {tuple(columns_first): COLUMNS_FIRST, tuple(other_side): OTHER_SIDE}.get(
+        tuple(found), ""
+    )
+
+
+def group_mistakes(mesh: Mesh, own: np.ndarray) -> list[dict[str, list]]:
+    """Return, for each rank, a dict from mistakes to what the rank then gathers in its two groups.
+
+    ``own`` holds the tensors of all ranks. The values are lists: of the row, and of the column.
+    """
+    data, tensor = mesh.shape
+    turned = Mesh((tensor, data))
+    known = []
+    for rank in mesh.ranks:
+        row, column = (of(rank) for of in (mesh.row, mesh.column))
+        known.append(
+            {
+                SWAPPED: [own[column], own[row]],
+                COLUMNS_FIRST: [own[turned.column(rank)], own[turned.row(rank)]],
+                ALL_RANKS: [own, own],
+                "the ranks of the group are in reverse order": [own[row[::-1]], own[column[::-1]]],
+            }
+        )
+    return known

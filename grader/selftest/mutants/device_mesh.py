@@ -1,0 +1,418 @@
+"""Part 7 · Two dimensions: wrong submissions."""
+
+from grader.selftest.mutants.mutant import Mutant
+
+COORDINATES = {"public coordinates", "hidden coordinates"}
+GROUPS = {
+    "public groups",
+    "hidden groups",
+    "hidden every_rank_makes_every_group",
+    "hidden groups_on_gloo",
+}
+STEP = {
+    "public step",
+    "hidden step",
+    "hidden step_of_other_models",
+    "hidden every_byte_stays_in_its_group",
+    "hidden step_traffic",
+    "hidden step_on_gloo",
+    "hidden step_in_strict_order",
+}
+# The lines of the solution that several mutants change.
+PLACE = "    return divmod(rank, tensor)\n"
+NOT_ON_MESH = """    if not (0 <= data < rows and 0 <= tensor < columns):
+        raise ValueError(f"({data}, {tensor}) is not on a mesh of {rows} × {columns}")
+"""
+RANK = "    return data * columns + tensor\n"
+MADE = """    row_groups = [dist.new_group(ranks) for ranks in rows]
+    column_groups = [dist.new_group(ranks) for ranks in columns]
+    own_data, own_tensor = coordinates(dist.get_rank(), shape)
+    return row_groups[own_data], column_groups[own_tensor]
+"""
+SIZE = "    if min(shape) < 1 or data * tensor != dist.get_world_size():\n"
+AVERAGED = """    dist.all_reduce(gradient, group=column)
+    return gradient / dist.get_world_size(column)
+"""
+FORWARD = "        dist.all_reduce(output, group=row)  # replicated in the row\n"
+BACKWARD = """        if l > 0:
+            dist.all_reduce(grad, group=row)  # replicated in the row
+"""
+HIDDEN = "        of_hidden, of_second = mlp.layer_backward(hidden, output, second, grad)\n"
+
+
+def mutant(name: str, old: str, new: str, caught: set[str], words: str) -> Mutant:
+    return Mutant(name, "device_mesh", old, new, caught, words)
+
+
+MUTANTS = [
+    # ——— 7.1
+    mutant(
+        "the coordinates have changed places",
+        PLACE,
+        "    return divmod(rank, tensor)[::-1]\n",
+        COORDINATES | GROUPS,
+        "row and column have changed places",
+    ),
+    mutant(
+        "ranks run down the columns first",
+        PLACE,
+        "    return divmod(rank, data)[::-1]\n",
+        COORDINATES | GROUPS,
+        "ranks run down the columns first. Neighbours in a row have consecutive ranks",
+    ),
+    mutant(
+        "the rank is divided by the number of rows",
+        PLACE,
+        "    return divmod(rank, data)\n",
+        COORDINATES | {"hidden groups", "hidden every_rank_makes_every_group"},
+        "A row has T ranks, so divide by T",
+    ),
+    mutant(
+        "any rank is on the mesh",
+        """    if not 0 <= rank < data * tensor:
+        raise ValueError(f"rank {rank} is not on a mesh of {data} × {tensor}")
+""",
+        "",
+        {"public coordinates", "hidden coordinates_misuse"},
+        "expected a ValueError on every rank, but rank 0 returned a tuple of 2",
+    ),
+    mutant(
+        "negative ranks count from the end",
+        "    if not 0 <= rank < data * tensor:\n",
+        "    if not -data * tensor <= rank < data * tensor:\n",
+        {"hidden coordinates_misuse"},
+        "A negative number counts from no end here",
+    ),
+    mutant(
+        "any place is on the mesh",
+        NOT_ON_MESH,
+        "",
+        {"hidden coordinates_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "only the row of a place is looked at",
+        "    if not (0 <= data < rows and 0 <= tensor < columns):\n",
+        "    if not 0 <= data < rows:\n",
+        {"hidden coordinates_misuse"},
+        "expected a ValueError on every rank, but rank 0 returned int 3",
+    ),
+    mutant(
+        "the ranks at the places run down the columns first",
+        RANK,
+        "    return tensor * rows + data\n",
+        COORDINATES | GROUPS,
+        "ranks run down the columns first. Neighbours in a row have consecutive ranks",
+    ),
+    mutant(
+        "a row counts as many ranks as the mesh has rows",
+        RANK,
+        "    return data * rows + tensor\n",
+        COORDINATES | {"hidden groups", "hidden every_rank_makes_every_group"},
+        "A row has T ranks, so divide by T",
+    ),
+    mutant(
+        "each rank makes its own groups only",
+        MADE,
+        """    own_data, own_tensor = coordinates(dist.get_rank(), shape)
+    return dist.new_group(rows[own_data]), dist.new_group(columns[own_tensor])
+""",
+        GROUPS,
+        "The ranks disagree about which group they make",
+    ),
+    mutant(
+        "the own groups come first",
+        MADE,
+        """    own_data, own_tensor = coordinates(dist.get_rank(), shape)
+    row = dist.new_group(rows[own_data])
+    for ranks in rows:
+        if ranks is not rows[own_data]:
+            dist.new_group(ranks)
+    return row, [dist.new_group(ranks) for ranks in columns][own_tensor]
+""",
+        GROUPS,
+        "Every rank makes every group, also those that it is not in, and all ranks in the same",
+    ),
+    mutant(
+        "the last group is made by its own ranks only",
+        "[dist.new_group(ranks) for ranks in columns]\n",
+        """[dist.new_group(ranks) for ranks in columns[:-1]]
+    if dist.get_rank() in columns[-1]:
+        column_groups.append(dist.new_group(columns[-1]))
+""",
+        {"hidden every_rank_makes_every_group"},
+        "never made the group [1, 3], and rank 1 did: new_group([1, 3]) at device_mesh.py:",
+    ),
+    mutant(
+        "a rank makes the rows, and another the columns first",
+        "    row_groups = [dist.new_group(ranks) for ranks in rows]\n",
+        """    if dist.get_rank() == 0:
+        column_groups = [dist.new_group(ranks) for ranks in columns]
+        return [dist.new_group(ranks) for ranks in rows][0], column_groups[0]
+    row_groups = [dist.new_group(ranks) for ranks in rows]
+""",
+        GROUPS,
+        "The ranks disagree about which group they make:",
+    ),
+    mutant(
+        "the row is the group of all ranks",
+        "    return row_groups[own_data], ",
+        "    return dist.group.WORLD, ",
+        GROUPS,
+        "this is the group of all ranks",
+    ),
+    mutant(
+        "column and row are returned in the wrong order",
+        "    return row_groups[own_data], column_groups[own_tensor]\n",
+        "    return column_groups[own_tensor], row_groups[own_data]\n",
+        GROUPS,
+        "row and column have changed places",
+    ),
+    mutant(
+        "every rank returns the first groups",
+        "    return row_groups[own_data], column_groups[own_tensor]\n",
+        "    return row_groups[0], column_groups[0]\n",
+        GROUPS,
+        "this is not a group that this rank is in",
+    ),
+    mutant(
+        "a group of one rank is not made",
+        "[dist.new_group(ranks) for ranks in columns]\n",
+        "[dist.new_group(ranks) if len(ranks) > 1 else None for ranks in columns]\n",
+        {"hidden groups"},
+        "what the ranks of the column gathered on a mesh of 1 × 1",
+    ),
+    mutant(
+        "a mesh of any size will do",
+        SIZE,
+        "    if min(shape) < 1:\n",
+        {"public groups", "hidden groups_misuse"},
+        "rank 0's ValueError does not say 2",
+    ),
+    mutant(
+        "a mesh may be smaller than the world",
+        SIZE,
+        "    if min(shape) < 1 or data * tensor > dist.get_world_size():\n",
+        {"hidden groups_misuse"},
+        "expected a ValueError on every rank for a mesh of 1 × 3",
+    ),
+    mutant(
+        "sides may be negative",
+        SIZE,
+        "    if data * tensor != dist.get_world_size():\n",
+        {"hidden groups_misuse"},
+        "A mesh has no negative side",
+    ),
+    # ——— 7.2
+    mutant(
+        "gradients of the own rows only",
+        AVERAGED,
+        "    return gradient\n",
+        STEP,
+        "this is the gradient of this rank's own rows of the batch. Average it over the column",
+    ),
+    mutant(
+        "gradients are added up, not averaged",
+        "    return gradient / dist.get_world_size(column)\n",
+        "    return gradient\n",
+        STEP,
+        "and not divided by the number of its ranks",
+    ),
+    mutant(
+        "gradients are averaged over the row",
+        "(_average(of_first, column), _average(of_second, column))",
+        "(_average(of_first, row), _average(of_second, row))",
+        STEP,
+        "the gradients were averaged over the row",
+    ),
+    mutant(
+        "gradients are averaged over all ranks",
+        AVERAGED,
+        "    dist.all_reduce(gradient)\n    return gradient / dist.get_world_size()\n",
+        STEP,
+        "Only the ranks of a column have the same shards",
+    ),
+    mutant(
+        "gradients are divided by the number of all ranks",
+        "    return gradient / dist.get_world_size(column)\n",
+        "    return gradient / dist.get_world_size()\n",
+        STEP,
+        "and divided by the number of all ranks",
+    ),
+    mutant(
+        "gradients are divided by three at most",
+        "    return gradient / dist.get_world_size(column)\n",
+        "    return gradient / min(3, dist.get_world_size(column))\n",
+        {"hidden step"},
+        "on a mesh of 4 × 1",
+    ),
+    mutant(
+        "no sum in the forward pass",
+        FORWARD,
+        "",
+        STEP,
+        "the product with B was not added up: this is partial",
+    ),
+    mutant(
+        "the forward sums are those of the column",
+        FORWARD,
+        "        dist.all_reduce(output, group=column)\n",
+        STEP,
+        "the products with B were added up over the column",
+    ),
+    mutant(
+        "the forward sums are those of all ranks",
+        FORWARD,
+        "        dist.all_reduce(output)\n",
+        STEP,
+        "the products with B were added up over all ranks",
+    ),
+    mutant(
+        "no sum in the backward pass",
+        BACKWARD,
+        "",
+        STEP,
+        "between two pairs, each rank went on with its own partial gradient",
+    ),
+    mutant(
+        "the backward sums are those of the column",
+        BACKWARD,
+        """        if l > 0:
+            dist.all_reduce(grad, group=column)
+""",
+        STEP,
+        "between two pairs, the partial gradients were added up over the column",
+    ),
+    mutant(
+        "the backward sums are those of all ranks",
+        BACKWARD,
+        """        if l > 0:
+            dist.all_reduce(grad)
+""",
+        STEP,
+        "between two pairs, the partial gradients were added up over all ranks",
+    ),
+    mutant(
+        "the gradient is added up again on its way through the sum",
+        HIDDEN,
+        "        dist.all_reduce(grad, group=row)\n" + HIDDEN,
+        STEP,
+        "on its way back through the sum, though it is replicated",
+    ),
+    mutant(
+        "gelu comes before the sum",
+        """        output = hidden @ second  # partial in the row, (rows, K)
+        dist.all_reduce(output, group=row)  # replicated in the row
+        saved.append((x, z, hidden, output))
+        x = F.gelu(output)
+""",
+        """        output = hidden @ second
+        saved.append((x, z, hidden, output))
+        x = F.gelu(output)
+        dist.all_reduce(x, group=row)
+""",
+        STEP,
+        "gelu was applied before the sum over the row",
+    ),
+    mutant(
+        "row and column have changed places",
+        "    saved = []\n",
+        "    row, column = column, row\n    saved = []\n",
+        STEP,
+        "row and column have changed places in all sums and averages",
+    ),
+    mutant(
+        "the gradient of the batch is added up, too",
+        BACKWARD,
+        "        dist.all_reduce(grad, group=row)\n",
+        {"hidden step_traffic"},
+        "but none for the batch: nobody needs its gradient",
+    ),
+    mutant(
+        "the average goes through all ranks",
+        AVERAGED,
+        """    n, rows = dist.get_world_size(), dist.get_world_size(column)
+    if rows == 1:
+        return gradient
+    of_columns = gradient.new_zeros(n // rows, *gradient.shape)
+    of_columns[dist.get_rank() % len(of_columns)] = gradient
+    dist.all_reduce(of_columns)
+    return of_columns[dist.get_rank() % len(of_columns)] / rows
+""",
+        {"hidden every_byte_stays_in_its_group"},
+        "among the ranks [0, 1, 2, 3]. Its row is [0, 1], its column [0, 2]: pass group=row or",
+    ),
+    mutant(
+        "two neighbours in a column send first, then receive",
+        AVERAGED,
+        """    ranks = dist.get_process_group_ranks(column)
+    if len(ranks) != 2:
+        dist.all_reduce(gradient, group=column)
+        return gradient / len(ranks)
+    other, theirs = ranks[1 - ranks.index(dist.get_rank())], gradient.clone()
+    sent = dist.isend(gradient, other)
+    dist.recv(theirs, other)
+    sent.wait()
+    return (gradient + theirs) / 2
+""",
+        {"hidden step_in_strict_order"},
+        "Deadlock in nccl's order",
+    ),
+    mutant(
+        "the loss is averaged over the column",
+        "    return mlp.loss(x), gradients\n",
+        "    return _average(mlp.loss(x), column), gradients\n",
+        STEP,
+        "this is the mean over the column. Return the loss of this rank's own rows",
+    ),
+    mutant(
+        "the loss is divided by the number of rows of the mesh",
+        "    return mlp.loss(x), gradients\n",
+        "    return mlp.loss(x) / dist.get_world_size(column), gradients\n",
+        STEP,
+        "It is the mean over this rank's own rows",
+    ),
+    mutant(
+        "the gradients are in reverse order",
+        "        gradients.insert(0, (",
+        "        gradients.append((",
+        STEP,
+        "the list of the gradients (of A, of B)",
+    ),
+    mutant(
+        "the inputs are overwritten",
+        "        gradients.insert(0, (",
+        "        first.copy_(of_first)\n        gradients.insert(0, (",
+        STEP,
+        "modified its input",
+    ),
+    mutant(
+        "the loss is always of double precision",
+        "    return mlp.loss(x), gradients\n",
+        "    return mlp.loss(x).double(), gradients\n",
+        {"hidden step_of_other_models"},
+        "expected dtype float32, got float64",
+    ),
+    mutant(
+        "weights are taken for contiguous",
+        "    saved = []\n",
+        "    pairs = [(a.view(-1).view(a.shape), b.view(-1).view(b.shape)) for a, b in pairs]\n"
+        "    saved = []\n",
+        {"hidden step_of_other_models"},
+        "view size is not compatible",
+    ),
+    mutant(
+        "only the first pair is checked",
+        "    for first, second in pairs:\n        if first.shape[0] != width:\n",
+        "    for first, second in pairs[:1]:\n        if first.shape[0] != width:\n",
+        {"public step_misuse", "hidden step_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "the second weight of a later pair is not checked",
+        "        if first.shape[1] != second.shape[0]:\n",
+        "        if first.shape[1] != second.shape[0] and first is pairs[0][0]:\n",
+        {"hidden step_misuse"},
+        "expected a ValueError on every rank",
+    ),
+]

@@ -1,0 +1,164 @@
+"""Right submissions of device_mesh, in other styles than the solution's."""
+
+from grader.selftest.variants.variant import Variant
+
+AUTOGRAD = '''
+import torch
+
+
+class _Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        grad = grad.contiguous().clone()
+        dist.all_reduce(grad, group=ctx.group)
+        return grad, None
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        x = x.clone()
+        dist.all_reduce(x, group=group)
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None
+
+
+def mesh_step(pairs, x, row, column):
+    """The operators f and g with a group, and all gradients averaged in one all-reduce."""
+    _check_shapes(pairs, x)
+    leaves = [tuple(w.detach().clone().requires_grad_() for w in pair) for pair in pairs]
+    y = x
+    with torch.enable_grad():
+        for a, b in leaves:
+            y = F.gelu(_Sum.apply(F.gelu(_Copy.apply(y, row) @ a) @ b, row))
+        loss = mlp.loss(y)
+    flat = [w for pair in leaves for w in pair]
+    found = torch.autograd.grad(loss, flat)
+    together = torch.cat([g.reshape(-1) for g in found]) / column.size()
+    dist.all_reduce(together, group=column)
+    parts = together.split([w.numel() for w in flat])
+    shaped = [part.view(w.shape) for part, w in zip(parts, flat)]
+    return loss.detach(), list(zip(shaped[::2], shaped[1::2]))
+'''
+
+OF_TORCH = '''
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+
+
+def coordinates(rank, shape):
+    rows, columns = shape
+    if rank not in range(rows * columns):
+        raise ValueError(f"a mesh of {rows} by {columns} has no rank {rank}")
+    return rank // columns, rank % columns
+
+
+def rank_at(place, shape):
+    for rank in range(shape[0] * shape[1]):
+        if coordinates(rank, shape) == tuple(place):
+            return rank
+    raise ValueError(f"{place} lies outside of {shape}")
+
+
+def mesh_groups(shape):
+    if shape[0] < 1 or shape[1] < 1 or shape[0] * shape[1] != dist.get_world_size():
+        raise ValueError(f"{shape} does not have {dist.get_world_size()} places")
+    mesh = init_device_mesh("cpu", tuple(shape), mesh_dim_names=("data", "tensor"))
+    return mesh.get_group("tensor"), mesh.get_group("data")
+
+
+def _average(gradient, column):
+    """A reduce-scatter and an all-gather, of the gradient padded to a multiple of the ranks."""
+    n = column.size()
+    flat = F.pad(gradient.reshape(-1), (0, -gradient.numel() % n)) / n
+    blocks = list(flat.chunk(n))
+    own = blocks[0].clone()
+    dist.reduce_scatter(own, [block.clone() for block in blocks], group=column)
+    blocks = [own.clone() for _ in range(n)]
+    dist.all_gather(blocks, own, group=column)
+    return torch.cat(blocks)[: gradient.numel()].view(gradient.shape)
+'''
+
+ONLY_OWN = '''
+def mesh_groups(shape):
+    """Each rank makes its own two groups alone, which torch permits if it is told."""
+    rows, columns = shape
+    n, rank = dist.get_world_size(), dist.get_rank()
+    if rows < 1 or columns < 1 or rows * columns != n:
+        raise ValueError(f"{n} ranks do not fill a mesh of {rows} × {columns}")
+    data, tensor = rank // columns, rank % columns
+    row = [rank_at((data, t), shape) for t in range(columns)]
+    column = [rank_at((d, tensor), shape) for d in range(rows)]
+    made = [dist.new_group(ranks, use_local_synchronization=True) for ranks in (row, column)]
+    return tuple(made)
+
+
+def _average(gradient, column):
+    """One rank of the column adds up, and sends the mean back; of two ranks, both."""
+    ranks = dist.get_process_group_ranks(column)
+    gradient = gradient.contiguous()
+    if len(ranks) == 2:
+        other, theirs = ranks[1 - ranks.index(dist.get_rank())], gradient.clone()
+        ops = [dist.P2POp(dist.isend, gradient.clone(), other), dist.P2POp(dist.irecv, theirs, other)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        return (gradient + theirs) / 2
+    dist.all_reduce(gradient, group=column)
+    return gradient.div(len(ranks))
+'''
+
+OVERLAPPED = '''
+def mesh_groups(shape):
+    """Columns first, as lists of lists, and the groups in a dict."""
+    rows, columns = shape
+    if min(rows, columns) < 1 or rows * columns != dist.get_world_size():
+        raise ValueError(f"{rows} × {columns} is not {dist.get_world_size()}")
+    ranks = list(range(rows * columns))
+    groups = {}
+    for t in range(columns):
+        groups["column", t] = dist.new_group(ranks[t::columns])
+    for d in reversed(range(rows)):
+        groups["row", d] = dist.new_group(ranks[d * columns : (d + 1) * columns])
+    d, t = coordinates(dist.get_rank(), shape)
+    return [groups["row", d], groups["column", t]]
+
+
+def mesh_step(pairs, x, row, column):
+    """The averages are started as soon as a gradient is there, and awaited at the end."""
+    _check_shapes(pairs, x)
+    saved, works, found = [], [], []
+    for a, b in pairs:
+        h, z = mlp.layer_forward(x, a)
+        out = h @ b
+        if row.size() > 1:
+            dist.all_reduce(out, group=row)
+        saved.append((a, b, x, z, h, out))
+        x = F.gelu(out)
+    grad = mlp.loss_backward(x) / column.size()
+    while saved:
+        a, b, x_in, z, h, out = saved.pop()
+        grad, of_b = mlp.layer_backward(h, out, b, grad)
+        grad, of_a = mlp.layer_backward(x_in, z, a, grad)
+        works += [dist.all_reduce(g, group=column, async_op=True) for g in (of_a, of_b)]
+        found.insert(0, (of_a, of_b))
+        if saved and row.size() > 1:
+            dist.all_reduce(grad, group=row)
+    for work in works:
+        work.wait()
+    return mlp.loss(x), found
+'''
+
+VARIANTS = [
+    Variant("autograd, and one average for all gradients", "device_mesh", AUTOGRAD),
+    Variant("torch's own mesh, and averages in two halves", "device_mesh", OF_TORCH),
+    Variant("groups that only their own ranks make, messages in pairs", "device_mesh", ONLY_OWN),
+    Variant("averages that overlap the backward pass", "device_mesh", OVERLAPPED),
+]

@@ -1,0 +1,196 @@
+"""Part 7 · Two dimensions (8 points): tensor parallelism in a row, data parallelism in a column.
+
+    make test PART=device_mesh                              judge this file
+    python -m handout.run device_mesh --world-size 4        watch a mesh of 2 × 2 ranks take a step
+
+The ranks stand on a mesh of D rows and T columns, whose shape is ``(D, T)``. On a mesh of 2 × 3:
+
+                     tensor 0   tensor 1   tensor 2
+        data 0       rank 0     rank 1     rank 2          a row: the same rows of the batch
+        data 1       rank 3     rank 4     rank 5
+                     a column: the same shards of the weights
+
+The ranks of a row are tensor parallel: they share the model, and have the same part of the batch.
+The ranks of a column are data parallel: they share the batch, and have the same shards of the
+weights. Neighbours in a row have consecutive ranks. On a cluster these are devices of one machine,
+with fast links. Tensor parallelism needs these links more, because it communicates in every layer.
+
+``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
+- Inputs keep their values, and tensors may be non-contiguous.
+- The function works on every mesh, also of one row, of one column, or of one rank, and when it is
+  called twice.
+- Misuse is the same on every rank. It raises ``ValueError`` before anything is sent. The message
+  holds the numbers that do not fit.
+"""
+
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from handout import mlp
+
+
+def coordinates(rank: int, shape: tuple[int, int]) -> tuple[int, int]:
+    """Problem 7.1 · Return the place of a rank on a mesh. Nothing is communicated.
+
+    Args:
+        rank: any rank of the mesh, not only this one.
+        shape: ``(D, T)``, the numbers of rows and of columns.
+    Returns:
+        ``(data, tensor)``: the row and the column of the rank, counted from 0.
+    Raises:
+        ValueError: the mesh has no such rank ("rank 6 is not on a mesh of 2 × 3").
+
+    On a mesh of 2 × 3, rank 5 has the coordinates (1, 2).
+    About 3 lines.
+    """
+    # BEGIN SOLUTION 7.1: coordinates
+    data, tensor = shape
+    if not 0 <= rank < data * tensor:
+        raise ValueError(f"rank {rank} is not on a mesh of {data} × {tensor}")
+    return divmod(rank, tensor)
+    # END SOLUTION
+
+
+def rank_at(place: tuple[int, int], shape: tuple[int, int]) -> int:
+    """Problem 7.1 · Return the rank at a place of a mesh, the inverse of ``coordinates``.
+
+    Args:
+        place: ``(data, tensor)``.
+        shape: ``(D, T)``.
+    Raises:
+        ValueError: the place is not on the mesh ("(2, 0) is not on a mesh of 2 × 3"). Negative
+            coordinates are never on it.
+
+    On a mesh of 2 × 3, rank 5 is at (1, 2).
+    About 3 lines.
+    """
+    # BEGIN SOLUTION 7.1: rank_at
+    (data, tensor), (rows, columns) = place, shape
+    if not (0 <= data < rows and 0 <= tensor < columns):
+        raise ValueError(f"({data}, {tensor}) is not on a mesh of {rows} × {columns}")
+    return data * columns + tensor
+    # END SOLUTION
+
+
+def mesh_groups(shape: tuple[int, int]) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+    """Problem 7.1 · Make the process groups of a mesh of all ranks, and return this rank's two.
+
+    ``dist.new_group(ranks)`` makes a group. *Every* rank of the world has to call it, also the
+    ranks that are not in the group, and all ranks have to make the same groups in the same order:
+    torch numbers the groups, and the ranks of a group find each other under its number. If each
+    rank makes only its own groups, different groups have the same number. gloo and nccl then
+    connect the wrong ranks, or wait for ever.
+
+    Args:
+        shape: ``(D, T)``, the same on every rank.
+    Returns:
+        ``(row, column)``. The row is the group of the T ranks with this rank's data coordinate, in
+        the order of the ranks. The column is the group of the D ranks with its tensor coordinate.
+    Raises:
+        ValueError: D·T is not the world size ("a mesh of 2 × 3 needs 6 ranks, not 4"), or a side is
+            less than 1.
+
+    On a mesh of 2 × 2, the rows are [0, 1] and [2, 3], the columns [0, 2] and [1, 3]. All ranks
+    make these four groups. Rank 2 returns those of [2, 3] and [0, 2].
+    About 10 lines.
+    """
+    # BEGIN SOLUTION 7.1: mesh_groups
+    data, tensor = shape
+    if min(shape) < 1 or data * tensor != dist.get_world_size():
+        raise ValueError(
+            f"a mesh of {data} × {tensor} needs {data * tensor} ranks, not {dist.get_world_size()}"
+        )
+    rows = [[rank_at((d, t), shape) for t in range(tensor)] for d in range(data)]
+    columns = [list(ranks) for ranks in zip(*rows)]
+    row_groups = [dist.new_group(ranks) for ranks in rows]
+    column_groups = [dist.new_group(ranks) for ranks in columns]
+    own_data, own_tensor = coordinates(dist.get_rank(), shape)
+    return row_groups[own_data], column_groups[own_tensor]
+    # END SOLUTION
+
+
+# BEGIN SOLUTION
+def _check_shapes(pairs: list[tuple[Tensor, Tensor]], x: Tensor) -> None:
+    """Raise ValueError unless each weight has as many rows as its input has columns."""
+    width = x.shape[1]
+    for first, second in pairs:
+        if first.shape[0] != width:
+            raise ValueError(f"{width} columns do not fit a shard of {first.shape[0]} rows")
+        if first.shape[1] != second.shape[0]:
+            raise ValueError(
+                f"a shard of {first.shape[1]} columns does not fit one of {second.shape[0]} rows"
+            )
+        width = second.shape[1]
+
+
+def _average(gradient: Tensor, column: dist.ProcessGroup) -> Tensor:
+    """Return the mean over the ranks of a column. The argument becomes their sum."""
+    dist.all_reduce(gradient, group=column)
+    return gradient / dist.get_world_size(column)
+
+
+# END SOLUTION
+def mesh_step(
+    pairs: list[tuple[Tensor, Tensor]],
+    x: Tensor,
+    row: dist.ProcessGroup,
+    column: dist.ProcessGroup,
+) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    """Problem 7.2 · Compute the local loss, and the gradients of the whole batch, on a mesh.
+
+    The model has P pairs of layers, y = gelu(gelu(x @ A) @ B), one after the other. Each pair is
+    the Megatron pair of Shoeybi et al. (2019): A is sharded by columns over the row, and B by rows.
+    A row computes as one rank of a data-parallel program does, on its own rows of the batch. So the
+    gradients of a row's shards are those of its own rows. The mean of them over the column is the
+    gradient of the whole batch.
+
+    Sums over the row, in the forward pass and in the backward pass: the partial product with B, and
+    the partial gradient of a pair's input. What follows a sum is the same on every rank of the row,
+    so its gradient is replicated in the row: do not add it up again.
+
+    Args:
+        pairs: P ≥ 1 pairs (A, B) of this rank's shards, (K, H/T) and (H/T, K), float32 or float64.
+            H and K may differ between the pairs, as long as they fit each other. The shards do not
+            require gradients.
+        x: this rank's rows of the batch, (rows, K). It is the same on all ranks of the row.
+        row: the group of this rank's row, T ranks.
+        column: the group of this rank's column, D ranks.
+    Returns:
+        ``(loss, gradients)``. The loss is the mean of y² over this rank's rows, a scalar, *not*
+        averaged over the column. The gradients are P pairs of the shapes of ``pairs``: this rank's
+        shards of the gradients of the whole batch's loss.
+    Raises:
+        ValueError: a weight does not have as many rows as its input has columns.
+
+    Traffic: in the row, one all-reduce of (rows, K) for each pair forward, and one backward; but
+    none for the gradient of the batch, which nobody needs: 2P − 1 in all. In the column, one
+    all-reduce of each gradient, or one of all together. Nothing else is sent, and nothing in
+    another group.
+
+    With a mesh of 2 × 1, one pair ([[a]], [[b]]) and rows [x₀] and [x₁]: if the gradients of the
+    two rows' losses with respect to a are [[2]] and [[4]], both ranks return [[3]] for it.
+    About 20 lines.
+    """
+    # BEGIN SOLUTION 7.2: mesh_step
+    _check_shapes(pairs, x)
+    saved = []
+    for first, second in pairs:
+        hidden, z = mlp.layer_forward(x, first)  # both sharded by columns over the row
+        output = hidden @ second  # partial in the row, (rows, K)
+        dist.all_reduce(output, group=row)  # replicated in the row
+        saved.append((x, z, hidden, output))
+        x = F.gelu(output)
+    gradients: list[tuple[Tensor, Tensor]] = []
+    grad = mlp.loss_backward(x)  # replicated in the row
+    for l in reversed(range(len(pairs))):
+        (first, second), (x_in, z, hidden, output) = pairs[l], saved[l]
+        # of_hidden: sharded by columns; of_second: sharded by rows, as second is
+        of_hidden, of_second = mlp.layer_backward(hidden, output, second, grad)
+        # grad: partial in the row; of_first: sharded by columns
+        grad, of_first = mlp.layer_backward(x_in, z, first, of_hidden)
+        gradients.insert(0, (_average(of_first, column), _average(of_second, column)))
+        if l > 0:
+            dist.all_reduce(grad, group=row)  # replicated in the row
+    return mlp.loss(x), gradients
+    # END SOLUTION

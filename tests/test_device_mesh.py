@@ -1,0 +1,123 @@
+"""Part 7 · Two dimensions: the public checks, on a mesh of 2 × 2 ranks.
+
+Run one problem with ``make test PART=device_mesh K=groups``.
+"""
+
+import numpy as np
+from gradescope_utils.autograder_utils.decorators import number, weight
+
+from grader.check.api import call, per_rank, rounding, tensor
+from grader.reference import mesh, single_device
+from grader.reference.mesh import Mesh
+
+SQUARE = Mesh((2, 2))
+BATCH = np.arange(8, dtype=np.float64).reshape(4, 2) / 10  # 4 rows of 2 columns
+PAIRS = [  # 2 pairs (A, B)
+    (np.array([[1.0, -0.5], [0.5, 1.0]]), np.array([[0.5, 1.0], [-1.0, 2.0]])),
+    (np.array([[1.0, 0.25], [-0.5, 1.0]]), np.array([[0.75, -1.0], [0.5, 1.5]])),
+]
+CLOSE = rounding(np.float64)
+
+
+@number("7.1")
+@weight(0.5)
+def test_coordinates(world):
+    """The coordinates of the ranks of a mesh of 2 × 3, and the ranks at them"""
+    shape, places = (2, 3), [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    there, back, beyond = world(
+        1,
+        call("device_mesh.coordinates", *([r, shape] for r in range(6)), driver="in_turn"),
+        call("device_mesh.rank_at", *([place, shape] for place in places), driver="in_turn"),
+        call("device_mesh.coordinates", 6, shape, may_raise=True),
+    )
+    there.returns(
+        places,
+        label="the list of the coordinates of ranks 0 to 5",
+        otherwise=mesh.likely_order(there.values()[0], shape),
+    )
+    back.returns(
+        (0, 1, 2, 3, 4, 5),
+        label="the list of the ranks at (0, 0), (0, 1), … (1, 2)",
+        otherwise=mesh.likely_ranks(back.values()[0], shape),
+    )
+    beyond.raises_value_error("6", "2", "3")
+
+
+@number("7.1")
+@weight(0.25)
+def test_groups(world):
+    """On a mesh of 2 × 2, each rank gets the groups of its row and of its column"""
+    numbers = tensor([10, 20, 30, 40])  # what the ranks gather in the groups: 10 · (rank + 1)
+    run, wrong = world(
+        4,
+        call(
+            "device_mesh.mesh_groups", (2, 2), own=per_rank(*map(np.asarray, numbers)), **IN_GROUPS
+        ),
+        call("device_mesh.mesh_groups", (2, 3), own=0, may_raise=True, **IN_GROUPS),
+    )
+    known = mesh.group_mistakes(SQUARE, numbers)
+    for index, (name, ranks_of) in enumerate((("row", SQUARE.row), ("column", SQUARE.column))):
+        run.returns(
+            *(numbers[ranks_of(rank)] for rank in range(4)),
+            select=lambda found, index=index: found[index],
+            label=f"what the ranks of the {name} gathered",
+            known_mistakes=[{k: v[index] for k, v in own.items()} for own in known],
+        )
+    wrong.raises_value_error("2", "3", "4")
+
+
+IN_GROUPS = {"driver": "in_groups"}
+
+
+@number("7.2")
+@weight(0.75)
+def test_step(world):
+    """Two pairs on a mesh of 2 × 2 give the loss of this rank's rows, and the gradients of a single
+    device
+    """
+    weights = [matrix for pair in PAIRS for matrix in pair]
+    _, whole = single_device.loss_and_gradients(weights, BATCH)
+    (run,) = world(4, step([SQUARE.own_pairs(PAIRS, rank) for rank in range(4)], BATCH))
+    of_loss, of_gradients = mesh.step_mistakes(SQUARE, PAIRS, BATCH)
+    gradients = list(zip(whole[::2], whole[1::2]))
+    run.returns(
+        *(SQUARE.own_pairs(gradients, rank) for rank in range(4)),
+        tolerance=CLOSE,
+        select=lambda found: found[1],
+        label="the list of the gradients (of A, of B)",
+        known_mistakes=of_gradients,
+    )
+    losses = [single_device.loss_and_gradients(weights, rows)[0] for rows in np.split(BATCH, 2)]
+    run.returns(
+        *(np.asarray(losses[rank // 2]) for rank in range(4)),
+        tolerance=CLOSE,
+        select=lambda found: found[0],
+        label="the loss",
+        known_mistakes=of_loss,
+    )
+    run.keeps_inputs()
+
+
+@number("7.2")
+@weight(0.25)
+def test_step_misuse(world):
+    """Weights that do not fit the batch, or each other, raise ValueError with the numbers"""
+    a, b = np.ones((2, 1)), np.ones((1, 2))
+    cases = [
+        ([(a, b)], BATCH[:, :1], ("1", "2")),
+        ([(a, np.ones((3, 2)))], BATCH, ("1", "3")),
+        ([(a, b), (np.ones((4, 1)), b)], BATCH, ("2", "4")),
+    ]
+    runs = world(4, *(step([pairs] * 4, x, may_raise=True) for pairs, x, _ in cases))
+    for run, (pairs, x, numbers) in zip(runs, cases):
+        shapes = ", ".join(f"{first.shape} and {second.shape}" for first, second in pairs)
+        run.raises_value_error(
+            *numbers, given=f"a batch of {x.shape[1]} columns and pairs of {shapes}"
+        )
+
+
+def step(pairs, batch, **options):
+    """Return a call of mesh_step on 4 ranks. ``pairs`` holds the shards of every rank."""
+    rows = per_rank(*(SQUARE.own_rows(batch, rank) for rank in range(4)))
+    options |= {"driver": "on_mesh", "shape": [2, 2]}
+    return call("device_mesh.mesh_step", per_rank(*pairs), rows, **options)
