@@ -23,7 +23,9 @@ from grader.selftest.oracles import (
     cut_by_columns,
     cut_by_columns_gathered_late,
     cut_in_pairs,
+    cut_on_mesh,
     difference,
+    mesh_shape,
     my_stage,
     torch_gradients,
     torch_mlp,
@@ -33,7 +35,13 @@ from grader.selftest.oracles import (
 from handout import mlp
 from handout.launcher import launch
 from handout.timeline import Timeline
-from solutions import data_parallel, pipeline_parallel, sharded_data_parallel, tensor_parallel
+from solutions import (
+    data_parallel,
+    device_mesh,
+    pipeline_parallel,
+    sharded_data_parallel,
+    tensor_parallel,
+)
 
 RANKS, LAYERS, WIDTH, BATCH, MICRO_BATCHES, ROUNDS = 2, 4, 1024, 128, 4, 20
 
@@ -121,6 +129,19 @@ def megatron_pairs(weights: list[Tensor], x: Tensor) -> Step:
         return x
 
     return by_autograd(model, [leaf for pair in pairs for leaf in pair], x)
+
+
+def mesh_step(weights: list[Tensor], x: Tensor) -> Step:
+    """On a mesh of one row. More rows would only divide the work of each rank."""
+    columns = [tensor_parallel.shard_columns(weight) for weight in weights[::2]]
+    rows = [tensor_parallel.shard_rows(weight) for weight in weights[1::2]]
+    groups = device_mesh.mesh_groups(mesh_shape())
+
+    def step():
+        loss, pairs = device_mesh.mesh_step(list(zip(columns, rows)), x, *groups)
+        return loss, lambda: [gradient for pair in pairs for gradient in pair]
+
+    return step
 
 
 def with_x(cut: Callable[[list[Tensor]], nn.Module]) -> Callable[[list[Tensor], Tensor], Step]:
@@ -225,6 +246,7 @@ ROWS = [
         "Colwise, Rowwise",
         lambda w, x: by_module(cut_in_pairs(w), x),
     ),
+    ("mesh, 1 × 2", mesh_step, "Rowwise, fully_shard", lambda w, x: by_module(cut_on_mesh(w), x)),
     (
         "pipeline, GPipe",
         schedule(pipeline_parallel.gpipe_schedule),

@@ -23,7 +23,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from handout import mlp
 from handout.timeline import Timeline
-from solutions import data_parallel, pipeline_parallel, sharded_data_parallel, tensor_parallel
+from solutions import (
+    data_parallel,
+    device_mesh,
+    pipeline_parallel,
+    sharded_data_parallel,
+    tensor_parallel,
+)
 
 Tensors = dict[str, Tensor]
 Comparison = tuple[Tensors, Tensors, Tensors]  # the reference's, torch's, this rank alone
@@ -76,6 +82,21 @@ def _parallelize(weights: list[Tensor], plan: list) -> nn.Module:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     names = [str(2 * l) for l in range(len(weights))]  # every second module is a gelu
     return parallelize_module(torch_mlp(weights), mesh, dict(zip(names, plan)))
+
+
+def mesh_shape() -> tuple[int, int]:
+    """A square of 4 ranks, one row of 2, one column of 3."""
+    n = dist.get_world_size()
+    return (n // 2, 2) if n % 2 == 0 else (n, 1)
+
+
+def cut_on_mesh(weights: list[Tensor]) -> nn.Module:
+    """In pairs along the rows of the mesh, and fully sharded down its columns."""
+    mesh = init_device_mesh("cpu", mesh_shape(), mesh_dim_names=("data", "tensor"))
+    plan = [ColwiseParallel(), RowwiseParallel()] * (len(weights) // 2)
+    names = [str(2 * l) for l in range(len(weights))]
+    module = parallelize_module(torch_mlp(weights), mesh["tensor"], dict(zip(names, plan)))
+    return fully_shard(module, mesh=mesh["data"])
 
 
 def torch_pipeline(
@@ -212,6 +233,29 @@ def _tensor_parallel_alone(own: list[Tensor], x: Tensor, dims: list[int]) -> Ten
     return named([g.chunk(n, dim)[rank] for g, dim in zip(gradients, dims)], y=y, grad_x=grad_x)
 
 
+def mesh_step(weights: list[Tensor], x: Tensor) -> Comparison:
+    shape, dims = mesh_shape(), [1, 0] * (LAYERS // 2)
+    data, tensor = device_mesh.coordinates(dist.get_rank(), shape)
+    row, column = device_mesh.mesh_groups(shape)
+
+    def own(whole: list[Tensor]) -> list[Tensor]:
+        return [w.chunk(shape[1], dim)[tensor] for w, dim in zip(whole, dims)]
+
+    cut, rows = own(weights), x.chunk(shape[0])[data]
+    loss, pairs = device_mesh.mesh_step(list(zip(cut[::2], cut[1::2])), rows, row, column)
+    reference = named([gradient for pair in pairs for gradient in pair], loss=loss)
+    module = cut_on_mesh(weights)
+    of_torch = mlp.loss(module(rows))
+    of_torch.backward()
+    full = [parameter.grad.full_tensor().T for parameter in module.parameters()]
+    # Without communication a rank has its own rows, and only its shards of the weights.
+    mine = [torch.zeros_like(weight) for weight in weights]
+    for shard, zeros in zip(cut, own(mine)):
+        zeros.copy_(shard)
+    y, _, alone = on_one_device(mine, rows)
+    return reference, named(own(full), loss=of_torch), named(own(alone))
+
+
 def pipeline_passes(weights: list[Tensor], x: Tensor) -> Comparison:
     mine, first = my_stage(weights), x if dist.get_rank() == 0 else None
     y, saved = pipeline_parallel.pipeline_forward(mine, first, BATCH, MICRO_BATCHES)
@@ -308,6 +352,7 @@ COMPARISONS = [
     gradient_buckets,
     tensor_columns,
     megatron_pairs,
+    mesh_step,
     pipeline_passes,
     gpipe,
     one_forward_one_backward,

@@ -16,6 +16,7 @@ COMPARISONS = [
     "gradient_buckets",
     "tensor_columns",
     "megatron_pairs",
+    "mesh_step",
     "pipeline_passes",
     "gpipe",
     "one_forward_one_backward",
