@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from grader.assignment import PARTS
 from grader.check.record import FAILED, PASSED, UNIMPLEMENTED
 from grader.course import page
 from grader.course.flags import FEW
@@ -13,6 +14,8 @@ from grader.course.submissions import Student, Submission
 from grader.course.tables import as_bytes, percent, signed
 from grader.selftest.course_class import Planted, check_name, entry, make, result
 from grader.selftest.html_tree import Element, Tree
+
+PROBLEMS = sum(len(part.problems) for part in PARTS.values())
 
 HOSTILE = (
     "<script>alert(1)</script></style>&lt;\"'--><svg onload=x> \u202eright\u2066 \x1b[31mred\x00"
@@ -154,7 +157,7 @@ def test_headings_captions_and_frames_are_for_everybody(made):
 
 def test_every_drawing_says_in_words_what_it_shows(made):
     drawings = Tree(made).root.all("svg")
-    assert len(drawings) == 3 + 26
+    assert len(drawings) == 3 + PROBLEMS
     for drawing in drawings:
         assert drawing.attributes["role"] == "img" and drawing.inside[0].name == "title"
         title = drawing.inside[0].text()
@@ -209,7 +212,7 @@ def test_problems_tell_who_got_all_nothing_or_left_stubs():
 def test_planted_faults_come_first_and_are_said_in_words(made):
     tree = Tree(made).root
     lines = rows(tree, "The numbers of each check")
-    assert len(lines) == 26 * 6 and lines[0][0].startswith(f"3.3 does what {check_name('3.3', 2)}")
+    assert len(lines) == PROBLEMS * 6 and lines[0][0].startswith(f"3.3 does what {check_name('3.3', 2)}")
     assert "strongest fail it" in lines[0][0] and "Is the check wrong?" in lines[0][0]
     assert all("4.2 " in line[0] and "ambiguous?" in line[0] for line in lines[1:3])
     assert any(told.startswith("Is problem 4.2 ambiguous?") for told in notices(tree))

@@ -150,7 +150,7 @@ def test_nothing_is_left_behind(watching, copy, number, body):
     "options, sentence",
     [
         (["nowhere"], "cannot watch: nowhere is no directory"),
-        (["--part", "6"], "cannot watch: there is no part “6”"),
+        (["--part", "99"], "cannot watch: there is no part “99”"),
     ],
 )
 def test_a_mistake_of_the_caller_is_a_sentence(copy, options, sentence):
