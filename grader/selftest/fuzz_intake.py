@@ -77,7 +77,8 @@ NAMES = [
         "ﬁle.py",
     ),
 ]
-CONTENTS = [SOURCE] * 8 + [
+PYTHON = [SOURCE] * 8
+CONTENTS = PYTHON + [
     b"",
     b"\xff\xfe",
     b"x = 1\0",
@@ -94,7 +95,8 @@ def make(random: Random) -> bytes:
     entries = []
     if random.random() < 0.5:
         folder = random.choice(FOLDERS[:6])
-        entries = [[folder + name, random.choice(CONTENTS), {}] for name in FILES]
+        contents = random.choice([PYTHON, CONTENTS])
+        entries = [[folder + name, random.choice(contents), {}] for name in FILES]
     for _ in range(random.randrange(4)):
         entries.append([random.choice(FOLDERS) + random.choice(NAMES), random.choice(CONTENTS), {}])
     for _ in range(random.choice([0, 0, 1, 1, 2])):
@@ -294,9 +296,10 @@ class Judge:
                 sentence.isprintable() and sentence.endswith(".") and 0 < len(sentence) < 1000
             ), sentence
         kind = "directory" if data[:1] == b"D" else "zip"
-        if not found.absent:
+        absent = [why for why in found.absent.values() if not why.startswith(staging.NOT_ATTEMPTED)]
+        if not absent:
             return f"{kind}: taken whole"
-        reasons = [reason for reason in found.absent.values() if "has no" not in reason]
+        reasons = [reason for reason in absent if "has no" not in reason]
         if reasons and "refused" in reasons[0]:
             return (
                 f"{kind} refused:"

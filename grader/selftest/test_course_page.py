@@ -212,7 +212,9 @@ def test_problems_tell_who_got_all_nothing_or_left_stubs():
 def test_planted_faults_come_first_and_are_said_in_words(made):
     tree = Tree(made).root
     lines = rows(tree, "The numbers of each check")
-    assert len(lines) == PROBLEMS * 6 and lines[0][0].startswith(f"3.3 does what {check_name('3.3', 2)}")
+    assert len(lines) == PROBLEMS * 6 and lines[0][0].startswith(
+        f"3.3 does what {check_name('3.3', 2)}"
+    )
     assert "strongest fail it" in lines[0][0] and "Is the check wrong?" in lines[0][0]
     assert all("4.2 " in line[0] and "ambiguous?" in line[0] for line in lines[1:3])
     assert any(told.startswith("Is problem 4.2 ambiguous?") for told in notices(tree))

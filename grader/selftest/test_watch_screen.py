@@ -1,12 +1,13 @@
 """What `make watch` shows: a screen that fits into the terminal, whatever a message says."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from grader.assignment import PARTS
-from grader.check.record import FAILED, PASSED, UNIMPLEMENTED, Record
+from grader.check.record import FAILED, NOT_ATTEMPTED, PASSED, UNIMPLEMENTED, Record
 from grader.diagnosis.finding import Finding, Line
 from grader.grade import Options
 from grader.session import ROOT
@@ -67,7 +68,7 @@ def test_every_line_of_every_message_is_on_some_page():
 
 
 def test_failures_stand_in_the_order_in_which_their_checks_were_run():
-    text = "\n".join(drawn(make_state(3), 80, 40))
+    text = "\n".join(drawn(make_state(3), 80, 60))
     assert text.index("1.1 check") < text.index("1.2 check") < text.index("1.3 check")
 
 
@@ -102,7 +103,21 @@ def test_a_narrow_screen_has_room_for_a_message():
     """The problems of a part take one line, and have no title."""
     lines = drawn(make_state(1), 50, 24)
     assert sum(line.startswith(" 1.1 ") for line in lines) == 1
-    assert any(line.startswith("  Wrong.") for line in lines[:12])
+    assert any(line.startswith("  Wrong.") for line in lines[:16])
+
+
+def test_extra_credit_has_a_line_when_it_is_attempted():
+    state = make_state(0)
+    extra = [one for one in state.records.values() if PARTS[one.part].is_extra]
+    first = extra[0].part
+    for one in extra:
+        state.note(replace(one, status=NOT_ATTEMPTED))
+    text = "\n".join(drawn(state, 80, 40))
+    assert f" {extra[0].number} " not in text and f"not attempted: {first}.py" in text
+    assert f"{len(extra)} not attempted" in text
+    state.note(extra[0])
+    text = "\n".join(drawn(state, 80, 40))
+    assert f" {extra[0].number} ✓" in text and f"{first}.py" not in text
 
 
 def test_a_long_run_says_for_how_long_and_at_which_check():

@@ -12,7 +12,15 @@ from rich.live import Live
 from rich.text import Text
 
 from grader.check.plugin import public_alone
-from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, UNIMPLEMENTED, Record
+from grader.check.record import (
+    ERROR,
+    FAILED,
+    NOT_ATTEMPTED,
+    NOT_RUN,
+    PASSED,
+    UNIMPLEMENTED,
+    Record,
+)
 from grader.course_file import course
 from grader.reports.results_json import clean
 from grader.reports.terminal import STYLES
@@ -20,7 +28,7 @@ from grader.session import HIDDEN
 from grader.watch.state import WatchState
 
 # One mark for each check of a problem. A reader without colours can tell them apart, too.
-MARKS = {PASSED: "✓", FAILED: "✗", ERROR: "!", UNIMPLEMENTED: "·"}
+MARKS = {PASSED: "✓", FAILED: "✗", ERROR: "!", UNIMPLEMENTED: "·", NOT_ATTEMPTED: "·"}
 WAITING = "…"
 NARROW = 60  # columns below which the parts have no titles
 
@@ -143,13 +151,18 @@ def _top(state: WatchState, said: str, width: int) -> list[Text]:
 
 
 def _problems(state: WatchState, width: int) -> list[Text]:
-    """Return a line for each part: its problems, and a mark for each of their checks."""
+    """Return a line for each part: its problems, and a mark for each of their checks.
+
+    A part of extra credit has one as soon as it is attempted.
+    """
     lines = []
-    for name, part in course().parts.items():
+    parts = course().parts
+    title_width = max(len(f"{part.number} {part.title} ") for part in parts.values())
+    for name, part in parts.items():
         own = [record for record in state.records.values() if record.part == name]
-        if not own:
+        if all(one.status == NOT_ATTEMPTED and one.id not in state.waiting for one in own):
             continue
-        line = Text(f"{part.number} {part.title}".ljust(25) if width >= NARROW else "")
+        line = Text(f"{part.number} {part.title}".ljust(title_width) if width >= NARROW else "")
         for number in part.problems:
             marks = [_mark(state, record) for record in own if record.number == number]
             if marks:
@@ -171,7 +184,14 @@ def _messages(state: WatchState) -> list[Text]:
     if untouched:
         numbers = ", ".join(dict.fromkeys(untouched))
         lines.append(Text(f"Not implemented yet: {numbers}", style=STYLES[UNIMPLEMENTED]))
-    if state.records and state.count(PASSED) == len(state.records) and not HIDDEN.exists():
+    left_out = {name for name, part in course().parts.items() if part.is_extra} - {
+        one.part for one in state.records.values() if one.status != NOT_ATTEMPTED
+    }
+    if left_out and state.count(NOT_ATTEMPTED):
+        names = ", ".join(f"{name}.py" for name in course().parts if name in left_out)
+        lines.append(Text(f"Extra credit, not attempted: {names}", style=STYLES[NOT_ATTEMPTED]))
+    is_whole = state.count(PASSED, NOT_ATTEMPTED) == len(state.records)
+    if is_whole and state.count(PASSED) and not HIDDEN.exists():
         lines.append(Text(public_alone()))
     return lines
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from grader.check.record import ERROR, FAILED, PASSED, UNIMPLEMENTED, Record
+from grader.check.record import ERROR, FAILED, NOT_ATTEMPTED, PASSED, UNIMPLEMENTED, Record
 from grader.check.selection import functions
 from grader.course_file import course
 from grader.intake.staging import Contents
@@ -87,6 +87,7 @@ class WatchState:
             (self.count(PASSED), "pass"),
             (self.count(*WRONG), "fail"),
             (self.count(UNIMPLEMENTED), "not implemented"),
+            (self.count(NOT_ATTEMPTED), "not attempted"),
             (len(self.waiting), "to run"),
         ]
         told = [f"{count} {what}" for count, what in counts if count]
