@@ -87,6 +87,11 @@ def optimizer(found: Any) -> Any:
     return _part(found, "optimizer")
 
 
+def before(found: Any) -> list:
+    """Return the weights as they were before the first step."""
+    return _list(_part(found, "before"), "the list of weights")
+
+
 def gradients(found: Any) -> list:
     """Return the gradients of the arguments; None for each argument without a gradient."""
     return _list(_part(found, "gradients"), "the list of gradients")

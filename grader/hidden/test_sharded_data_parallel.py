@@ -161,6 +161,11 @@ def test_zero_weights(world, rng):
     for n in SIZES:
         for run, p in zero_runs(world, rng, n):
             run.returns(
+                *[p.weights] * n,
+                select=driver_results.before,
+                label="the weights between ZeroAdamW(…) and its first step",
+            )
+            run.returns(
                 *[p.weights_after] * n,
                 tolerance=p.tolerance,
                 select=driver_results.weights,
@@ -357,10 +362,10 @@ def test_sharded_gradients(world, rng):
 @weight(0.5)
 @on_gloo
 def test_sharded_loss(world, rng):
-    """fully_sharded_step returns the loss of each rank's own rows"""
+    """fully_sharded_step returns the loss of each rank's own rows, of tensors of any layout, too"""
     for n in SIZES:
         problems = sharded_problems(rng, n)
-        for run, p in zip(world(n, *(p.step() for p in problems)), problems):
+        for run, p in zip(world(n, *(p.step(layouts=True) for p in problems)), problems):
             p.has_losses(run)
 
 
@@ -381,7 +386,7 @@ def test_sharded_traffic(world, rng):
 
 
 @number("6.3")
-@weight(0.5)
+@weight(0.25)
 def test_two_layers_alive(world, rng):
     """fully_sharded_step never has more than two whole layers alive, for any number of layers"""
     for n in (2, 4):
@@ -390,11 +395,11 @@ def test_two_layers_alive(world, rng):
             (run,) = world(n, p.step(driver="metered"))
             p.has_gradients(run, lambda r: driver_results.value(r)[1])
             for rank in range(n):
-                require_two_layers(run, rank, p)
+                require_few_layers(run, rank, p, 2)
 
 
-def require_two_layers(run, rank, p):
-    """Fail if a rank has more than two whole layers alive when it multiplies.
+def require_few_layers(run, rank, p, enough):
+    """Fail if a rank has more than so many whole layers alive when it multiplies.
 
     Shards of gradients and activations come in addition. Half a layer is allowed for small tensors.
     """
@@ -408,10 +413,10 @@ def require_two_layers(run, rank, p):
         text = (
             f"rank {rank}, {way}: {alive} bytes were alive in one of its products. Without"
             f" activations and the shards of gradients, that is at least {whole:.1f} layers of"
-            f" {p.layer_bytes} bytes; two are enough."
+            f" {p.layer_bytes} bytes; {'two' if enough == 2 else 'three'} are enough."
         )
         likely = "Does a variable still hold a layer that was used before, or its gradient?"
-        run.require(whole <= 2.5, f"{text} {likely}")
+        run.require(whole <= enough + 0.5, f"{text} {likely}")
 
 
 @number("6.3")
@@ -493,10 +498,24 @@ def test_prefetched_values(world, rng):
         for run, p in zip(world(n, *(p.prefetched() for p in problems)), problems):
             p.has_gradients(run, local=p.followed)
             p.has_losses(run, local=p.followed)
+            run.keeps_inputs()
 
 
 @number("6.4")
-@weight(0.5)
+@weight(0.25)
+def test_three_layers_alive(world, rng):
+    """prefetched_step never has more than three whole layers alive, for any number of layers"""
+    for n in (2, 4):
+        p = ShardedProblem(rng, n, layers=8, width=64, rows=1)
+        name = "sharded_data_parallel.prefetched_step"
+        (run,) = world(n, call(name, *p.arguments(), driver="metered"))
+        p.has_gradients(run, lambda r: driver_results.value(r)[1])
+        for rank in range(n):
+            require_few_layers(run, rank, p, 3)
+
+
+@number("6.4")
+@weight(0.25)
 def test_prefetch_order(world, rng):
     """The gather of the next layer has started before each layer is computed, forward and backward,
     but not of more layers

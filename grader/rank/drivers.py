@@ -520,15 +520,18 @@ def large_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> An
 def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     """Make steps with a student's ``ZeroAdamW``, one for each list of gradients in ``args[1]``.
 
-    Return the weights after each step, the optimizer, and the gradients as they are at the end.
+    Return the weights before the first step and after each step, the optimizer, and the gradients
+    as they are at the end.
     """
     weights, steps = args
     zero = zero_class(weights, **kwargs)
+    before = [weight.detach().clone() for weight in weights]
     after = []
     for gradients in steps:
         zero.step(list(gradients))
         after.append([weight.detach().clone() for weight in weights])
-    return {"weights": after, "optimizer": zero.optimizer, "gradients": steps}
+    kept = {"before": before, "gradients": steps}
+    return {"weights": after, "optimizer": zero.optimizer, **kept}
 
 
 RESTING: list = []  # what ``zero_rests`` keeps until the call after it

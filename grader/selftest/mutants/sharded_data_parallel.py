@@ -647,6 +647,7 @@ MUTANTS = [
         gathered = locals().get("gathered", ()) + (weight,)
 """,
         {
+            "public whole_layers_are_freed",
             "hidden two_layers_alive",
             "hidden layers_are_freed",
         },
@@ -666,6 +667,7 @@ MUTANTS = [
 # BEGIN SOLUTION
 def _gathered_ahead""",
         {
+            "public whole_layers_are_freed",
             "hidden two_layers_alive",
         },
         "Does a variable still hold a layer that was used before, or its gradient?",
@@ -690,6 +692,7 @@ def _gathered_ahead""",
         # The layer""",
         {
             "hidden sharded_traffic",
+            "public whole_layers_are_freed",
             "hidden two_layers_alive",
             "hidden layers_are_freed",
         },
@@ -861,6 +864,29 @@ def _gathered_ahead""",
         "Were layers kept?",
     ),
     mutant(
+        "the layers are gathered again, and kept all the same",
+        PREFETCHED,
+        """\
+        kept = locals().get("kept", [])
+        kept.append(weight)
+        y, z = layer_forward(x, weight)
+        saved.append((x, z))
+""",
+        {
+            "hidden three_layers_alive",
+        },
+        "three are enough",
+    ),
+    mutant(
+        "the weights change before the first step",
+        "        self.shard = flat_shard(weights)\n",
+        "        self.shard = flat_shard(weights)\n        weights[0].mul_(2)\n",
+        {
+            "hidden zero_weights",
+        },
+        "between ZeroAdamW(…) and its first step",
+    ),
+    mutant(
         "own calculus",
         "        gradient, of_weight = layer_backward(own_x, z, weight, gradient)\n",
         "        gradient, of_weight = mlp.layer_backward(own_x, z, weight, gradient)\n",
@@ -890,7 +916,6 @@ def _gathered_ahead""",
         "            yield _arrived(under_way[0][0], under_way.pop(0)[1] and under_way[0][1], width)\n",
         {
             "public prefetched_step",
-            "hidden prefetched_values",
             "hidden prefetch_order",
             "hidden prefetch_overlaps",
         },

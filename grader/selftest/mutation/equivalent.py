@@ -21,6 +21,10 @@ NEGATIVE = (
     " sides remain."
 )
 
+BETWEEN_PRODUCTS = (
+    "The layer lives a little longer, but not until the next product. There the checks count bytes."
+)
+
 EQUIVALENT: dict[str, dict[str, str]] = {
     "collectives": {
         "gather: dist.gather(tensor.detach().contiguous(), blocks, dst=root) → dist.gather(tensor.detach(), blocks, dst=root)": (
@@ -103,7 +107,17 @@ EQUIVALENT: dict[str, dict[str, str]] = {
             "The largest of nothing is a ValueError, too, and nothing asks for certain words here."
         ),
     },
-    "sharded_data_parallel": {},
+    "sharded_data_parallel": {
+        "ZeroAdamW.step: for i, (gradient, weight) in enumerate(zip(gradients, self.weights)): → for i, (gradient, weight) in enumerate(zip(self.weights, gradients)):": (
+            "The sentence of the error then swaps the two shapes. Checks look for the numbers."
+        ),
+        "_start_gather: return flat, dist.all_gather(list(flat.chunk(n)), shard.contiguous(), async_op=True) → return flat, dist.all_gather(list(flat.chunk(n)), shard, async_op=True)": (
+            STRIDES
+        ),
+        "_gathered_backward: del weight → pass": BETWEEN_PRODUCTS,
+        "prefetched_step: del weight → pass": BETWEEN_PRODUCTS,
+        "prefetched_step: del weight → pass [2]": BETWEEN_PRODUCTS,
+    },
     "device_mesh": {
         "mesh_groups: if min(shape) < 1 or data * tensor != dist.get_world_size(): → if max(shape) < 1 or data * tensor != dist.get_world_size():": (
             NEGATIVE
