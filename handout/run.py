@@ -211,9 +211,10 @@ def device_mesh(module_name: str) -> None:
     of_whole = torch.autograd.grad(mlp.loss(mlp.forward(alone, batch)), alone)
     try:
         data, tensor = student.coordinates(rank, shape)
+        show(f"is at ({data}, {tensor}). If nothing follows, the ranks wait for each other.")
         row, column = student.mesh_groups(shape)
         members = [dist.get_process_group_ranks(group) for group in (row, column)]
-        show(f"is at ({data}, {tensor}), row {members[0]}, column {members[1]}")
+        show(f"is in row {members[0]} and column {members[1]}")
         cuts = [weight.chunk(shape[1], 1 - l % 2)[tensor] for l, weight in enumerate(whole)]
         x = batch[data * rows :][:rows]
         loss, gradients = student.mesh_step(list(zip(cuts[::2], cuts[1::2])), x, row, column)
@@ -221,6 +222,8 @@ def device_mesh(module_name: str) -> None:
         found = [gradient for pair in gradients for gradient in pair]
         farthest = max((a - b).abs().max().item() for a, b in zip(found, right))
         show(f"loss {loss.item():.6f}, farthest from the gradients of one device: {farthest:.1e}")
+        if farthest > 1e-4:
+            show("These gradients are wrong. The checks say more: make test PART=device_mesh")
     except NotImplementedError as stub:
         show(f"not implemented yet ({stub})")
 

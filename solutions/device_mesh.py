@@ -21,6 +21,9 @@ with fast links. Tensor parallelism needs these links more, because it communica
   called twice.
 - Misuse is the same on every rank. It raises ``ValueError`` before anything is sent. The message
   holds the numbers that do not fit.
+
+Use any collectives and any ``mlp`` function, also on shards. A collective with ``group=row`` is
+among the ranks of the row alone, and ``dist.get_world_size(row)`` is their number.
 """
 
 import torch.distributed as dist
@@ -93,7 +96,7 @@ def mesh_groups(shape: tuple[int, int]) -> tuple[dist.ProcessGroup, dist.Process
 
     On a mesh of 2 × 2, the rows are [0, 1] and [2, 3], the columns [0, 2] and [1, 3]. All ranks
     make these four groups. Rank 2 returns those of [2, 3] and [0, 2].
-    About 10 lines.
+    About 12 lines.
     """
     # BEGIN SOLUTION 7.1: mesh_groups
     data, tensor = shape
@@ -145,9 +148,10 @@ def mesh_step(
     gradients of a row's shards are those of its own rows. The mean of them over the column is the
     gradient of the whole batch.
 
-    Sums over the row, in the forward pass and in the backward pass: the partial product with B, and
-    the partial gradient of a pair's input. What follows a sum is the same on every rank of the row,
-    so its gradient is replicated in the row: do not add it up again.
+    There are two kinds of sums over the row, those of Megatron's g and f. Forward, add up the
+    partial products with B (as g does). Backward, add up the partial gradients of a pair's input
+    (as f does). What follows a sum is the same on every rank of the row, so its gradient is
+    replicated in the row: do not add it up again.
 
     Args:
         pairs: P ≥ 1 pairs (A, B) of this rank's shards, (K, H/T) and (H/T, K), float32 or float64.
@@ -161,7 +165,8 @@ def mesh_step(
         averaged over the column. The gradients are P pairs of the shapes of ``pairs``: this rank's
         shards of the gradients of the whole batch's loss.
     Raises:
-        ValueError: a weight does not have as many rows as its input has columns.
+        ValueError: a weight does not have as many rows as its input has columns, in any pair. Look
+            at all pairs before the first all-reduce.
 
     Traffic: in the row, one all-reduce of (rows, K) for each pair forward, and one backward; but
     none for the gradient of the batch, which nobody needs: 2P − 1 in all. In the column, one
@@ -170,7 +175,7 @@ def mesh_step(
 
     With a mesh of 2 × 1, one pair ([[a]], [[b]]) and rows [x₀] and [x₁]: if the gradients of the
     two rows' losses with respect to a are [[2]] and [[4]], both ranks return [[3]] for it.
-    About 20 lines.
+    About 30 lines.
     """
     # BEGIN SOLUTION 7.2: mesh_step
     _check_shapes(pairs, x)

@@ -24,11 +24,13 @@ CLOSE = rounding(np.float64)
 def test_coordinates(world):
     """The coordinates of the ranks of a mesh of 2 × 3, and the ranks at them"""
     shape, places = (2, 3), [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
-    there, back, beyond = world(
+    there, back, beyond, negative, no_place = world(
         1,
         call("device_mesh.coordinates", *([r, shape] for r in range(6)), driver="in_turn"),
         call("device_mesh.rank_at", *([place, shape] for place in places), driver="in_turn"),
         call("device_mesh.coordinates", 6, shape, may_raise=True),
+        call("device_mesh.coordinates", -1, shape, may_raise=True),
+        call("device_mesh.rank_at", (0, -1), shape, may_raise=True),
     )
     there.returns(
         places,
@@ -41,6 +43,8 @@ def test_coordinates(world):
         otherwise=mesh.likely_ranks(back.values()[0], shape),
     )
     beyond.raises_value_error("6", "2", "3")
+    negative.raises_value_error("-1", "2", "3", because="Negative ranks are never on a mesh")
+    no_place.raises_value_error("-1", "2", "3", because="Negative coordinates are never on a mesh")
 
 
 @number("7.1")
@@ -48,12 +52,13 @@ def test_coordinates(world):
 def test_groups(world):
     """On a mesh of 2 × 2, each rank gets the groups of its row and of its column"""
     numbers = tensor([10, 20, 30, 40])  # what the ranks gather in the groups: 10 · (rank + 1)
-    run, wrong = world(
+    run, wrong, below_zero = world(
         4,
         call(
             "device_mesh.mesh_groups", (2, 2), own=per_rank(*map(np.asarray, numbers)), **IN_GROUPS
         ),
         call("device_mesh.mesh_groups", (2, 3), own=0, may_raise=True, **IN_GROUPS),
+        call("device_mesh.mesh_groups", (-2, -2), own=0, may_raise=True, **IN_GROUPS),
     )
     known = mesh.group_mistakes(SQUARE, numbers)
     for index, (name, ranks_of) in enumerate((("row", SQUARE.row), ("column", SQUARE.column))):
@@ -62,8 +67,10 @@ def test_groups(world):
             select=lambda found, index=index: found[index],
             label=f"what the ranks of the {name} gathered",
             known_mistakes=[{k: v[index] for k, v in own.items()} for own in known],
+            otherwise=mesh.NO_GROUP,
         )
     wrong.raises_value_error("2", "3", "4")
+    below_zero.raises_value_error("-2", because="Each side of a mesh is at least 1")
 
 
 IN_GROUPS = {"driver": "in_groups"}
@@ -96,6 +103,14 @@ def test_step(world):
         known_mistakes=of_loss,
     )
     run.keeps_inputs()
+    for rank in range(4):
+        in_row = [o.bytes for o in run.operations(rank) if set(o.group) == set(SQUARE.row(rank))]
+        run.require(
+            sum(in_row) <= 3 * 2 * 2 * 8,  # activations of 2 × 2 numbers of 8 bytes
+            f"rank {rank} gives {sum(in_row)} bytes to the collectives of its row:"
+            f" {', '.join(map(str, in_row))}. Two sums forward and one backward, of 32 bytes each,"
+            " are enough: nobody needs the gradient of the batch.",
+        )
 
 
 @number("7.2")

@@ -19,7 +19,7 @@ from grader.check.nested import arrays, at_path, by_path
 from grader.diagnosis.comparison import EXACT, Tolerance, describe, difference
 from grader.diagnosis.finding import LIKELY, VALUES, Line
 from grader.diagnosis.hints import Context, likely_cause
-from grader.diagnosis.rank_summaries import rank_list
+from grader.diagnosis.rank_summaries import rank_list, trace
 from grader.diagnosis.root_cause import diagnose, not_implemented
 from grader.wire.events import operations
 from grader.world.arrays import Foreign
@@ -35,6 +35,16 @@ MAX_NUMBERS = 20
 
 def tensor(value: Any, dtype: Any = np.float32) -> np.ndarray:
     return np.array(value, dtype=dtype)
+
+
+def _other_origin(error: Raised) -> tuple[Line, ...]:
+    """Return the student's line if no ``raise`` of the student's raised the error."""
+    if not error.lines or error.lines[-1]["source"].startswith("raise"):
+        return ()
+    return (
+        *(Line(f"    {line}") for line in trace(error.lines[-1:])),
+        Line("It was raised in a call on this line, not by a raise in your file."),
+    )
 
 
 def _is_numbers(value: Any) -> bool:
@@ -156,7 +166,8 @@ class CallResult(CallEvidence):
                 if lacking := [word for word in mentioning if word not in outcome.text]:
                     self._fail(
                         f"rank {rank.rank}'s ValueError does not say {' nor '.join(lacking)}:"
-                        f" “{outcome.text[:300]}”"
+                        f" “{outcome.text[:300]}”",
+                        _other_origin(outcome),
                     )
                 if (names := len(set(NUMBER.findall(outcome.text)))) > MAX_NUMBERS:
                     self._fail(

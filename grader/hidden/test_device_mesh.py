@@ -101,8 +101,7 @@ def judge_groups(run, shape, own):
             select=lambda found, index=index: found[index],
             label=f"what the ranks of the {name} gathered on a mesh of {named(shape)}",
             known_mistakes=[{k: v[index] for k, v in of_rank.items()} for of_rank in known],
-            otherwise="this is not a group that this rank is in. new_group returns such a group"
-            " to the ranks that are not in it",
+            otherwise=parts.NO_GROUP,
         )
     run.require(
         all(len(found) == 2 for found in run.values()),

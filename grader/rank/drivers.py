@@ -379,20 +379,32 @@ def in_groups(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Gather a tensor in each of the process groups that a function returns.
 
     ``own`` is this rank's tensor. Return, for each group, the tensors of its ranks; None for what
-    is no group of this rank. If the function returns no tuple or list, return that as it is.
+    is no group of this rank, or is not what its other ranks got. If the function returns no tuple
+    or list, return that as it is.
     """
     groups, own = function(*args), kwargs["own"]
-    return (
-        [_gathered(own, group) for group in groups] if isinstance(groups, (tuple, list)) else groups
-    )
+    if not isinstance(groups, (tuple, list)):
+        return groups
+    size = dist.get_world_size()
+    # Row r tells which ranks are in the groups that rank r got, first to last.
+    of_ranks = torch.zeros(size, 2, size, dtype=torch.int64, device=own.device)
+    for index, group in enumerate(groups[:2]):
+        if isinstance(group, dist.ProcessGroup):
+            of_ranks[dist.get_rank(), index, dist.get_process_group_ranks(group)] = 1
+    dist.all_reduce(of_ranks)
+    return [_gathered(own, group, of_ranks[:, i]) for i, group in enumerate(groups[:2])]
 
 
-def _gathered(own: torch.Tensor, group: Any) -> torch.Tensor | None:
+def _gathered(own: torch.Tensor, group: Any, of_ranks: torch.Tensor) -> torch.Tensor | None:
+    """Return the tensors of the ranks of a group; None where these ranks would wait for ever."""
     if not isinstance(group, dist.ProcessGroup):
         return None
-    of_ranks = [torch.empty_like(own) for _ in range(group.size())]
-    dist.all_gather(of_ranks, own, group=group)
-    return torch.stack(of_ranks)
+    same = of_ranks[dist.get_process_group_ranks(group)]
+    if not same.eq(same[0]).all():
+        return None
+    gathered = [torch.empty_like(own) for _ in range(group.size())]
+    dist.all_gather(gathered, own, group=group)
+    return torch.stack(gathered)
 
 
 def on_mesh(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:

@@ -217,9 +217,10 @@ def pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
 
 def mesh(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """Run ``mesh_step`` with two pairs of layers, on a mesh with rows of ``in_row`` ranks.
+    """Run ``mesh_step`` with pairs of layers, on a mesh with rows of ``in_row`` ranks.
 
-    If the ranks do not divide by this number, each is a row of its own.
+    If the ranks do not divide by this number, each is a row of its own. All ranks together have
+    ``rows`` rows of the batch.
     """
     from handout import mlp
 
@@ -234,7 +235,7 @@ def mesh(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     whole = mlp.init_weights(layers, width)
     cuts = [w.tensor_split(in_row, 1 - i % 2)[rank % in_row] for i, w in enumerate(whole)]
     mine = [cut.contiguous() for cut in cuts]
-    x = _random(rows, width)
+    x = _random(max(1, rows * in_row // size), width)
     _drawn(lambda: function(list(zip(mine[::2], mine[1::2])), x, *groups), mark, kwargs)
 
 

@@ -17,6 +17,10 @@ Shape = tuple[int, int]
 Exchange = Callable[[list], list]
 
 SWAPPED = "row and column have changed places"
+SWAPPED_GROUPS = (
+    "row and column have changed places: in what mesh_groups returns, or already in coordinates and"
+    " rank_at"
+)
 COLUMNS_FIRST = "ranks run down the columns first. Neighbours in a row have consecutive ranks"
 OTHER_SIDE = "the rank was divided by the number of rows. A row has T ranks, so divide by T"
 ALL_RANKS = "this is the group of all ranks. A row and a column are groups of their own"
@@ -28,6 +32,24 @@ SUMMED = (
 OVER_WORLD = (
     "the gradients were averaged over all ranks. Only the ranks of a column have the same shards"
 )
+SUMMED_OVER_WORLD = (
+    "the gradients were added up over all ranks, and divided by the number of ranks in the column."
+    " Pass group=column: without it, a collective is among all ranks. And add up"
+    " nothing over the row"
+)
+NO_GROUPS = (
+    "sums and averages are all among all ranks. Pass group=row or group=column: without it, a"
+    " collective is among all ranks"
+)
+SUMS_IN_WORLD = (
+    "the sums over the row were made among all ranks. Pass group=row: without it, a collective is"
+    " among all ranks"
+)
+NO_GROUP = (
+    "this is not a group that this rank is in, or its other ranks did not get it at the same place."
+    " new_group returns something to each rank, also to one that is not in the group"
+)
+FORWARD_MEAN = "the products with B were averaged over the row. z is their sum"
 OVER_ROW = (
     "the gradients were averaged over the row. The ranks of a row have different shards: average"
     " over the column"
@@ -180,6 +202,7 @@ def step_mistakes(mesh: Mesh, pairs: list, batch: np.ndarray) -> tuple[list[dict
     Each of the two is a list with one dict for each rank. The keys of the dicts are the sentences
     that name the mistakes.
     """
+    rows = mesh.shape[0]
     changes: dict[str, dict] = {
         OWN_ROWS: {"average": _kept},
         SUMMED: {"average": mesh.column_sums},
@@ -193,6 +216,8 @@ def step_mistakes(mesh: Mesh, pairs: list, batch: np.ndarray) -> tuple[list[dict
         PARTIAL_FORWARD: {"forward_sum": _kept},
         FORWARD_IN_COLUMN: {"forward_sum": mesh.column_sums},
         FORWARD_IN_WORLD: {"forward_sum": mesh.world_sums},
+        SUMMED_OVER_WORLD: {"average": lambda own: [g / rows for g in mesh.world_sums(own)]},
+        FORWARD_MEAN: {"forward_sum": mesh.row_means},
         EARLY_GELU: {"gelu_first": True},
         ALL_SWAPPED: {
             "forward_sum": mesh.column_sums,
@@ -200,6 +225,13 @@ def step_mistakes(mesh: Mesh, pairs: list, batch: np.ndarray) -> tuple[list[dict
             "average": mesh.row_means,
         },
     }
+    world = {"forward_sum": mesh.world_sums, "backward_sum": mesh.world_sums}
+    changes[SUMS_IN_WORLD] = world
+    for name, average in (
+        (NO_GROUPS, changes[SUMMED_OVER_WORLD]),
+        (f"{NO_GROUPS}, and the averages divide by their number", changes[OVER_WORLD]),
+    ):
+        changes[name] = world | average
     made = {name: step(mesh, pairs, batch, **change) for name, change in changes.items()}
     right, _ = step(mesh, pairs, batch)
     losses = [
@@ -260,7 +292,7 @@ def group_mistakes(mesh: Mesh, own: np.ndarray) -> list[dict[str, list]]:
         row, column = (of(rank) for of in (mesh.row, mesh.column))
         known.append(
             {
-                SWAPPED: [own[column], own[row]],
+                SWAPPED_GROUPS: [own[column], own[row]],
                 COLUMNS_FIRST: [own[turned.column(rank)], own[turned.row(rank)]],
                 ALL_RANKS: [own, own],
                 "the ranks of the group are in reverse order": [own[row[::-1]], own[column[::-1]]],

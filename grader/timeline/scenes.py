@@ -167,12 +167,14 @@ SCENES = {
     ],
     "device_mesh": [
         Scene(
-            "mesh_step, four layers as two pairs, on a mesh with rows of two ranks",
+            "mesh_step, four layers as two pairs, on a mesh of rows of two ranks (of one, if their"
+            " number is odd)",
             "device_mesh.mesh_step",
             "mesh",
             "In a row, a sum for each pair, forward and backward: all its ranks wait for the last."
             " At the end, or in between, the averages of the columns. Ranks of different rows meet"
-            " only there. (With 2 ranks there is one row: RANKS=4 draws a mesh of 2 × 2.)",
+            " only there. (With 2 ranks there is one row, and columns of one rank, whose averages"
+            " send nothing: RANKS=4 draws a mesh of 2 × 2.)",
             {"in_row": 2},
         ),
     ],
@@ -268,7 +270,7 @@ def _buckets(title: str, together: int, look: str) -> Scene:
 
 
 def _mesh(in_row: int, look: str) -> Scene:
-    options = SMALL | {"layers": 8, "rows": SHARD_ROWS, "in_row": in_row}
+    options = SMALL | {"layers": 8, "rows": 4 * SHARD_ROWS, "in_row": in_row}
     title = f"mesh_step, rows of {in_row} ranks"
     return Scene(title, "device_mesh.mesh_step", "mesh", look, options)
 
@@ -344,8 +346,8 @@ ELSEWHERE = {
         ),
         _mesh(
             16,
-            "The same rows of the batch on each rank, and half of the weights. But now the sums of"
-            " a row leave the node, in every pair of layers.",
+            "The same batch. With 16 ranks there is one row: nothing is averaged, but the sums have"
+            " twice the rows, and leave the node in every pair of layers.",
         ),
     ],
 }

@@ -187,7 +187,7 @@ MUTANTS = [
         SIZE,
         "    if min(shape) < 1:\n",
         {"public groups", "hidden groups_misuse"},
-        "rank 0's ValueError does not say 2",
+        "It was raised in a call on this line, not by a raise in your file",
     ),
     mutant(
         "a mesh may be smaller than the world",
@@ -238,6 +238,42 @@ MUTANTS = [
         "    return gradient / dist.get_world_size()\n",
         STEP,
         "and divided by the number of all ranks",
+    ),
+    mutant(
+        "the sums of the column forget their group",
+        "    dist.all_reduce(gradient, group=column)\n",
+        "    dist.all_reduce(gradient)\n",
+        STEP,
+        "and divided by the number of ranks in the column. Pass group=column",
+    ),
+    mutant(
+        "the sums of the row forget their group",
+        "    saved = []\n",
+        "    saved, row = [], None\n",
+        STEP,
+        "the sums over the row were made among all ranks. Pass group=row",
+    ),
+    mutant(
+        "all sums forget their groups",
+        "    saved = []\n",
+        "    saved, row, column = [], None, None\n",
+        STEP,
+        "Pass group=row or group=column",
+    ),
+    mutant(
+        "the products are averaged over the row",
+        FORWARD,
+        FORWARD + "        output /= dist.get_world_size(row)\n",
+        STEP,
+        "the products with B were averaged over the row",
+    ),
+    mutant(
+        "the averages are added up over the row, too",
+        "(_average(of_first, column), _average(of_second, column))",
+        """tuple((dist.all_reduce(g, group=row), g)[1] for g in
+            (_average(of_first, column), _average(of_second, column)))""",
+        STEP,
+        "And add up nothing over the row",
     ),
     mutant(
         "gradients are divided by three at most",
