@@ -56,7 +56,8 @@ def progress(console: Console) -> Progress:
 def show(console: Console, records: list[Record], notes: list[str]) -> None:
     total = summary(records)
     _messages(console, total.records)
-    _table(console, total.base)
+    if total.base.records or not total.extra.records:
+        _table(console, total.base)
     if total.extra.records:
         _table(console, total.extra)
         console.print(Text(f"Extra credit: {rule(total, course().extra_credit.counts)}"))
