@@ -101,6 +101,16 @@ PARTS = {
         },
         is_extra=True,
     ),
+    "schedules": Part(
+        8,
+        "Better schedules",
+        {
+            "8.1": "Interleaved 1F1B",
+            "8.2": "A backward pass in two halves",
+            "8.3": "The zero-bubble schedule",
+        },
+        is_extra=True,
+    ),
 }
 
 # The points of each problem: the sum of the points at its checks. selftest/test_assignment.py
@@ -113,6 +123,7 @@ POINTS = {
     **{"5.1": 2.0, "5.2": 5.0, "5.3": 7.0, "5.4": 5.0, "5.5": 4.0, "5.6": 2.0},
     **{"6.1": 2.0, "6.2": 4.0, "6.3": 4.0, "6.4": 2.0},
     **{"7.1": 3.0, "7.2": 5.0},
+    **{"8.1": 3.0, "8.2": 2.0, "8.3": 3.0},
 }
 
 # No rank can compute the results of these functions by itself. A right value does not count if the
@@ -156,4 +167,4 @@ IN_PLACE = {"train", "broadcast_parameters", "ZeroAdamW"}
 OPTIMIZING = {"train", "ZeroAdamW"}
 
 FILES = [f"{part}.py" for part in PARTS]
-GIVEN = ["__init__.py", "mlp.py", "launcher.py", "run.py", "timeline.py"]
+GIVEN = ["__init__.py", "mlp.py", "launcher.py", "run.py", "timeline.py", "schedule_runner.py"]

@@ -1,0 +1,176 @@
+"""Builds models that are cut into chunks, and calls that run schedules on them.
+
+It also holds what the checks of part 8 ask of a list of schedules.
+"""
+
+import numpy as np
+
+from grader.check.api import LAYOUTS, Strided, call, per_rank, rounding
+from grader.reference import chunked, single_device
+
+GRADIENTS = "the list of the chunks' gradients"
+
+
+def laid_out(array, first, number):
+    """Return the array as it lies in memory; contiguous if ``first`` is None."""
+    return array if first is None else Strided(array, LAYOUTS[(first + number) % len(LAYOUTS)])
+
+
+class ChunkProblem:
+    """A chunk of ``layers`` layers, what its forward pass saves, and the gradient of its output.
+
+    All is drawn again while gelu is flat, or while a result is nearly zero.
+    """
+
+    def __init__(self, rng, layers=2, rows=3, width=5, dtype=np.float64):
+        self.dtype, self.message = dtype, rows * width * np.dtype(dtype).itemsize
+        while True:
+            self.weights = [
+                np.asarray(rng.standard_normal((width, width)) * (2 / width) ** 0.5, dtype)
+                for _ in range(layers)
+            ]
+            x = np.asarray(rng.standard_normal((rows, width)), dtype)
+            saved = single_device.forward(self.weights, x)[1]
+            self.saved = [(np.asarray(a, dtype), np.asarray(z, dtype)) for a, z in saved]
+            self.grad_y = np.asarray(rng.standard_normal((rows, width)), dtype)
+            grad_x, kept, gradients = chunked.chunk_backward(
+                self.weights, self.saved, self.grad_y
+            )
+            if not single_device.is_flat(saved):
+                break
+        self.exact_kept = kept
+        self.grad_x = np.asarray(grad_x, dtype)
+        self.kept = [(a, np.asarray(grad_z, dtype)) for a, grad_z in kept]
+        self.gradients = [np.asarray(gradient, dtype) for gradient in gradients]
+
+    @property
+    def tolerance(self):
+        return rounding(self.dtype)
+
+    def _pairs(self, pairs, first):
+        return [
+            tuple(laid_out(array, first, 2 * l + j) for j, array in enumerate(pair))
+            for l, pair in enumerate(pairs)
+        ]
+
+    def input_request(self, first=None, **options):
+        weights = [laid_out(weight, first, l) for l, weight in enumerate(self.weights)]
+        grad_y = laid_out(self.grad_y, first, 1)
+        saved = self._pairs(self.saved, first)
+        return call("schedules.backward_input", weights, saved, grad_y, **options)
+
+    def weights_request(self, first=None, **options):
+        return call("schedules.backward_weights", self._pairs(self.kept, first), **options)
+
+    def input_mistakes(self):
+        known = chunked.input_mistakes(self.weights, self.saved, self.grad_y)
+        return [{name: np.asarray(value, self.dtype) for name, value in known.items()}]
+
+    def kept_mistakes(self):
+        known = chunked.kept_mistakes(self.weights, self.saved, self.grad_y, self.exact_kept)
+        return [{name: self._cast(pairs) for name, pairs in known.items()}]
+
+    def _cast(self, pairs):
+        return [tuple(np.asarray(array, self.dtype) for array in pair) for pair in pairs]
+
+    def weight_mistakes(self):
+        known = chunked.weight_mistakes(self.exact_kept)
+        return [{name: [np.asarray(g, self.dtype) for g in own] for name, own in known.items()}]
+
+
+class ChunkedProblem:
+    """A model in ``n`` · ``v`` parts of ``layers`` layers, and ``m`` micro-batches of ``rows``."""
+
+    def __init__(self, rng, n, v, m, layers=1, rows=2, width=4, copies=1):
+        self.n, self.v, self.m = n, v, m
+        parts = n * v
+        self.weights = [
+            rng.standard_normal((width, width)) * (2 / width) ** 0.5 for _ in range(parts * layers)
+        ]
+        few = rng.standard_normal((rows * m if copies == 1 else rows, width))
+        # With copies, the batch holds each of the few rows equally often. So the loss and the
+        # gradients are those of the few rows.
+        self.x = few if copies == 1 else rng.permutation(np.tile(few, (m * copies, 1)))
+        self.message = self.x.nbytes // m
+        self.loss, gradients = single_device.loss_and_gradients(self.weights, few)
+        of_part = [range(part * layers, (part + 1) * layers) for part in range(parts)]
+        self.cut = [of_part[stage::n] for stage in range(n)]  # for each stage, of each chunk
+        self.gradients = [[[gradients[l] for l in own] for own in cut] for cut in self.cut]
+        self.saved = 2 * layers * self.message  # bytes that one micro-batch saves in one chunk
+
+    def request(self, function, stages, **options):
+        weights = per_rank(*([[self.weights[l] for l in own] for own in cut] for cut in self.cut))
+        x = per_rank(self.x, *[None] * (self.n - 1))
+        options = {"driver": "chunked"} | options
+        return call(f"schedules.{function}", stages, weights, x, len(self.x), self.m, **options)
+
+    def require_step(self, run, known_mistakes=None):
+        """Fail unless a run gave the loss and the gradients of a single device.
+
+        Each input and each gradient of a part must have travelled once, in one message.
+        """
+        run.returns(
+            *self.gradients,
+            tolerance=rounding(np.float64),
+            select=lambda found: found[1],
+            label=GRADIENTS,
+            known_mistakes=known_mistakes,
+        )
+        run.returns(
+            *[None] * (self.n - 1),
+            np.asarray(self.loss),
+            tolerance=rounding(np.float64),
+            select=lambda found: found[0],
+            label="the loss",
+        )
+        if self.n == 1:
+            return
+        run.uses_only("send", "recv", because="Stages communicate only by sends and receives.")
+        ends = {0: 1, self.n - 1: 1}  # the first and the last part send in one direction
+        for rank in range(self.n):
+            sent = sum(o.kind == "send" for o in run.operations(rank))
+            due = self.m * (2 * self.v - ends.get(rank, 0))
+            text = f"rank {rank} sent {sent} messages, and its schedule has {due} to send."
+            run.require(sent == due, text)
+
+
+def require_right(run, name, stages, kinds, v, m):
+    """Fail unless each stage's schedule is complete, and all can be carried out together.
+
+    ``name`` begins a message: the function with its arguments but the stage.
+    """
+    for stage, actions in enumerate(stages):
+        text = f"{name}, stage {stage}: "
+        form = f"this is not a list of actions like ('F', 0, 0): {str(actions)[:200]}"
+        run.require(actions is not None, text + form)
+        wrong = chunked.complete(actions, kinds, v, m)
+        run.require(wrong is None, f"{text}{wrong}, in {str(actions)[:300]}.")
+    end = chunked.makespan(stages, dict.fromkeys(kinds, 1.0))
+    run.require(not isinstance(end, str), f"{name}: {end}.")
+
+
+def made_by(world, function, shapes, kinds, again):
+    """Return the run, and for each shape the list of all stages' schedules.
+
+    A shape is (n, v, m), or (n, m) for schedules of one chunk. Fail unless all schedules are right,
+    and each call returns a new list. ``again`` is a shape that is asked for twice.
+    """
+    asked = [(stage, *shape) for shape in shapes for stage in range(shape[0])]
+    (run,) = world(1, call(f"schedules.{function}", *asked, driver="in_turn"))
+    answers = iter(run.answers(len(asked)))
+    made = {
+        shape: [chunked.as_actions(next(answers)) for _ in range(shape[0])] for shape in shapes
+    }
+    for shape, stages in made.items():
+        v = shape[1] if len(shape) == 3 else 1
+        name = f"{function}(…, {', '.join(map(str, shape))})"
+        require_right(run, name, stages, kinds, v, shape[-1])
+    (changed,) = world(1, call(f"schedules.{function}", 0, *again, driver="emptied"))
+    second = changed.read(chunked.as_actions, "the list of actions of a second call")[0]
+    text = (
+        f"{function}(0, {', '.join(map(str, again))}) was called twice. The list that it had"
+        f" returned was emptied in between, and the second call returned {second}. Make a new list"
+        " in each call."
+    )
+    changed.require(second == made[again][0], text)
+    return run, made

@@ -1,0 +1,511 @@
+"""Part 8 · Better schedules: the hidden checks.
+
+Schedules are judged as data: by what they hold, how long they take, and how much stays alive. Then
+they are run in real worlds.
+"""
+
+import numpy as np
+from gradescope_utils.autograder_utils.decorators import number, weight
+
+from grader.check import driver_results
+from grader.check.api import call, on_gloo, rounding
+from grader.hidden.chunked_problem import (
+    GRADIENTS,
+    ChunkedProblem,
+    ChunkProblem,
+    made_by,
+    require_right,
+)
+from grader.reference import better_schedules, chunked
+from grader.reference.chunked import SPLIT, WHOLE
+
+CLOSE = rounding(np.float64)
+
+# (stages, chunks, micro-batches)
+INTERLEAVED = [
+    *((1, v, m) for v in (1, 2, 3) for m in (1, 3)),
+    *((2, v, m) for v in (1, 2, 3, 5) for m in (2, 4, 6)),
+    *((3, v, m) for v in (1, 2, 3) for m in (3, 9)),
+    *((4, v, m) for v in (1, 2, 3) for m in (4, 8)),
+    (6, 2, 12),
+    (8, 4, 16),
+]
+# (stages, micro-batches)
+ZERO_BUBBLE = [(n, m) for n in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 9)] + [
+    (5, 11),
+    (8, 6),
+    (10, 10),
+    (12, 30),
+]
+AGAIN = 2, 2, 4
+
+
+# ——— 8.1: interleaved 1F1B
+
+
+@number("8.1")
+@weight(0.25)
+def test_chunk_layers(world, rng):
+    """chunk_layers gives chunk c of stage s the layers of part c·n + s, for any number of stages,
+    chunks and layers; L that does not divide into n·v parts raises ValueError with both numbers
+    """
+    cases = [
+        (each * n * v, stage, n, v)
+        for n, v, each in ((1, 1, 1), (1, 3, 2), (2, 1, 3), (2, 2, 1), (3, 2, 2), (4, 3, 1))
+        for stage in range(n)
+    ]
+    bad = (
+        ((10, 0, 2, 2), ("10", "4")),
+        ((3, 1, 2, 2), ("3", "4")),
+        ((0, 0, 1, 2), ("0",)),
+        ((-4, 0, 2, 2), ("-4",)),
+        ((8, 2, 2, 2), ("2",)),
+        ((8, -1, 2, 2), ("-1",)),
+        ((8, 0, 0, 2), ("0",)),
+        ((8, 0, 2, 0), ("0",)),
+        ((8, 0, 2, -2), ("-2",)),
+    )
+    run, *misused = world(
+        1,
+        call("schedules.chunk_layers", *cases, driver="in_turn"),
+        *(call("schedules.chunk_layers", *case, may_raise=True) for case, _ in bad),
+    )
+    for case, found in zip(cases, run.answers(len(cases))):
+        num_layers, stage, n, v = case
+        each = num_layers // (n * v)
+        expected = [range(p * each, (p + 1) * each) for p in range(stage, n * v, n)]
+        text = f"chunk_layers{case} returned {found!r:.200}, expected {expected}."
+        in_a_row = [range((stage * v + c) * each, (stage * v + c + 1) * each) for c in range(v)]
+        if found == in_a_row:
+            text += " These are consecutive parts. Chunk c of stage s is part c·n + s."
+        run.require(found == expected, text)
+    for case, (_, numbers) in zip(misused, bad):
+        case.raises_value_error(*numbers)
+
+
+@number("8.1")
+@weight(0.25)
+def test_interleaved(world, rng):
+    """The interleaved schedule holds each F and each BW once, in an order that all stages can
+    execute together
+    """
+    made_by(world, "interleaved_schedule", INTERLEAVED, WHOLE, AGAIN)
+
+
+@number("8.1")
+@weight(0.5)
+def test_interleaved_bubble_of_the_schedule(world, rng):
+    """The interleaved schedule ends after v·m + n − 1 times one F and one BW, for any durations of
+    both
+    """
+    run, made = made_by(world, "interleaved_schedule", INTERLEAVED, WHOLE, AGAIN)
+    drawn = tuple(float(time) for time in rng.uniform(0.5, 5, 2))
+    for (n, v, m), stages in made.items():
+        for forward, backward in ((1, 1), (1, 2), (3, 1), drawn):
+            end = chunked.makespan(stages, {"F": forward, "BW": backward})
+            best = chunked.interleaved_end(n, v, m, forward, backward)
+            text = (
+                f"{n} stages of {v} chunks, {m} micro-batches, F of length {forward:g} and BW of"
+                f" length {backward:g}: the schedules end at {end:g}, and could end at {best:g}."
+            )
+            text += chunked.why_interleaved_is_late(stages)
+            run.require(end <= best * (1 + 1e-9), text)
+
+
+@number("8.1")
+@weight(0.25)
+def test_interleaved_alive(world, rng):
+    """The interleaved schedule never has more activations alive than 2(n − s − 1) + (v − 1)n + 1,
+    and n − s if there is one chunk
+    """
+    run, made = made_by(world, "interleaved_schedule", INTERLEAVED, WHOLE, AGAIN)
+    for (n, v, m), stages in made.items():
+        for stage, actions in enumerate(stages):
+            most, after = chunked.most_alive(actions)
+            limit = chunked.interleaved_alive(stage, n, v)
+            text = (
+                f"stage {stage} of {n}, {v} chunks, {m} micro-batches: {most} activations are alive"
+                f" after {after}, and at most {limit} may be alive."
+            )
+            text += chunked.why_interleaved_holds_much(actions, n)
+            run.require(most <= limit, f"{text} The schedule: {str(actions)[:600]}")
+
+
+MISUSE = (
+    ((2, 2, 2, 4), ("2",)),
+    ((-1, 3, 2, 3), ("-1",)),
+    ((0, 0, 2, 4), ("0",)),
+    ((1, 2, 0, 4), ("0",)),
+    ((1, 2, -3, 4), ("-3",)),
+    ((1, 2, 2, 0), ("0",)),
+    ((1, 2, 2, -2), ("-2",)),
+    ((1, 2, 2, 3), ("3", "2")),
+    ((0, 4, 2, 6), ("6", "4")),
+    ((0, 3, 1, 2), ("2", "3")),
+)
+
+
+@number("8.1")
+@weight(0.25)
+def test_interleaved_misuse(world, rng):
+    """interleaved_schedule: a stage that does not exist, no chunk, no micro-batch, and m that n
+    does not divide raise ValueError with the numbers
+    """
+    runs = world(
+        1, *(call("schedules.interleaved_schedule", *case, may_raise=True) for case, _ in MISUSE)
+    )
+    for run, (_, numbers) in zip(runs, MISUSE):
+        run.raises_value_error(*numbers)
+
+
+@number("8.1")
+@weight(0.25)
+def test_interleaved_bubble(world, rng):
+    """interleaved_bubble returns the idle fraction of the total time, for any n, v and m"""
+    cases = [(n, v, k * n) for n in (1, 2, 3, 8) for v in (1, 2, 5) for k in (1, 2, 8)]
+    name = "schedules.interleaved_bubble"
+    bad = [(case[1:], numbers) for case, numbers in MISUSE[2:]]
+    run, *misused = world(
+        1,
+        call(name, *cases, driver="in_turn"),
+        *(call(name, *case, may_raise=True) for case, _ in bad),
+    )
+    run.returns(
+        [np.array((n - 1) / (v * m + n - 1)) for n, v, m in cases],
+        tolerance=CLOSE,
+        select=lambda r: [np.array(float(value)) for value in r],
+        label="the list of fractions",
+        known_mistakes=[bubble_mistakes(cases)],
+    )
+    for case, (_, numbers) in zip(misused, bad):
+        case.raises_value_error(*numbers)
+
+
+def bubble_mistakes(cases):
+    return {
+        "this is the idle time divided by the ideal time. Divide it by the total time": [
+            np.array((n - 1) / (v * m)) for n, v, m in cases
+        ],
+        "this is the bubble of one chunk: it does not get smaller with v": [
+            np.array((n - 1) / (m + n - 1)) for n, v, m in cases
+        ],
+        "this is the bubble of 1F1B divided by v. The total time gets shorter, too": [
+            np.array((n - 1) / (m + n - 1) / v) for n, v, m in cases
+        ],
+    }
+
+
+@number("8.1")
+@weight(0.25)
+def test_run_interleaved(world, rng):
+    """The interleaved schedules run on 1 to 4 ranks, and give the loss and the gradients of a
+    single device
+    """
+    shapes = [(1, 2, 2), (2, 2, 4), (3, 2, 3), (4, 1, 4), (2, 3, 2)]
+    _, made = made_by(world, "interleaved_schedule", shapes, WHOLE, (2, 2, 4))
+    for (n, v, m), stages in made.items():
+        p = ChunkedProblem(rng, n, v, m)
+        (run,) = world(n, p.request("interleaved_schedule", stages))
+        p.require_step(run)
+
+
+# ——— 8.2: a backward pass in two halves
+
+
+def chunk_problems(rng):
+    """Return pairs of a chunk and the index of the layout of its first tensor."""
+    return [
+        (ChunkProblem(rng), None),
+        (ChunkProblem(rng, layers=1, rows=1, dtype=np.float32), 1),
+        (ChunkProblem(rng, layers=3, rows=4), 2),
+        (ChunkProblem(rng, layers=2, rows=7, width=3, dtype=np.float32), 3),
+    ]
+
+
+@number("8.2")
+@weight(0.25)
+def test_halves(world, rng):
+    """backward_input and backward_weights together return the gradients of the whole backward pass,
+    for any number of layers, both dtypes and all layouts
+    """
+    for p, first in chunk_problems(rng):
+        of_input, of_weights = world(1, p.input_request(first), p.weights_request(first))
+        of_input.returns(
+            p.grad_x,
+            tolerance=p.tolerance,
+            select=lambda r: r[0],
+            label="grad_x",
+            known_mistakes=p.input_mistakes,
+        )
+        of_input.returns(
+            p.kept,
+            tolerance=p.tolerance,
+            select=lambda r: [tuple(pair) for pair in r[1]],
+            label="kept",
+            known_mistakes=p.kept_mistakes,
+        )
+        of_input.keeps_inputs()
+        of_weights.returns(
+            p.gradients,
+            tolerance=p.tolerance,
+            label="the list of the weights' gradients",
+            known_mistakes=p.weight_mistakes,
+        )
+        of_weights.keeps_inputs()
+
+
+@number("8.2")
+@weight(0.25)
+def test_each_half_does_its_own_work(world, rng):
+    """B computes one product for each layer, and so does W: half of a backward pass each"""
+    for layers in (1, 3):
+        p = ChunkProblem(rng, layers=layers, rows=4, width=6)
+        product = 2 * 4 * 6 * 6  # floating-point operations
+        runs = world(1, p.input_request(driver="metered"), p.weights_request(driver="metered"))
+        for run, name in zip(runs, ("backward_input", "backward_weights")):
+            done = sum(entry.amount for entry in run.ledger(0) if entry.kind == "product")
+            text = (
+                f"{name} computed {done} floating-point operations in products of matrices, for"
+                f" {layers} layer{'s' * (layers > 1)}. One product for each layer has"
+                f" {layers * product}."
+            )
+            more = " Does it also compute the gradients of the weights? They are for W."
+            text += more * (name == "backward_input" and done > layers * product)
+            run.require(done <= layers * product, text)
+            run.values()
+
+
+@number("8.2")
+@weight(0.25)
+def test_input_frees_z(world, rng):
+    """What backward_input returns keeps x and grad_z of each layer in memory, and no z"""
+    for layers in (1, 4):
+        p = ChunkProblem(rng, layers=layers, rows=6)
+        (run,) = world(1, p.input_request(driver="described"))
+        (kept,) = run.read(driver_results.kept_bytes, "the memory that the result keeps")
+        most = (2 * layers + 1) * p.message
+        text = (
+            f"What backward_input returned for {layers} layer{'s' * (layers > 1)} keeps"
+            f" {kept} bytes in memory. grad_x, and x and grad_z of each layer, have {most} bytes."
+            " W needs no z: keep no z, and no tensor that shares memory with one."
+        )
+        run.require(kept <= most, text)
+        run.require(
+            not run.read(driver_results.requires_gradient, "whether a result requires a gradient")[
+                0
+            ],
+            "A result of backward_input requires a gradient, and keeps what autograd has saved.",
+        )
+    require_little_memory(
+        world,
+        rng,
+        "backward_input",
+        better_schedules.weights_last(2, 1, 4),
+        "B has to free z: until its W, a micro-batch keeps only x and grad_z of each layer.",
+    )
+
+
+def require_little_memory(world, rng, function, stages, reason, layers=5, limit=None):
+    """Fail if the memory of a rank's process shows that it keeps more than its schedule needs.
+
+    The system measures this memory. ``limit`` is how many micro-batches may be alive; by default as
+    many as the schedule has alive. ``reason`` ends the message.
+    """
+    n, m = len(stages), sum(kind == "F" for kind, *_ in stages[0])
+    p = ChunkedProblem(rng, n, 1, m, layers, 16, 16, copies=int(rng.integers(240, 270)))
+    (run,) = world(n, p.request(function, stages, weighs=True))
+    run.returns(
+        *p.gradients, tolerance=CLOSE, select=lambda found: found[1], label=GRADIENTS
+    )
+    for rank, actions in enumerate(stages):
+        alive = limit or chunked.most_alive(actions)[0]
+        # Rank 0 also has its batch, in the form in which it is sent and as a tensor.
+        given = 3 * p.x.nbytes if rank == 0 else 0
+        # If a z were kept for each layer of each micro-batch alive, or every micro-batch, they
+        # would take half as much again. A third of it is allowed, and what an action needs itself.
+        most = given + alive * p.saved * 7 / 6 + (layers + 14) * p.message
+        grown = run.grown(rank)
+        text = (
+            f"rank {rank}: its process took {(grown or 0) / 2**20:.0f} MiB, as the system says. At"
+            f" most {alive} of {m} micro-batches are alive at a time, and need"
+            f" {alive * p.saved / 2**20:.0f} MiB. {reason}"
+        )
+        run.require(grown is None or grown <= most, text)
+
+
+def some_halves(world, rng, function, shapes_and_stages):
+    for (n, v, m), stages in shapes_and_stages:
+        p = ChunkedProblem(rng, n, v, m, layers=2)
+        (run,) = world(n, p.request(function, stages, times=2))
+        p.m *= 2  # messages of two steps
+        p.require_step(run)
+
+
+@number("8.2")
+@weight(0.5)
+def test_run_halves(world, rng):
+    """Schedules in which W comes at once, later, or at the end run with your two halves on 1 to 4
+    ranks, and give the gradients of a single device
+    """
+    at_once = [
+        [one for action in own for one in halves_of(action)]
+        for own in better_schedules.interleaved(2, 2, 4)
+    ]
+    some_halves(
+        world,
+        rng,
+        "backward_input",
+        [
+            ((1, 2, 3), better_schedules.weights_last(1, 2, 3)),
+            ((2, 2, 4), at_once),
+            ((3, 1, 4), better_schedules.zero_bubble(3, 4)),
+            ((4, 1, 4), better_schedules.weights_last(4, 1, 4)),
+            ((3, 2, 3), better_schedules.weights_last(3, 2, 3)),
+        ],
+    )
+
+
+def halves_of(action):
+    kind, chunk, i = action
+    return [action] if kind == "F" else [("B", chunk, i), ("W", chunk, i)]
+
+
+@number("8.2")
+@weight(0.25)
+@on_gloo
+def test_run_halves_on_gloo(world, rng):
+    """The same on gloo, on 2 ranks"""
+    some_halves(
+        world, rng, "backward_input", [((2, 2, 4), better_schedules.weights_last(2, 2, 4))]
+    )
+
+
+# ——— 8.3: the zero-bubble schedule
+
+
+def zero_bubble(world, shapes=tuple(ZERO_BUBBLE)):
+    return made_by(world, "zero_bubble_schedule", shapes, SPLIT, shapes[-1])
+
+
+@number("8.3")
+@weight(0.25)
+def test_zero_bubble(world, rng):
+    """The zero-bubble schedule holds each F, B and W once, in an order that all stages can execute
+    together
+    """
+    zero_bubble(world)
+
+
+@number("8.3")
+@weight(0.25)
+def test_zero_bubble_between_f_and_b(world, rng):
+    """On stage s of the zero-bubble schedule, at most n − s micro-batches are between F and B"""
+    run, made = zero_bubble(world)
+    for (n, m), stages in made.items():
+        for stage, actions in enumerate(stages):
+            most, after = chunked.most_alive(actions, ends=("B",))
+            text = (
+                f"stage {stage} of {n}, {m} micro-batches: {most} micro-batches are between F and B"
+                f" after {after}, and at most {n - stage} may be, as in 1F1B. Is the warm-up too"
+                " long?"
+            )
+            run.require(most <= n - stage, f"{text} The schedule: {str(actions)[:600]}")
+
+
+@number("8.3")
+@weight(0.25)
+def test_zero_bubble_alive(world, rng):
+    """On every stage of the zero-bubble schedule at most n activations are alive, from F to W"""
+    run, made = zero_bubble(world)
+    for (n, m), stages in made.items():
+        for stage, actions in enumerate(stages):
+            most, after = chunked.most_alive(actions)
+            text = (
+                f"stage {stage} of {n}, {m} micro-batches: {most} activations are alive after"
+                f" {after}, and at most {n} may be alive, as on stage 0 of 1F1B."
+            )
+            text += chunked.why_zero_bubble_holds_much(actions)
+            run.require(most <= n, f"{text} The schedule: {str(actions)[:600]}")
+
+
+@number("8.3")
+@weight(0.5)
+def test_zero_bubble_idle_time(world, rng):
+    """The zero-bubble schedule is idle for no longer than ZB-H1, for equal and for other durations
+    of F, B and W
+    """
+    run, made = zero_bubble(world)
+    drawn = [tuple(float(time) for time in rng.uniform(0.5, 5, 3)) for _ in range(3)]
+    for (n, m), stages in made.items():
+        for f, b, w in ((1, 1, 1), (1, 2, 1), (2, 3, 1), (1, 1, 2), (3, 2, 4), *drawn):
+            end = chunked.makespan(stages, {"F": f, "B": b, "W": w})
+            best = chunked.zero_bubble_end(n, m, f, b, w)
+            whole = (m + n - 1) * (f + b + w)
+            text = (
+                f"{n} stages, {m} micro-batches, F, B and W of length {f:g}, {b:g} and {w:g}: the"
+                f" schedules end at {end:g}. ZB-H1 ends at {best:g}, and 1F1B at {whole:g}."
+            )
+            text += chunked.why_zero_bubble_is_late(stages)
+            run.require(end <= best * (1 + 1e-9), text)
+
+
+@number("8.3")
+@weight(0.25)
+def test_zero_bubble_misuse(world, rng):
+    """zero_bubble_schedule: a stage that does not exist, no stage and no micro-batch raise
+    ValueError with the number
+    """
+    cases = (
+        ((2, 2, 4), "2"),
+        ((7, 5, 4), "7"),
+        ((-1, 3, 4), "-1"),
+        ((0, 0, 4), "0"),
+        ((1, 2, 0), "0"),
+        ((1, 2, -3), "-3"),
+    )
+    runs = world(
+        1, *(call("schedules.zero_bubble_schedule", *case, may_raise=True) for case, _ in cases)
+    )
+    for run, (_, wrong) in zip(runs, cases):
+        run.raises_value_error(wrong)
+
+
+@number("8.3")
+@weight(0.25)
+def test_run_zero_bubble(world, rng):
+    """The zero-bubble schedules run with your two halves on 1 to 4 ranks, and give the loss and the
+    gradients of a single device
+    """
+    _, made = zero_bubble(world, ((1, 2), (2, 3), (3, 5), (4, 2), (4, 6)))
+    for (n, m), stages in made.items():
+        p = ChunkedProblem(rng, n, 1, m, layers=2)
+        (run,) = world(n, p.request("zero_bubble_schedule", stages))
+        p.require_step(run)
+
+
+@number("8.3")
+@weight(0.25)
+@on_gloo
+def test_run_zero_bubble_on_gloo(world, rng):
+    """The same on gloo, on 3 ranks"""
+    _, made = zero_bubble(world, ((3, 4),))
+    p = ChunkedProblem(rng, 3, 1, 4, layers=2)
+    (run,) = world(3, p.request("zero_bubble_schedule", made[3, 4]))
+    p.require_step(run)
+
+
+@number("8.3")
+@weight(0.25)
+def test_zero_bubble_memory(world, rng):
+    """A run of the zero-bubble schedule keeps n micro-batches in memory, however many there are"""
+    n, m = 3, 10
+    run, made = zero_bubble(world, ((n, m),))
+    require_right(run, f"zero_bubble_schedule(…, {n}, {m})", made[n, m], SPLIT, 1, m)
+    require_little_memory(
+        world,
+        rng,
+        "zero_bubble_schedule",
+        made[n, m],
+        "Something keeps what a micro-batch has saved longer than until its W.",
+        limit=n,
+    )

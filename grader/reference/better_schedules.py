@@ -1,0 +1,63 @@
+"""Computes interleaved and zero-bubble schedules, which checks and pictures run.
+
+These are answers to problems. Therefore the copy that students get does not hold this module.
+"""
+
+from grader.reference.chunked import Action, Stages, interleaved_alive
+
+
+def gpipe(n: int, m: int) -> Stages:
+    """Return GPipe with whole backward passes, on stages of one chunk."""
+    return [[(kind, 0, i) for kind in ("F", "BW") for i in range(m)] for _ in range(n)]
+
+
+def interleaved(n: int, v: int, m: int) -> Stages:
+    """Return interleaved 1F1B: a forward pass whenever one is allowed, otherwise a backward pass.
+
+    A forward pass is allowed while fewer activations are alive than the schedule's limit. Passes
+    are counted, and the count tells the chunk and the micro-batch, as in Megatron-LM.
+    """
+
+    def visit(count: int) -> tuple[int, int]:
+        group, rest = divmod(count, n * v)
+        return rest // n, group * n + rest % n
+
+    stages: Stages = []
+    for stage in range(n):
+        own: list[Action] = []
+        ahead = 0
+        for back in range(v * m):
+            while ahead < min(back + interleaved_alive(stage, n, v), v * m):
+                own.append(("F", *visit(ahead)))
+                ahead += 1
+            chunk, i = visit(back)
+            own.append(("BW", v - 1 - chunk, i))
+        stages.append(own)
+    return stages
+
+
+def zero_bubble(n: int, m: int) -> Stages:
+    """Return ZB-H1: 1F1B with whole backward passes cut in two, and W moved s places later."""
+    stages: Stages = []
+    for stage, whole in enumerate(interleaved(n, 1, m + -m % n)):
+        own: list[Action] = []
+        for kind, chunk, i in [action for action in whole if action[2] < m]:
+            if kind == "F":
+                own.append(("F", chunk, i))
+                continue
+            own.append(("B", chunk, i))
+            if i - stage >= 0:
+                own.append(("W", chunk, i - stage))
+        done = sum(kind == "W" for kind, *_ in own)
+        stages.append(own + [("W", 0, i) for i in range(done, m)])
+    return stages
+
+
+def weights_last(n: int, v: int, m: int) -> Stages:
+    """Return interleaved schedules with all W at the end, from the last to the first."""
+    stages: Stages = []
+    for own in interleaved(n, v, m):
+        first: list[Action] = [("B" if kind == "BW" else kind, c, i) for kind, c, i in own]
+        halves = [(c, i) for kind, c, i in first if kind == "B"]
+        stages.append(first + [("W", c, i) for c, i in reversed(halves)])
+    return stages

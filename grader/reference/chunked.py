@@ -1,0 +1,279 @@
+"""Judges schedules of stages with several chunks, and of backward passes in two halves.
+
+An action is ``(kind, chunk, micro_batch)``; the kinds are those of ``handout/schedule_runner.py``.
+A schedule is judged by its purpose: nothing here prefers one right schedule to another.
+"""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from grader.reference import single_device
+
+Action = tuple[str, int, int]
+Stages = list[list[Action]]  # the schedule of each stage
+
+WHOLE = "F", "BW"  # kinds of a schedule whose backward passes are whole
+SPLIT = "F", "B", "W"
+ENDS = "BW", "W"  # after these, what a micro-batch has saved in a chunk is not needed any more
+
+
+def as_actions(value: Any) -> list[Action] | None:
+    """Return the schedule as a list of actions, or None if it cannot be read so."""
+    if not isinstance(value, (list, tuple)):
+        return None
+    actions = []
+    for action in value:
+        if not isinstance(action, (list, tuple)) or len(action) != 3:
+            return None
+        kind, chunk, i = action
+        if type(kind) is not str or type(chunk) is not int or type(i) is not int:
+            return None
+        actions.append((kind, chunk, i))
+    return actions
+
+
+def complete(actions: list[Action], kinds: tuple[str, ...], v: int, m: int) -> str | None:
+    """Return what is wrong with one stage's schedule of v chunks and m micro-batches, or None.
+
+    A schedule is wrong if an action is missing, repeated or unknown, or if an action comes before
+    another action of the same chunk and micro-batch that it needs.
+    """
+    wanted = {(kind, chunk, i): 0 for kind in kinds for chunk in range(v) for i in range(m)}
+    if strange := [action for action in actions if action not in wanted]:
+        return (
+            f"{strange[0]} does not exist: the kinds are {' and '.join(kinds)}, the chunks"
+            f" 0 … {v - 1}, the micro-batches 0 … {m - 1}"
+        )
+    counted = wanted | Counter(actions)
+    for action, times in counted.items():
+        if times != 1:
+            return f"{action} is there {times} times, not once" if times else f"{action} is missing"
+    place = {action: number for number, action in enumerate(actions)}
+    for kind, after in zip(kinds, kinds[1:]):
+        for chunk in range(v):
+            for i in range(m):
+                if place[after, chunk, i] < place[kind, chunk, i]:
+                    return f"{(after, chunk, i)} comes before {(kind, chunk, i)}"
+    return None
+
+
+def most_alive(actions: list[Action], ends: tuple[str, ...] = ENDS) -> tuple[int, Action]:
+    """Return the largest number of activations alive, and the action that first reaches it.
+
+    An activation is alive from its F to the action of one of the kinds ``ends``.
+    """
+    alive, most, after = 0, 0, actions[0]
+    for action in actions:
+        alive += (action[0] == "F") - (action[0] in ends)
+        if alive > most:
+            most, after = alive, action
+    return most, after
+
+
+def makespan(stages: Stages, times: dict[str, float]) -> float | str:
+    """Return the time at which the last stage ends, or a sentence if stages wait for ever.
+
+    ``times`` holds how long an action of each kind takes. An action begins as soon as its stage and
+    its inputs are ready. Messages take no time.
+    """
+    timed = spans(stages, times)
+    stuck = [s for s, own in enumerate(stages) if len(timed[s]) < len(own)]
+    if stuck:
+        waits = [f"stage {s} at {stages[s][len(timed[s])]}" for s in stuck]
+        return (
+            f"no stage can go on: {', '.join(waits)}. Each waits for an action that comes later on"
+            " its own stage or on a neighbour"
+        )
+    return max(own[-1][2] for own in timed)
+
+
+def spans(stages: Stages, times: dict[str, float]) -> list[list[tuple[Action, float, float]]]:
+    """Return each action with its start and end, up to where a stage cannot go on."""
+    n = len(stages)
+    parts = n * (1 + max(chunk for own in stages for _, chunk, _ in own))
+    ended: dict[tuple[str, int, int], float] = {}  # (F, B or W, part, micro-batch)
+    found: list[list[tuple[Action, float, float]]] = [[] for _ in stages]
+    moved = True
+    while moved:
+        moved = False
+        for stage, own in enumerate(stages):
+            while len(found[stage]) < len(own):
+                kind, chunk, i = action = own[len(found[stage])]
+                part = chunk * n + stage
+                needed = _needed(kind, part, i, parts)
+                if not all(one in ended for one in needed):
+                    break
+                free = found[stage][-1][2] if found[stage] else 0.0
+                start = max([free, *(ended[one] for one in needed)])
+                end = start + times[kind]
+                ended[kind[0], part, i] = end
+                found[stage].append((action, start, end))
+                moved = True
+    return found
+
+
+def _needed(kind: str, part: int, i: int, parts: int) -> list[tuple[str, int, int]]:
+    """Return what an action waits for. BW counts as B."""
+    if kind == "F":
+        return [("F", part - 1, i)] if part > 0 else []
+    if kind == "W":
+        return [("B", part, i)]
+    return [("F", part, i)] + ([("B", part + 1, i)] if part < parts - 1 else [])
+
+
+# ——— what Problems 8.1 and 8.3 promise
+
+
+def interleaved_end(n: int, v: int, m: int, forward: float, backward: float) -> float:
+    """Return when interleaved schedules end: [Narayanan et al., 2021], section 2.2."""
+    return (v * m + n - 1) * (forward + backward)
+
+
+def interleaved_alive(stage: int, n: int, v: int) -> int:
+    return n - stage if v == 1 else 2 * (n - stage - 1) + (v - 1) * n + 1
+
+
+def zero_bubble_end(n: int, m: int, f: float, b: float, w: float) -> float:
+    """Return when schedules ZB-H1 end at the latest: [Qi et al., 2024], section 2.3.
+
+    The paper has the case m ≥ n, w ≤ f, w ≤ b: then a stage is idle for (n − 1)(f + b − w).
+    """
+    return m * (f + b + w) + (n - 1) * (f + b) - (min(n, m) - 1) * min(f, b, w)
+
+
+def why_interleaved_is_late(stages: Stages) -> str:
+    """Return a sentence on the likely cause; empty if none is known."""
+    n = len(stages)
+    v = 1 + max(chunk for own in stages for _, chunk, _ in own)
+    m = len(stages[0]) // (2 * v)
+    for stage, own in enumerate(stages):
+        first = next(number for number, (kind, *_) in enumerate(own) if kind == "BW")
+        due = min(v * m, interleaved_alive(stage, n, v))
+        if first < due:
+            return (
+                f" Stage {stage} runs only {first} forward passes before its first backward pass;"
+                f" with {due} the stages after it would have enough to do. Is the warm-up too"
+                " short?"
+            )
+    return ""
+
+
+def why_interleaved_holds_much(actions: list[Action], n: int) -> str:
+    order = [(chunk, i) for kind, chunk, i in actions if kind == "F"]
+    early = order[: sum(chunk == 0 for chunk, _ in order)]
+    if len(early) > n and all(chunk == 0 for chunk, _ in early):
+        return (
+            " All micro-batches go through chunk 0 before the first goes through chunk 1. Take the"
+            f" micro-batches in groups of {n}."
+        )
+    kinds = [kind for kind, *_ in actions]
+    if "F" not in kinds[kinds.index("BW") :]:
+        return " All forward passes come before all backward passes, as in GPipe."
+    return " Is the warm-up too long?"
+
+
+def why_zero_bubble_is_late(stages: Stages) -> str:
+    """Return a sentence on the likely cause; empty if none is known."""
+    n = len(stages)
+    last = stages[-1]
+    at = {action: number for number, action in enumerate(last)}
+    direct = [a for a in last if a[0] == "W" and at[a] == at["B", a[1], a[2]] + 1]
+    if n > 1 and 3 * len(direct) == len(last) > 3:
+        return (
+            f" On stage {n - 1} each W follows its own B. So the next B, for which all other stages"
+            " wait, comes later. Let the W of later stages wait longer."
+        )
+    for stage, own in enumerate(stages):
+        first = [kind for kind, *_ in own].index("B")
+        due = min(n - stage, len(own) // 3)
+        if first < due:
+            return (
+                f" Stage {stage} runs only {first} forward passes before its first B, and 1F1B"
+                f" runs {due}."
+            )
+    kinds = [kind for kind, *_ in stages[0]]
+    if n > 1 and "W" not in kinds[: len(kinds) - len(kinds) // 3]:
+        return " On stage 0 all W come at the end. Do a W in each gap between two B."
+    return ""
+
+
+def why_zero_bubble_holds_much(actions: list[Action]) -> str:
+    kinds = [kind for kind, *_ in actions]
+    if kinds[-(len(kinds) // 3) :] == ["W"] * (len(kinds) // 3):
+        return " All W come at the end. Until its W, a micro-batch keeps its activation."
+    return ""
+
+
+# ——— values of Problem 8.2
+
+
+def chunk_backward(
+    weights: list, saved: list, grad_y: np.ndarray
+) -> tuple[np.ndarray, list, list[np.ndarray]]:
+    """Return the gradient of a chunk's input, what W needs, and the gradients of the weights."""
+    kept: list = []
+    for weight, (x, z) in zip(reversed(weights), reversed(saved), strict=True):
+        grad_z = grad_y * single_device.gelu_derivative(np.asarray(z, np.float64))
+        kept.insert(0, (x, grad_z))
+        grad_y = grad_z @ np.asarray(weight, np.float64).T
+    return grad_y, kept, [np.asarray(x, np.float64).T @ grad_z for x, grad_z in kept]
+
+
+UNTRANSPOSED = "this is multiplied by W, not by its transpose"
+NO_GELU = "the derivative of gelu is missing: grad_z = grad_y ⊙ gelu′(z)"
+ON_X = "gelu′ is taken of x, not of z"
+OTHER_WAY = "the layers are in the wrong order: the backward pass goes from the last to the first"
+
+
+def input_mistakes(weights: list, saved: list, grad_y: np.ndarray) -> dict[str, np.ndarray]:
+    """Return a dict. A key explains a mistake; its value is the gradient of the input it gives."""
+
+    def gradient(ws: list, own: list, derivative: bool = True, at: int = 1) -> np.ndarray:
+        grad = np.asarray(grad_y, np.float64)
+        for weight, pair in zip(ws, own):
+            if derivative:
+                grad = grad * single_device.gelu_derivative(np.asarray(pair[at], np.float64))
+            grad = grad @ np.asarray(weight, np.float64)
+        return grad
+
+    back, own = [weight.T for weight in reversed(weights)], saved[::-1]
+    found = {
+        UNTRANSPOSED: gradient(list(reversed(weights)), own),
+        NO_GELU: gradient(back, own, derivative=False),
+        ON_X: gradient(back, own, at=0),
+    }
+    if len(weights) > 1:
+        found[OTHER_WAY] = gradient([weight.T for weight in weights], list(saved))
+    return found
+
+
+def kept_mistakes(weights: list, saved: list, grad_y: np.ndarray, kept: list) -> dict[str, list]:
+    """Return a dict. A key explains a mistake; its value is what it keeps for W."""
+    after = [np.asarray(grad_y, np.float64)]
+    for weight, (_, grad_z) in zip(reversed(weights[1:]), reversed(kept[1:])):
+        after.insert(0, grad_z @ np.asarray(weight, np.float64).T)
+    found = {
+        "this is the gradient of the layer's output, not that of z": [
+            (x, grad) for (x, _), grad in zip(kept, after)
+        ],
+        "this keeps (x, z), as it was saved. W needs the gradient of z": list(saved),
+        "x and grad_z have changed places": [(grad_z, x) for x, grad_z in kept],
+    }
+    if len(kept) > 1:
+        found["the layers are in the wrong order: the first layer comes first"] = kept[::-1]
+    return found
+
+
+def weight_mistakes(kept: list) -> dict[str, list]:
+    right = [np.asarray(x, np.float64).T @ grad_z for x, grad_z in kept]
+    found = {
+        "this is the transpose: grad_W = xᵀ @ grad_z": [gradient.T for gradient in right],
+        "this is divided by the number of rows. The loss's gradient already contains the mean": [
+            gradient / len(x) for gradient, (x, _) in zip(right, kept)
+        ],
+    }
+    if len(right) > 1:
+        found["the layers are in the wrong order: the first layer comes first"] = right[::-1]
+    return found

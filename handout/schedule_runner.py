@@ -1,0 +1,276 @@
+"""Run, and simulate, schedules of a pipeline whose stages have several chunks. Given, not graded.
+
+    spans = simulate(schedules, {"F": 1, "B": 1, "W": 1, "BW": 2})     how long a schedule takes
+    print(chart(spans))                                                see handout/timeline.py
+    loss, gradients = run_schedules(schedules, weights, …)             one training step
+
+``schedules`` holds the schedule of each stage: a list of actions ``(kind, chunk, micro_batch)``.
+
+    ("F", c, i)    the forward pass of micro-batch i through chunk c of this stage
+    ("B", c, i)    the gradient of this chunk's input, which the stage before needs
+    ("W", c, i)    the gradients of this chunk's weights, at any time after B
+    ("BW", c, i)   the whole backward pass, as in part 5: both, and only then the message
+
+With n stages, chunk c of stage s is part c·n + s of the model. Part p gets its input from part
+p − 1, which lies on the stage before: the stage before stage 0 is stage n − 1.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from handout import mlp
+from handout.timeline import Span, Timeline
+
+Action = tuple[str, int, int]  # (kind, chunk, micro-batch)
+Saved = list[tuple[Tensor, Tensor]]  # for each layer of a chunk (x, z): its input, and x @ W
+Kept = list[tuple[Tensor, Tensor]]  # for each layer of a chunk (x, grad_z)
+
+NAMES = {"F": "forward", "B": "backward", "BW": "backward", "W": "weights"}  # of spans
+
+
+class Message(NamedTuple):
+    """What one part of the model needs from another: an input, or the gradient of an output."""
+
+    kind: str  # "F": the input of the part; "B": the gradient of its output
+    part: int
+    micro_batch: int
+
+
+def _parts(schedules: list[list[Action]]) -> int:
+    """Return the number of parts of the model."""
+    return len(schedules) * (1 + max(chunk for own in schedules for _, chunk, _ in own))
+
+
+def _needs(action: Action, stage: int, n: int, parts: int) -> Message | None:
+    """Return the message without which an action cannot begin, if there is one."""
+    kind, chunk, i = action
+    part = chunk * n + stage
+    if kind == "F" and part > 0:
+        return Message("F", part, i)
+    return Message("B", part, i) if kind in ("B", "BW") and part < parts - 1 else None
+
+
+def _sends(action: Action, stage: int, n: int, parts: int) -> Message | None:
+    """Return the message that an action makes for another part, if there is one."""
+    kind, chunk, i = action
+    part = chunk * n + stage
+    if kind == "F" and part < parts - 1:
+        return Message("F", part + 1, i)
+    return Message("B", part - 1, i) if kind in ("B", "BW") and part > 0 else None
+
+
+def simulate(schedules: list[list[Action]], durations: dict[str, float]) -> list[list[Span]]:
+    """Return the spans of all stages, if messages take no time.
+
+    Each action begins as soon as its stage is free and its message is there.
+
+    Args:
+        schedules: for each stage its actions.
+        durations: the time that each kind of action takes on one chunk.
+    Raises:
+        ValueError: no stage can go on. The message holds the actions at which the stages wait.
+    """
+    n, parts = len(schedules), _parts(schedules)
+    ready: dict[Message, float] = {}  # when a message was sent
+    spans: list[list[Span]] = [[] for _ in schedules]
+    moved = True
+    while moved:
+        moved = False
+        for stage, own in enumerate(schedules):
+            while len(spans[stage]) < len(own):
+                action = own[len(spans[stage])]
+                needed = _needs(action, stage, n, parts)
+                if needed and needed not in ready:
+                    break
+                start = max(
+                    spans[stage][-1].end if spans[stage] else 0.0,
+                    ready[needed] if needed else 0.0,
+                )
+                end = start + durations[action[0]]
+                spans[stage].append(Span(NAMES[action[0]], action[2], start, end))
+                if sent := _sends(action, stage, n, parts):
+                    ready[sent] = end
+                moved = True
+    stuck = {s: own[len(spans[s])] for s, own in enumerate(schedules) if len(spans[s]) < len(own)}
+    if stuck:
+        raise ValueError(f"these stages wait for each other at these actions: {stuck}")
+    return spans
+
+
+class _Mail:
+    """The messages of this stage.
+
+    All stages know all schedules. So a stage knows in which order its neighbour sends, and receives
+    in this order. What comes before it is needed waits in ``arrived``. No send is waited for before
+    its receiver must have received it, so any schedules that fit each other can run.
+    """
+
+    def __init__(self, schedules: list[list[Action]], shape: tuple, like: Tensor) -> None:
+        self.stage, n, parts = dist.get_rank(), len(schedules), _parts(schedules)
+        self.shape, self.like = shape, like
+        self.arrived: dict[Message, Tensor] = {}
+        # from each stage: what it sends to this one, in order, and the number of the action
+        self.coming: dict[int, deque] = {stage: deque() for stage in range(n)}
+        # what this stage sends, and the number of the action for which the other stage receives it
+        self.taken: dict[Message, int] = {}
+        for stage, own in enumerate(schedules):
+            for number, action in enumerate(own):
+                sent = _sends(action, stage, n, parts)
+                if sent and sent.part % n == self.stage:
+                    self.coming[stage].append((sent, number))
+                if needed := _needs(action, stage, n, parts):
+                    self.taken[needed] = number
+        self.sending: dict[int, list[tuple[int, dist.Work]]] = {stage: [] for stage in range(n)}
+
+    def send(self, message: Message, tensor: Tensor, target: int) -> None:
+        if target == self.stage:
+            self.arrived[message] = tensor
+            return
+        work = dist.isend(tensor.contiguous(), dst=target)
+        self.sending[target].append((self.taken[message], work))
+
+    def receive(self, message: Message, source: int) -> Tensor:
+        while message not in self.arrived:
+            found, number = self.coming[source].popleft()
+            room = self.like.new_empty(self.shape)
+            dist.recv(room, src=source)
+            self.arrived[found] = room
+            self._end(source, number)
+        return self.arrived.pop(message)
+
+    def _end(self, target: int, number: int) -> None:
+        """Wait for the sends that another stage has received before its action ``number``."""
+        over = [work for taken, work in self.sending[target] if taken <= number]
+        self.sending[target] = self.sending[target][len(over) :]
+        for work in over:
+            work.wait()
+
+    def wait_for_all(self) -> None:
+        for target, sends in self.sending.items():
+            self._end(target, max((taken for taken, _ in sends), default=0))
+
+
+def _whole_backward(weights: list[Tensor], saved: Saved, grad_y: Tensor) -> tuple[Tensor, list]:
+    """Return the gradient of a chunk's input, and the gradients of its weights."""
+    gradients = []
+    for weight, (x, z) in zip(reversed(weights), reversed(saved)):
+        grad_y, gradient = mlp.layer_backward(x, z, weight, grad_y)
+        gradients.append(gradient)
+    return grad_y, gradients[::-1]
+
+
+class _Stage:
+    """Does the actions of this stage, one after the other."""
+
+    def __init__(
+        self,
+        schedules: list[list[Action]],
+        weights: list[list[Tensor]],
+        x: Tensor | None,
+        rows: int,
+        num_micro_batches: int,
+        timeline: Timeline,
+    ) -> None:
+        self.n, self.stage, self.parts = len(schedules), dist.get_rank(), _parts(schedules)
+        self.weights, self.x, self.rows = weights, x, rows
+        self.num_micro_batches, self.timeline = num_micro_batches, timeline
+        self.mail = _Mail(schedules, (rows, len(weights[0][0])), weights[0][0])
+        self.totals = [[torch.zeros_like(weight) for weight in own] for own in weights]
+        self.saved: dict[tuple[int, int], Saved] = {}  # between F and B, for (chunk, micro-batch)
+        self.kept: dict[tuple[int, int], Kept] = {}  # between B and W
+        self.losses: list[Tensor] = []
+
+    def _send(self, action: Action, tensor: Tensor) -> None:
+        if sent := _sends(action, self.stage, self.n, self.parts):
+            self.mail.send(sent, tensor, sent.part % self.n)
+
+    def forward(self, chunk: int, i: int) -> None:
+        action = "F", chunk, i
+        if needed := _needs(action, self.stage, self.n, self.parts):
+            x = self.mail.receive(needed, (self.stage - 1) % self.n)
+        else:
+            assert self.x is not None  # on stage 0
+            x = self.x[i * self.rows :][: self.rows]
+        with self.timeline.span(NAMES["F"], i):
+            saved = []
+            for weight in self.weights[chunk]:
+                y, z = mlp.layer_forward(x, weight)
+                saved.append((x, z))
+                x = y
+            self.saved[chunk, i] = saved
+            if chunk * self.n + self.stage == self.parts - 1:
+                self.losses.append(mlp.loss(x))
+                gradient = mlp.loss_backward(x) / self.num_micro_batches
+                self.mail.arrived[Message("B", self.parts - 1, i)] = gradient
+        self._send(action, x)
+
+    def backward(self, action: Action, backward_input: Callable | None) -> None:
+        """Do B, or BW if there is no ``backward_input``."""
+        _, chunk, i = action
+        message = Message("B", chunk * self.n + self.stage, i)
+        grad_y = self.mail.receive(message, (self.stage + 1) % self.n)
+        own = self.weights[chunk], self.saved.pop((chunk, i)), grad_y
+        del grad_y
+        with self.timeline.span(NAMES["B"], i):
+            if backward_input:
+                grad_x, self.kept[chunk, i] = backward_input(*own)
+            else:
+                grad_x, gradients = _whole_backward(*own)
+                self.add(chunk, gradients)
+            del own  # what is not needed any more is freed now
+        self._send(action, grad_x)
+
+    def backward_weights(self, chunk: int, i: int, function: Callable) -> None:
+        with self.timeline.span(NAMES["W"], i):
+            self.add(chunk, function(self.kept.pop((chunk, i))))
+
+    def add(self, chunk: int, gradients: list[Tensor]) -> None:
+        for total, gradient in zip(self.totals[chunk], gradients):
+            total += gradient
+
+
+def run_schedules(
+    schedules: list[list[Action]],
+    weights: list[list[Tensor]],
+    x: Tensor | None,
+    batch_size: int,
+    num_micro_batches: int,
+    timeline: Timeline,
+    backward_input: Callable[[list[Tensor], Saved, Tensor], tuple[Tensor, Kept]] | None = None,
+    backward_weights: Callable[[Kept], list[Tensor]] | None = None,
+) -> tuple[Tensor | None, list[list[Tensor]]]:
+    """Run one training step of this stage in the order of its schedule.
+
+    Any schedules that fit each other can run, with gloo. Every rank calls this function.
+
+    Args:
+        schedules: for each stage its actions, the same on every rank.
+        weights: for each chunk of this stage its weights, (D, D) each.
+        x: (B, D), the whole batch, on stage 0; None on all other stages.
+        batch_size: B. Micro-batch i is rows [i·B/m, (i+1)·B/m) of the batch.
+        num_micro_batches: m.
+        timeline: gets a span ``forward``, ``backward`` or ``weights`` for each action.
+        backward_input, backward_weights: what does B and W, the functions of Problem 8.2. Schedules
+            of F and BW alone do not need them.
+    Returns:
+        ``(loss, gradients)``. The loss is that of the whole batch, on the last stage; None on all
+        other stages. The gradients are those of this stage's weights, for each chunk a list.
+    """
+    rows = batch_size // num_micro_batches
+    stage = _Stage(schedules, weights, x, rows, num_micro_batches, timeline)
+    for action in schedules[stage.stage]:
+        kind, chunk, i = action
+        if kind == "F":
+            stage.forward(chunk, i)
+        elif kind == "W":
+            assert backward_weights is not None
+            stage.backward_weights(chunk, i, backward_weights)
+        else:
+            stage.backward(action, None if kind == "BW" else backward_input)
+    stage.mail.wait_for_all()
+    return torch.stack(stage.losses).mean() if stage.losses else None, stage.totals
