@@ -1,4 +1,226 @@
-"""Part 8 · Better schedules: the public checks.
+"""Part 8 · Better schedules: the public checks, on one and two ranks.
 
 Run one problem with ``make test PART=schedules K=interleaved``.
 """
+
+import numpy as np
+from gradescope_utils.autograder_utils.decorators import number, weight
+
+from grader.check import driver_results
+from grader.check.api import call, per_rank, rounding
+from grader.reference import chunked, parallel, single_device
+from grader.reference.chunked import SPLIT, WHOLE
+
+CLOSE = rounding(np.float64)
+WEIGHTS = [
+    np.array([[1.0, -0.5], [0.5, 1.0]]),
+    np.array([[0.75, 1.0], [-1.0, 1.5]]),
+    np.array([[1.0, 0.25], [-0.5, 1.0]]),
+    np.array([[0.5, -1.0], [1.25, 0.5]]),
+]
+BATCH = np.array([[1.0, 2.0], [-0.5, 1.5], [2.0, 0.5], [0.25, -1.0]])  # 4 rows of 2 columns
+GRAD_Y = np.array([[1.0, -2.0], [0.5, 3.0], [2.0, 1.0], [-1.0, 0.5]])
+
+
+def judged(run, made, name, kinds, v, m):
+    """Return all stages' schedules of what ``name``, the call without its stage, returned.
+
+    Fail unless each is complete, and all can be carried out together.
+    """
+    stages = [chunked.as_actions(actions) for actions in made]
+    for stage, actions in enumerate(stages):
+        form = f"{name}, stage {stage}: this is not a list of actions like ('F', 0, 0):"
+        run.require(actions is not None, f"{form} {made[stage]!r:.300}")
+        wrong = chunked.complete(actions, kinds, v, m)
+        run.require(wrong is None, f"{name}, stage {stage}: {wrong}, in {str(actions)[:300]}.")
+    end = chunked.makespan(stages, dict.fromkeys(kinds, 1.0))
+    run.require(not isinstance(end, str), f"{name}: {end}.")
+    return stages
+
+
+@number("8.1")
+@weight(0.25)
+def test_chunk_layers(world):
+    """chunk_layers gives two stages of two chunks every second pair of 8 layers; 10 layers raise
+    ValueError
+    """
+    run, odd = world(
+        1,
+        call("schedules.chunk_layers", (8, 0, 2, 2), (8, 1, 2, 2), driver="in_turn"),
+        call("schedules.chunk_layers", 10, 1, 2, 2, may_raise=True),
+    )
+    for stage, found in enumerate(run.answers(2)):
+        expected = chunked.layers_of_chunks(8, stage, 2, 2)
+        text = f"chunk_layers(8, {stage}, 2, 2): expected {expected}, got {found!r:.200}."
+        text += chunked.why_other_layers(found, 8, stage, 2, 2)
+        run.require(parallel.as_lists(found) == expected, text)
+    odd.raises_value_error("10", "4")
+
+
+@number("8.1")
+@weight(0.5)
+def test_interleaved(world):
+    """Two stages of two chunks, and four micro-batches: the interleaved schedule is complete, can
+    be executed, ends in time, and has few activations alive
+    """
+    n, v, m = 2, 2, 4
+    name = "interleaved_schedule(…, 2, 2, 4)"
+    run, again, odd = world(
+        1,
+        call("schedules.interleaved_schedule", (0, n, v, m), (1, n, v, m), driver="in_turn"),
+        call("schedules.interleaved_schedule", 0, n, v, m, driver="emptied"),
+        call("schedules.interleaved_schedule", 0, n, v, 3, may_raise=True),
+    )
+    stages = judged(run, run.answers(n), name, WHOLE, v, m)
+    end = chunked.makespan(stages, {"F": 1, "BW": 2})
+    text = (
+        f"{name}: if BW takes twice as long as F, the schedules end after {end:g} times the time of"
+        " F, and could end after 27."
+    )
+    run.require(end <= 27, text + chunked.why_interleaved_is_late(stages))
+    for stage, actions in enumerate(stages):
+        most, after = chunked.most_alive(actions)
+        limit = chunked.interleaved_alive(stage, n, v)
+        text = f"{name}, stage {stage}: {most} activations are alive after {after}, and at most"
+        text += f" {limit} may be.{chunked.why_interleaved_holds_much(actions, n)}"
+        run.require(most <= limit, f"{text} The schedule: {actions}")
+    same = again.read(chunked.as_actions, "the list of actions of a second call")[0] == stages[0]
+    again.require(
+        same,
+        "A second call returns something else after its first list was emptied: make a new list.",
+    )
+    odd.raises_value_error("3", "2")
+
+
+@number("8.1")
+@weight(0.25)
+def test_interleaved_bubble(world):
+    """interleaved_bubble of 4 stages and 4 micro-batches: 3/7 with one chunk, 3/11 with two"""
+    cases = [(4, 1, 4), (4, 2, 4)]
+    run, odd = world(
+        1,
+        call("schedules.interleaved_bubble", *cases, driver="in_turn"),
+        call("schedules.interleaved_bubble", 4, 2, 6, may_raise=True),
+    )
+    run.returns(
+        [np.array(3 / 7), np.array(3 / 11)],
+        tolerance=CLOSE,
+        select=lambda found: [np.array(float(value)) for value in found],
+        label="the list of fractions",
+        known_mistakes=[chunked.bubble_mistakes(cases)],
+    )
+    odd.raises_value_error("6", "4")
+
+
+@number("8.2")
+@weight(0.5)
+def test_halves(world):
+    """backward_input of two layers returns the gradient of the input and (x, grad_z) of each layer,
+    and backward_weights the gradients of the weights
+    """
+    weights = WEIGHTS[:2]
+    saved = single_device.forward(weights, BATCH)[1]
+    grad_x, kept, gradients = chunked.chunk_backward(weights, saved, GRAD_Y)
+    of_input, of_weights, memory = world(
+        1,
+        call("schedules.backward_input", weights, saved, GRAD_Y),
+        call("schedules.backward_weights", kept),
+        call("schedules.backward_input", weights, saved, GRAD_Y, driver="described"),
+    )
+    of_input.returns(
+        grad_x,
+        tolerance=CLOSE,
+        select=lambda found: found[0],
+        label="grad_x",
+        known_mistakes=[chunked.input_mistakes(weights, saved, GRAD_Y)],
+    )
+    of_input.returns(
+        kept,
+        tolerance=CLOSE,
+        select=lambda found: [tuple(pair) for pair in found[1]],
+        label="kept",
+        known_mistakes=[chunked.kept_mistakes(weights, saved, GRAD_Y, kept)],
+    )
+    of_input.keeps_inputs()
+    of_weights.returns(
+        gradients,
+        tolerance=CLOSE,
+        label="the list of the weights' gradients",
+        known_mistakes=[chunked.weight_mistakes(kept)],
+    )
+    of_weights.keeps_inputs()
+    (held,) = memory.read(driver_results.kept_bytes, "the memory that the result keeps")
+    most = 5 * GRAD_Y.nbytes  # grad_x, and (x, grad_z) of two layers
+    memory.require(
+        held <= most,
+        f"What backward_input returned keeps {held} bytes in memory. grad_x, and x and grad_z of"
+        f" each layer, have {most} bytes. W needs no z.",
+    )
+
+
+@number("8.3")
+@weight(0.5)
+def test_zero_bubble(world):
+    """Three stages and six micro-batches: the zero-bubble schedule is complete, can be executed, is
+    idle for a third of 1F1B's time, and needs no more memory than its first stage
+    """
+    n, m = 3, 6
+    name = "zero_bubble_schedule(…, 3, 6)"
+    run, beyond = world(
+        1,
+        call("schedules.zero_bubble_schedule", *((s, n, m) for s in range(n)), driver="in_turn"),
+        call("schedules.zero_bubble_schedule", 3, 3, 6, may_raise=True),
+    )
+    stages = judged(run, run.answers(n), name, SPLIT, 1, m)
+    for stage, actions in enumerate(stages):
+        for limit, ends, what in (
+            (n - stage, ("B",), "are between F and B"),
+            (n, ("W",), "are alive, between F and W,"),
+        ):
+            most, after = chunked.most_alive(actions, ends)
+            text = f"{name}, stage {stage}: {most} micro-batches {what} after {after}, and at most"
+            text += f" {limit} may be.{chunked.why_zero_bubble_holds_much(actions)}"
+            run.require(most <= limit, f"{text} The schedule: {actions}")
+    for f, b, w in ((1, 1, 1), (2, 3, 1)):
+        end, best = (
+            chunked.makespan(stages, {"F": f, "B": b, "W": w}),
+            chunked.zero_bubble_end(n, m, f, b, w),
+        )
+        text = (
+            f"{name}: if F, B and W take {f}, {b} and {w}, the schedules end at {end:g}. ZB-H1 ends"
+            f" at {best:g}, and 1F1B at {(m + n - 1) * (f + b + w)}."
+        )
+        run.require(end <= best, text + chunked.why_zero_bubble_is_late(stages))
+    beyond.raises_value_error("3")
+
+
+@number("8.3")
+@weight(0.25)
+def test_run_zero_bubble(world):
+    """The zero-bubble schedule runs on two ranks with your backward_input and backward_weights, and
+    gives the loss and the gradients of a single device
+    """
+    n, m = 2, 4
+    (made,) = world(
+        1, call("schedules.zero_bubble_schedule", (0, n, m), (1, n, m), driver="in_turn")
+    )
+    stages = judged(made, made.answers(n), "zero_bubble_schedule(…, 2, 4)", SPLIT, 1, m)
+    loss, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
+    chunks = per_rank([WEIGHTS[:2]], [WEIGHTS[2:]])
+    x = per_rank(BATCH, None)
+    arguments = stages, chunks, x, len(BATCH), m
+    (run,) = world(n, call("schedules.zero_bubble_schedule", *arguments, driver="chunked"))
+    run.returns(
+        [gradients[:2]],
+        [gradients[2:]],
+        tolerance=CLOSE,
+        select=lambda found: found[1],
+        label="the list of the chunks' gradients",
+    )
+    run.returns(
+        None,
+        np.asarray(loss),
+        tolerance=CLOSE,
+        select=lambda found: found[0],
+        label="the loss",
+    )

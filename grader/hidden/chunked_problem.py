@@ -33,9 +33,7 @@ class ChunkProblem:
             saved = single_device.forward(self.weights, x)[1]
             self.saved = [(np.asarray(a, dtype), np.asarray(z, dtype)) for a, z in saved]
             self.grad_y = np.asarray(rng.standard_normal((rows, width)), dtype)
-            grad_x, kept, gradients = chunked.chunk_backward(
-                self.weights, self.saved, self.grad_y
-            )
+            grad_x, kept, gradients = chunked.chunk_backward(self.weights, self.saved, self.grad_y)
             if not single_device.is_flat(saved):
                 break
         self.exact_kept = kept
@@ -158,9 +156,7 @@ def made_by(world, function, shapes, kinds, again):
     asked = [(stage, *shape) for shape in shapes for stage in range(shape[0])]
     (run,) = world(1, call(f"schedules.{function}", *asked, driver="in_turn"))
     answers = iter(run.answers(len(asked)))
-    made = {
-        shape: [chunked.as_actions(next(answers)) for _ in range(shape[0])] for shape in shapes
-    }
+    made = {shape: [chunked.as_actions(next(answers)) for _ in range(shape[0])] for shape in shapes}
     for shape, stages in made.items():
         v = shape[1] if len(shape) == 3 else 1
         name = f"{function}(…, {', '.join(map(str, shape))})"

@@ -16,7 +16,7 @@ from grader.hidden.chunked_problem import (
     made_by,
     require_right,
 )
-from grader.reference import better_schedules, chunked
+from grader.reference import better_schedules, chunked, parallel
 from grader.reference.chunked import SPLIT, WHOLE
 
 CLOSE = rounding(np.float64)
@@ -73,12 +73,10 @@ def test_chunk_layers(world, rng):
     for case, found in zip(cases, run.answers(len(cases))):
         num_layers, stage, n, v = case
         each = num_layers // (n * v)
-        expected = [range(p * each, (p + 1) * each) for p in range(stage, n * v, n)]
+        expected = chunked.layers_of_chunks(num_layers, stage, n, v)
         text = f"chunk_layers{case} returned {found!r:.200}, expected {expected}."
-        in_a_row = [range((stage * v + c) * each, (stage * v + c + 1) * each) for c in range(v)]
-        if found == in_a_row:
-            text += " These are consecutive parts. Chunk c of stage s is part c·n + s."
-        run.require(found == expected, text)
+        text += chunked.why_other_layers(found, num_layers, stage, n, v)
+        run.require(parallel.as_lists(found) == expected, text)
     for case, (_, numbers) in zip(misused, bad):
         case.raises_value_error(*numbers)
 
@@ -171,28 +169,14 @@ def test_interleaved_bubble(world, rng):
         *(call(name, *case, may_raise=True) for case, _ in bad),
     )
     run.returns(
-        [np.array((n - 1) / (v * m + n - 1)) for n, v, m in cases],
+        [np.array(chunked.interleaved_bubble(*case)) for case in cases],
         tolerance=CLOSE,
         select=lambda r: [np.array(float(value)) for value in r],
         label="the list of fractions",
-        known_mistakes=[bubble_mistakes(cases)],
+        known_mistakes=[chunked.bubble_mistakes(cases)],
     )
     for case, (_, numbers) in zip(misused, bad):
         case.raises_value_error(*numbers)
-
-
-def bubble_mistakes(cases):
-    return {
-        "this is the idle time divided by the ideal time. Divide it by the total time": [
-            np.array((n - 1) / (v * m)) for n, v, m in cases
-        ],
-        "this is the bubble of one chunk: it does not get smaller with v": [
-            np.array((n - 1) / (m + n - 1)) for n, v, m in cases
-        ],
-        "this is the bubble of 1F1B divided by v. The total time gets shorter, too": [
-            np.array((n - 1) / (m + n - 1) / v) for n, v, m in cases
-        ],
-    }
 
 
 @number("8.1")
@@ -300,7 +284,7 @@ def test_input_frees_z(world, rng):
         world,
         rng,
         "backward_input",
-        better_schedules.weights_last(2, 1, 4),
+        better_schedules.weights_last(2, 1, 10),
         "B has to free z: until its W, a micro-batch keeps only x and grad_z of each layer.",
     )
 
@@ -314,16 +298,13 @@ def require_little_memory(world, rng, function, stages, reason, layers=5, limit=
     n, m = len(stages), sum(kind == "F" for kind, *_ in stages[0])
     p = ChunkedProblem(rng, n, 1, m, layers, 16, 16, copies=int(rng.integers(240, 270)))
     (run,) = world(n, p.request(function, stages, weighs=True))
-    run.returns(
-        *p.gradients, tolerance=CLOSE, select=lambda found: found[1], label=GRADIENTS
-    )
+    run.returns(*p.gradients, tolerance=CLOSE, select=lambda found: found[1], label=GRADIENTS)
     for rank, actions in enumerate(stages):
         alive = limit or chunked.most_alive(actions)[0]
-        # Rank 0 also has its batch, in the form in which it is sent and as a tensor.
-        given = 3 * p.x.nbytes if rank == 0 else 0
-        # If a z were kept for each layer of each micro-batch alive, or every micro-batch, they
-        # would take half as much again. A third of it is allowed, and what an action needs itself.
-        most = given + alive * p.saved * 7 / 6 + (layers + 14) * p.message
+        given = p.x.nbytes if rank == 0 else 0  # its batch
+        # If z were kept for each micro-batch alive, half as much again would be needed. A third of
+        # this is allowed, and what a step itself needs.
+        most = given + 1.15 * alive * p.saved + (layers + 11) * p.message
         grown = run.grown(rank)
         text = (
             f"rank {rank}: its process took {(grown or 0) / 2**20:.0f} MiB, as the system says. At"
@@ -375,9 +356,7 @@ def halves_of(action):
 @on_gloo
 def test_run_halves_on_gloo(world, rng):
     """The same on gloo, on 2 ranks"""
-    some_halves(
-        world, rng, "backward_input", [((2, 2, 4), better_schedules.weights_last(2, 2, 4))]
-    )
+    some_halves(world, rng, "backward_input", [((2, 2, 4), better_schedules.weights_last(2, 2, 4))])
 
 
 # ——— 8.3: the zero-bubble schedule

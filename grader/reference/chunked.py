@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from grader.reference import single_device
+from grader.reference.parallel import as_lists
 
 Action = tuple[str, int, int]
 Stages = list[list[Action]]  # the schedule of each stage
@@ -124,6 +125,47 @@ def _needed(kind: str, part: int, i: int, parts: int) -> list[tuple[str, int, in
 
 
 # ——— what Problems 8.1 and 8.3 promise
+
+
+def layers_of_chunks(num_layers: int, stage: int, n: int, v: int) -> list[list[int]]:
+    each = num_layers // (n * v)
+    return [list(range(part * each, (part + 1) * each)) for part in range(stage, n * v, n)]
+
+
+def why_other_layers(found: Any, num_layers: int, stage: int, n: int, v: int) -> str:
+    """Return a sentence on the likely cause of a wrong cut; empty if none is known."""
+    each, got = num_layers // (n * v), as_lists(found)
+    right = layers_of_chunks(num_layers, stage, n, v)
+    in_a_row = [
+        list(range(part * each, (part + 1) * each)) for part in range(stage * v, v + stage * v)
+    ]
+    if got == in_a_row:
+        return " These are consecutive parts of the model. Chunk c of stage s is part c·n + s."
+    if got == [layer for own in right for layer in own]:
+        return " Return a list of ranges, one for each chunk."
+    if got == [list(range(part, part + 1)) for part in range(stage, n * v, n)]:
+        return " These are the numbers of the parts. A part has L/(n·v) layers."
+    return ""
+
+
+def interleaved_bubble(n: int, v: int, m: int) -> float:
+    """Return idle time / total time: [Narayanan et al., 2021], section 2.2, has idle / ideal."""
+    return (n - 1) / (v * m + n - 1)
+
+
+def bubble_mistakes(cases: list[tuple[int, int, int]]) -> dict[str, list[np.ndarray]]:
+    """Return a dict. A key explains a mistake; its value is the list of bubbles that it gives."""
+    return {
+        "this is the idle time divided by the ideal time. Divide it by the total time": [
+            np.array((n - 1) / (v * m)) for n, v, m in cases
+        ],
+        "this is the bubble of one chunk. With v chunks it is smaller": [
+            np.array((n - 1) / (m + n - 1)) for n, v, m in cases
+        ],
+        "this is the bubble of 1F1B divided by v. The total time gets shorter, too": [
+            np.array((n - 1) / (m + n - 1) / v) for n, v, m in cases
+        ],
+    }
 
 
 def interleaved_end(n: int, v: int, m: int, forward: float, backward: float) -> float:
