@@ -38,6 +38,16 @@ def judged(run, made, name, kinds, v, m):
     return stages
 
 
+def require_same(run, first):
+    """Fail unless the second call, after the first list was emptied, returned the same."""
+    (second,) = run.read(chunked.as_actions, "the list of actions of a second call")
+    text = (
+        f"A second call returned {second} after the first list had been emptied. Make a new list in"
+        " each call."
+    )
+    run.require(second == first, text)
+
+
 @number("8.1")
 @weight(0.25)
 def test_chunk_layers(world):
@@ -84,11 +94,7 @@ def test_interleaved(world):
         text = f"{name}, stage {stage}: {most} activations are alive after {after}, and at most"
         text += f" {limit} may be.{chunked.why_interleaved_holds_much(actions, n)}"
         run.require(most <= limit, f"{text} The schedule: {actions}")
-    same = again.read(chunked.as_actions, "the list of actions of a second call")[0] == stages[0]
-    again.require(
-        same,
-        "A second call returns something else after its first list was emptied: make a new list.",
-    )
+    require_same(again, stages[0])
     odd.raises_value_error("3", "2")
 
 
@@ -166,9 +172,10 @@ def test_zero_bubble(world):
     """
     n, m = 3, 6
     name = "zero_bubble_schedule(…, 3, 6)"
-    run, beyond = world(
+    run, again, beyond = world(
         1,
         call("schedules.zero_bubble_schedule", *((s, n, m) for s in range(n)), driver="in_turn"),
+        call("schedules.zero_bubble_schedule", 0, n, m, driver="emptied"),
         call("schedules.zero_bubble_schedule", 3, 3, 6, may_raise=True),
     )
     stages = judged(run, run.answers(n), name, SPLIT, 1, m)
@@ -191,6 +198,7 @@ def test_zero_bubble(world):
             f" at {best:g}, and 1F1B at {(m + n - 1) * (f + b + w)}."
         )
         run.require(end <= best, text + chunked.why_zero_bubble_is_late(stages))
+    require_same(again, stages[0])
     beyond.raises_value_error("3")
 
 

@@ -147,11 +147,10 @@ def require_right(run, name, stages, kinds, v, m):
     run.require(not isinstance(end, str), f"{name}: {end}.")
 
 
-def made_by(world, function, shapes, kinds, again):
+def made_by(world, function, shapes, kinds):
     """Return the run, and for each shape the list of all stages' schedules.
 
-    A shape is (n, v, m), or (n, m) for schedules of one chunk. Fail unless all schedules are right,
-    and each call returns a new list. ``again`` is a shape that is asked for twice.
+    A shape is (n, v, m), or (n, m) for schedules of one chunk. Fail unless all schedules are right.
     """
     asked = [(stage, *shape) for shape in shapes for stage in range(shape[0])]
     (run,) = world(1, call(f"schedules.{function}", *asked, driver="in_turn"))
@@ -161,12 +160,16 @@ def made_by(world, function, shapes, kinds, again):
         v = shape[1] if len(shape) == 3 else 1
         name = f"{function}(…, {', '.join(map(str, shape))})"
         require_right(run, name, stages, kinds, v, shape[-1])
-    (changed,) = world(1, call(f"schedules.{function}", 0, *again, driver="emptied"))
-    second = changed.read(chunked.as_actions, "the list of actions of a second call")[0]
-    text = (
-        f"{function}(0, {', '.join(map(str, again))}) was called twice. The list that it had"
-        f" returned was emptied in between, and the second call returned {second}. Make a new list"
-        " in each call."
-    )
-    changed.require(second == made[again][0], text)
     return run, made
+
+
+def require_new_list(world, function, *case):
+    """Fail unless a second call returns the same after the first call's list was emptied."""
+    name = f"schedules.{function}"
+    first, changed = world(1, call(name, *case), call(name, *case, driver="emptied"))
+    again = changed.read(chunked.as_actions, "the list of actions of a second call")[0]
+    text = (
+        f"{function}{case} was called twice. The list that it had returned was emptied in between,"
+        f" and the second call returned {again}. Make a new list in each call."
+    )
+    changed.require(again == chunked.as_actions(first.values()[0]), text)

@@ -14,7 +14,7 @@ from grader.hidden.chunked_problem import (
     ChunkedProblem,
     ChunkProblem,
     made_by,
-    require_right,
+    require_new_list,
 )
 from grader.reference import better_schedules, chunked, parallel
 from grader.reference.chunked import SPLIT, WHOLE
@@ -37,8 +37,6 @@ ZERO_BUBBLE = [(n, m) for n in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 9)] + [
     (10, 10),
     (12, 30),
 ]
-AGAIN = 2, 2, 4
-
 
 # ——— 8.1: interleaved 1F1B
 
@@ -82,12 +80,17 @@ def test_chunk_layers(world, rng):
 
 
 @number("8.1")
-@weight(0.25)
+@weight(0.5)
 def test_interleaved(world, rng):
     """The interleaved schedule holds each F and each BW once, in an order that all stages can
-    execute together
+    execute together; on 1 to 4 ranks it gives the loss and the gradients of a single device
     """
-    made_by(world, "interleaved_schedule", INTERLEAVED, WHOLE, AGAIN)
+    _, made = made_by(world, "interleaved_schedule", INTERLEAVED, WHOLE)
+    require_new_list(world, "interleaved_schedule", 0, 2, 2, 4)
+    for n, v, m in ((1, 2, 1), (2, 2, 4), (3, 2, 3), (4, 1, 4), (2, 3, 2)):
+        p = ChunkedProblem(rng, n, v, m)
+        (run,) = world(n, p.request("interleaved_schedule", made[n, v, m]))
+        p.require_step(run)
 
 
 @number("8.1")
@@ -96,7 +99,7 @@ def test_interleaved_bubble_of_the_schedule(world, rng):
     """The interleaved schedule ends after v·m + n − 1 times one F and one BW, for any durations of
     both
     """
-    run, made = made_by(world, "interleaved_schedule", INTERLEAVED, WHOLE, AGAIN)
+    run, made = made_by(world, "interleaved_schedule", INTERLEAVED, WHOLE)
     drawn = tuple(float(time) for time in rng.uniform(0.5, 5, 2))
     for (n, v, m), stages in made.items():
         for forward, backward in ((1, 1), (1, 2), (3, 1), drawn):
@@ -116,7 +119,7 @@ def test_interleaved_alive(world, rng):
     """The interleaved schedule never has more activations alive than 2(n − s − 1) + (v − 1)n + 1,
     and n − s if there is one chunk
     """
-    run, made = made_by(world, "interleaved_schedule", INTERLEAVED, WHOLE, AGAIN)
+    run, made = made_by(world, "interleaved_schedule", INTERLEAVED, WHOLE)
     for (n, v, m), stages in made.items():
         for stage, actions in enumerate(stages):
             most, after = chunked.most_alive(actions)
@@ -177,20 +180,6 @@ def test_interleaved_bubble(world, rng):
     )
     for case, (_, numbers) in zip(misused, bad):
         case.raises_value_error(*numbers)
-
-
-@number("8.1")
-@weight(0.25)
-def test_run_interleaved(world, rng):
-    """The interleaved schedules run on 1 to 4 ranks, and give the loss and the gradients of a
-    single device
-    """
-    shapes = [(1, 2, 2), (2, 2, 4), (3, 2, 3), (4, 1, 4), (2, 3, 2)]
-    _, made = made_by(world, "interleaved_schedule", shapes, WHOLE, (2, 2, 4))
-    for (n, v, m), stages in made.items():
-        p = ChunkedProblem(rng, n, v, m)
-        (run,) = world(n, p.request("interleaved_schedule", stages))
-        p.require_step(run)
 
 
 # ——— 8.2: a backward pass in two halves
@@ -314,7 +303,8 @@ def require_little_memory(world, rng, function, stages, reason, layers=5, limit=
         run.require(grown is None or grown <= most, text)
 
 
-def some_halves(world, rng, function, shapes_and_stages):
+def require_steps(world, rng, function, shapes_and_stages):
+    """Run two steps of each problem with the student's halves, and judge the second."""
     for (n, v, m), stages in shapes_and_stages:
         p = ChunkedProblem(rng, n, v, m, layers=2)
         (run,) = world(n, p.request(function, stages, times=2))
@@ -325,45 +315,33 @@ def some_halves(world, rng, function, shapes_and_stages):
 @number("8.2")
 @weight(0.5)
 def test_run_halves(world, rng):
-    """Schedules in which W comes at once, later, or at the end run with your two halves on 1 to 4
+    """Schedules in which W comes right after B, or at the end, run with your two halves on 1 to 4
     ranks, and give the gradients of a single device
     """
-    at_once = [
-        [one for action in own for one in halves_of(action)]
-        for own in better_schedules.interleaved(2, 2, 4)
+    cases = [
+        ((1, 2, 3), better_schedules.weights_last(1, 2, 3)),
+        ((2, 2, 4), better_schedules.weights_at_once(2, 2, 4)),
+        ((4, 1, 4), better_schedules.weights_last(4, 1, 4)),
+        ((3, 2, 3), better_schedules.weights_last(3, 2, 3)),
     ]
-    some_halves(
-        world,
-        rng,
-        "backward_input",
-        [
-            ((1, 2, 3), better_schedules.weights_last(1, 2, 3)),
-            ((2, 2, 4), at_once),
-            ((3, 1, 4), better_schedules.zero_bubble(3, 4)),
-            ((4, 1, 4), better_schedules.weights_last(4, 1, 4)),
-            ((3, 2, 3), better_schedules.weights_last(3, 2, 3)),
-        ],
-    )
-
-
-def halves_of(action):
-    kind, chunk, i = action
-    return [action] if kind == "F" else [("B", chunk, i), ("W", chunk, i)]
+    require_steps(world, rng, "backward_input", cases)
 
 
 @number("8.2")
 @weight(0.25)
 @on_gloo
 def test_run_halves_on_gloo(world, rng):
-    """The same on gloo, on 2 ranks"""
-    some_halves(world, rng, "backward_input", [((2, 2, 4), better_schedules.weights_last(2, 2, 4))])
+    """A schedule in which W comes right after B runs with your two halves on gloo, on 2 ranks"""
+    require_steps(
+        world, rng, "backward_input", [((2, 2, 4), better_schedules.weights_at_once(2, 2, 4))]
+    )
 
 
 # ——— 8.3: the zero-bubble schedule
 
 
 def zero_bubble(world, shapes=tuple(ZERO_BUBBLE)):
-    return made_by(world, "zero_bubble_schedule", shapes, SPLIT, shapes[-1])
+    return made_by(world, "zero_bubble_schedule", shapes, SPLIT)
 
 
 @number("8.3")
@@ -373,38 +351,29 @@ def test_zero_bubble(world, rng):
     together
     """
     zero_bubble(world)
+    require_new_list(world, "zero_bubble_schedule", 1, 3, 4)
 
 
 @number("8.3")
-@weight(0.25)
-def test_zero_bubble_between_f_and_b(world, rng):
-    """On stage s of the zero-bubble schedule, at most n − s micro-batches are between F and B"""
-    run, made = zero_bubble(world)
-    for (n, m), stages in made.items():
-        for stage, actions in enumerate(stages):
-            most, after = chunked.most_alive(actions, ends=("B",))
-            text = (
-                f"stage {stage} of {n}, {m} micro-batches: {most} micro-batches are between F and B"
-                f" after {after}, and at most {n - stage} may be, as in 1F1B. Is the warm-up too"
-                " long?"
-            )
-            run.require(most <= n - stage, f"{text} The schedule: {str(actions)[:600]}")
-
-
-@number("8.3")
-@weight(0.25)
+@weight(0.5)
 def test_zero_bubble_alive(world, rng):
-    """On every stage of the zero-bubble schedule at most n activations are alive, from F to W"""
+    """On stage s of the zero-bubble schedule, at most n − s micro-batches are between F and B, and
+    at most n activations are alive, from F to W
+    """
     run, made = zero_bubble(world)
     for (n, m), stages in made.items():
         for stage, actions in enumerate(stages):
-            most, after = chunked.most_alive(actions)
-            text = (
-                f"stage {stage} of {n}, {m} micro-batches: {most} activations are alive after"
-                f" {after}, and at most {n} may be alive, as on stage 0 of 1F1B."
-            )
-            text += chunked.why_zero_bubble_holds_much(actions)
-            run.require(most <= n, f"{text} The schedule: {str(actions)[:600]}")
+            for limit, ends, what in (
+                (n - stage, ("B",), "micro-batches are between F and B"),
+                (n, ("W",), "activations are alive"),
+            ):
+                most, after = chunked.most_alive(actions, ends)
+                text = (
+                    f"stage {stage} of {n}, {m} micro-batches: {most} {what} after {after}, and at"
+                    f" most {limit} may be."
+                )
+                text += chunked.why_zero_bubble_holds_much(actions)
+                run.require(most <= limit, f"{text} The schedule: {str(actions)[:600]}")
 
 
 @number("8.3")
@@ -466,7 +435,7 @@ def test_run_zero_bubble(world, rng):
 @weight(0.25)
 @on_gloo
 def test_run_zero_bubble_on_gloo(world, rng):
-    """The same on gloo, on 3 ranks"""
+    """The zero-bubble schedule runs with your two halves on gloo, on 3 ranks"""
     _, made = zero_bubble(world, ((3, 4),))
     p = ChunkedProblem(rng, 3, 1, 4, layers=2)
     (run,) = world(3, p.request("zero_bubble_schedule", made[3, 4]))
@@ -478,8 +447,7 @@ def test_run_zero_bubble_on_gloo(world, rng):
 def test_zero_bubble_memory(world, rng):
     """A run of the zero-bubble schedule keeps n micro-batches in memory, however many there are"""
     n, m = 3, 10
-    run, made = zero_bubble(world, ((n, m),))
-    require_right(run, f"zero_bubble_schedule(…, {n}, {m})", made[n, m], SPLIT, 1, m)
+    _, made = zero_bubble(world, ((n, m),))
     require_little_memory(
         world,
         rng,

@@ -53,6 +53,18 @@ def zero_bubble(n: int, m: int) -> Stages:
     return stages
 
 
+def weights_at_once(n: int, v: int, m: int) -> Stages:
+    """Return interleaved schedules in which each W follows its B."""
+    return [
+        [
+            (half, chunk, i)
+            for kind, chunk, i in own
+            for half in (("F",) if kind == "F" else ("B", "W"))
+        ]
+        for own in interleaved(n, v, m)
+    ]
+
+
 def weights_last(n: int, v: int, m: int) -> Stages:
     """Return interleaved schedules with all W at the end, from the last to the first."""
     stages: Stages = []

@@ -21,6 +21,7 @@ CONTROLS = {
     "pipeline_parallel": "5.1",
     "sharded_data_parallel": "6.1",
     "device_mesh": "7.1",
+    "schedules": "8.1",
 }
 HEADER = re.compile(r'r?"""(.*?)"""\n', re.DOTALL)
 LINE = re.compile(r"(?P<key>[a-z]+)(?: (?P<about>[^:]+))?: (?P<value>.+)")

@@ -11,6 +11,7 @@ from grader.selftest.inputs import (
     data_parallel,
     device_mesh,
     pipeline_parallel,
+    schedules,
     sharded_data_parallel,
     tensor_parallel,
 )
@@ -24,4 +25,5 @@ TABLES: dict[str, dict[str, Inputs]] = {
     "pipeline_parallel": pipeline_parallel.TABLE,
     "sharded_data_parallel": sharded_data_parallel.TABLE,
     "device_mesh": device_mesh.TABLE,
+    "schedules": schedules.TABLE,
 }

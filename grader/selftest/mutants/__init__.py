@@ -6,6 +6,7 @@ from grader.selftest.mutants import (
     data_parallel,
     device_mesh,
     pipeline_parallel,
+    schedules,
     sharded_data_parallel,
     tensor_parallel,
 )
@@ -18,5 +19,6 @@ PARTS = (
     pipeline_parallel,
     sharded_data_parallel,
     device_mesh,
+    schedules,
 )
 MUTANTS = [mutant for part in PARTS for mutant in part.MUTANTS]

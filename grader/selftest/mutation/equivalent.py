@@ -129,4 +129,5 @@ EQUIVALENT: dict[str, dict[str, str]] = {
             "new_group takes any sequence of ranks."
         ),
     },
+    "schedules": {},
 }

@@ -6,6 +6,7 @@ from grader.selftest.variants import (
     data_parallel,
     device_mesh,
     pipeline_parallel,
+    schedules,
     sharded_data_parallel,
     tensor_parallel,
 )
@@ -20,6 +21,7 @@ VARIANTS = [
         pipeline_parallel,
         sharded_data_parallel,
         device_mesh,
+        schedules,
     )
     for variant in part.VARIANTS
 ]

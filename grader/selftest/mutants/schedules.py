@@ -1,0 +1,633 @@
+"""Part 8 · Better schedules: wrong submissions."""
+
+from grader.selftest.mutants.mutant import Mutant
+
+LAYERS = {"public chunk_layers", "hidden chunk_layers"}
+INTERLEAVED = {
+    "public interleaved",
+    "hidden interleaved",
+    "hidden interleaved_bubble_of_the_schedule",
+    "hidden interleaved_alive",
+}
+LATE = {"public interleaved", "hidden interleaved_bubble_of_the_schedule"}
+MUCH = {"public interleaved", "hidden interleaved_alive"}
+BUBBLE = {"public interleaved_bubble", "hidden interleaved_bubble"}
+RUNS = {
+    "public run_zero_bubble",
+    "hidden run_halves",
+    "hidden run_halves_on_gloo",
+    "hidden run_zero_bubble",
+    "hidden run_zero_bubble_on_gloo",
+    "hidden zero_bubble_memory",
+    "hidden input_frees_z",  # it compares the gradients of its run
+}
+HALVES = {"public halves", "hidden halves"} | RUNS
+ZERO_BUBBLE = {
+    "public zero_bubble",
+    "public run_zero_bubble",
+    "hidden zero_bubble",
+    "hidden zero_bubble_alive",
+    "hidden zero_bubble_idle_time",
+    "hidden run_zero_bubble",
+    "hidden run_zero_bubble_on_gloo",
+    "hidden zero_bubble_memory",
+}
+IDLE = {"public zero_bubble", "hidden zero_bubble_idle_time"}
+ALIVE = {"public zero_bubble", "hidden zero_bubble_alive"}
+# The lines of the solution that several mutants change.
+CUT = "    return [range(part * each, (part + 1) * each) for part in range(stage, parts, num_stages)]\n"
+NO_CUT = "    if num_layers < 1 or num_layers % parts:\n"
+VISITS = "    visits = [(c, g + i) for g in range(0, m, n) for c in range(v) for i in range(n)]\n"
+BACKWARDS = '    backwards: list[Action] = [("BW", v - 1 - c, i) for c, i in visits]\n'
+WARM_UP = "    warm_up = n - stage - 1 if v == 1 else 2 * (n - stage - 1) + (v - 1) * n\n"
+CAPPED = "    warm_up = min(warm_up, v * m)\n"
+STEADY = "    steady = [action for pair in zip(forwards[warm_up:], backwards) for action in pair]\n"
+RETURNED = "    return forwards[:warm_up] + steady + backwards[v * m - warm_up :]\n"
+GROUPS = """    if m % n:
+        raise ValueError(f"{m} micro-batches do not divide into groups of {n}")
+    # the order"""
+IN_THEORY = "    return (n - 1) / (v * m + n - 1)\n"
+LAYER = """        grad_z = torch.ops.aten.gelu_backward(grad_y, z)
+        grad_y = grad_z @ weight.T
+        kept.append((x, grad_z))
+"""
+KEPT = "    return grad_y, kept[::-1]\n"
+GRADIENTS = "    return [x.T @ grad_z for x, grad_z in kept]\n"
+FIRST = "    warm_up = min(num_stages - stage - 1, m)\n"
+FORWARD = """        if i + warm_up < m:
+            actions.append(("F", 0, i + warm_up))
+"""
+WEIGHTS = """        if i >= stage:  # stage s is s weight gradients behind, so n micro-batches are alive
+            actions.append(("W", 0, i - stage))
+"""
+REST = '    return actions + [("W", 0, i) for i in range(max(m - stage, 0), m)]\n'
+STAGE = """    if not 0 <= stage < counts["num_stages"]:
+        raise ValueError(f"stage {stage} is not one of {counts['num_stages']}")
+"""
+COUNTS = """    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name} is {count}, and has to be positive")
+"""
+ACTION = "Action = tuple[str, int, int]  # (kind, chunk, micro-batch)\n"
+
+
+def mutant(name: str, old: str, new: str, caught: set[str], words: str) -> Mutant:
+    return Mutant(name, "schedules", old, new, caught, words)
+
+
+MUTANTS = [
+    # ——— 8.1: the layers
+    mutant(
+        "a stage has consecutive parts",
+        CUT,
+        """    first = stage * num_chunks
+    return [range(p * each, (p + 1) * each) for p in range(first, first + num_chunks)]
+""",
+        LAYERS,
+        "These are consecutive parts of the model. Chunk c of stage s is part c·n + s",
+    ),
+    mutant(
+        "the layers of a stage in one list",
+        CUT,
+        """    own = range(stage, parts, num_stages)
+    return [layer for p in own for layer in range(p * each, (p + 1) * each)]
+""",
+        LAYERS,
+        "Return a list of ranges, one for each chunk",
+    ),
+    mutant(
+        "the numbers of the parts",
+        CUT,
+        "    return [range(part, part + 1) for part in range(stage, parts, num_stages)]\n",
+        LAYERS,
+        "These are the numbers of the parts. A part has L/(n·v) layers",
+    ),
+    mutant(
+        "the last chunk takes the rest",
+        NO_CUT,
+        "    if num_layers < parts:\n",
+        LAYERS,
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "no layer is cut",
+        NO_CUT,
+        "    if num_layers % parts:\n",
+        {"hidden chunk_layers"},
+        "expected a ValueError on every rank",
+    ),
+    # ——— 8.1: the schedule
+    mutant(
+        "all micro-batches go through a chunk before the next chunk",
+        VISITS,
+        "    visits = [(c, i) for c in range(v) for i in range(m)]\n",
+        INTERLEAVED,
+        "no stage can go on",
+    ),
+    mutant(
+        "a micro-batch goes through all chunks before the next micro-batch",
+        VISITS,
+        "    visits = [(c, i) for i in range(m) for c in range(v)]\n",
+        INTERLEAVED,
+        "no stage can go on",
+    ),
+    mutant(
+        "the backward passes begin with the first chunk",
+        BACKWARDS,
+        '    backwards: list[Action] = [("BW", c, i) for c, i in visits]\n',
+        INTERLEAVED,
+        "comes before",
+    ),
+    mutant(
+        "the warm-up is that of one chunk",
+        WARM_UP,
+        "    warm_up = n - stage - 1\n",
+        INTERLEAVED,
+        "comes before ('F', 1, 0)",
+    ),
+    mutant(
+        "a stage earlier begins one pass earlier",
+        WARM_UP,
+        "    warm_up = n - stage - 1 if v == 1 else n - stage - 1 + (v - 1) * n\n",
+        LATE,
+        "Is the warm-up too short?",
+    ),
+    mutant(
+        "the warm-up is one pass too short",
+        WARM_UP,
+        "    warm_up = max(n - stage - 2, 0) if v == 1 else 2 * (n - stage - 1) + (v - 1) * n\n",
+        {"hidden interleaved_bubble_of_the_schedule"},
+        "Is the warm-up too short?",
+    ),
+    mutant(
+        "the warm-up is one pass too long",
+        WARM_UP,
+        "    warm_up = n - stage if v == 1 else 2 * (n - stage) - 1 + (v - 1) * n\n",
+        MUCH,
+        "and at most 5 may be",
+    ),
+    mutant(
+        "one chunk has the warm-up of several",
+        WARM_UP,
+        "    warm_up = 2 * (n - stage - 1) + (v - 1) * n\n",
+        {"hidden interleaved_alive"},
+        "Is the warm-up too long?",
+    ),
+    mutant(
+        "all forward passes come first",
+        CAPPED,
+        "    warm_up = v * m\n",
+        MUCH,
+        "All forward passes come before all backward passes, as in GPipe",
+    ),
+    mutant(
+        "all micro-batches through chunk 0 first, then as in GPipe",
+        RETURNED,
+        """    if v > 1:
+        passes = sorted(forwards, key=lambda action: action[1:])
+        return passes + sorted(backwards, key=lambda action: (-action[1], action[2]))
+    return forwards[:warm_up] + steady + backwards[v * m - warm_up :]
+""",
+        MUCH,
+        "All micro-batches go through chunk 0 before the first goes through chunk 1",
+    ),
+    mutant(
+        "the warm-up is longer than the schedule",
+        CAPPED,
+        "",
+        INTERLEAVED - {"public interleaved"},
+        "is there 2 times, not once",
+    ),
+    mutant(
+        "the steady phase begins with a backward pass",
+        STEADY,
+        "    steady = [action for pair in zip(backwards, forwards[warm_up:]) for action in pair]\n",
+        INTERLEAVED,
+        "comes before",
+    ),
+    mutant(
+        "the cool-down is missing",
+        RETURNED,
+        "    return forwards[:warm_up] + steady\n",
+        INTERLEAVED,
+        "is missing",
+    ),
+    mutant(
+        "the kinds are those of part 5",
+        RETURNED,
+        """    names = {"F": "forward", "BW": "backward"}
+    made = forwards[:warm_up] + steady + backwards[v * m - warm_up :]
+    return [(names[kind], c, i) for kind, c, i in made]
+""",
+        INTERLEAVED,
+        "the kinds are F and BW",
+    ),
+    mutant(
+        "actions without chunks",
+        RETURNED,
+        """    made = forwards[:warm_up] + steady + backwards[v * m - warm_up :]
+    return [(kind, i) for kind, _, i in made]
+""",
+        INTERLEAVED,
+        "this is not a list of actions like ('F', 0, 0)",
+    ),
+    mutant(
+        "the same list in each call",
+        RETURNED,
+        """    made = forwards[:warm_up] + steady + backwards[v * m - warm_up :]
+    return MADE.setdefault((stage, n, v, m), made)
+
+
+MADE = {}
+""",
+        {"public interleaved", "hidden interleaved"},
+        "ake a new list",
+    ),
+    mutant(
+        "any number of micro-batches divides",
+        GROUPS,
+        "    # the order",
+        {"public interleaved", "hidden interleaved_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "fewer micro-batches than stages count as a group",
+        GROUPS,
+        GROUPS.replace("if m % n:", "if m > n and m % n:"),
+        {"hidden interleaved_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "any stage is one",
+        STAGE,
+        "",
+        {
+            "public zero_bubble",
+            "hidden chunk_layers",
+            "hidden interleaved_misuse",
+            "hidden zero_bubble_misuse",
+        },
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "no count is looked at",
+        COUNTS,
+        "",
+        {
+            "hidden chunk_layers",
+            "hidden interleaved_misuse",
+            "hidden interleaved_bubble",
+            "hidden zero_bubble_misuse",
+        },
+        "ValueError",
+    ),
+    # ——— 8.1: the bubble
+    mutant(
+        "the bubble is idle time by ideal time",
+        IN_THEORY,
+        "    return (n - 1) / (v * m)\n",
+        BUBBLE,
+        "this is the idle time divided by the ideal time. Divide it by the total time",
+    ),
+    mutant(
+        "the bubble is that of one chunk",
+        IN_THEORY,
+        "    return (n - 1) / (m + n - 1)\n",
+        BUBBLE,
+        "this is the bubble of one chunk. With v chunks it is smaller",
+    ),
+    mutant(
+        "the bubble is that of one chunk, divided by v",
+        IN_THEORY,
+        "    return (n - 1) / (m + n - 1) / v\n",
+        BUBBLE,
+        "this is the bubble of 1F1B divided by v. The total time gets shorter, too",
+    ),
+    mutant(
+        "the bubble of any number of micro-batches",
+        """    if m % n:
+        raise ValueError(f"{m} micro-batches do not divide into groups of {n}")
+    return (n""",
+        "    return (n",
+        BUBBLE,
+        "expected a ValueError on every rank",
+    ),
+    # ——— 8.2
+    mutant(
+        "the weight is not transposed",
+        "        grad_y = grad_z @ weight.T\n",
+        "        grad_y = grad_z @ weight\n",
+        HALVES,
+        "this is multiplied by W, not by its transpose",
+    ),
+    mutant(
+        "no derivative of gelu",
+        "        grad_z = torch.ops.aten.gelu_backward(grad_y, z)\n",
+        "        grad_z = grad_y\n",
+        HALVES,
+        "the derivative of gelu is missing",
+    ),
+    mutant(
+        "the derivative of gelu at x",
+        "        grad_z = torch.ops.aten.gelu_backward(grad_y, z)\n",
+        "        grad_z = torch.ops.aten.gelu_backward(grad_y, x)\n",
+        HALVES,
+        "gelu′ is taken of x, not of z",
+    ),
+    mutant(
+        "the derivative of the other gelu",
+        "        grad_z = torch.ops.aten.gelu_backward(grad_y, z)\n",
+        '        grad_z = torch.ops.aten.gelu_backward(grad_y, z, approximate="tanh")\n',
+        HALVES,
+        "differs",
+    ),
+    mutant(
+        "the backward pass begins with the first layer",
+        "    for weight, (x, z) in zip(reversed(weights), reversed(saved)):\n",
+        "    for weight, (x, z) in zip(weights, saved):\n",
+        HALVES,
+        "the layers are in the wrong order: the backward pass goes from the last to the first",
+    ),
+    mutant(
+        "the last layer is kept first",
+        KEPT,
+        "    return grad_y, kept\n",
+        HALVES,
+        "the layers are in the wrong order: the first layer comes first",
+    ),
+    mutant(
+        "the gradient of the output is kept",
+        LAYER,
+        """        kept.append((x, grad_y))
+        grad_z = torch.ops.aten.gelu_backward(grad_y, z)
+        grad_y = grad_z @ weight.T
+""",
+        HALVES,
+        "this is the gradient of the layer's output, not that of z",
+    ),
+    mutant(
+        "what was saved is kept",
+        KEPT,
+        "    return grad_y, list(saved)\n",
+        HALVES,
+        "this keeps (x, z), as it was saved. W needs the gradient of z",
+    ),
+    mutant(
+        "x and grad_z in the other order",
+        LAYER,
+        LAYER.replace("(x, grad_z)", "(grad_z, x)"),
+        HALVES,
+        "x and grad_z have changed places",
+    ),
+    mutant(
+        "B overwrites the gradient that it was given",
+        LAYER,
+        """        grad_z = torch.ops.aten.gelu_backward(grad_y, z)
+        if not kept:
+            grad_y.copy_(grad_z)
+        grad_y = grad_z @ weight.T
+        kept.append((x, grad_z))
+""",
+        {"public halves", "hidden halves"},
+        "modified its input",
+    ),
+    mutant(
+        "B uses up the list of what was saved",
+        "    return grad_y, kept[::-1]\n",
+        "    saved.clear()\n    return grad_y, kept[::-1]\n",
+        {"public halves", "hidden halves"},
+        "modified its input",
+    ),
+    mutant(
+        "B also computes the gradients of the weights",
+        LAYER,
+        LAYER + "        x.T @ grad_z\n",
+        {"hidden each_half_does_its_own_work"},
+        "Does it also compute the gradients of the weights? They are for W",
+    ),
+    mutant(
+        "W computes everything twice",
+        GRADIENTS,
+        "    [x.T @ grad_z for x, grad_z in kept]\n" + GRADIENTS,
+        {"hidden each_half_does_its_own_work"},
+        "backward_weights computed",
+    ),
+    mutant(
+        "grad_z lies beside z in memory",
+        LAYER,
+        """        both = torch.stack([z, torch.ops.aten.gelu_backward(grad_y, z)])
+        grad_z = both[1]
+        grad_y = grad_z @ weight.T
+        kept.append((x, grad_z))
+""",
+        {"public halves", "hidden input_frees_z"},
+        "keep no z, and no tensor that shares memory with one",
+    ),
+    mutant(
+        "B keeps in a list of its own what was saved",
+        KEPT,
+        """    KEPT.append(saved)
+    return grad_y, kept[::-1]
+
+
+KEPT = []
+""",
+        {"hidden input_frees_z", "hidden zero_bubble_memory"},
+        "B has to free z",
+    ),
+    mutant(
+        "W keeps in a list of its own what it has used",
+        GRADIENTS,
+        """    USED.append(kept)
+    return [x.T @ grad_z for x, grad_z in kept]
+
+
+USED = []
+""",
+        {"hidden zero_bubble_memory"},
+        "Something keeps what a micro-batch has saved longer than until its W",
+    ),
+    mutant(
+        "the gradients of the weights are transposed",
+        GRADIENTS,
+        "    return [grad_z.T @ x for x, grad_z in kept]\n",
+        HALVES,
+        "this is the transpose: grad_W = xᵀ @ grad_z",
+    ),
+    mutant(
+        "the gradients of the weights are means over the rows",
+        GRADIENTS,
+        "    return [x.T @ grad_z / len(x) for x, grad_z in kept]\n",
+        HALVES,
+        "this is divided by the number of rows",
+    ),
+    mutant(
+        "the gradients of the weights begin with the last layer",
+        GRADIENTS,
+        "    return [x.T @ grad_z for x, grad_z in reversed(kept)]\n",
+        HALVES,
+        "the layers are in the wrong order: the first layer comes first",
+    ),
+    mutant(
+        "B writes into a ring of four buffers",
+        LAYER,
+        """        rings = backward_input.__dict__.setdefault("rings", {})
+        ring = rings.setdefault((len(kept), z.shape), [torch.empty_like(z) for _ in range(4)])
+        ring.append(ring.pop(0))
+        grad_z = ring[0].copy_(torch.ops.aten.gelu_backward(grad_y, z))
+        grad_y = grad_z @ weight.T
+        kept.append((x, grad_z))
+""",
+        {"hidden run_halves", "hidden input_frees_z"},
+        "the list of the chunks' gradients is wrong",
+    ),
+    # ——— 8.3
+    mutant(
+        "each W follows its B",
+        WEIGHTS,
+        '        actions.append(("W", 0, i))\n',
+        ZERO_BUBBLE,
+        "is there 2 times, not once",
+    ),
+    mutant(
+        "each W follows its B at once",
+        WEIGHTS + REST,
+        '        actions.append(("W", 0, i))\n    return actions\n',
+        IDLE,
+        "each W follows its own B",
+    ),
+    mutant(
+        "all W come at the end",
+        WEIGHTS + REST,
+        '    return actions + [("W", 0, i) for i in range(m)]\n',
+        ALIVE | IDLE | {"hidden zero_bubble_memory"},
+        "All W come at the end. Until its W, a micro-batch keeps its activation",
+    ),
+    mutant(
+        "all forward passes come first",
+        FIRST,
+        "    warm_up = m\n",
+        ALIVE | IDLE | {"hidden zero_bubble_memory"},
+        "micro-batches are between F and B",
+    ),
+    mutant(
+        "W is one micro-batch later",
+        WEIGHTS + REST,
+        """        if i > stage:
+            actions.append(("W", 0, i - stage - 1))
+    return actions + [("W", 0, i) for i in range(max(m - stage - 1, 0), m)]
+""",
+        ALIVE | {"hidden zero_bubble_idle_time"},
+        "activations are alive",
+    ),
+    mutant(
+        "W is one micro-batch earlier",
+        WEIGHTS + REST,
+        """        late = max(stage - 1, 0)
+        if i >= late:
+            actions.append(("W", 0, i - late))
+    return actions + [("W", 0, i) for i in range(max(m - late, 0), m)]
+""",
+        IDLE,
+        "ZB-H1 ends at",
+    ),
+    mutant(
+        "W is equally late on all stages",
+        WEIGHTS + REST,
+        """        late = num_stages - 1
+        if i >= late:
+            actions.append(("W", 0, i - late))
+    return actions + [("W", 0, i) for i in range(max(m - late, 0), m)]
+""",
+        ALIVE | IDLE,
+        "activations are alive",
+    ),
+    mutant(
+        "W is the later the earlier the stage",
+        WEIGHTS + REST,
+        """        late = num_stages - 1 - stage
+        if i >= late:
+            actions.append(("W", 0, i - late))
+    return actions + [("W", 0, i) for i in range(max(m - late, 0), m)]
+""",
+        ALIVE | IDLE,
+        "activations are alive",
+    ),
+    mutant(
+        "the warm-up is one pass too short",
+        FIRST,
+        "    warm_up = min(max(num_stages - stage - 2, 0), m)\n",
+        IDLE,
+        "forward passes before its first B, and 1F1B runs",
+    ),
+    mutant(
+        "stage 0 runs one forward pass more",
+        FIRST,
+        "    warm_up = min(num_stages - stage - (stage > 0), m)\n",
+        ALIVE,
+        "micro-batches are between F and B",
+    ),
+    mutant(
+        "the warm-up is longer on later stages",
+        FIRST,
+        "    warm_up = min(stage, m)\n",
+        ZERO_BUBBLE,
+        "no stage can go on",
+    ),
+    mutant(
+        "the warm-up is longer than the schedule",
+        FIRST,
+        "    warm_up = num_stages - stage - 1\n",
+        ZERO_BUBBLE,
+        "does not exist: the kinds are F and B and W",
+    ),
+    mutant(
+        "few micro-batches are refused",
+        FIRST,
+        """    if m < num_stages:
+        raise ValueError(f"{m} micro-batches for {num_stages} stages")
+""" + FIRST,
+        ZERO_BUBBLE,
+        "ValueError",
+    ),
+    mutant(
+        "whole backward passes",
+        '        actions.append(("B", 0, i))\n' + WEIGHTS + REST,
+        '        actions.append(("BW", 0, i))\n    return actions\n',
+        ZERO_BUBBLE,
+        "('BW', 0, 0) does not exist",
+    ),
+    mutant(
+        "W comes before its B",
+        '        actions.append(("B", 0, i))\n' + WEIGHTS,
+        WEIGHTS + '        actions.append(("B", 0, i))\n',
+        ZERO_BUBBLE,
+        "('W', 0, 0) comes before ('B', 0, 0)",
+    ),
+    mutant(
+        "the last W are missing",
+        REST,
+        "    return actions\n",
+        ZERO_BUBBLE,
+        "is missing",
+    ),
+    mutant(
+        "the last forward pass is missing",
+        FORWARD,
+        FORWARD.replace("< m", "< m - 1"),
+        ZERO_BUBBLE,
+        "is missing",
+    ),
+    mutant(
+        "the same list in each call of zero_bubble_schedule",
+        REST,
+        """    made = actions + [("W", 0, i) for i in range(max(m - stage, 0), m)]
+    return MADE.setdefault((stage, num_stages, m), made)
+
+
+MADE = {}
+""",
+        {"public zero_bubble", "hidden zero_bubble"},
+        "ake a new list",
+    ),
+]
