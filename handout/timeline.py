@@ -22,7 +22,7 @@ class Span(NamedTuple):
     Times are in seconds, from one clock for all stages of a machine.
     """
 
-    kind: str  # "forward" or "backward"
+    kind: str  # "forward", "backward" or "weights"
     micro_batch: int
     start: float
     end: float
@@ -48,12 +48,17 @@ class Timeline:
         return self.clock()
 
 
+# The sign of micro-batch 0, and how many signs there are.
+SIGNS = {"forward": ("0", 10), "backward": ("a", 26), "weights": ("A", 26)}
+
+
 def chart(timelines: list[list[Span]], width: int = 72) -> str:
     """Return a chart of the timelines as text, with one row for each stage.
 
     The chart begins with the first start, and ends with the last end, of all stages. A forward pass
     is drawn as the last digit of its micro-batch. A backward pass is drawn as a letter (a for
-    micro-batch 0, b for 1, …), and waiting as dots.
+    micro-batch 0, b for 1, …), gradients of the weights on their own as a capital letter, and
+    waiting as dots.
     """
     spans = [span for of_stage in timelines for span in of_stage]
     if not spans:
@@ -64,11 +69,8 @@ def chart(timelines: list[list[Span]], width: int = 72) -> str:
     for stage, of_stage in enumerate(timelines):
         cells = ["·"] * width
         for span in of_stage:
-            sign = (
-                str(span.micro_batch % 10)
-                if span.kind == "forward"
-                else chr(ord("a") + span.micro_batch % 26)
-            )
+            first_sign, signs = SIGNS.get(span.kind, SIGNS["backward"])
+            sign = chr(ord(first_sign) + span.micro_batch % signs)
             first = min(round((span.start - began) * scale), width - 1)
             last = max(round((span.end - began) * scale), first + 1)
             cells[first:last] = sign * (last - first)

@@ -29,6 +29,7 @@ BLOCKS = {
     "whole": _block("#636c76"),  # the same on every rank, or of all ranks together
     "forward": _block("#1b7580", "bold cyan"),
     "backward": _block("#a8497b", "bold magenta"),
+    "weights": _block("#3d7a00", "bold green"),  # gradients of the weights, computed on their own
     "computing": _block("#5a49cc", "blue"),
     "communicating": _block("#757800", "yellow"),
     "barrier": _block("#884028", "bold"),

@@ -28,7 +28,7 @@ MAX_SPANS = 4000  # in a drawing that is not compact
 # neighbouring ranks that did the same share a lane.
 MANY = 16
 LOW_LANE, LOW_GAP = 9, 2
-PASSES = "forward", "backward"
+PASSES = "forward", "backward", "weights"
 LATE, BARRIER = "late", "barrier"
 
 
@@ -211,7 +211,7 @@ def described(span: Span) -> str:
 
 
 def work(span: Span) -> str:
-    """Return what a span's colour means: forward, backward, late, barrier, or the span's kind."""
+    """Return what a span's colour means: a pass, late, barrier, or the span's kind."""
     word = span.label.partition(" ")[0]
     if (
         span.kind == COMMUNICATING
@@ -315,6 +315,7 @@ def _axis(top: float, bottom: float, scale: float, until: float) -> list[str]:
 LEGEND = {
     "forward": "forward",
     "backward": "backward",
+    "weights": "gradients of the weights",
     COMPUTING: "computing",
     LATE: "made to come late",
     COMMUNICATING: "communicating",

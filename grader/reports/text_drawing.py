@@ -2,7 +2,8 @@
 
 The functions take spans and return text. The text can be read without colour and at 80 columns. A
 column is a short stretch of time. A forward pass is shown as the last digit of its micro-batch. A
-backward pass is shown as a letter: a for micro-batch 0, b for micro-batch 1, and so on.
+backward pass is shown as a letter: a for micro-batch 0, b for micro-batch 1, and so on. Gradients
+of the weights that are computed on their own are shown as capital letters.
 ``handout/timeline.py`` uses the same signs.
 """
 
@@ -31,10 +32,12 @@ SIGNS = {
     WAITING: "·",
     "forward": "F",
     "backward": "B",
+    "weights": "W",
     LATE: "z",
     BARRIER: "!",
     TIMED: "[ ]",
 }
+NUMBERED = {"forward": "0 1 2 …", "backward": "a b c …", "weights": "A B C …"}
 STYLES = {kind: colour.terminal for kind, colour in BLOCKS.items()} | {
     WAITING: "dim",
     LATE: "dim",
@@ -173,7 +176,9 @@ def sign(span: Span, numbered: bool = True) -> str:
     number = span.micro_batch
     if number is None or not (numbered and _has_number(span)):
         return SIGNS[work(span)]
-    return str(number % 10) if work(span) == "forward" else chr(ord("a") + number % 26)
+    if work(span) == "forward":
+        return str(number % 10)
+    return chr(ord("a" if work(span) == "backward" else "A") + number % 26)
 
 
 def _under_way(spans: Sequence[Span], room: int, until: float) -> Text:
@@ -223,7 +228,7 @@ def legend(pictures: Sequence[Picture], width: int) -> Text:
         if kind in there:
             signs = SIGNS[kind]
             if kind in PASSES and kind in numbered:
-                signs = "0 1 2 …" if kind == "forward" else "a b c …"
+                signs = NUMBERED[kind]
             of_what = " of micro-batch 0, 1, 2, …" if kind in PASSES and kind in numbered else ""
             parts.append(Text.assemble((signs, STYLES[kind]), f" {meaning(kind, there)}{of_what}"))
     if any(span.background and span.kind == COMMUNICATING for span in spans):

@@ -3,8 +3,9 @@
 import pytest
 
 from grader.diagnosis.spans import COMMUNICATING, COMPUTING, WAITING, Span
+from grader.reference.better_schedules import interleaved, zero_bubble
 from grader.reference.pipeline import gpipe, one_forward_one_backward
-from grader.timeline.ideal import ideal, is_pass, measured_shares
+from grader.timeline.ideal import ideal, idle_share, is_pass, measured_shares
 
 
 def measured(schedules: list[list[tuple[str, int]]], lengths: dict[str, float]) -> list[Span]:
@@ -26,6 +27,23 @@ def test_in_theory_the_bubble_is_that_of_the_formula(rule, stages, m):
     assert len(spans) == 2 * stages * m and all(map(is_pass, spans))
     whole = max(span.end for span in spans) - min(span.begin for span in spans)
     assert 1 - 3.0 * m / whole == pytest.approx((stages - 1) / (m + stages - 1))
+
+
+@pytest.mark.parametrize("n, v, m", [(1, 2, 3), (2, 2, 4), (4, 2, 8), (3, 3, 3)])
+def test_in_theory_chunks_make_the_bubble_smaller(n, v, m):
+    names = {"F": "forward", "BW": "backward"}
+    stages = [[(names[kind], i) for kind, _, i in own] for own in interleaved(n, v, m)]
+    spans = ideal(measured(stages, {"forward": 0.5, "backward": 1.0}))
+    assert len(spans) == 2 * n * v * m
+    assert idle_share(spans) == pytest.approx((n - 1) / (v * m + n - 1))
+
+
+def test_in_theory_gradients_of_the_weights_wait_for_nobody():
+    names = {"F": "forward", "B": "backward", "W": "weights"}
+    stages = [[(names[kind], i) for kind, _, i in own] for own in zero_bubble(4, 8)]
+    spans = ideal(measured(stages, dict.fromkeys(names.values(), 1.0)))
+    assert idle_share(spans) == pytest.approx(3 / 27)
+    assert idle_share([]) == 0
 
 
 def test_every_pass_takes_the_average_of_its_kind():

@@ -4,6 +4,7 @@ In theory, messages take no time, and every pass takes as long as a pass of its 
 average. What is left of the waiting is the schedule's own bubble.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 from grader.diagnosis.spans import COMMUNICATING, COMPUTING, Span
@@ -18,32 +19,61 @@ def ideal(drawn: Sequence[Span]) -> list[Span]:
     """Return the passes of a measured run as they would be in theory; [] if there is none.
 
     Each rank keeps the order of its passes. A pass begins when the previous pass on its rank has
-    ended, and when the neighbour whose result it needs has ended the same pass of this
-    micro-batch. Return [] if no such order exists.
+    ended, and when the pass whose result it needs has ended. If a micro-batch passes a rank several
+    times, the rank has as many chunks of the model. Return [] if no such order exists.
     """
     passes = sorted((span for span in drawn if is_pass(span)), key=lambda s: s.begin)
     ranks = sorted({span.rank for span in passes})
     takes = {kind: _mean([_length(s) for s in passes if work(s) == kind]) for kind in PASSES}
     left = {rank: [s for s in passes if s.rank == rank] for rank in ranks}
+    of_parts = {rank: _parts_of(left[rank], ranks) for rank in ranks}
     ends: dict[tuple[str, int | None, int], float] = {}
+    all_parts = {part for parts in of_parts.values() for part in parts}
     free, found = dict.fromkeys(ranks, 0.0), []
     while any(left.values()):
         for rank in ranks:
             if not left[rank]:
                 continue
-            own = left[rank][0]
+            own, part = left[rank][0], of_parts[rank][0]
             kind, i = work(own), own.micro_batch
-            needs = (kind, i, rank - 1 if kind == "forward" else rank + 1)
-            if needs[2] in ranks and needs not in ends:
+            needs = (kind, i, part - 1 if kind == "forward" else part + 1)
+            if kind != "weights" and needs[2] in all_parts and needs not in ends:
                 continue
             begin = max(free[rank], ends.get(needs, 0.0))
-            free[rank] = ends[kind, i, rank] = begin + takes[kind]
+            free[rank] = ends[kind, i, part] = begin + takes[kind]
             found.append(Span(rank, COMPUTING, own.label, begin, free[rank], i))
             left[rank].pop(0)
+            of_parts[rank].pop(0)
             break
         else:
             return []  # a pass needs one that was not recorded
     return found
+
+
+def _parts_of(passes: Sequence[Span], ranks: Sequence[int]) -> list[int]:
+    """Return for each pass of a rank the part of the model that it is through.
+
+    The k-th forward pass of a micro-batch is through chunk k of the rank, and its k-th backward
+    pass is through the k-th chunk from the end. Chunk k of rank s is part k·n + s.
+    """
+    seen: Counter[tuple[str, int | None]] = Counter()
+    chunks = []
+    for span in passes:
+        chunks.append(seen[work(span), span.micro_batch])
+        seen[work(span), span.micro_batch] += 1
+    last = max(chunks, default=0)
+    turned = [k if work(s) == "forward" else last - k for s, k in zip(passes, chunks)]
+    return [k * len(ranks) + s.rank for s, k in zip(passes, turned)]
+
+
+def idle_share(drawn: Sequence[Span]) -> float:
+    """Return the share of the ranks' time, from the first pass to the last, without a pass."""
+    passes = [span for span in drawn if is_pass(span)]
+    if not passes:
+        return 0.0
+    first, last = min(s.begin for s in passes), max(s.end or 0.0 for s in passes)
+    whole = (last - first) * len({span.rank for span in passes})
+    return 1 - sum(map(_length, passes)) / whole
 
 
 def measured_shares(drawn: Sequence[Span]) -> str:

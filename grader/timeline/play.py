@@ -13,7 +13,7 @@ from grader.diagnosis.spans import COMPUTING, Span, on_core, spans
 from grader.reports.svg_drawing import LATE, Picture, work
 from grader.session import Session
 from grader.timeline.cluster import whole_of
-from grader.timeline.ideal import ideal, is_pass, measured_shares
+from grader.timeline.ideal import ideal, idle_share, is_pass, measured_shares
 from grader.timeline.scenes import Scene
 from grader.wire import machine_limits
 from grader.wire.events import Mark, Operation
@@ -75,17 +75,16 @@ class ScenePlayer:
         picture = picture_of(scene, drawn, _communications(drawn))
         if troubled := failed_scene(scene, picture, report):
             return replace(troubled, disturbed=disturbed)
-        if scene.driver == "pipeline":
-            picture = replace(
-                picture,
-                title=f"{scene.title}, {self.bubble(drawn, scene.options['micro_batches'])}",
-            )
-            if not any(map(is_pass, drawn)):
-                picture = replace(picture, below=(*picture.below, NO_PASS))
-            elif in_theory := ideal(drawn):
-                picture = replace(picture, below=(*picture.below, measured_shares(drawn)))
-                own = Picture("the same schedule, ideal", in_theory)
-                return PlayedScene(scene, picture, disturbed=disturbed, ideal=own)
+        if not scene.has_ideal:
+            return PlayedScene(scene, picture, disturbed=disturbed)
+        in_theory = ideal(drawn)
+        picture = replace(picture, title=f"{scene.title}, {self.bubble(scene, drawn, in_theory)}")
+        if not any(map(is_pass, drawn)):
+            picture = replace(picture, below=(*picture.below, NO_PASS))
+        elif in_theory:
+            picture = replace(picture, below=(*picture.below, measured_shares(drawn)))
+            own = Picture("the same schedule, ideal", in_theory)
+            return PlayedScene(scene, picture, disturbed=disturbed, ideal=own)
         return PlayedScene(scene, picture, disturbed=disturbed)
 
     def play_again_if_disturbed(self, scene: Scene) -> PlayedScene:
@@ -100,11 +99,14 @@ class ScenePlayer:
         second = self.play(scene)
         return second if second.picture and not second.disturbed else first
 
-    def bubble(self, drawn: Sequence[Span], micro_batches: int) -> str:
+    def bubble(self, scene: Scene, drawn: Sequence[Span], in_theory: Sequence[Span]) -> str:
         """Return the bubble in words: as measured and as predicted.
 
-        The student's functions of problem 5.6 measure and predict it.
+        In part 5, the student's functions of problem 5.6 measure and predict it.
         """
+        if scene.driver != "pipeline":
+            shares = f"{idle_share(drawn):.2f} measured, {idle_share(in_theory):.2f} in theory"
+            return f"bubble {shares}"
         stages = [
             [
                 (s.label.partition(" ")[0], s.micro_batch, s.begin, s.end)
@@ -117,7 +119,7 @@ class ScenePlayer:
             Call("pipeline_parallel.measured_bubble", [([stages], {})], "of_spans", may_raise=True),
             Call(
                 "pipeline_parallel.bubble_fraction",
-                [([self.ranks, micro_batches], {})],
+                [([self.ranks, scene.options["micro_batches"]], {})],
                 may_raise=True,
             ),
         ]

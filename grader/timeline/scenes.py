@@ -20,11 +20,13 @@ class Scene:
     options: dict = field(default_factory=dict)
     share: bool = True  # whether to say which part of the time each rank computed
     drawn: bool = True  # if False, only its time is told
+    has_ideal: bool = False  # whether the same schedule is drawn in theory, too
 
 
 def _pipeline(title: str, schedule: str | None, micro_batches: int, look: str) -> Scene:
     options = {"schedule": schedule, "micro_batches": micro_batches, "rows": BATCH}
-    return Scene(title, "pipeline_parallel.run_schedule", "pipeline", look, options)
+    function = "pipeline_parallel.run_schedule"
+    return Scene(title, function, "pipeline", look, options, has_ideal=True)
 
 
 def _passes(title: str, micro_batches: int, look: str) -> Scene:
