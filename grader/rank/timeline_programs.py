@@ -8,6 +8,7 @@ not know the inputs: each program makes its own.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import count
 from typing import Any
 from unittest import mock
@@ -264,6 +265,38 @@ def pipeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     _drawn(lambda: function(actions, weights, x, rows, count, Marked()), mark, kwargs)
 
 
+def chunks(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
+    """Run schedules of a student, on as many layers for each stage as in ``pipeline``.
+
+    ``chunks`` is the number of chunks of each stage; 0 means the zero-bubble schedule. With
+    ``forward_first``, each stage does all its forward passes first: this makes GPipe of 1F1B.
+    """
+    from handout import mlp, schedule_runner, schedules
+    from handout.timeline import Timeline
+
+    class Marked(Timeline):
+        @contextmanager
+        def span(self, kind: str, micro_batch: int) -> Iterator[None]:
+            with _piece(f"{kind} {micro_batch}", mark), super().span(kind, micro_batch):
+                yield
+
+    size, cut = dist.get_world_size(), kwargs["chunks"]
+    many = -(-kwargs["micro_batches"] // size) * size  # whole groups of the interleaved schedule
+    arguments = (cut,) if cut else ()
+    made = [function(stage, size, *arguments, many) for stage in range(size)]
+    halves = () if cut else (schedules.backward_input, schedules.backward_weights)
+    if kwargs.get("forward_first"):
+        made = [sorted(own, key=lambda action: action[0] != "F") for own in made]
+    layers, rows, width = _sizes(kwargs)
+    rows -= rows % many
+    own = mlp.init_weights(layers, width)
+    each = layers // max(cut, 1)
+    weights = [own[first:][:each] for first in range(0, layers, each)]
+    x = _random(rows, width) if dist.get_rank() == 0 else None
+    run = partial(schedule_runner.run_schedules, made, weights, x, rows, many)
+    _drawn(lambda: run(Marked(), *halves), mark, kwargs)
+
+
 def passes(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     """Run ``pipeline_forward``, then ``pipeline_backward``, with a few layers on every stage."""
     from handout import mlp, pipeline_parallel
@@ -334,6 +367,7 @@ SCENES: dict[str, Callable] = {
     "pairs": pairs,
     "mesh": mesh,
     "pipeline": pipeline,
+    "chunks": chunks,
     "passes": passes,
     "zero": zero,
     "fully_sharded": fully_sharded,

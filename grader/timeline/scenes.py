@@ -34,6 +34,13 @@ def _passes(title: str, micro_batches: int, look: str) -> Scene:
     return Scene(title, "pipeline_parallel.pipeline_forward", "passes", look, options)
 
 
+def _chunked(title: str, schedule: str, chunks: int, look: str, **options: bool) -> Scene:
+    """Return a scene of part 8. ``chunks`` is 0 for the zero-bubble schedule."""
+    options |= {"chunks": chunks, "micro_batches": MICRO_BATCHES, "rows": BATCH}
+    function = f"schedules.{schedule}"
+    return Scene(title, function, "chunks", look, options, has_ideal=True)
+
+
 SCENES = {
     "collectives": [
         Scene(
@@ -178,6 +185,38 @@ SCENES = {
             " only there. (With 2 ranks there is one row, and columns of one rank, whose averages"
             " send nothing: RANKS=4 draws a mesh of 2 × 2.)",
             {"in_row": 2},
+        ),
+    ],
+    "schedules": [
+        _chunked(
+            "GPipe",
+            "interleaved_schedule",
+            1,
+            "Your 1F1B, that is the interleaved schedule with one chunk, with all forward passes"
+            " first.",
+            forward_first=True,
+        ),
+        _chunked(
+            "1F1B",
+            "interleaved_schedule",
+            1,
+            "The interleaved schedule with one chunk. As much waiting as with GPipe, and fewer"
+            " micro-batches alive.",
+        ),
+        _chunked(
+            "interleaved 1F1B, two chunks on each stage",
+            "interleaved_schedule",
+            2,
+            "Each pass is through half of a stage's layers, so the next stage begins after half of"
+            " the time. A micro-batch's number comes twice on each stage, forward and backward, and"
+            " there are twice as many messages.",
+        ),
+        _chunked(
+            "zero-bubble, ZB-H1",
+            "zero_bubble_schedule",
+            0,
+            "The gradients of the weights have a colour of their own. They lie where the stages"
+            " waited before: most of all at the end.",
         ),
     ],
 }
