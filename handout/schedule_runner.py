@@ -145,10 +145,12 @@ class _Mail:
 
     def _end(self, target: int, number: int) -> None:
         """Wait for the sends that another stage has received before its action ``number``."""
-        over = [work for taken, work in self.sending[target] if taken <= number]
-        self.sending[target] = self.sending[target][len(over) :]
-        for work in over:
-            work.wait()
+        sends, self.sending[target] = self.sending[target], []
+        for taken, work in sends:
+            if taken <= number:
+                work.wait()
+            else:
+                self.sending[target].append((taken, work))
 
     def wait_for_all(self) -> None:
         for target, sends in self.sending.items():

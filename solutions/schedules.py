@@ -118,8 +118,8 @@ def interleaved_schedule(
     visits = [(c, g + i) for g in range(0, m, n) for c in range(v) for i in range(n)]
     forwards: list[Action] = [("F", c, i) for c, i in visits]
     backwards: list[Action] = [("BW", v - 1 - c, i) for c, i in visits]
-    # A stage earlier begins two passes earlier: a pass forward, and a pass back. With one chunk one
-    # pass is enough, because nothing comes back from the last stage to the first.
+    # (v − 1)·n passes bring the first group to its last chunk. One more pass for each later stage
+    # would be enough if messages took no time. With two, a message has the time of a pass.
     warm_up = n - stage - 1 if v == 1 else 2 * (n - stage - 1) + (v - 1) * n
     warm_up = min(warm_up, v * m)
     steady = [action for pair in zip(forwards[warm_up:], backwards) for action in pair]

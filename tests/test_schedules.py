@@ -34,7 +34,7 @@ def judged(run, made, name, kinds, v, m):
         wrong = chunked.complete(actions, kinds, v, m)
         run.require(wrong is None, f"{name}, stage {stage}: {wrong}, in {str(actions)[:300]}.")
     end = chunked.makespan(stages, dict.fromkeys(kinds, 1.0))
-    run.require(not isinstance(end, str), f"{name}: {end}.")
+    run.require(not isinstance(end, str), f"{name}: {end}")
     return stages
 
 

@@ -144,7 +144,7 @@ def require_right(run, name, stages, kinds, v, m):
         wrong = chunked.complete(actions, kinds, v, m)
         run.require(wrong is None, f"{text}{wrong}, in {str(actions)[:300]}.")
     end = chunked.makespan(stages, dict.fromkeys(kinds, 1.0))
-    run.require(not isinstance(end, str), f"{name}: {end}.")
+    run.require(not isinstance(end, str), f"{name}: {end}")
 
 
 def made_by(world, function, shapes, kinds):

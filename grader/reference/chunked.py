@@ -85,9 +85,38 @@ def makespan(stages: Stages, times: dict[str, float]) -> float | str:
         waits = [f"stage {s} at {stages[s][len(timed[s])]}" for s in stuck]
         return (
             f"no stage can go on: {', '.join(waits)}. Each waits for an action that comes later on"
-            " its own stage or on a neighbour"
+            f" its own stage or on a neighbour.{_why_stuck(stages)}"
         )
     return max(own[-1][2] for own in timed)
+
+
+def _why_stuck(stages: Stages) -> str:
+    """Return a sentence on the likely cause; empty if none is known."""
+    for stage, own in enumerate(stages):
+        place = {action: number for number, action in enumerate(own)}
+        for (kind, chunk, i), number in place.items():
+            after = place.get((kind, chunk + 1, i))
+            if kind in ("B", "BW") and after is not None and number < after:
+                return (
+                    f" On stage {stage}, {(kind, chunk, i)} comes before {(kind, chunk + 1, i)}. A"
+                    " backward pass goes from the last chunk to the first."
+                )
+            if kind == "F" and after is not None and after < number:
+                return (
+                    f" On stage {stage}, {(kind, chunk + 1, i)} comes before {(kind, chunk, i)}. A"
+                    " forward pass goes from the first chunk to the last."
+                )
+    first = [[kind for kind, *_ in own].index("F") for own in stages]
+    warm_ups = [
+        next(k for k, (kind, *_) in enumerate(own[at:]) if kind != "F")
+        for own, at in zip(stages, first)
+    ]
+    if warm_ups != sorted(warm_ups, reverse=True):
+        return (
+            f" Before their first backward pass, the stages run {warm_ups} forward passes. An"
+            " earlier stage has to run more of them: it waits longer for the first gradient."
+        )
+    return ""
 
 
 def spans(stages: Stages, times: dict[str, float]) -> list[list[tuple[Action, float, float]]]:
@@ -141,7 +170,7 @@ def why_other_layers(found: Any, num_layers: int, stage: int, n: int, v: int) ->
     ]
     if got == in_a_row:
         return " These are consecutive parts of the model. Chunk c of stage s is part c·n + s."
-    if got == [layer for own in right for layer in own]:
+    if isinstance(found, (list, tuple)) and list(found) == [l for own in right for l in own]:
         return " Return a list of ranges, one for each chunk."
     if got == [list(range(part, part + 1)) for part in range(stage, n * v, n)]:
         return " These are the numbers of the parts. A part has L/(n·v) layers."
@@ -205,7 +234,7 @@ def why_interleaved_is_late(stages: Stages) -> str:
 def why_interleaved_holds_much(actions: list[Action], n: int) -> str:
     order = [(chunk, i) for kind, chunk, i in actions if kind == "F"]
     early = order[: sum(chunk == 0 for chunk, _ in order)]
-    if len(early) > n and all(chunk == 0 for chunk, _ in early):
+    if n < len(early) < len(order) and all(chunk == 0 for chunk, _ in early):
         return (
             " All micro-batches go through chunk 0 before the first goes through chunk 1. Take the"
             f" micro-batches in groups of {n}."
@@ -232,8 +261,8 @@ def why_zero_bubble_is_late(stages: Stages) -> str:
         due = min(n - stage, len(own) // 3)
         if first < due:
             return (
-                f" Stage {stage} runs only {first} forward passes before its first B, and 1F1B"
-                f" runs {due}."
+                f" Before its first B, stage {stage} runs {first} forward"
+                f" pass{'es' * (first > 1)}, and 1F1B runs {due}. Is the warm-up too short?"
             )
     kinds = [kind for kind, *_ in stages[0]]
     if n > 1 and "W" not in kinds[: len(kinds) - len(kinds) // 3]:

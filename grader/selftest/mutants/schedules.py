@@ -32,6 +32,12 @@ ZERO_BUBBLE = {
     "hidden run_zero_bubble_on_gloo",
     "hidden zero_bubble_memory",
 }
+FEW = {  # of the checks that ask for fewer micro-batches than stages
+    "hidden zero_bubble",
+    "hidden zero_bubble_alive",
+    "hidden zero_bubble_idle_time",
+    "hidden run_zero_bubble",
+}
 IDLE = {"public zero_bubble", "hidden zero_bubble_idle_time"}
 ALIVE = {"public zero_bubble", "hidden zero_bubble_alive"}
 # The lines of the solution that several mutants change.
@@ -122,7 +128,7 @@ MUTANTS = [
         VISITS,
         "    visits = [(c, i) for c in range(v) for i in range(m)]\n",
         INTERLEAVED,
-        "no stage can go on",
+        "('BW', 1, 0) comes before ('F', 1, 0)",
     ),
     mutant(
         "a micro-batch goes through all chunks before the next micro-batch",
@@ -136,7 +142,7 @@ MUTANTS = [
         BACKWARDS,
         '    backwards: list[Action] = [("BW", c, i) for c, i in visits]\n',
         INTERLEAVED,
-        "comes before",
+        "A backward pass goes from the last chunk to the first",
     ),
     mutant(
         "the warm-up is that of one chunk",
@@ -146,14 +152,7 @@ MUTANTS = [
         "comes before ('F', 1, 0)",
     ),
     mutant(
-        "a stage earlier begins one pass earlier",
-        WARM_UP,
-        "    warm_up = n - stage - 1 if v == 1 else n - stage - 1 + (v - 1) * n\n",
-        LATE,
-        "Is the warm-up too short?",
-    ),
-    mutant(
-        "the warm-up is one pass too short",
+        "the warm-up of one chunk is one pass too short",
         WARM_UP,
         "    warm_up = max(n - stage - 2, 0) if v == 1 else 2 * (n - stage - 1) + (v - 1) * n\n",
         {"hidden interleaved_bubble_of_the_schedule"},
@@ -174,7 +173,7 @@ MUTANTS = [
         "Is the warm-up too long?",
     ),
     mutant(
-        "all forward passes come first",
+        "all forward passes of all chunks come first",
         CAPPED,
         "    warm_up = v * m\n",
         MUCH,
@@ -192,7 +191,7 @@ MUTANTS = [
         "All micro-batches go through chunk 0 before the first goes through chunk 1",
     ),
     mutant(
-        "the warm-up is longer than the schedule",
+        "the warm-up of chunks is longer than the schedule",
         CAPPED,
         "",
         INTERLEAVED - {"public interleaved"},
@@ -232,7 +231,7 @@ MUTANTS = [
         "this is not a list of actions like ('F', 0, 0)",
     ),
     mutant(
-        "the same list in each call",
+        "the same list in each call of interleaved_schedule",
         RETURNED,
         """    made = forwards[:warm_up] + steady + backwards[v * m - warm_up :]
     return MADE.setdefault((stage, n, v, m), made)
@@ -280,6 +279,13 @@ MADE = {}
             "hidden zero_bubble_misuse",
         },
         "ValueError",
+    ),
+    mutant(
+        "the warm-up of all stages but the last is too short",
+        WARM_UP,
+        "    warm_up = n - 1 if v == n == 1 else n - stage - 1 + (v - 1) * n - (stage < n - 1)\n",
+        LATE,
+        "Is the warm-up too short?",
     ),
     # ——— 8.1: the bubble
     mutant(
@@ -396,7 +402,7 @@ MADE = {}
         "    return grad_y, kept[::-1]\n",
         "    saved.clear()\n    return grad_y, kept[::-1]\n",
         {"public halves", "hidden halves"},
-        "modified its input",
+        "tensors in the list were removed or replaced",
     ),
     mutant(
         "B also computes the gradients of the weights",
@@ -458,7 +464,7 @@ USED = []
         "the gradients of the weights are means over the rows",
         GRADIENTS,
         "    return [x.T @ grad_z / len(x) for x, grad_z in kept]\n",
-        HALVES,
+        HALVES - {"public run_zero_bubble"},  # it has micro-batches of one row
         "this is divided by the number of rows",
     ),
     mutant(
@@ -478,12 +484,12 @@ USED = []
         grad_y = grad_z @ weight.T
         kept.append((x, grad_z))
 """,
-        {"hidden run_halves", "hidden input_frees_z"},
+        {"hidden run_halves", "hidden input_frees_z", "hidden zero_bubble_memory"},
         "the list of the chunks' gradients is wrong",
     ),
     # ——— 8.3
     mutant(
-        "each W follows its B",
+        "each W follows its B, and some come again",
         WEIGHTS,
         '        actions.append(("W", 0, i))\n',
         ZERO_BUBBLE,
@@ -558,7 +564,7 @@ USED = []
         FIRST,
         "    warm_up = min(max(num_stages - stage - 2, 0), m)\n",
         IDLE,
-        "forward passes before its first B, and 1F1B runs",
+        ", and 1F1B runs 3. Is the warm-up too short?",
     ),
     mutant(
         "stage 0 runs one forward pass more",
@@ -572,13 +578,13 @@ USED = []
         FIRST,
         "    warm_up = min(stage, m)\n",
         ZERO_BUBBLE,
-        "no stage can go on",
+        "An earlier stage has to run more of them: it waits longer for the first gradient",
     ),
     mutant(
         "the warm-up is longer than the schedule",
         FIRST,
         "    warm_up = num_stages - stage - 1\n",
-        ZERO_BUBBLE,
+        FEW,
         "does not exist: the kinds are F and B and W",
     ),
     mutant(
