@@ -6,6 +6,7 @@
     python -m handout.run pipeline_parallel --world-size 4
     python -m handout.run sharded_data_parallel --world-size 4
     python -m handout.run device_mesh --world-size 4
+    python -m handout.run schedules --world-size 4
     torchrun --nproc-per-node 4 -m handout.run collectives
 
 One command starts all ranks on this machine. ``torchrun`` starts them itself, on one machine or on
@@ -16,6 +17,7 @@ import argparse
 import importlib
 import os
 import signal
+from collections.abc import Callable
 
 # Importing torch takes seconds. With the default handler, Ctrl-C ends the import, and the program,
 # without a traceback.
@@ -229,6 +231,49 @@ def device_mesh(module_name: str) -> None:
 
 
 # END WITH
+# BEGIN WITH 8
+def schedules(module_name: str) -> None:
+    from handout.schedule_runner import run_schedules, simulate
+    from handout.timeline import Timeline, chart
+
+    student = importlib.import_module(f"{module_name}.schedules")
+    n, rank, rows, width = dist.get_world_size(), dist.get_rank(), 4, 16
+    many, layers = 2 * n, 2 * n  # micro-batches, and layers of the model
+    weights = [w.to(device()) for w in mlp.init_weights(layers, width)]
+    x = torch.randn(many * rows, width, generator=torch.Generator().manual_seed(0)).to(device())
+    leaves = [weight.clone().requires_grad_() for weight in weights]
+    of_whole = torch.autograd.grad(mlp.loss(mlp.forward(leaves, x)), leaves)
+    halves = student.backward_input, student.backward_weights
+
+    def demo(name: str, chunks: int, make: Callable[[int], list], *halves: Callable) -> None:
+        made = [make(stage) for stage in range(n)]
+        each = layers // (n * chunks)
+        firsts = [part * each for part in range(rank, n * chunks, n)]  # of each chunk
+        own = [weights[first:][:each] for first in firsts]
+        batch = x if rank == 0 else None
+        _, found = run_schedules(made, own, batch, len(x), many, Timeline(), *halves)
+        far = torch.zeros((), device=device())
+        for first, gradients in zip(firsts, found):
+            for got, expected in zip(gradients, of_whole[first:]):
+                far = torch.maximum(far, (got - expected).abs().max())
+        dist.all_reduce(far, dist.ReduceOp.MAX)
+        if rank == 0:
+            times = {"F": 1 / chunks, "B": 1 / chunks, "W": 1 / chunks, "BW": 2 / chunks}
+            spans = simulate(made, times)
+            end = max(span.end for own in spans for span in own)
+            print(f"{name}: {end:g} units of time in theory.")
+            print(f"Farthest from the gradients of one device: {far.item():.1e}")
+            print(chart(spans), flush=True)
+
+    try:
+        demo("1F1B", 1, lambda stage: student.interleaved_schedule(stage, n, 1, many))
+        demo("interleaved", 2, lambda stage: student.interleaved_schedule(stage, n, 2, many))
+        demo("zero-bubble", 1, lambda stage: student.zero_bubble_schedule(stage, n, many), *halves)
+    except NotImplementedError as stub:
+        show(f"not implemented yet ({stub})")
+
+
+# END WITH
 PARTS = {
     # BEGIN WITH 1
     "collectives": collectives,
@@ -247,6 +292,9 @@ PARTS = {
     # END WITH
     # BEGIN WITH 7
     "device_mesh": device_mesh,
+    # END WITH
+    # BEGIN WITH 8
+    "schedules": schedules,
     # END WITH
 }
 

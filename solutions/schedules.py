@@ -172,7 +172,7 @@ def backward_input(weights: list[Tensor], saved: Saved, grad_y: Tensor) -> tuple
         gradient of z. W needs no z. So no result may keep a z in memory, and the caller frees it.
 
     With one layer [[2]], x = [[1]], z = [[2]] and grad_y = [[3]]:  gelu′(2) = 1.0852. So grad_z is
-    [[3.2557]], grad_x is [[6.5113]], and kept is [([[1]], [[3.2557]])].
+    [[3.2557]], grad_x is [[6.5114]], and kept is [([[1]], [[3.2557]])].
     About 6 lines.
     """
     # BEGIN SOLUTION 8.2: backward_input
@@ -216,8 +216,8 @@ def zero_bubble_schedule(stage: int, num_stages: int, num_micro_batches: int) ->
         num_stages: n.
         num_micro_batches: m.
     Returns:
-        3m actions: ``("F", 0, i)``, ``("B", 0, i)`` and ``("W", 0, i)`` once for each micro-batch i.
-        Three more conditions hold:
+        3m actions: ``("F", 0, i)``, ``("B", 0, i)`` and ``("W", 0, i)`` once for each micro-batch
+        i. Three more conditions hold:
         - On stage s, at most n − s micro-batches are between F and B at any time, as in 1F1B.
         - On every stage, at most n activations are alive at any time (from F to W), as on stage 0
           of 1F1B.

@@ -4,7 +4,16 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from grader.figures import collectives, hardware, matrices, mesh, pipeline, sharded, strategies
+from grader.figures import (
+    better_schedules,
+    collectives,
+    hardware,
+    matrices,
+    mesh,
+    pipeline,
+    sharded,
+    strategies,
+)
 from grader.figures.picture import Picture
 
 FOLDER = Path(__file__).resolve().parents[2] / "handout" / "figures"
@@ -28,6 +37,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "sharded": sharded.sharded,
     "prefetch": sharded.prefetch,
     "mesh": mesh.mesh,
+    "better-schedules": better_schedules.better_schedules,
 }
 
 

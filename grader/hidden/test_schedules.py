@@ -70,7 +70,6 @@ def test_chunk_layers(world, rng):
     )
     for case, found in zip(cases, run.answers(len(cases))):
         num_layers, stage, n, v = case
-        each = num_layers // (n * v)
         expected = chunked.layers_of_chunks(num_layers, stage, n, v)
         text = f"chunk_layers{case} returned {found!r:.200}, expected {expected}."
         text += chunked.why_other_layers(found, num_layers, stage, n, v)

@@ -10,7 +10,8 @@ from grader.packaging.marks import adapted, adapted_lines, reflowed
 from grader.reports.summary import points
 
 TEXT = "handout/ASSIGNMENT.md"
-# The files of each part, beside its own in handout/ and its checks of the same name.
+# The files of each part, beside its own in handout/ and its checks of the same name. A file may
+# belong to several parts.
 ALSO = {
     "benchmarking": ("handout/bandwidth/",),
     "data_parallel": ("grader/hidden/test_gradient_buckets.py", "grader/hidden/bucket_problem.py"),
@@ -20,6 +21,11 @@ ALSO = {
         "grader/hidden/pipeline_problem.py",
     ),
     "sharded_data_parallel": ("grader/hidden/sharded_problem.py",),
+    "schedules": (
+        "handout/timeline.py",
+        "handout/schedule_runner.py",
+        "grader/hidden/chunked_problem.py",
+    ),
 }
 CLUSTERS = "handout/clusters/"  # of the parts ON_CLUSTERS
 # What speaks of another part, outside of the problem set: the file, the part, what is replaced by
@@ -85,7 +91,8 @@ def _left_out(course: Course) -> tuple[str, ...]:
             names += [f"handout/{name}.py", *checks, *ALSO.get(name, ())]
     if not set(ON_CLUSTERS) & set(course.parts):
         names.append(CLUSTERS)
-    return tuple(names)
+    needed = {also for name in course.parts for also in ALSO.get(name, ())}
+    return tuple(name for name in names if name not in needed)
 
 
 def _adaptations(course: Course) -> dict[str, Callable[[str, str], str]]:

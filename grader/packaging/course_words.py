@@ -11,7 +11,11 @@ NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight",
 STRATEGIES = {3: "first", 4: "second", 5: "third"}
 TOPICS = {1: "the collectives", 2: "the benchmarks"}
 WAYS = {3: "data", 4: "tensor", 5: "pipeline"}
-MORE_TOPICS = {6: "sharded data parallelism", 7: "a training step on a mesh of ranks"}
+MORE_TOPICS = {
+    6: "sharded data parallelism",
+    7: "a training step on a mesh of ranks",
+    8: "better schedules of a pipeline",
+}
 # What `python -m handout.run` shows of a part.
 DEMOS = {
     "collectives": "show what your functions do on four ranks",
@@ -20,6 +24,7 @@ DEMOS = {
     "pipeline_parallel": "draw a chart of four pipeline stages",
     "sharded_data_parallel": "see what four ranks hold",
     "device_mesh": "take a step on a mesh of four ranks",
+    "schedules": "simulate and run schedules of four stages",
 }
 ON_CLUSTERS = ("pipeline_parallel", "data_parallel", "tensor_parallel")
 
@@ -199,7 +204,7 @@ def _cluster(course: Course) -> list[tuple[str, str]]:
 def _demo(course: Course) -> str:
     """Return the part that is run as an example; "" if no part can be."""
     required = "data_parallel", "collectives", "tensor_parallel", "pipeline_parallel"
-    order = *required, "sharded_data_parallel", "device_mesh"
+    order = *required, "sharded_data_parallel", "device_mesh", "schedules"
     return next((name for name in order if name in course.parts), "")
 
 

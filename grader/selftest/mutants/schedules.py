@@ -195,7 +195,7 @@ MUTANTS = [
         CAPPED,
         "",
         INTERLEAVED - {"public interleaved"},
-        "is there 2 times, not once",
+        "is missing",
     ),
     mutant(
         "the steady phase begins with a backward pass",
@@ -593,7 +593,7 @@ USED = []
         """    if m < num_stages:
         raise ValueError(f"{m} micro-batches for {num_stages} stages")
 """ + FIRST,
-        ZERO_BUBBLE,
+        FEW,
         "ValueError",
     ),
     mutant(
