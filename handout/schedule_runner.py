@@ -132,6 +132,7 @@ class _Mail:
             self.arrived[message] = tensor
             return
         work = dist.isend(tensor.contiguous(), dst=target)
+        assert work is not None  # None is for ranks outside of a group
         self.sending[target].append((self.taken[message], work))
 
     def receive(self, message: Message, source: int) -> Tensor:

@@ -615,18 +615,20 @@ def chunked(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     from handout import schedule_runner  # the copy beside the submission
     from handout.timeline import Timeline
 
-    halves: tuple = ()
+    halves: dict[str, Any] = {}
     if any(kind == "W" for own in args[0] for kind, *_ in own):
         from handout import schedules
 
-        halves = schedules.backward_input, schedules.backward_weights
+        halves["backward_input"] = schedules.backward_input
+        halves["backward_weights"] = schedules.backward_weights
     _free_at_once()
-    given = [[tuple(action) for action in own] for own in args[0]], *args[1:]
-    steps = [
-        schedule_runner.run_schedules(*given, Timeline(), *halves)
-        for _ in range(kwargs.get("times", 1))
-    ]
-    return steps[-1]
+    stages, weights, x, batch_size, many = args
+    actions = [[tuple(action) for action in own] for own in stages]
+    for _ in range(kwargs.get("times", 1)):
+        step = schedule_runner.run_schedules(
+            actions, weights, x, batch_size, many, Timeline(), **halves
+        )
+    return step
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -36,9 +36,9 @@ def _passes(title: str, micro_batches: int, look: str) -> Scene:
 
 def _chunked(title: str, schedule: str, chunks: int, look: str, **options: bool) -> Scene:
     """Return a scene of part 8. ``chunks`` is 0 for the zero-bubble schedule."""
-    options |= {"chunks": chunks, "micro_batches": MICRO_BATCHES, "rows": BATCH}
+    sizes = {"chunks": chunks, "micro_batches": MICRO_BATCHES, "rows": BATCH}
     function = f"schedules.{schedule}"
-    return Scene(title, function, "chunks", look, options, has_ideal=True)
+    return Scene(title, function, "chunks", look, sizes | options, has_ideal=True)
 
 
 SCENES = {

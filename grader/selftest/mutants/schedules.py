@@ -240,7 +240,7 @@ MUTANTS = [
 MADE = {}
 """,
         {"public interleaved", "hidden interleaved"},
-        "ake a new list",
+        "new list in each call",
     ),
     mutant(
         "any number of micro-batches divides",
@@ -634,6 +634,6 @@ USED = []
 MADE = {}
 """,
         {"public zero_bubble", "hidden zero_bubble"},
-        "ake a new list",
+        "new list in each call",
     ),
 ]
