@@ -9,7 +9,7 @@
     ("F", c, i)    the forward pass of micro-batch i through chunk c of this stage
     ("B", c, i)    the gradient of this chunk's input, which the stage before needs
     ("W", c, i)    the gradients of this chunk's weights, at any time after B
-    ("BW", c, i)   the whole backward pass, as in part 5: both, and only then the message
+    ("BW", c, i)   the whole backward pass: B and W, and only then the message
 
 With n stages, chunk c of stage s is part c·n + s of the model. Part p gets its input from part
 p − 1, which lies on the stage before: the stage before stage 0 is stage n − 1.
@@ -160,11 +160,10 @@ class _Mail:
 
 def _whole_backward(weights: list[Tensor], saved: Saved, grad_y: Tensor) -> tuple[Tensor, list]:
     """Return the gradient of a chunk's input, and the gradients of its weights."""
-    gradients = []
-    for weight, (x, z) in zip(reversed(weights), reversed(saved)):
-        grad_y, gradient = mlp.layer_backward(x, z, weight, grad_y)
-        gradients.append(gradient)
-    return grad_y, gradients[::-1]
+    of_weights = [torch.empty(0)] * len(weights)
+    for layer in reversed(range(len(weights))):
+        grad_y, of_weights[layer] = mlp.layer_backward(*saved[layer], weights[layer], grad_y)
+    return grad_y, of_weights
 
 
 class _Stage:
@@ -202,9 +201,9 @@ class _Stage:
         with self.timeline.span(NAMES["F"], i):
             saved = []
             for weight in self.weights[chunk]:
-                y, z = mlp.layer_forward(x, weight)
+                output, z = mlp.layer_forward(x, weight)
                 saved.append((x, z))
-                x = y
+                x = output
             self.saved[chunk, i] = saved
             if chunk * self.n + self.stage == self.parts - 1:
                 self.losses.append(mlp.loss(x))

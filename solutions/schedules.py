@@ -1,7 +1,7 @@
-"""Part 8 · Better schedules (8 points, extra credit)
+"""Part 8 · Better schedules (8 points): two ways to make the bubble of a pipeline smaller.
 
-Two ways to make the bubble of a pipeline smaller: more and smaller parts, and a backward pass in
-two halves, of which one can wait.
+Each stage holds several smaller parts of the model. Or the backward pass is cut into two halves, of
+which one can wait. This part is extra credit.
 
     make test PART=schedules                              judge this file
     python -m handout.run schedules --world-size 4        watch four stages work, and wait
@@ -12,7 +12,7 @@ micro_batch)``, because a stage may hold several chunks of the model:
     ("F", c, i)    the forward pass of micro-batch i through chunk c of this stage
     ("B", c, i)    the gradient of this chunk's input, which the stage before needs
     ("W", c, i)    the gradients of this chunk's weights, at any time after B
-    ("BW", c, i)   the whole backward pass, as in 1F1B: both, and only then the message
+    ("BW", c, i)   the whole backward pass: B and W, and only then the message
 
 With n stages of v chunks each, the model is cut into n·v parts, and chunk c of stage s is part c·n
 + s. A micro-batch visits all stages once for each chunk. ``handout/schedule_runner.py`` runs
@@ -130,8 +130,8 @@ def interleaved_schedule(
 def interleaved_bubble(num_stages: int, num_chunks: int, num_micro_batches: int) -> float:
     """Problem 8.1 · Return the bubble of the interleaved schedule, in theory.
 
-    The bubble is idle time / total time, averaged over the stages, as in Problem 5.6. All parts
-    take the same time, and messages take none.
+    The bubble is idle time / total time, averaged over the stages. All parts take the same time,
+    and messages take none.
 
     Args:
         num_stages, num_chunks, num_micro_batches: n, v, and m, a multiple of n.
@@ -177,7 +177,7 @@ def backward_input(weights: list[Tensor], saved: Saved, grad_y: Tensor) -> tuple
     """
     # BEGIN SOLUTION 8.2: backward_input
     kept = []
-    for weight, (x, z) in zip(reversed(weights), reversed(saved)):
+    for weight, (x, z) in reversed(list(zip(weights, saved))):
         grad_z = torch.ops.aten.gelu_backward(grad_y, z)
         grad_y = grad_z @ weight.T
         kept.append((x, grad_z))

@@ -17,7 +17,7 @@ def better_schedules() -> Picture:
         " half as long, and the stages begin earlier. The zero-bubble schedule takes 15: gradients"
         " of the weights fill the gaps, most of all at the end."
     )
-    picture = Picture(WIDTH, 4 * ROWS + 58, "Four schedules of the same work", described)
+    picture = Picture(WIDTH, 4 * ROWS + 70, "Four schedules of the same work", described)
     whole = {"F": 1.0, "BW": 2.0}
     drawings: list[tuple[str, Stages, dict[str, float]]] = [
         ("GPipe", gpipe(STAGES, MICRO_BATCHES), whole),
@@ -66,8 +66,9 @@ def _legend(picture: Picture, y: float) -> None:
         picture.text(x + 16, y + 10, words, 11)
     for line, words in enumerate(
         (
-            "1 unit: a micro-batch forward through a stage. Underlined: its second chunk.",
-            "Alive: the most micro-batches that a stage holds, from forward to their gradients.",
+            "1 unit: one micro-batch forward through a stage.",
+            "Underlined: through the second chunk of a stage.",
+            "Alive: the most micro-batches that a stage holds at a time.",
         )
     ):
-        picture.text(0, y + 29 + 13 * line, words, 9.5)
+        picture.text(0, y + 29 + 14 * line, words, 10)

@@ -171,7 +171,7 @@ def test_interleaved_bubble(world, rng):
         *(call(name, *case, may_raise=True) for case, _ in bad),
     )
     run.returns(
-        [np.array(chunked.interleaved_bubble(*case)) for case in cases],
+        [np.array(better_schedules.interleaved_bubble(*case)) for case in cases],
         tolerance=CLOSE,
         select=lambda r: [np.array(float(value)) for value in r],
         label="the list of fractions",
@@ -188,9 +188,10 @@ def chunk_problems(rng):
     """Return pairs of a chunk and the index of the layout of its first tensor."""
     return [
         (ChunkProblem(rng), None),
-        (ChunkProblem(rng, layers=1, rows=1, dtype=np.float32), 1),
-        (ChunkProblem(rng, layers=3, rows=4), 2),
-        (ChunkProblem(rng, layers=2, rows=7, width=3, dtype=np.float32), 3),
+        (ChunkProblem(rng, layers=1, rows=1, dtype=np.float32), 3),
+        (ChunkProblem(rng, layers=3, rows=4), 1),
+        (ChunkProblem(rng, layers=2, rows=7, width=3, dtype=np.float32), 0),
+        (ChunkProblem(rng, layers=1, rows=2, width=6), 2),
     ]
 
 

@@ -36,6 +36,12 @@ def interleaved(n: int, v: int, m: int) -> Stages:
     return stages
 
 
+def interleaved_bubble(n: int, v: int, m: int) -> float:
+    """Return idle time / total time. [Narayanan et al., 2021], section 2.2, has idle / ideal."""
+    work, idle = v * m, n - 1
+    return idle / (work + idle)
+
+
 def zero_bubble(n: int, m: int) -> Stages:
     """Return ZB-H1: 1F1B with whole backward passes cut in two, and W moved s places later."""
     stages: Stages = []

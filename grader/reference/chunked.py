@@ -177,11 +177,6 @@ def why_other_layers(found: Any, num_layers: int, stage: int, n: int, v: int) ->
     return ""
 
 
-def interleaved_bubble(n: int, v: int, m: int) -> float:
-    """Return idle time / total time: [Narayanan et al., 2021], section 2.2, has idle / ideal."""
-    return (n - 1) / (v * m + n - 1)
-
-
 def bubble_mistakes(cases: list[tuple[int, int, int]]) -> dict[str, list[np.ndarray]]:
     """Return a dict. A key explains a mistake; its value is the list of bubbles that it gives."""
     return {

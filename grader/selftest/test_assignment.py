@@ -11,7 +11,7 @@ from grader.selftest.grading import ROOT
 from grader.selftest.mutation.checks import Checks
 
 TEXT = (ROOT / "handout" / "ASSIGNMENT.md").read_text()
-ROW = re.compile(r"^\| \**(\d(?:\.\d)?)\** \| (.*?) \| \**(\d+(?:\.\d+)?)\** \|$", re.MULTILINE)
+ROW = re.compile(r"^\| \**(\d(?:\.\d)?)\** \| ([^|]*) \| \**(\d+(?:\.\d+)?)\** \|$", re.MULTILINE)
 TABLE = {number: (title.strip("*`"), float(points)) for number, title, points in ROW.findall(TEXT)}
 
 
@@ -36,10 +36,15 @@ COMMUNICATING = {
     *("5.2", "5.3", "5.5"),
     *("6.2", "6.3", "6.4"),
     *("7.1", "7.2"),
+    *("8.2", "8.3"),
 }
 
 
-EXTRA = {"sharded_data_parallel": 12, "device_mesh": 8}  # the points of each part of extra credit
+EXTRA = {
+    "sharded_data_parallel": 12,
+    "device_mesh": 8,
+    "schedules": 8,
+}  # the points of each part of extra credit
 
 
 @pytest.fixture(scope="module")

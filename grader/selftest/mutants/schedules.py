@@ -349,7 +349,7 @@ MADE = {}
     ),
     mutant(
         "the backward pass begins with the first layer",
-        "    for weight, (x, z) in zip(reversed(weights), reversed(saved)):\n",
+        "    for weight, (x, z) in reversed(list(zip(weights, saved))):\n",
         "    for weight, (x, z) in zip(weights, saved):\n",
         HALVES,
         "the layers are in the wrong order: the backward pass goes from the last to the first",
