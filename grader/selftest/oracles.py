@@ -16,17 +16,25 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-from handout import mlp
+from grader.reference import chunked
+from handout import mlp, schedule_runner
 from handout.timeline import Timeline
 from solutions import (
     data_parallel,
     device_mesh,
     pipeline_parallel,
+    schedules,
     sharded_data_parallel,
     tensor_parallel,
 )
@@ -294,6 +302,93 @@ def _schedule(make: Callable, torch_schedule: type, weights: list[Tensor], x: Te
     )
 
 
+def torch_chunks(
+    schedule: type, chunks: list[list[Tensor]], num_micro_batches: int
+) -> tuple[Callable, list[nn.Module], list[list[chunked.Action]]]:
+    """``(step, modules, order)`` of this rank's chunks: as ``torch_pipeline``.
+
+    ``order`` is torch's own schedule of every stage, in our actions.
+    """
+    rank, n, v = dist.get_rank(), dist.get_world_size(), len(chunks)
+    modules = [torch_mlp(own) for own in chunks]
+    stages = [
+        PipelineStage(module, c * n + rank, v * n, torch.device("cpu"))
+        for c, module in enumerate(modules)
+    ]
+    run = schedule(stages, num_micro_batches, loss_fn=lambda y, target: mlp.loss(y))
+
+    def step(x: Tensor) -> Tensor | None:
+        losses: list[Tensor] = []
+        run.step(*[x] if rank == 0 else [], target=x if rank == n - 1 else None, losses=losses)
+        return torch.stack(losses).mean() if rank == n - 1 else None
+
+    names = {"FORWARD": "F", "BACKWARD_INPUT": "B", "BACKWARD_WEIGHT": "W", "FULL_BACKWARD": "BW"}
+    order = [
+        [
+            (names[a.computation_type.name], a.stage_index // n, a.microbatch_index)
+            for a in run.pipeline_order[stage]
+            if a is not None
+        ]
+        for stage in range(n)
+    ]
+    return step, modules, order
+
+
+def interleaved(weights: list[Tensor], x: Tensor) -> Comparison:
+    return _chunked(2, ScheduleInterleaved1F1B, weights, x)
+
+
+def zero_bubble(weights: list[Tensor], x: Tensor) -> Comparison:
+    """With one stage on each rank, torch's schedule is ZB-H1."""
+    return _chunked(1, ScheduleInterleavedZeroBubble, weights, x)
+
+
+def made_schedules(v: int, num_micro_batches: int) -> list[list[schedules.Action]]:
+    """Return our interleaved schedules of all stages; zero-bubble schedules if v is 1."""
+    n = dist.get_world_size()
+    return [
+        (
+            schedules.interleaved_schedule(stage, n, v, num_micro_batches)
+            if v > 1
+            else schedules.zero_bubble_schedule(stage, n, num_micro_batches)
+        )
+        for stage in range(n)
+    ]
+
+
+def _chunked(v: int, torch_schedule: type, weights: list[Tensor], x: Tensor) -> Comparison:
+    rank, n = dist.get_rank(), dist.get_world_size()
+    layers, many = (weights * 2)[: 2 * n], 2 * n
+    cut = schedules.chunk_layers(2 * n, rank, n, v)
+    chunks = [[layers[l] for l in own] for own in cut]
+    made = made_schedules(v, many)
+    halves = schedules.backward_input, schedules.backward_weights
+    first = x if rank == 0 else None
+    loss, of_chunks = schedule_runner.run_schedules(
+        made, chunks, first, len(x), many, Timeline(), *halves
+    )
+    step, modules, order = torch_chunks(torch_schedule, chunks, many)
+    torch_loss = step(x)
+    of_torch = [gradient for module in modules for gradient in torch_gradients(module)]
+    alone = [gradient for own in chunks for gradient in on_one_device(own, x)[2]]
+    return (
+        named([g for own in of_chunks for g in own], loss=loss, **_properties(made)),
+        named(of_torch, loss=torch_loss, **_properties(order)),
+        named(alone),
+    )
+
+
+def _properties(stages: list[list[chunked.Action]]) -> Tensors:
+    """When schedules end, for some durations of F, B and W, and what is alive on each stage."""
+    ends = []
+    for f, b, w in ((1.0, 1.0, 1.0), (2.0, 3.0, 1.0), (1.0, 2.0, 3.0)):
+        end = chunked.makespan(stages, {"F": f, "B": b, "W": w, "BW": b + w})
+        assert not isinstance(end, str), end
+        ends.append(end)
+    alive = [float(chunked.most_alive(own)[0]) for own in stages]
+    return {"ends": torch.tensor(ends), "alive": torch.tensor(alive)}
+
+
 def zero(weights: list[Tensor], x: Tensor) -> Comparison:
     """Three steps on the same batch: the weights after them, as if they were gradients."""
     shard, n = data_parallel.shard_batch(x), dist.get_world_size()
@@ -356,6 +451,8 @@ COMPARISONS = [
     pipeline_passes,
     gpipe,
     one_forward_one_backward,
+    interleaved,
+    zero_bubble,
     zero,
     fully_sharded_step,
     prefetched_step,

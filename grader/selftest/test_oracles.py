@@ -20,6 +20,8 @@ COMPARISONS = [
     "pipeline_passes",
     "gpipe",
     "one_forward_one_backward",
+    "interleaved",
+    "zero_bubble",
     "zero",
     "fully_sharded_step",
     "prefetched_step",
