@@ -16,7 +16,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 from grader.selftest.oracles import (
@@ -25,20 +30,23 @@ from grader.selftest.oracles import (
     cut_in_pairs,
     cut_on_mesh,
     difference,
+    made_schedules,
     mesh_shape,
     my_stage,
+    torch_chunks,
     torch_gradients,
     torch_mlp,
     torch_pipeline,
     torch_sharded,
 )
-from handout import mlp
+from handout import mlp, schedule_runner
 from handout.launcher import launch
 from handout.timeline import Timeline
 from solutions import (
     data_parallel,
     device_mesh,
     pipeline_parallel,
+    schedules,
     sharded_data_parallel,
     tensor_parallel,
 )
@@ -179,6 +187,44 @@ def torch_schedule(kind: type) -> Callable[[list[Tensor], Tensor], Step]:
     return build
 
 
+def my_chunks(weights: list[Tensor], v: int) -> list[list[Tensor]]:
+    cut = schedules.chunk_layers(len(weights), dist.get_rank(), dist.get_world_size(), v)
+    return [[weights[l] for l in own] for own in cut]
+
+
+def chunked(v: int) -> Callable[[list[Tensor], Tensor], Step]:
+    """Interleaved schedules with v chunks; zero-bubble schedules if v is 1."""
+
+    def build(weights: list[Tensor], x: Tensor) -> Step:
+        chunks, made = my_chunks(weights, v), made_schedules(v, MICRO_BATCHES)
+        halves = schedules.backward_input, schedules.backward_weights
+        mine = x if dist.get_rank() == 0 else None
+
+        def step():
+            loss, gradients = schedule_runner.run_schedules(
+                made, chunks, mine, BATCH, MICRO_BATCHES, Timeline(), *halves
+            )
+            return loss, lambda: [gradient for own in gradients for gradient in own]
+
+        return step
+
+    return build
+
+
+def torch_chunked(kind: type, v: int) -> Callable[[list[Tensor], Tensor], Step]:
+    def build(weights: list[Tensor], x: Tensor) -> Step:
+        run, modules, _ = torch_chunks(kind, my_chunks(weights, v), MICRO_BATCHES)
+
+        def step():
+            for module in modules:
+                module.zero_grad()
+            return run(x), lambda: [g for module in modules for g in torch_gradients(module)]
+
+        return step
+
+    return build
+
+
 def zero(weights: list[Tensor], x: Tensor) -> Step:
     """A step with its update. It tells the weights after it in place of the gradients."""
     own, shard = [weight.clone() for weight in weights], data_parallel.shard_batch(x)
@@ -258,6 +304,18 @@ ROWS = [
         schedule(pipeline_parallel.one_forward_one_backward_schedule),
         "Schedule1F1B",
         torch_schedule(Schedule1F1B),
+    ),
+    (
+        "interleaved, 2 chunks",
+        chunked(2),
+        "ScheduleInterleav…",
+        torch_chunked(ScheduleInterleaved1F1B, 2),
+    ),
+    (
+        "zero-bubble, ZB-H1",
+        chunked(1),
+        "…ZeroBubble",
+        torch_chunked(ScheduleInterleavedZeroBubble, 1),
     ),
     ("sharded, ZeRO-1 step", zero, "DDP, ZeroRedundancy…", torch_zero),
     (
