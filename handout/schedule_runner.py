@@ -103,46 +103,68 @@ def simulate(schedules: list[list[Action]], durations: dict[str, float]) -> list
 
 
 class _Mail:
-    """The messages of this stage.
+    """The messages of this stage, in an order that is the same on all stages.
 
-    All stages know all schedules. So a stage knows in which order its neighbour sends, and receives
-    in this order. What comes before it is needed waits in ``arrived``. No send is waited for before
-    its receiver must have received it, so any schedules that fit each other can run.
+    All stages know all schedules. So they can agree on one order of all messages: that in which
+    they are made if all actions take equally long. A stage starts its sends and receives in this
+    order. So any schedules that fit each other can run, also where the messages of a rank keep
+    their order, as on GPUs. No send is waited for before its receiver must have received it.
     """
 
     def __init__(self, schedules: list[list[Action]], shape: tuple, like: Tensor) -> None:
-        self.stage, n, parts = dist.get_rank(), len(schedules), _parts(schedules)
+        self.stage, self.n, parts = dist.get_rank(), len(schedules), _parts(schedules)
         self.shape, self.like = shape, like
-        self.arrived: dict[Message, Tensor] = {}
-        # from each stage: what it sends to this one, in order, and the number of the action
-        self.coming: dict[int, deque] = {stage: deque() for stage in range(n)}
-        # what this stage sends, and the number of the action for which the other stage receives it
-        self.taken: dict[Message, int] = {}
-        for stage, own in enumerate(schedules):
-            for number, action in enumerate(own):
-                sent = _sends(action, stage, n, parts)
-                if sent and sent.part % n == self.stage:
-                    self.coming[stage].append((sent, number))
-                if needed := _needs(action, stage, n, parts):
+        self.arrived: dict[Message, Tensor] = {}  # what this stage has made for itself
+        made: list[tuple[float, Message, int]] = []
+        self.number: dict[Message, int] = {}  # of the action that makes it, on its stage
+        self.taken: dict[Message, int] = {}  # the number of the action that needs it
+        for stage, spans in enumerate(simulate(schedules, {"F": 1, "B": 1, "W": 1, "BW": 2})):
+            for number, (action, span) in enumerate(zip(schedules[stage], spans)):
+                if sent := _sends(action, stage, self.n, parts):
+                    made.append((span.end, sent, stage))
+                    self.number[sent] = number
+                if needed := _needs(action, stage, self.n, parts):
                     self.taken[needed] = number
-        self.sending: dict[int, list[tuple[int, dist.Work]]] = {stage: [] for stage in range(n)}
+        # what other stages send to this one, and what this one sends, in the order of all stages
+        self.order = deque(
+            (message, stage)
+            for _, message, stage in sorted(made)
+            if (stage == self.stage) != (message.part % self.n == self.stage)
+        )
+        self.coming: dict[Message, tuple[dist.Work, Tensor]] = {}
+        self.sending: dict[int, list[tuple[int, dist.Work]]] = {q: [] for q in range(self.n)}
+
+    def _start_receives_before(self, message: Message) -> None:
+        """Start to receive all that comes before a message in the order of all stages."""
+        while self.order and self.order[0][0] != message:
+            self._start_receive(*self.order.popleft())
+        self.order.popleft()
+
+    def _start_receive(self, message: Message, source: int) -> None:
+        room = self.like.new_empty(self.shape)
+        work = dist.irecv(room, src=source)
+        assert work is not None  # None is for ranks outside of a group
+        self.coming[message] = work, room
 
     def send(self, message: Message, tensor: Tensor, target: int) -> None:
         if target == self.stage:
             self.arrived[message] = tensor
             return
+        self._start_receives_before(message)
         work = dist.isend(tensor.contiguous(), dst=target)
-        assert work is not None  # None is for ranks outside of a group
+        assert work is not None
         self.sending[target].append((self.taken[message], work))
 
     def receive(self, message: Message, source: int) -> Tensor:
-        while message not in self.arrived:
-            found, number = self.coming[source].popleft()
-            room = self.like.new_empty(self.shape)
-            dist.recv(room, src=source)
-            self.arrived[found] = room
-            self._end(source, number)
-        return self.arrived.pop(message)
+        if message in self.arrived:
+            return self.arrived.pop(message)
+        if message not in self.coming:
+            self._start_receives_before(message)
+            self._start_receive(message, source)
+        work, room = self.coming.pop(message)
+        work.wait()
+        self._end(source, self.number[message])
+        return room
 
     def _end(self, target: int, number: int) -> None:
         """Wait for the sends that another stage has received before its action ``number``."""
@@ -248,7 +270,7 @@ def run_schedules(
 ) -> tuple[Tensor | None, list[list[Tensor]]]:
     """Run one training step of this stage in the order of its schedule.
 
-    Any schedules that fit each other can run, with gloo. Every rank calls this function.
+    Any schedules that fit each other can run. Every rank calls this function.
 
     Args:
         schedules: for each stage its actions, the same on every rank.

@@ -8,7 +8,7 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
-from grader.check.api import call, on_gloo, rounding
+from grader.check.api import call, in_strict_order, on_gloo, rounding
 from grader.hidden.chunked_problem import (
     GRADIENTS,
     ChunkedProblem,
@@ -420,9 +420,10 @@ def test_zero_bubble_misuse(world, rng):
 
 @number("8.3")
 @weight(0.25)
+@in_strict_order
 def test_run_zero_bubble(world, rng):
-    """The zero-bubble schedules run with your two halves on 1 to 4 ranks, and give the loss and the
-    gradients of a single device
+    """The zero-bubble schedules run with your two halves on 1 to 4 ranks whose messages keep their
+    order, as on GPUs, and give the loss and the gradients of a single device
     """
     _, made = zero_bubble(world, ((1, 2), (2, 3), (3, 5), (4, 2), (4, 6)))
     for (n, m), stages in made.items():
