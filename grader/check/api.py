@@ -24,13 +24,14 @@ from grader.check.failures import CheckFailed, GraderFault, NotAttempted, Skippe
 from grader.diagnosis.comparison import EXACT, Tolerance, rounding
 from grader.intake.staging import NOT_ATTEMPTED
 from grader.wire.frames import GLOO, STRICT
-from grader.wire.served import BENCH_PARAMETERS
+from grader.wire.served import BENCH_PARAMETERS, PEAK
 from grader.world.arrays import LAYOUTS, Leaf, Probe, Strided
 from grader.world.gpus import Gpus
 from grader.world.report import STANDSTILL, Call, Delay, Runner
 
 __all__ = [
     "EXACT",
+    "PEAK",
     "LAYOUTS",
     "STANDSTILL",
     "CheckFailed",
@@ -234,7 +235,7 @@ def call(
     may_raise: bool = False,
     delays: Mapping[int, Delay] | None = None,
     in_step: int = 0,
-    weighs: bool = False,
+    weighs: bool | str = False,
     clocks: bool = False,
     **kwargs: Any,
 ) -> Request:
@@ -243,7 +244,8 @@ def call(
     An argument ``per_rank(…)`` gives each rank a value of its own. ``driver`` names the program
     around the call (see ``rank.drivers``). With ``may_raise``, a rank continues with the next call
     after an exception. ``delays`` makes ranks come late, and ``in_step`` holds messages back (see
-    ``Call``). ``weighs`` has the hub look at the ranks' memory (see ``CallResult.grown``), and
+    ``Call``). ``weighs`` has the hub look at the ranks' memory, or with ``PEAK`` at the most
+    memory that they ever had (see ``CallResult.grown``), and
     ``clocks`` at their processor time (see ``CallResult.spent``).
     """
     options = {

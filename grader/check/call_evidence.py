@@ -104,6 +104,9 @@ class CallEvidence:
     def grown(self, rank: int) -> int | None:
         """Return the most bytes by which a rank's memory had grown when the rank communicated.
 
+        If the call weighs peaks, only differences between two calls of a world mean something: a
+        peak counts memory that comes from files, too.
+
         The operating system measures the memory. Growth counts from the time before the first check
         on this rank. Return None if the system does not report the memory, or if no hub looks at it
         (see ``Call.weighs``).

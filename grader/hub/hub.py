@@ -17,7 +17,7 @@ from grader.hub.matching import Matching, Posted, bring, bytes_due, check
 from grader.hub.store_values import Keys
 from grader.wire import frames
 from grader.wire.events import read_operation
-from grader.wire.served import Served
+from grader.wire.served import PEAK, Served
 
 # The bytes of one world that this process may hold: those of operations that are not answered yet,
 # and those of answers that ranks have not read yet.
@@ -45,6 +45,7 @@ class Hub:
         steps: Steps | None = None,
         size: int | None = None,
         memory: Callable[[int], int] = lambda rank: 0,
+        peak: Callable[[int], int] = lambda rank: 0,
         spent: Callable[[int], int] = lambda rank: 0,
         is_strict: bool = False,
     ) -> None:
@@ -57,11 +58,13 @@ class Hub:
             steps: the rule for messages in step, see ``in_step``; by default it never applies.
             size: how many ranks have calls to make. By default all ranks have calls to make.
             memory: returns the bytes of a rank's memory, or 0 if the system does not say.
+            peak: returns the most bytes that a rank's process ever had, or 0 likewise.
             spent: returns the nanoseconds of a rank's processor time, or 0 if the system does not
                 say.
             is_strict: whether operations are carried out in nccl's order, see ``strict``.
         """
-        self.tell, self.memory, self.spent, self.is_strict = tell, memory, spent, is_strict
+        self.tell, self.memory, self.peak = tell, memory, peak
+        self.spent, self.is_strict = spent, is_strict
         # rank → bytes of its memory when its first frame arrived, before any student code ran
         self.began_with: dict[int, int] = {}
         self.judges, self.ranks = [End(s) for s in judges], [End(s) for s in ranks]
@@ -317,7 +320,10 @@ class Hub:
         Tell the judge only if the growth is a new maximum in the call.
         """
         given, call = self._given(rank), self._call_of(rank)
-        if not given or not given.weighs or not (memory := self.memory(rank)):
+        if not given or not given.weighs:
+            return
+        look = self.peak if given.weighs == PEAK else self.memory
+        if not (memory := look(rank)):
             return
         grown = memory - self.began_with[rank]
         if grown > self.most.get((rank, call), -1):

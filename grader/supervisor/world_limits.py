@@ -170,6 +170,14 @@ def memory(pid: int, *more: bytes) -> int:
     return max((_of_thread(pid, int(thread), lines) for thread in threads), default=0)
 
 
+def peak_memory(pid: int) -> int:
+    """Return the most bytes of memory that a process ever had at once; 0 if nobody can tell.
+
+    The kernel keeps this number. Memory that comes from files counts, too.
+    """
+    return _of_thread(pid, pid, (b"VmHWM:",))
+
+
 def _of_thread(pid: int, thread: int, names: tuple[bytes, ...]) -> int:
     try:
         # Read bytes, because a thread's name may be no text.

@@ -25,7 +25,14 @@ from grader.hub.in_step import Steps
 from grader.rank import rank_home
 from grader.rank.rank_home import RankHome
 from grader.supervisor import cleanup, ending
-from grader.supervisor.world_limits import MORE_TASKS, WorldLimits, add_open, memory, written
+from grader.supervisor.world_limits import (
+    MORE_TASKS,
+    WorldLimits,
+    add_open,
+    memory,
+    peak_memory,
+    written,
+)
 from grader.wire import frames, os_support, removal, tiers
 from grader.wire.control_group import Group
 
@@ -86,6 +93,7 @@ def keep(
     if world.get("network") in frames.HUBS:
         looks: dict[str, Callable[[int], int]] = {  # called once there are ranks
             "memory": lambda rank: ranks.memory(rank) if ranks else 0,
+            "peak": lambda rank: peak_memory(ranks.started[rank]) if ranks else 0,
             "spent": lambda rank: ranks.spent(rank) if ranks else 0,
         }
         hub, descriptors = _hub(judge, descriptors, world, looks)

@@ -13,6 +13,8 @@ from grader.wire.frames import PAUSE
 
 TELLING = 0.001  # seconds that the host takes to tell the device what to do
 
+PEAK = "peak"  # as ``weighs``: the most memory that the rank's process has ever had
+
 
 class Served:
     """The things that one rank is given for one call.
@@ -22,7 +24,8 @@ class Served:
         {"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …], "weighs": bool,
          "clocks": bool}
 
-    With ``weighs`` the hub looks at the rank's memory whenever the rank communicates. With
+    With ``weighs`` the hub looks at the rank's memory whenever the rank communicates. If ``weighs``
+    is ``PEAK``, it reads the most memory that the process has had until then. With
     ``clocks`` it looks at the rank's processor time whenever the rank pauses.
     """
 
