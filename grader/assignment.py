@@ -111,6 +111,16 @@ PARTS = {
         },
         is_extra=True,
     ),
+    "sequence_and_experts": Part(
+        9,
+        "Long sequences and many experts",
+        {
+            "9.1": "Sequence parallelism",
+            "9.2": "Ring attention",
+            "9.3": "Expert parallelism",
+        },
+        is_extra=True,
+    ),
 }
 
 # The points of each problem: the sum of the points at its checks. selftest/test_assignment.py
@@ -124,6 +134,7 @@ POINTS = {
     **{"6.1": 2.0, "6.2": 4.0, "6.3": 4.0, "6.4": 2.0},
     **{"7.1": 3.0, "7.2": 5.0},
     **{"8.1": 3.0, "8.2": 2.0, "8.3": 3.0},
+    **{"9.1": 3.0, "9.2": 5.0, "9.3": 4.0},
 }
 
 # No rank can compute the results of these functions by itself. A right value does not count if the
@@ -158,6 +169,9 @@ COMMUNICATING = {
     *("pipeline_forward", "pipeline_backward", "run_schedule"),
     *("ZeroAdamW", "fully_sharded_step", "prefetched_step"),
     *("mesh_step",),
+    *("sequence_parallel_forward", "sequence_parallel_backward"),
+    *("ring_attention_forward", "ring_attention_backward"),
+    *("exchange_routes", "to_experts", "from_experts", "mixture_forward", "mixture_backward"),
 }
 
 # These functions change their first argument. All other functions do not change their arguments.
@@ -167,4 +181,7 @@ IN_PLACE = {"train", "broadcast_parameters", "ZeroAdamW"}
 OPTIMIZING = {"train", "ZeroAdamW"}
 
 FILES = [f"{part}.py" for part in PARTS]
-GIVEN = ["__init__.py", "mlp.py", "launcher.py", "run.py", "timeline.py", "schedule_runner.py"]
+GIVEN = [
+    *("__init__.py", "mlp.py", "launcher.py", "run.py", "timeline.py"),
+    *("schedule_runner.py", "normalization.py"),
+]

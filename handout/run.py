@@ -7,6 +7,7 @@
     python -m handout.run sharded_data_parallel --world-size 4
     python -m handout.run device_mesh --world-size 4
     python -m handout.run schedules --world-size 4
+    python -m handout.run sequence_and_experts --world-size 4
     torchrun --nproc-per-node 4 -m handout.run collectives
 
 One command starts all ranks on this machine. ``torchrun`` starts them itself, on one machine or on
@@ -274,6 +275,36 @@ def schedules(module_name: str) -> None:
 
 
 # END WITH
+# BEGIN WITH 9
+def sequence_and_experts(module_name: str) -> None:
+    student = importlib.import_module(f"{module_name}.sequence_and_experts")
+    n, rank = dist.get_world_size(), dist.get_rank()
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(16 * n, 8, generator=generator).to(device()) for _ in range(3))
+    gate = torch.randn(8, 2 * n, generator=generator).to(device())
+    weights = [w.to(device()) for w in mlp.init_weights(2 * n, 8)]
+    own = slice(16 * rank, 16 * (rank + 1))
+    try:
+        for name, causal in (("not causal", False), ("causal", True)):
+            whole = torch.nn.functional.scaled_dot_product_attention(
+                q[None], k[None], v[None], is_causal=causal
+            )[0]
+            output, _ = student.ring_attention_forward(q[own], k[own], v[own], causal)
+            farthest = (output - whole[own]).abs().max().item()
+            show(f"attention, {name}, farthest from one device: {farthest:.1e}")
+        choice = (q[own] @ gate).argmax(1)
+        _, sent, received, _ = student.exchange_routes(choice, 2)
+        show(f"sends {sent} tokens to the ranks, and receives {received}")
+        y, _ = student.mixture_forward(gate, weights[2 * rank :][:2], q[own])
+        p = (q[own] @ gate).softmax(1).amax(1)
+        alone = [mlp.layer_forward(x[None], weights[c])[0][0] for x, c in zip(q[own], choice)]
+        farthest = (y - p[:, None] * torch.stack(alone)).abs().max().item()
+        show(f"mixture, farthest from one device: {farthest:.1e}")
+    except NotImplementedError as stub:
+        show(f"not implemented yet ({stub})")
+
+
+# END WITH
 PARTS = {
     # BEGIN WITH 1
     "collectives": collectives,
@@ -295,6 +326,9 @@ PARTS = {
     # END WITH
     # BEGIN WITH 8
     "schedules": schedules,
+    # END WITH
+    # BEGIN WITH 9
+    "sequence_and_experts": sequence_and_experts,
     # END WITH
 }
 

@@ -11,6 +11,7 @@ from grader.figures import (
     matrices,
     mesh,
     pipeline,
+    ring,
     sharded,
     strategies,
 )
@@ -38,6 +39,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "prefetch": sharded.prefetch,
     "mesh": mesh.mesh,
     "better-schedules": better_schedules.better_schedules,
+    "ring-attention": ring.ring_attention,
 }
 
 

@@ -26,6 +26,7 @@ ALSO = {
         "handout/schedule_runner.py",
         "grader/hidden/chunked_problem.py",
     ),
+    "sequence_and_experts": ("handout/normalization.py", "grader/hidden/sequence_problem.py"),
 }
 CLUSTERS = "handout/clusters/"  # of the parts ON_CLUSTERS
 # What speaks of another part, outside of the problem set: the file, the part, what is replaced by

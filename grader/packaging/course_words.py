@@ -15,6 +15,7 @@ MORE_TOPICS = {
     6: "sharded data parallelism",
     7: "a training step on a mesh of ranks",
     8: "better schedules of a pipeline",
+    9: "long sequences and many experts",
 }
 # What `python -m handout.run` shows of a part.
 DEMOS = {
@@ -25,6 +26,7 @@ DEMOS = {
     "sharded_data_parallel": "see what four ranks hold",
     "device_mesh": "take a step on a mesh of four ranks",
     "schedules": "simulate and run schedules of four stages",
+    "sequence_and_experts": "share a sequence and some experts among four ranks",
 }
 ON_CLUSTERS = ("pipeline_parallel", "data_parallel", "tensor_parallel")
 
@@ -204,7 +206,7 @@ def _cluster(course: Course) -> list[tuple[str, str]]:
 def _demo(course: Course) -> str:
     """Return the part that is run as an example; "" if no part can be."""
     required = "data_parallel", "collectives", "tensor_parallel", "pipeline_parallel"
-    order = *required, "sharded_data_parallel", "device_mesh", "schedules"
+    order = *required, "sharded_data_parallel", "device_mesh", "schedules", "sequence_and_experts"
     return next((name for name in order if name in course.parts), "")
 
 

@@ -529,6 +529,20 @@ def large_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> An
     return function([piece.repeat(kwargs["copies"]) for piece in pieces], *rest)[0]
 
 
+def large_blocks(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Call attention with ``copies`` copies of each row, and return the results of the first rows.
+
+    Copies of keys do not change a softmax, but the matrix of scores is ``copies``² times as large.
+    At the end the ranks meet, so that the hub sees what memory the call took.
+    """
+    _free_at_once()
+    *tensors, causal = args
+    copied = [tensor.repeat(kwargs["copies"], 1) for tensor in tensors]
+    output, _ = function(*copied, causal)
+    dist.barrier()
+    return output[: len(tensors[0])].clone()
+
+
 def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     """Make steps with a student's ``ZeroAdamW``, one for each list of gradients in ``args[1]``.
 
@@ -670,6 +684,7 @@ DRIVERS: dict[str, Callable] = {
     "with_timeline": with_timeline,
     "of_spans": of_spans,
     "large_shards": large_shards,
+    "large_blocks": large_blocks,
     "zero_steps": zero_steps,
     "zero_rests": zero_rests,
     "followed_layers": followed_layers,

@@ -240,6 +240,26 @@ def mesh(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     _drawn(lambda: function(list(zip(mine[::2], mine[1::2])), x, *groups), mark, kwargs)
 
 
+def ring(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
+    """Run ring attention. Every rank has 256 rows of queries, keys and values."""
+    rank = dist.get_rank()
+    whole = _random(3, 256 * dist.get_world_size(), 64)
+    q, k, v = (rows[256 * rank :][:256].contiguous() for rows in whole)
+    _drawn(lambda: function(q, k, v, kwargs["causal"]), mark, kwargs)
+
+
+def experts(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
+    """Run a mixture with two experts on each rank. The gate prefers the experts of rank 0."""
+    from handout import mlp
+
+    size, (_, rows, width) = dist.get_world_size(), _sizes(kwargs)
+    weights = mlp.init_weights(2, width)
+    gate = _random(width, 2 * size) / width**0.5
+    gate[:, 2:] *= 0.5
+    x = torch.randn(rows, width, generator=torch.Generator().manual_seed(dist.get_rank()))
+    _drawn(lambda: function(gate, weights, x), mark, kwargs)
+
+
 def pipeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     """Run ``run_schedule`` with a few layers on every stage.
 
@@ -366,6 +386,8 @@ SCENES: dict[str, Callable] = {
     "columns": columns,
     "pairs": pairs,
     "mesh": mesh,
+    "ring": ring,
+    "experts": experts,
     "pipeline": pipeline,
     "chunks": chunks,
     "passes": passes,

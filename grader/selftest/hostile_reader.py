@@ -22,6 +22,7 @@ CONTROLS = {
     "sharded_data_parallel": "6.1",
     "device_mesh": "7.1",
     "schedules": "8.1",
+    "sequence_and_experts": "9.1",
 }
 HEADER = re.compile(r'r?"""(.*?)"""\n', re.DOTALL)
 LINE = re.compile(r"(?P<key>[a-z]+)(?: (?P<about>[^:]+))?: (?P<value>.+)")

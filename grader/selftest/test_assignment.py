@@ -37,6 +37,7 @@ COMMUNICATING = {
     *("6.2", "6.3", "6.4"),
     *("7.1", "7.2"),
     *("8.2", "8.3"),
+    *("9.1", "9.2", "9.3"),
 }
 
 
@@ -44,6 +45,7 @@ EXTRA = {
     "sharded_data_parallel": 12,
     "device_mesh": 8,
     "schedules": 8,
+    "sequence_and_experts": 12,
 }  # the points of each part of extra credit
 
 

@@ -26,7 +26,7 @@ MARKED = (ROOT / TEXT).read_text()
 # What students read, beside the texts of the part's own stubs and checks.
 READ = re.compile(r"README\.md|Makefile|handout/[\w/]+\.(md|py|ini)|tests/\w+\.py")
 PROBLEM = re.compile(
-    r"(?:[Pp]roblems?|see|K=|and|of|\(|\*\*|to|,) ?([1-7]\.[1-7])(?![\d.])(?! [GM]B)"
+    r"(?:[Pp]roblems?|see|K=|and|of|\(|\*\*|to|,) ?([1-9]\.[1-7])(?![\d.])(?! [GMT]B| us)"
 )
 PART = re.compile(r"\b[Pp]arts? ([1-9])\b")
 NAMED = re.compile(r"PART=(\w+)|handout\.run (\w+)|\b(\w+)\.py\b")

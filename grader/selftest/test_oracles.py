@@ -25,6 +25,10 @@ COMPARISONS = [
     "zero",
     "fully_sharded_step",
     "prefetched_step",
+    "sequence_pair",
+    "ring_attention",
+    "causal_ring_attention",
+    "mixture",
 ]
 
 # Both sides add up at most some hundred products for an entry in float64, in different orders: they

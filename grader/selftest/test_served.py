@@ -5,7 +5,7 @@ say that it has asked.
 import numpy as np
 import pytest
 
-from grader.check.api import GraderFault, Probe, call, per_rank
+from grader.check.api import PEAK, GraderFault, Probe, call, per_rank
 from grader.hub.in_step import Steps
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import GIVEN, Ends, operation, use
@@ -188,6 +188,21 @@ def test_a_ranks_memory_is_what_it_has_started_and_written_as_well(submit, where
     run.values()
     assert small.grown(1) is None
     assert run.grown(1) > 8 << 20 > 4 << 20 > run.grown(0)
+
+
+def test_a_peak_counts_memory_that_is_freed_before_the_next_message(submit, on_hub):
+    world = submit("""
+        def use(size):
+            torch.ones(size << 17).sum()
+            dist.barrier()
+        """)
+    calls = [call("collectives.use", size, weighs=how) for how in (True, PEAK) for size in (1, 64)]
+    runs = world(2, *calls)
+    for run in runs:
+        run.values()
+    now, peaks = runs[:2], runs[2:]
+    assert now[1].grown(0) - now[0].grown(0) < 16 << 20
+    assert peaks[1].grown(0) > 24 << 20
 
 
 @pytest.mark.parametrize("network", ["hub", "gloo"])

@@ -219,6 +219,29 @@ SCENES = {
             " waited before: most of all at the end.",
         ),
     ],
+    "sequence_and_experts": [
+        Scene(
+            "ring_attention_forward, not causal",
+            "sequence_and_experts.ring_attention_forward",
+            "ring",
+            "All ranks compute a block at the same time, and then pass keys and values on.",
+            {"causal": False},
+        ),
+        Scene(
+            "ring_attention_forward, causal",
+            "sequence_and_experts.ring_attention_forward",
+            "ring",
+            "Rank 0 computes one block, the last rank one in every step: the others wait for it.",
+            {"causal": True},
+        ),
+        Scene(
+            "mixture_forward, two experts on each rank",
+            "sequence_and_experts.mixture_forward",
+            "experts",
+            "An all-to-all of counts, one of tokens, and one of results. The gate prefers the"
+            " experts of rank 0: it computes most, and all others wait for its results.",
+        ),
+    ],
 }
 # Scenes that are drawn if the first scene of a part is not implemented yet.
 INSTEAD = {

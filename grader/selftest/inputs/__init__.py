@@ -12,6 +12,7 @@ from grader.selftest.inputs import (
     device_mesh,
     pipeline_parallel,
     schedules,
+    sequence_and_experts,
     sharded_data_parallel,
     tensor_parallel,
 )
@@ -26,4 +27,5 @@ TABLES: dict[str, dict[str, Inputs]] = {
     "sharded_data_parallel": sharded_data_parallel.TABLE,
     "device_mesh": device_mesh.TABLE,
     "schedules": schedules.TABLE,
+    "sequence_and_experts": sequence_and_experts.TABLE,
 }

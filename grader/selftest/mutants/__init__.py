@@ -7,6 +7,7 @@ from grader.selftest.mutants import (
     device_mesh,
     pipeline_parallel,
     schedules,
+    sequence_and_experts,
     sharded_data_parallel,
     tensor_parallel,
 )
@@ -20,5 +21,6 @@ PARTS = (
     sharded_data_parallel,
     device_mesh,
     schedules,
+    sequence_and_experts,
 )
 MUTANTS = [mutant for part in PARTS for mutant in part.MUTANTS]

@@ -135,4 +135,5 @@ EQUIVALENT: dict[str, dict[str, str]] = {
             " activations are alive."
         ),
     },
+    "sequence_and_experts": {},
 }

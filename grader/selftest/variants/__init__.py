@@ -7,6 +7,7 @@ from grader.selftest.variants import (
     device_mesh,
     pipeline_parallel,
     schedules,
+    sequence_and_experts,
     sharded_data_parallel,
     tensor_parallel,
 )
@@ -22,6 +23,7 @@ VARIANTS = [
         sharded_data_parallel,
         device_mesh,
         schedules,
+        sequence_and_experts,
     )
     for variant in part.VARIANTS
 ]

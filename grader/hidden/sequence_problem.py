@@ -1,0 +1,287 @@
+"""Builds problems of sequences and experts: what each rank gets, and what it should return."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from grader.check.api import LAYOUTS, Strided, Tolerance, call, per_rank, rounding
+from grader.reference import experts, sequences, single_device
+
+MODULE = "sequence_and_experts"
+NESTED = (list, tuple)
+
+
+def laid_out(value, rank):
+    """Return the tensors of a nested value in a layout that differs from rank to rank."""
+    if isinstance(value, NESTED):
+        return type(value)(laid_out(part, rank) for part in value)
+    if isinstance(value, np.ndarray) and value.ndim == 2:
+        return Strided(value, LAYOUTS[(1 + rank) % len(LAYOUTS)])
+    return value
+
+
+def cast(value, dtype):
+    """Return the same nested value, with all tensors of floating point in this dtype."""
+    if isinstance(value, NESTED):
+        return type(value)(cast(part, dtype) for part in value)
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        return value.astype(dtype)
+    return value
+
+
+class SharedCalls:
+    """Makes the calls of a problem of ``n`` ranks in a dtype, in one of two layouts."""
+
+    n: int
+    dtype: type
+    mixed: bool
+
+    def request(self, function, *of_ranks, plain=(), **options):
+        """Return a call. ``of_ranks`` are lists with one argument for each rank."""
+        given = []
+        for values in of_ranks:
+            own = [cast(value, self.dtype) for value in values]
+            given.append(
+                per_rank(*(laid_out(v, r) if self.mixed else v for r, v in enumerate(own)))
+            )
+        return call(f"{MODULE}.{function}", *given, *plain, **options)
+
+    @property
+    def tolerance(self):
+        """Return the tolerance for tensors that are compared together, and may be small."""
+        return replace(rounding(self.dtype), small=0.05)
+
+    def cast(self, values):
+        return [cast(value, self.dtype) for value in values]
+
+
+class PairProblem(SharedCalls):
+    """A pair of weights and a sequence. They are drawn again while gelu is flat."""
+
+    def __init__(self, rng, n, rows=3, width=4, hidden=2, dtype=np.float64, mixed=False):
+        self.n, self.dtype, self.mixed = n, dtype, mixed
+        saved = []
+        while not saved or single_device.is_flat(saved):
+            self.a, self.b, self.x, self.grad_y = (
+                rng.standard_normal(shape).astype(dtype).astype(np.float64)
+                for shape in (
+                    (width, hidden * n),
+                    (hidden * n, width),
+                    (rows * n, width),
+                    (rows * n, width),
+                )
+            )
+            self.y, self.z = sequences.pair_forward(self.a, self.b, self.x)
+            saved = [(self.x, self.z)]
+        self.own_x = np.split(self.x, n)
+        self.pairs = list(zip(np.split(self.a, n, 1), np.split(self.b, n)))
+        self.saved = list(zip(self.own_x, np.split(self.z, n, 1)))
+        self.bytes = self.x.astype(dtype).nbytes  # of the whole sequence
+
+    def forward(self, **options):
+        return self.request("sequence_parallel_forward", self.pairs, self.own_x, **options)
+
+    def backward(self, **options):
+        of_ranks = self.pairs, self.saved, np.split(self.grad_y, self.n)
+        return self.request("sequence_parallel_backward", *of_ranks, **options)
+
+    def has_y(self, run, select=lambda r: r[0]):
+        run.returns(
+            *self.cast(np.split(self.y, self.n)),
+            tolerance=self.tolerance,
+            select=select,
+            label="this rank's rows of y",
+            known_mistakes=lambda: sequences.pair_mistakes(self.a, self.b, self.x, self.n),
+        )
+
+    def has_saved(self, run, select=lambda r: r[1]):
+        run.returns(
+            *self.cast(self.saved),
+            tolerance=self.tolerance,
+            select=select,
+            label="the saved (x, z)",
+            known_mistakes=lambda: sequences.saved_mistakes(self.a, self.x, self.n),
+        )
+
+    def has_gradients(self, run):
+        given = self.a, self.b, self.x, self.grad_y
+        grad_x, of_a, of_b = sequences.pair_backward(*given)
+        of_pairs = list(zip(np.split(of_a, self.n, 1), np.split(of_b, self.n)))
+        run.returns(
+            *self.cast(of_pairs),
+            tolerance=self.tolerance,
+            select=lambda r: r[1],
+            label="the pair of gradients (of A, of B)",
+            known_mistakes=lambda: sequences.pair_backward_mistakes(*given, self.n)[1],
+        )
+        run.returns(
+            *self.cast(np.split(grad_x, self.n)),
+            tolerance=self.tolerance,
+            select=lambda r: r[0],
+            label="grad_x",
+            known_mistakes=lambda: sequences.pair_backward_mistakes(*given, self.n)[0],
+        )
+
+
+class AttentionProblem(SharedCalls):
+    """Queries, keys and values of a sequence.
+
+    ``offset`` is added to the score of every key. It leaves the output as it is.
+    """
+
+    def __init__(self, rng, n, causal, rows=3, width=4, offset=0.0, dtype=np.float64, mixed=False):
+        self.n, self.causal, self.dtype, self.mixed = n, causal, dtype, mixed
+        self.q, self.k, self.v, self.grad = (
+            rng.standard_normal((rows * n, width)).astype(dtype).astype(np.float64)
+            for _ in range(4)
+        )
+        self.offset = offset
+        if offset:
+            self.q[:, 0], self.k[:, 0] = width**0.5, offset
+        self.seen = sequences.visible(rows * n, causal)
+        self.forwarded = sequences.attention(self.q, self.k, self.v, self.seen)
+        self.block_bytes = rows * rows * np.dtype(dtype).itemsize
+        self.shard_bytes = self.q.astype(dtype).nbytes // n
+
+    @property
+    def tolerance(self):
+        if self.offset:
+            return Tolerance(1e-9, "scores of thousands in float64", small=0.05)
+        return super().tolerance
+
+    def shards(self, *arrays):
+        return [np.split(array, self.n) for array in arrays]
+
+    @property
+    def named(self):
+        return "causal" if self.causal else "not causal"
+
+    def forward(self, **options):
+        shards = self.shards(self.q, self.k, self.v)
+        return self.request("ring_attention_forward", *shards, plain=(self.causal,), **options)
+
+    def backward(self, **options):
+        shards = self.shards(self.q, self.k, self.v, *self.forwarded, self.grad)
+        return self.request("ring_attention_backward", *shards, plain=(self.causal,), **options)
+
+    def has_output(self, run, select=lambda r: r):
+        given = self.q, self.k, self.v, self.causal
+        for index, name in enumerate(("output", "logsumexp")):
+            run.returns(
+                *self.cast(np.split(self.forwarded[index], self.n)),
+                tolerance=self.tolerance,
+                select=lambda r, index=index: select(r)[index],
+                label=f"{name} ({self.named})",
+                known_mistakes=lambda index=index: [
+                    {name: value[index] for name, value in own.items()}
+                    for own in sequences.attention_mistakes(*given, self.n)
+                ],
+            )
+
+    def has_gradients(self, run, select=lambda r: r):
+        given = self.q, self.k, self.v, self.grad, self.causal
+        expected = list(zip(*self.shards(*sequences.attention_backward(*given))))
+        run.returns(
+            *self.cast(expected),
+            tolerance=self.tolerance,
+            select=select,
+            label=f"(grad_q, grad_k, grad_v) ({self.named})",
+            known_mistakes=lambda: sequences.attention_backward_mistakes(*given, self.n),
+        )
+
+
+class ExpertProblem(SharedCalls):
+    """A gate, experts, and tokens of each rank. They are drawn again while gelu is flat."""
+
+    def __init__(self, rng, n, counts, each=2, width=4, dtype=np.float64, mixed=False, only=None):
+        """Draw a problem.
+
+        ``counts`` are the numbers of tokens of the ranks. With ``only``, all tokens choose among
+        these experts.
+        """
+        self.n, self.each, self.dtype, self.mixed = n, each, dtype, mixed
+        while True:
+            self.gate = rng.standard_normal((width, n * each))
+            if only is not None:
+                self.gate[0] = -9.0
+                self.gate[0, list(only)] = 9.0
+            self.gate = self._exact(self.gate)
+            self.weights = [
+                self._exact(rng.standard_normal((width, width))) for _ in range(n * each)
+            ]
+            drawn = [rng.standard_normal((count, width)) for count in counts]
+            if only is not None:
+                for x in drawn:
+                    x[:, 0] = 1 + np.abs(x[:, 0]) / 4
+            self.tokens = [self._exact(x) for x in drawn]
+            self.grads = [self._exact(rng.standard_normal((count, width))) for count in counts]
+            self.mixture = experts.Mixture(self.gate, self.weights, self.tokens)
+            rows = [(None, row[None]) for z in self.mixture.z for row in z]
+            if not single_device.is_flat(rows) and self._is_clear():
+                break
+        self.own_weights = [self.mixture.own_weights(rank) for rank in range(n)]
+
+    def _exact(self, array):
+        return array.astype(self.dtype).astype(np.float64)
+
+    def _is_clear(self):
+        """Return whether no token's choice is a matter of rounding."""
+        sorted_logits = [np.sort(own, axis=1) for own in self.mixture.logits]
+        return self.gate.shape[1] == 1 or all(
+            (own[:, -1] - own[:, -2] > 1e-3).all() for own in sorted_logits
+        )
+
+    @property
+    def gates(self):
+        return [self.gate] * self.n
+
+    def forward(self, **options):
+        return self.request("mixture_forward", self.gates, self.own_weights, self.tokens, **options)
+
+    def backward(self, **options):
+        saved = [self.mixture.saved(rank) for rank in range(self.n)]
+        of_ranks = self.gates, self.own_weights, saved, self.grads
+        return self.request("mixture_backward", *of_ranks, **options)
+
+    def has_y(self, run):
+        run.returns(
+            *self.cast(self.mixture.ys),
+            tolerance=self.tolerance,
+            select=lambda r: r[0],
+            label="the outputs of this rank's tokens",
+            known_mistakes=self.mixture.forward_mistakes,
+        )
+
+    def has_saved(self, run):
+        names = "x", "probabilities", "routes", "arrived", "z", "outputs"
+        for index, name in enumerate(names):
+            run.returns(
+                *self.cast([self.mixture.saved(rank)[index] for rank in range(self.n)]),
+                tolerance=self.tolerance,
+                select=lambda r, index=index: r[1][index],
+                label=f"the saved {name}",
+            )
+
+    def has_gradients(self, run):
+        run.returns(
+            *self.cast(self.mixture.gradients(self.grads)),
+            tolerance=self.tolerance,
+            label="(grad_x, grad_gate, gradients)",
+            known_mistakes=lambda: self.mixture.backward_mistakes(self.grads),
+        )
+
+
+def require_traffic(run, most, sentence):
+    """Fail if a rank sends more than ``most`` bytes; ``most`` may be a list, by rank.
+
+    An operation counts with the bytes that the best algorithm for it sends.
+    """
+    run.values()
+    for rank in range(run.report.size):
+        own = most[rank] if isinstance(most, list) else most
+        done = run.operations(rank)
+        sent = sum(operation.traffic for operation in done)
+        listed = ", ".join(f"{o.name} of {o.bytes} bytes" for o in done[:6])
+        listed += ", …" if len(done) > 6 else ""
+        text = f"rank {rank} sends {sent:.0f} bytes, and {own:.0f} are enough."
+        run.require(sent <= own + 0.5, f"{text} {sentence} ({listed})")

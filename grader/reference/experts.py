@@ -1,0 +1,208 @@
+"""Computes a mixture of experts on one device, and what well-known mistakes give instead.
+
+All values are in numpy and float64. Lists have one entry for each rank. The keys of a dict of
+mistakes are the sentences that name the mistakes.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from grader.reference.sequences import by_rank
+from grader.reference.single_device import gelu, gelu_derivative
+
+Routes = tuple[np.ndarray, list, list, np.ndarray]
+
+NO_PROBABILITY = "the outputs were not multiplied by p, the probability of the chosen expert"
+BY_LOGIT = "the outputs were multiplied by the largest logit. p is its softmax"
+SORTED_OUTPUTS = (
+    "the rows are in the order of the experts. Put them back into the order of this rank's tokens"
+)
+TWICE_SORTED = (
+    "the rows were taken by rows[order] a second time. To undo it, assign: in_order[order] = rows"
+)
+TOKEN_ORDER = "the rows were sent in the order of the tokens. Sort them by their experts"
+WORLD_NUMBERS = "these are the numbers of the experts in the world. Count this rank's from 0"
+EXPERT_MAJOR = "tokens arrive in the order of the ranks, and only from each rank in that of experts"
+SWAPPED = "sent and received have changed places"
+INVERSE = "this is the inverse permutation. order[i] is the token that stands at place i"
+OWN_TOKENS = "this is the sum over this rank's own tokens only. Add up over the ranks"
+MEAN_OF_RANKS = "the gradient was averaged over the ranks. It is a sum over all tokens"
+NO_GATE_WAY = "the way through the logits is missing: add grad_logits @ gateᵀ"
+NO_EXPERT_WAY = "the way through the experts is missing"
+P_MISSING = "grad_y was not multiplied by p before it was sent to the experts"
+ONLY_CHOSEN = "the softmax has the derivative p·(δ − π): the logits of other experts count, too"
+
+
+class Mixture:
+    """A gate, the experts' weights, and the tokens of each rank, computed on one device."""
+
+    def __init__(self, gate: np.ndarray, weights: list, tokens: list) -> None:
+        """``weights`` are of all experts of the world, ``tokens[rank]`` the tokens of a rank."""
+        self.gate, self.weights, self.tokens = gate, weights, tokens
+        self.n, self.each = len(tokens), len(weights) // len(tokens)
+        self.logits = [x @ gate for x in tokens]
+        self.choices = [np.argmax(logits, axis=1) for logits in self.logits]
+        powers = [np.exp(own - own.max(axis=1, keepdims=True)) for own in self.logits]
+        self.probabilities = [own / own.sum(axis=1, keepdims=True) for own in powers]
+        self.p = [own.max(axis=1, keepdims=True) for own in self.probabilities]
+        self.routes = routes(self.choices, self.each)
+        self.outputs = [
+            np.array([gelu(row @ weights[c]) for row, c in zip(x, own)]).reshape(x.shape)
+            for x, own in zip(tokens, self.choices)
+        ]
+        self.arrived = send(tokens, self.routes)
+        self.z = [
+            np.array(
+                [row @ weights[r * self.each + i] for row, i in zip(rows, self.routes[r][3])]
+            ).reshape(rows.shape)
+            for r, rows in enumerate(self.arrived)
+        ]
+
+    @property
+    def ys(self) -> list:
+        return [p * f for p, f in zip(self.p, self.outputs)]
+
+    def saved(self, rank: int) -> tuple:
+        return (
+            self.tokens[rank],
+            self.probabilities[rank],
+            self.routes[rank],
+            self.arrived[rank],
+            self.z[rank],
+            self.outputs[rank],
+        )
+
+    def own_weights(self, rank: int) -> list:
+        return self.weights[rank * self.each :][: self.each]
+
+    def forward_mistakes(self) -> list[dict[str, Any]]:
+        made: dict[str, list] = {
+            NO_PROBABILITY: self.outputs,
+            BY_LOGIT: [l.max(axis=1, keepdims=True) * f for l, f in zip(self.logits, self.outputs)],
+            SORTED_OUTPUTS: [p * f[own[0]] for p, f, own in zip(self.p, self.outputs, self.routes)],
+        }
+        return by_rank(made, self.n)
+
+    def backward(self, grads: list, through_p: bool = True) -> tuple[list, list, list]:
+        """Return of each rank the gradients of its tokens, of the gate alone, and of its experts.
+
+        The result is ``(of_experts, of_gates, of_logits)``: the tokens' gradients through the
+        experts, each rank's own share of the gate's gradient, and the tokens' gradients through the
+        logits. The experts' own gradients are those of ``of_weights``.
+        """
+        of_tokens, of_gates, of_logits = [], [], []
+        for rank, x in enumerate(self.tokens):
+            factor = self.p[rank] if through_p else 1.0
+            rows = [
+                ((g * gelu_derivative(row @ self.weights[c])) @ self.weights[c].T)
+                for g, row, c in zip(factor * grads[rank], x, self.choices[rank])
+            ]
+            of_tokens.append(np.array(rows).reshape(x.shape))
+            grad_logits = self.grad_logits(rank, grads[rank])
+            of_gates.append(x.T @ grad_logits)
+            of_logits.append(grad_logits @ self.gate.T)
+        return of_tokens, of_gates, of_logits
+
+    def grad_logits(self, rank: int, grad: np.ndarray, only_chosen: bool = False) -> np.ndarray:
+        chosen = np.eye(len(self.weights))[self.choices[rank]]
+        pi = self.probabilities[rank] * (chosen if only_chosen else 1.0)
+        return (grad * self.outputs[rank]).sum(axis=1, keepdims=True) * self.p[rank] * (chosen - pi)
+
+    def of_weights(self, grads: list, through_p: bool = True) -> list[np.ndarray]:
+        """Return the gradients of all experts' weights, from the tokens of all ranks."""
+        found = [np.zeros_like(weight) for weight in self.weights]
+        for rank, x in enumerate(self.tokens):
+            factor = self.p[rank] if through_p else np.ones_like(self.p[rank])
+            for row, g, c in zip(x, factor * grads[rank], self.choices[rank]):
+                found[c] += np.outer(row, g * gelu_derivative(row @ self.weights[c]))
+        return found
+
+    def of_rank(self, gradients: list, rank: int) -> list:
+        return gradients[rank * self.each :][: self.each]
+
+    def gradients(self, grads: list) -> list[tuple]:
+        """Return, for each rank, (grad_x, grad_gate, gradients)."""
+        of_tokens, of_gates, of_logits = self.backward(grads)
+        of_weights = self.of_weights(grads)
+        return [
+            (of_tokens[r] + of_logits[r], sum(of_gates), self.of_rank(of_weights, r))
+            for r in range(self.n)
+        ]
+
+    def backward_mistakes(self, grads: list) -> list[dict[str, Any]]:
+        """Return, for each rank, a dict from mistakes to (grad_x, grad_gate, gradients)."""
+        of_tokens, of_gates, of_logits = self.backward(grads)
+        bare, bare_weights = self.backward(grads, through_p=False)[0], self.of_weights(grads, False)
+        right, gate = self.gradients(grads), sum(of_gates)
+        short = [self.grad_logits(r, grads[r], only_chosen=True) for r in range(self.n)]
+        gate_short = sum(x.T @ g for x, g in zip(self.tokens, short))
+        found = []
+        for r in range(self.n):
+            grad_x, _, own = right[r]
+            known = {
+                NO_GATE_WAY: (of_tokens[r], gate, own),
+                NO_EXPERT_WAY: (of_logits[r], gate, own),
+                P_MISSING: (bare[r] + of_logits[r], gate, self.of_rank(bare_weights, r)),
+                ONLY_CHOSEN: (of_tokens[r] + short[r] @ self.gate.T, gate_short, own),
+            }
+            if self.n > 1:
+                known[OWN_TOKENS] = (grad_x, of_gates[r], own)
+                known[MEAN_OF_RANKS] = (grad_x, gate / self.n, own)
+            found.append(known)
+        return found
+
+
+def routes(choices: list, each: int) -> list[Routes]:
+    """Return the routes of all ranks, from the choices of all tokens."""
+    n = len(choices)
+    counts = [np.bincount(own, minlength=n * each).reshape(n, each) for own in choices]
+    found = []
+    for rank, choice in enumerate(choices):
+        sent = [int(c) for c in counts[rank].sum(axis=1)]
+        received = [int(counts[other][rank].sum()) for other in range(n)]
+        arrived = np.concatenate(
+            [np.repeat(np.arange(each), counts[other][rank]) for other in range(n)]
+        )
+        order = np.argsort(choice, kind="stable")
+        found.append((order.astype(np.int64), sent, received, arrived.astype(np.int64)))
+    return found
+
+
+def routes_mistakes(choices: list, each: int) -> list[dict[str, Any]]:
+    """Return, for each rank, a dict from mistakes to its routes."""
+    found = []
+    for rank, (order, sent, received, arrived) in enumerate(routes(choices, each)):
+        inverse = np.argsort(order, kind="stable")
+        known = {
+            WORLD_NUMBERS: (order, sent, received, arrived + rank * each),
+            EXPERT_MAJOR: (order, sent, received, np.sort(arrived)),
+            SWAPPED: (order, received, sent, arrived),
+            INVERSE: (inverse, sent, received, arrived),
+        }
+        found.append(known)
+    return found
+
+
+def send(rows: list, of_ranks: list[Routes], in_order: bool = True) -> list[np.ndarray]:
+    """Return the rows that arrive at each rank, from the rows of each rank's tokens."""
+    n = len(rows)
+    given = [own[route[0]] if in_order else own for own, route in zip(rows, of_ranks)]
+    ends = [np.cumsum([0, *route[1]]) for route in of_ranks]
+    return [
+        np.concatenate([given[i][ends[i][j] : ends[i][j + 1]] for i in range(n)]) for j in range(n)
+    ]
+
+
+def send_mistakes(rows: list, of_ranks: list[Routes]) -> list[dict[str, Any]]:
+    return by_rank({TOKEN_ORDER: send(rows, of_ranks, in_order=False)}, len(rows))
+
+
+def back_mistakes(rows: list, of_ranks: list[Routes]) -> list[dict[str, Any]]:
+    """Return what each rank gets back if its own rows ``rows`` are put into a wrong order."""
+    sorted_rows = [own[route[0]] for own, route in zip(rows, of_ranks)]
+    made = {
+        SORTED_OUTPUTS: sorted_rows,
+        TWICE_SORTED: [own[route[0]] for own, route in zip(sorted_rows, of_ranks)],
+    }
+    return by_rank(made, len(rows))

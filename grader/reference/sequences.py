@@ -1,0 +1,313 @@
+"""Computes a pair of layers and attention on one device, and what well-known mistakes give instead.
+
+All values are in numpy and float64. Lists have one entry for each rank. The keys of a dict of
+mistakes are the sentences that name the mistakes.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from grader.reference.single_device import gelu, gelu_derivative
+
+PARTIAL = (
+    "the products with B were not added up: these are this rank's own rows of its own partial"
+    " product. A reduce-scatter adds up and gives each rank its rows"
+)
+AVERAGED = "the partial products were averaged over the ranks. They are terms of a sum"
+UNNORMALIZED = "the rows were not normalised before they were multiplied by A"
+NO_RESIDUAL = "x was not added to the output of the pair"
+NORMALIZED_SAVED = "these are the normalised rows. Save x as it is given"
+AFTER_GELU = "this is gelu(z). Save z, the input of gelu"
+OWN_ROWS_Z = "this is z of this rank's own rows only"
+
+NO_DIRECT_WAY = "the way past the pair is missing: add grad_y to the gradient of x"
+NORM_SKIPPED = "the gradient did not go back through the normalisation: see normalize_backward"
+PARTIAL_ROWS = (
+    "these are this rank's own rows of its own partial gradient. Each rank used every row, so a"
+    " reduce-scatter adds up"
+)
+OWN_ROWS = (
+    "this gradient comes from this rank's own rows only. Each rank needs the gradients and the"
+    " inputs of all rows"
+)
+NOT_NORMALIZED_INPUT = "the input of A is taken to be x. It is normalize(x)"
+
+OWN_BLOCK = "each query saw the keys of its own rank only. Keys and values must travel the ring"
+UNSCALED = "the scores were not divided by √d"
+BY_D = "the scores were divided by d, not by √d"
+NOT_CAUSAL = "tokens see the tokens after them. With causal, a token sees itself and those before"
+CAUSAL = "tokens do not see the tokens after them. Without causal, a token sees all tokens"
+FUTURE_BLOCKS = (
+    "the mask hides later tokens in a rank's own block only. A query must not see the blocks of the"
+    " ranks after its own"
+)
+MASKED_BLOCKS = (
+    "the triangular mask was applied to every block. Only a rank's own block has later and earlier"
+    " tokens; a block of an earlier rank is seen whole"
+)
+WRONG_OWNER = (
+    "the blocks were taken for those of other ranks. After k steps, rank r has the block of rank"
+    " (r − k) mod n"
+)
+MEAN_OF_BLOCKS = (
+    "this is the mean of the attentions to each block. A block counts as much as its sum of"
+    " exponentials"
+)
+NOT_RESCALED = (
+    "the sums of earlier blocks were not multiplied by exp(m − M) when a larger score was found"
+)
+UNDIVIDED = "the output was not divided by the sum of the exponentials"
+ONLY_LARGEST = "this is the largest score alone. Add the logarithm of the sum"
+ONLY_LOG = "this is the logarithm of the sum of exp(score − m). Add m"
+
+OWN_QUERIES = (
+    "these come from this rank's own queries only. The gradients of a block travel with it, and"
+    " every rank adds to them"
+)
+ONE_STEP_SHORT = (
+    "this is the gradient of rank {}'s keys and values. The gradients make n steps, one more than"
+    " the keys and values, and are back home then"
+)
+NO_ROW_SUM = "Σ grad_o ⊙ o was not subtracted from grad_P"
+NO_SCALE = "the factor 1/√d is missing in the gradient of the scores"
+
+
+def split(array: np.ndarray, n: int) -> list[np.ndarray]:
+    """Return the consecutive rows that each rank has."""
+    return np.split(array, n)
+
+
+def by_rank(made: dict[str, list], n: int) -> list[dict[str, Any]]:
+    """Turn a dict of lists over the ranks into a list of dicts."""
+    return [{name: of_ranks[rank] for name, of_ranks in made.items()} for rank in range(n)]
+
+
+# ——— the sequence-parallel pair
+
+
+def normalize(x: np.ndarray) -> np.ndarray:
+    return x / np.sqrt(np.mean(x**2, axis=1, keepdims=True) + 1e-12)
+
+
+def normalize_backward(x: np.ndarray, grad: np.ndarray) -> np.ndarray:
+    y = normalize(x)
+    r = np.sqrt(np.mean(x**2, axis=1, keepdims=True) + 1e-12)
+    return (grad - y * np.mean(y * grad, axis=1, keepdims=True)) / r
+
+
+def pair_forward(a: np.ndarray, b: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (y, z) of y = x + gelu(z) B, z = normalize(x) A, of the whole sequence."""
+    z = normalize(x) @ a
+    return x + gelu(z) @ b, z
+
+
+def pair_backward(
+    a: np.ndarray, b: np.ndarray, x: np.ndarray, grad_y: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the gradients of x, A and B, of the whole sequence."""
+    rows = normalize(x)
+    z = rows @ a
+    grad_z = (grad_y @ b.T) * gelu_derivative(z)
+    return grad_y + normalize_backward(x, grad_z @ a.T), rows.T @ grad_z, gelu(z).T @ grad_y
+
+
+def pair_mistakes(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[dict[str, Any]]:
+    """Return, for each rank, a dict from mistakes to its rows of y."""
+    right, z = pair_forward(a, b, x)
+    own_a, own_b, own_x = np.split(a, n, 1), np.split(b, n), split(x, n)
+    made: dict[str, list] = {
+        NO_RESIDUAL: split(right - x, n),
+        UNNORMALIZED: split(x + gelu(x @ a) @ b, n),
+    }
+    if n > 1:
+        partial = [gelu(normalize(x) @ own_a[r]) @ own_b[r] for r in range(n)]
+        made[PARTIAL] = [own_x[r] + split(partial[r], n)[r] for r in range(n)]
+        made[AVERAGED] = split(x + (right - x) / n, n)
+    return by_rank(made, n)
+
+
+def saved_mistakes(a: np.ndarray, x: np.ndarray, n: int) -> list[dict[str, Any]]:
+    """Return, for each rank, a dict from mistakes to the pair (x, z) that it saves."""
+    z = [normalize(x) @ own for own in np.split(a, n, 1)]
+    own_x = split(x, n)
+    made: dict[str, list] = {
+        NORMALIZED_SAVED: [(normalize(own_x[r]), z[r]) for r in range(n)],
+        AFTER_GELU: [(own_x[r], gelu(z[r])) for r in range(n)],
+        UNNORMALIZED: list(zip(own_x, [x @ own for own in np.split(a, n, 1)])),
+    }
+    return by_rank(made, n)
+
+
+def pair_backward_mistakes(
+    a: np.ndarray, b: np.ndarray, x: np.ndarray, grad_y: np.ndarray, n: int
+) -> tuple[list[dict], list[dict]]:
+    """Return dicts of mistaken gradients of x, and of mistaken gradients (of A, of B), by rank."""
+    rows, own_x, own_grad = normalize(x), split(x, n), split(grad_y, n)
+    own_a, own_b = np.split(a, n, 1), np.split(b, n)
+    z = [rows @ own for own in own_a]
+    grad_z = [(grad_y @ own_b[r].T) * gelu_derivative(z[r]) for r in range(n)]
+    whole = sum(grad_z[r] @ own_a[r].T for r in range(n))
+    of_x: dict[str, list] = {
+        NO_DIRECT_WAY: split(normalize_backward(x, whole), n),
+        NORM_SKIPPED: split(grad_y + whole, n),
+    }
+    of_pair: dict[str, list] = {
+        NOT_NORMALIZED_INPUT: [(x.T @ grad_z[r], gelu(z[r]).T @ grad_y) for r in range(n)],
+    }
+    if n > 1:
+        partial = [split(grad_z[r] @ own_a[r].T, n)[r] for r in range(n)]
+        of_x[PARTIAL_ROWS] = [
+            own_grad[r] + normalize_backward(own_x[r], partial[r]) for r in range(n)
+        ]
+        of_pair[OWN_ROWS] = [
+            (
+                split(rows, n)[r].T @ split(grad_z[r], n)[r],
+                gelu(split(z[r], n)[r]).T @ own_grad[r],
+            )
+            for r in range(n)
+        ]
+    return by_rank(of_x, n), by_rank(of_pair, n)
+
+
+# ——— attention
+
+
+def visible(tokens: int, causal: bool) -> np.ndarray:
+    """Return which keys (columns) each query (row) sees."""
+    return np.tri(tokens, dtype=bool) if causal else np.ones((tokens, tokens), bool)
+
+
+def softmax(q: np.ndarray, k: np.ndarray, seen: np.ndarray, scale: float) -> tuple:
+    """Return the weights of all keys, the largest score of each query, and the sum."""
+    scores = np.where(seen, (q @ k.T) * scale, -np.inf)
+    largest = scores.max(axis=1, keepdims=True)
+    weights = np.exp(scores - largest)
+    total = weights.sum(axis=1, keepdims=True)
+    return weights / total, largest, total
+
+
+def attention(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, seen: np.ndarray, scale: float | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (output, logsumexp) of the whole sequence."""
+    weights, largest, total = softmax(q, k, seen, scale or q.shape[1] ** -0.5)
+    return weights @ v, (largest + np.log(total))[:, 0]
+
+
+def attention_backward(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    grad: np.ndarray,
+    causal: bool,
+    row_sum: bool = True,
+    blocks: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the gradients of q, k and v, of the whole sequence.
+
+    ``blocks`` tells which pairs of a query and a key count; by default all. Without ``row_sum``,
+    the sum Σ grad_o ⊙ o is left out.
+    """
+    scale = q.shape[1] ** -0.5
+    weights, _, _ = softmax(q, k, visible(len(q), causal), scale)
+    output = weights @ v
+    counted = weights if blocks is None else weights * blocks
+    of_rows = (grad * output).sum(axis=1, keepdims=True) if row_sum else 0.0
+    grad_scores = counted * (grad @ v.T - of_rows) * scale
+    return grad_scores @ k, grad_scores.T @ q, counted.T @ grad
+
+
+def blocks_of(tokens: int, n: int) -> np.ndarray:
+    """Return which query and key are of the same rank."""
+    owner = np.arange(tokens) // (tokens // n)
+    return owner[:, None] == owner[None, :]
+
+
+def attention_mistakes(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, n: int
+) -> list[dict[str, Any]]:
+    """Return, for each rank, a dict from mistakes to its (output, logsumexp)."""
+    tokens, width = q.shape
+    seen = visible(tokens, causal)
+    output, logsumexp = attention(q, k, v, seen)
+    _, largest, total = softmax(q, k, seen, width**-0.5)
+    made = {
+        UNDIVIDED: (output * total, logsumexp),
+        ONLY_LARGEST: (output, largest[:, 0]),
+        ONLY_LOG: (output, np.log(total)[:, 0]),
+        (NOT_CAUSAL if causal else CAUSAL): attention(q, k, v, visible(tokens, not causal)),
+    }
+    if width > 1:
+        made[UNSCALED] = attention(q, k, v, seen, 1.0)
+        made[BY_D] = attention(q, k, v, seen, 1 / width)
+    if n > 1:
+        made |= _ring_mistakes(q, k, v, causal, n)
+    return by_rank({name: list(zip(split(o, n), split(s, n))) for name, (o, s) in made.items()}, n)
+
+
+def _ring_mistakes(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, n: int) -> dict:
+    tokens, rows = len(q), len(q) // n
+    seen, same = visible(tokens, causal), blocks_of(tokens, n)
+    made = {
+        OWN_BLOCK: attention(q, k, v, seen & same),
+        NOT_RESCALED: _not_rescaled(q, k, v, seen, n),
+    }
+    if not causal:
+        of_blocks = [
+            attention(q, k, v, np.repeat(np.arange(n) == j, rows)[None, :] & seen)[0]
+            for j in range(n)
+        ]
+        made[MEAN_OF_BLOCKS] = np.mean(of_blocks, axis=0), attention(q, k, v, seen)[1]
+        return made
+    inside = np.tile(np.tri(rows, dtype=bool), (n, n))
+    owner = np.arange(tokens) // rows
+    taken = (2 * owner[:, None] - owner[None, :]) % n  # (r + step) for the block of r − step
+    turned = (taken < owner[:, None]) | ((taken == owner[:, None]) & inside)
+    made[FUTURE_BLOCKS] = attention(q, k, v, seen | ~same)
+    made[MASKED_BLOCKS] = attention(q, k, v, seen & inside)
+    made[WRONG_OWNER] = attention(q, k, v, turned | (same & seen))
+    return made
+
+
+def _not_rescaled(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, seen: np.ndarray, n: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what rings give in which sums keep the factor of the largest score at their time."""
+    scores = np.where(seen, (q @ k.T) * q.shape[1] ** -0.5, -np.inf)
+    outputs, sums = [], []
+    of_queries = [split(part.T, n) for part in split(scores, n)]
+    for rank, of_blocks in enumerate(of_queries):
+        largest = np.full((len(q) // n, 1), -np.inf)
+        total, output = 0.0, 0.0
+        for step in range(n):
+            own = of_blocks[(rank - step) % n].T
+            largest = np.maximum(largest, own.max(axis=1, keepdims=True))
+            weights = np.exp(own - largest)
+            total = total + weights.sum(axis=1, keepdims=True)
+            output = output + weights @ split(v, n)[(rank - step) % n]
+        outputs.append(output / total)
+        sums.append((largest + np.log(total))[:, 0])
+    return np.concatenate(outputs), np.concatenate(sums)
+
+
+def attention_backward_mistakes(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, grad: np.ndarray, causal: bool, n: int
+) -> list[dict[str, Any]]:
+    """Return, for each rank, a dict from mistakes to its gradients of q, k and v."""
+    right = attention_backward(q, k, v, grad, causal)
+    made = {NO_ROW_SUM: attention_backward(q, k, v, grad, causal, row_sum=False)}
+    if q.shape[1] > 1:
+        root = q.shape[1] ** 0.5
+        made[NO_SCALE] = right[0] * root, right[1] * root, right[2]
+    if n > 1:
+        alone = attention_backward(q, k, v, grad, causal, blocks=blocks_of(len(q), n))
+        made[OWN_QUERIES] = right[0], alone[1], alone[2]
+        made[OWN_BLOCK] = alone
+    found = by_rank({name: list(zip(*(split(g, n) for g in g3))) for name, g3 in made.items()}, n)
+    of_ranks = list(zip(*(split(g, n) for g in right)))
+    neighbours = range(n) if n > 1 else ()
+    for rank in neighbours:
+        after = (rank + 1) % n
+        found[rank][ONE_STEP_SHORT.format(after)] = (of_ranks[rank][0], *of_ranks[after][1:])
+    return found

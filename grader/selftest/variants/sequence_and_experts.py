@@ -1,0 +1,148 @@
+"""Right submissions of sequence_and_experts, in other styles than the solution's."""
+
+from grader.selftest.variants.variant import Variant
+
+AUTOGRAD = '''
+def _with_gradients(function, tensors, grads):
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in tensors]
+    with torch.enable_grad():
+        result = function(*leaves)
+    return torch.autograd.grad(result, leaves, grads)
+
+
+def sequence_parallel_backward(pair, saved, grad_y):
+    """Single tensors in place of lists, and autograd between two communications."""
+    x, z = saved
+    _check_pair(pair, x)
+    if grad_y.shape != x.shape:
+        raise ValueError(f"{tuple(grad_y.shape)} is not {tuple(x.shape)}")
+    n = dist.get_world_size()
+    both = x.new_empty(n * len(x), 2 * x.shape[1])
+    dist.all_gather_into_tensor(both, torch.cat([normalize(x), grad_y], 1))
+    rows, grad = both.split(x.shape[1], 1)
+    grad_rows, of_a, of_b = _with_gradients(
+        lambda r, a, b: F.gelu(r @ a) @ b, [rows, *pair], grad.contiguous()
+    )
+    own = torch.empty_like(x, memory_format=torch.contiguous_format)
+    dist.reduce_scatter_tensor(own, grad_rows.contiguous())
+    return grad_y + normalize_backward(x, own), (of_a, of_b)
+
+
+def mixture_forward(gate, weights, x):
+    """One product for each run of tokens from one rank and one expert."""
+    _check_gate(gate, weights, x)
+    probabilities = F.softmax(x @ gate, dim=-1)
+    choice = probabilities.argmax(-1)
+    routes = exchange_routes(choice, len(weights))
+    arrived = to_experts(x, routes)
+    ends, experts = [0], []
+    for i, expert in enumerate(routes[3].tolist()):
+        if i and expert == experts[-1]:
+            ends[-1] = i + 1
+        else:
+            ends.append(i + 1)
+            experts.append(expert)
+    z = arrived.new_empty(arrived.shape)
+    for expert, begin, end in zip(experts, ends, ends[1:]):
+        z[begin:end] = arrived[begin:end] @ weights[expert]
+    outputs = from_experts(F.gelu(z), routes)
+    p = probabilities.gather(1, choice[:, None])
+    return outputs * p, (x, probabilities, routes, arrived, z, outputs)
+'''
+
+APART = '''
+def _swap(tensors):
+    """Send several tensors to the next rank, and get those of the previous one."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    if n == 1:
+        return tensors, []
+    arrived = [torch.empty_like(t) for t in tensors]
+    ops = [dist.P2POp(dist.isend, t, (rank + 1) % n) for t in tensors]
+    ops += [dist.P2POp(dist.irecv, t, (rank - 1) % n) for t in arrived]
+    return arrived, dist.batch_isend_irecv(ops)
+
+
+def ring_attention_forward(q, k, v, causal):
+    """The next block travels while this one is used; blocks are merged by their logsumexps."""
+    _check_blocks(q, k=k, v=v)
+    n, rank = dist.get_world_size(), dist.get_rank()
+    k, v, output, together = k.contiguous(), v.contiguous(), None, None
+    for step in range(n):
+        (next_k, next_v), works = _swap([k, v]) if step < n - 1 else ((k, v), [])
+        owner = (rank - step) % n
+        if not causal or owner <= rank:
+            scores = _scores(q, k, owner, causal)
+            lse = scores.logsumexp(1, keepdim=True)
+            own = (scores - lse).exp() @ v
+            if output is None:
+                output, together = own, lse
+            else:
+                both = torch.logaddexp(together, lse)
+                output = output * (together - both).exp() + own * (lse - both).exp()
+                together = both
+        for work in works:
+            work.wait()
+        k, v = next_k, next_v
+    return output, together.squeeze(1)
+
+
+def ring_attention_backward(q, k, v, output, logsumexp, grad_output, causal):
+    """Keys, values and their gradients in one message, and a last one for the gradients alone."""
+    _check_blocks(q, k=k, v=v, output=output, grad_output=grad_output)
+    n, rank, scale = dist.get_world_size(), dist.get_rank(), q.shape[1] ** -0.5
+    rows = torch.linalg.vecdot(grad_output, output)[:, None]
+    four = [t.contiguous().clone() for t in (k, v, torch.zeros_like(k), torch.zeros_like(v))]
+    grad_q = q * 0
+    for step in range(n):
+        keys, values, grad_k, grad_v = four
+        owner = (rank - step) % n
+        if not causal or owner <= rank:
+            p = torch.exp(_scores(q, keys, owner, causal) - logsumexp.unsqueeze(1))
+            grad_v += p.T @ grad_output
+            p = p * (grad_output @ values.T - rows)
+            grad_q += scale * (p @ keys)
+            grad_k += scale * (p.T @ q)
+            del p
+        moving = four if step < n - 1 else four[2:]
+        four, works = _swap(moving)
+        for work in works:
+            work.wait()
+    return grad_q, four[-2], four[-1]
+'''
+
+LISTS = '''
+def _exchange(pieces, counts, like):
+    """An all-to-all of messages between pairs, without those that are empty."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    arrived = [like.new_empty(count, *like.shape[1:]) for count in counts]
+    arrived[rank] = pieces[rank]
+    ops = []
+    for other in range(n):
+        if other != rank and len(pieces[other]):
+            ops.append(dist.P2POp(dist.isend, pieces[other].contiguous(), other))
+        if other != rank and counts[other]:
+            ops.append(dist.P2POp(dist.irecv, arrived[other], other))
+    for work in dist.batch_isend_irecv(ops) if ops else []:
+        work.wait()
+    return torch.cat(arrived)
+
+
+def to_experts(rows, routes):
+    order, sent, received, _ = routes
+    if rows.shape[0] != order.shape[0]:
+        raise ValueError(f"{rows.shape[0]} rows, {order.shape[0]} tokens")
+    return _exchange(rows[order].split(sent), received, rows)
+
+
+def from_experts(rows, routes):
+    order, sent, received, arrived = routes
+    if rows.shape[0] != arrived.shape[0]:
+        raise ValueError(f"{rows.shape[0]} rows, {arrived.shape[0]} tokens")
+    return _exchange(rows.split(received), sent, rows)[order.argsort()]
+'''
+
+VARIANTS = [
+    Variant("single tensors, autograd, and runs of tokens", "sequence_and_experts", AUTOGRAD),
+    Variant("a ring that overlaps, and merges softmaxes", "sequence_and_experts", APART),
+    Variant("messages between pairs in place of all-to-alls", "sequence_and_experts", LISTS),
+]

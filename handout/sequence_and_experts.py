@@ -1,0 +1,327 @@
+"""Part 9 · Long sequences and many experts (12 points): cut the tokens, and cut a layer by experts.
+
+    make test PART=sequence_and_experts                           judge this file
+    python -m handout.run sequence_and_experts --world-size 4     watch four ranks share a sequence
+
+A sequence has T tokens, one row each. Rank r holds rows [r·T/n, (r+1)·T/n) of it: its shard. In
+Problem 9.1 a pair of weights is sharded, too. In Problem 9.2 there are no weights. In Problem 9.3
+each rank has tokens of its own, as in data parallelism, and some of the experts.
+
+Write forward and backward passes by hand, without autograd. The calculus of one layer is given,
+``mlp.layer_forward`` and ``mlp.layer_backward``, and so is the normalisation, in
+``normalization.py``.
+
+``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
+- Inputs keep their values, may be non-contiguous, and are float32 or float64. Results have the
+  dtype of the inputs.
+- The function works for 1, 2, 3, 4, … ranks, and when it is called twice.
+- Misuse is the same on every rank. It raises ``ValueError`` before anything is sent. The message
+  holds the numbers that do not fit.
+"""
+
+import math
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from handout import mlp
+from handout.normalization import normalize, normalize_backward
+
+Pair = tuple[Tensor, Tensor]
+Routes = tuple[Tensor, list[int], list[int], Tensor]
+
+
+def sequence_parallel_forward(pair: Pair, x: Tensor) -> tuple[Tensor, Pair]:
+    """Problem 9.1 · Compute y = x + gelu(normalize(x) @ A) @ B, on this rank's shard of a sequence.
+
+    This is Megatron's pair [Korthikanti et al., 2022]. Before, an all-reduce stood behind the pair,
+    and all ranks had all rows of x and of y. Here each rank has T/n rows of them. Normalise
+    these rows. An all-gather makes all rows of the input of A. Behind B, a reduce-scatter adds up
+    the partial products, and gives each rank its own rows.
+
+    Args:
+        pair: (A, B), this rank's shards: A by columns, (K, H/n), and B by rows, (H/n, K).
+        x: this rank's shard of the sequence, (T/n, K). All ranks have equally many rows.
+    Returns:
+        ``(y, saved)``.
+        y: this rank's shard of the output, (T/n, K).
+        saved: ``(x, z)``, which the backward pass needs: x as it is given, and the input of gelu,
+        z = normalize(x) @ A, for all rows and this rank's columns, (T, H/n). The gathered rows are
+        not saved: the backward pass gathers them again.
+    Raises:
+        ValueError: A does not have as many rows as x has columns, B does not have as many rows as A
+            has columns, or B does not have as many columns as x.
+
+    Normalise before the all-gather: afterwards, every rank would normalise all T rows.
+    Traffic: one all-gather that makes (T, K), and one reduce-scatter of (T, K): as many bytes as
+    one all-reduce.
+
+    With 2 ranks, K = 1, x [[2]] and [[-3]], A [[1, 2]] and B [[1], [1]]: the rows are normalised to
+    1 and −1. Rank 0 computes gelu([[1], [-1]]), rank 1 gelu([[2], [-2]]). The sums are 2.7958 and
+    −0.2042, so rank 0 returns y = [[4.7958]] and rank 1 [[-3.2042]].
+    About 7 lines.
+    """
+    raise NotImplementedError("Problem 9.1: sequence_parallel_forward")
+
+
+def sequence_parallel_backward(pair: Pair, saved: Pair, grad_y: Tensor) -> tuple[Tensor, Pair]:
+    """Problem 9.1 · Run backward through the same pair: the mirror image.
+
+    Going back, the reduce-scatter becomes an all-gather: each row of y was a sum over all ranks, so
+    each rank needs the gradient of every row. The all-gather becomes a reduce-scatter: each rank
+    used every row, so the gradient of a row is a sum over all ranks.
+
+    Args:
+        pair: as for ``sequence_parallel_forward``.
+        saved: ``(x, z)``, as ``sequence_parallel_forward`` returns it.
+        grad_y: the gradient of the loss with respect to this rank's rows of y, (T/n, K).
+    Returns:
+        ``(grad_x, gradients)``.
+        grad_x: the gradient with respect to x, (T/n, K).
+        gradients: of A and of B, in the shapes of the shards, from all T rows.
+    Raises:
+        ValueError: as for ``sequence_parallel_forward``; or grad_y does not have the shape of x.
+
+    Traffic: an all-gather of the gradients, one of the normalised rows, and a reduce-scatter: one
+    and a half times the bytes of an all-reduce. The second all-gather is the price for saving 1/n
+    of the rows.
+
+    With 2 ranks, K = 1, x [[1]] and [[-1]], A [[0, 0]] and B [[3], [5]]: z is 0, gelu(0) = 0 and
+    gelu′(0) = 1/2. If the gradients of y are [[1]] and [[2]], the gradient of A on rank 0 is
+    1·3/2 − 2·3/2 = −1.5, and on rank 1 it is −2.5. With one column, normalising keeps only a
+    number's sign. So nothing comes back through it, and grad_x is [[1]] on rank 0, [[2]] on rank 1.
+    About 9 lines.
+    """
+    raise NotImplementedError("Problem 9.1: sequence_parallel_backward")
+
+
+def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    """Problem 9.2 · Compute attention, o = softmax(q kᵀ / √d) v, for this rank's queries.
+
+    The rows of k and v travel around the ring: in each of n − 1 steps, every rank sends its block
+    of keys and values to the next rank (rank + 1) and gets one from the rank before [Liu et al.,
+    2023]. So each rank sees all blocks, one after the other, and no rank ever has more than one
+    block of scores, (T/n, T/n).
+
+    A softmax needs the sum over all keys. Accumulate it [Milakov and Gimelshein, 2018]: for each
+    query keep the largest score so far, m, the sum of exp(score − m), l, and the sum of
+    exp(score − m)·v, a. A new block has the largest score m′. Let M = max(m, m′). Then multiply l
+    and a by exp(m − M), and add the block's sums of exp(score − M). At the end, o = a / l.
+
+    Args:
+        q, k, v: this rank's rows of the queries, keys and values, (T/n, d) each. Row i of rank r is
+            token r·T/n + i. All ranks have equally many rows.
+        causal: whether a token sees only itself and the tokens before it. The score of a key that
+            is not seen is −∞. Blocks that no query of this rank sees need not be computed, but they
+            travel on.
+    Returns:
+        ``(output, logsumexp)``.
+        output: (T/n, d).
+        logsumexp: m + log l, (T/n,): the logarithm of the sum of exp(score) over all keys. The
+        backward pass needs it.
+    Raises:
+        ValueError: k or v does not have the shape of q ("k is (4, 6), and q is (4, 8)").
+
+    Scores may be large: exp(score) alone would overflow.
+    Memory: at most five blocks (T/n, T/n) at a time, and small tensors; never (T/n, T).
+    Traffic: sends and receives between neighbours, 2(n−1)·T/n·d numbers from each rank.
+
+    With 2 ranks, d = 1, and not causal: q [[0]] on both, v [[1]] and [[3]]. All scores are 0, so
+    both ranks return output [[2]] and logsumexp [0.6931], log 2. If causal, rank 0 returns [[1]]
+    and [0].
+    About 20 lines.
+    """
+    raise NotImplementedError("Problem 9.2: ring_attention_forward")
+
+
+def ring_attention_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    output: Tensor,
+    logsumexp: Tensor,
+    grad_output: Tensor,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Problem 9.2 · Return the gradients of q, k and v, by the same ring.
+
+    Keys and values travel again, and the gradients of a block travel with it: each rank adds what
+    its queries contribute. After n steps, a block's gradients are back on the rank that holds it.
+
+    For a block of keys, with s = 1/√d (all sums over d are of one row) [Dao et al., 2022]:
+        P = exp(s·q kᵀ − logsumexp)                  the softmax of all keys, in these columns
+        grad_v += Pᵀ @ grad_o,   grad_P = grad_o @ vᵀ
+        grad_S = P ⊙ (grad_P − Σ grad_o ⊙ o)
+        grad_q += s·grad_S @ k,   grad_k += s·grad_Sᵀ @ q
+
+    Args:
+        q, k, v, causal: as for ``ring_attention_forward``.
+        output, logsumexp: as ``ring_attention_forward`` returns them.
+        grad_output: the gradient of the loss with respect to this rank's rows of output, (T/n, d).
+    Returns:
+        ``(grad_q, grad_k, grad_v)``, (T/n, d) each: of this rank's queries, and of its own keys and
+        values, from the queries of all ranks.
+    Raises:
+        ValueError: k, v, output or grad_output does not have the shape of q.
+
+    Memory: as for ``ring_attention_forward``.
+    Traffic: sends and receives between neighbours. The keys and values make n − 1 steps, their
+    gradients n steps: 2(2n−1)·T/n·d numbers from each rank.
+
+    With 2 ranks, d = 1, not causal, q and k [[0]], v [[1]] and [[3]], grad_output [[1]] and [[1]]:
+    P is 1/2 everywhere, so grad_v is [[1]] on both. With q = 0, grad_k is 0; with k = 0, grad_q
+    is 0.
+    About 25 lines.
+    """
+    raise NotImplementedError("Problem 9.2: ring_attention_backward")
+
+
+def exchange_routes(choice: Tensor, experts: int) -> Routes:
+    """Problem 9.3 · Find out how many tokens travel between which ranks, and to which experts.
+
+    Rank r holds the experts [r·experts, (r+1)·experts). Each rank knows only the choices of its own
+    tokens. An all-to-all tells the other ranks how many tokens come to each of their experts.
+
+    Args:
+        choice: the expert of each of this rank's N tokens, (N,), int64. Ranks may have different
+            numbers of tokens, and also none.
+        experts: the number of experts of each rank.
+    Returns:
+        ``(order, sent, received, arrived)``.
+        order: (N,), int64: this rank's tokens sorted by their experts. Tokens of one expert keep
+        their order (a stable sort).
+        sent: n whole numbers, how many tokens go from this rank to each rank.
+        received: n whole numbers, how many tokens come to this rank from each rank.
+        arrived: (M,), int64: for each token that comes, its expert as this rank counts them, from 0
+        to experts − 1. Tokens arrive in the order of the ranks, and of the experts.
+    Raises:
+        ValueError: a rank has less than one expert ("0 experts on each rank").
+
+    Traffic: one all-to-all of n·experts whole numbers. No token is sent.
+
+    With 2 ranks with one expert each, and the choices [1, 0, 1] and [1]: rank 0 returns the order
+    [1, 0, 2], sent [1, 2], received [1, 0] and arrived [0]. Rank 1 returns [0], [0, 1], [2, 1] and
+    [0, 0, 0].
+    About 9 lines.
+    """
+    raise NotImplementedError("Problem 9.3: exchange_routes")
+
+
+def to_experts(rows: Tensor, routes: Routes) -> Tensor:
+    """Problem 9.3 · Send each row to the rank of its token's expert.
+
+    Args:
+        rows: one row for each of this rank's tokens, (N, D).
+        routes: as ``exchange_routes`` returns them.
+    Returns:
+        (M, D): the rows that arrive, in the order of the ranks, and from each rank in the order of
+        the experts. With M = 0, the shape is (0, D).
+    Raises:
+        ValueError: there is not one row for each token ("3 rows for 4 tokens").
+
+    Traffic: one all-to-all, in which each row is sent once, and not padded.
+
+    With the routes of the example above, and rows [[1], [2], [3]] and [[4]]: rank 0 returns [[2]],
+    rank 1 [[1], [3], [4]].
+    About 5 lines.
+    """
+    raise NotImplementedError("Problem 9.3: to_experts")
+
+
+def from_experts(rows: Tensor, routes: Routes) -> Tensor:
+    """Problem 9.3 · Send each row back to the rank of its token, the inverse of ``to_experts``.
+
+    Args:
+        rows: one row for each token that has arrived here, (M, D), in the order of ``to_experts``.
+        routes: as ``exchange_routes`` returns them.
+    Returns:
+        (N, D): the rows of this rank's own tokens, in the order of these tokens.
+    Raises:
+        ValueError: there is not one row for each token that arrived ("3 rows for 4 tokens").
+
+    Traffic: one all-to-all, in which each row is sent once, and not padded.
+
+    With the routes of the example above, and rows [[20]] and [[10], [30], [40]]: rank 0 returns
+    [[10], [20], [30]], rank 1 [[40]].
+    About 7 lines.
+    """
+    raise NotImplementedError("Problem 9.3: from_experts")
+
+
+def mixture_forward(
+    gate: Tensor, weights: list[Tensor], x: Tensor
+) -> tuple[Tensor, tuple[Tensor, Tensor, Routes, Tensor, Tensor, Tensor]]:
+    """Problem 9.3 · Send each token through one of the experts: y = p · gelu(x @ W).
+
+    This is a mixture of experts with top-1 routing [Lepikhin et al., 2021; Fedus et al., 2022]. The
+    logits of a token are x @ gate, one for each of the E = n·e experts of the world. W is the
+    weight of the expert with the largest logit, and p is its probability, the softmax of the
+    logits there. (Without p, no gradient would reach the gate.)
+
+    Args:
+        gate: replicated, (D, E).
+        weights: the weights of this rank's e experts, (D, D) each. Weight i belongs to expert
+            rank·e + i of the world.
+        x: this rank's own tokens, (N, D). Ranks may have different numbers of tokens, also none.
+    Returns:
+        ``(y, saved)``.
+        y: the outputs of this rank's tokens, in their order, (N, D).
+        saved: ``(x, probabilities, routes, arrived, z, outputs)``, which the backward pass needs.
+        x as it is given; the probabilities of all experts, (N, E); what ``exchange_routes``
+        returned; the tokens that arrived here, (M, D); z = arrived @ W, with the weight of each
+        token's expert, (M, D); and the outputs gelu(x @ W) that came back for this rank's tokens,
+        in their order, not yet multiplied by p, (N, D).
+    Raises:
+        ValueError: gate does not have as many rows as x has columns, or does not have n·e columns,
+            or a weight is not (D, D).
+
+    An expert may get no token at all, and so may a rank. It takes part all the same.
+    Traffic: the counts, and each token once to its expert and once back.
+
+    With 1 rank, D = 1, gate [[1, -1]], weights [[2]] and [[3]], and x = [[1]]: the logits are 1 and
+    −1, so expert 0 is chosen with p = 0.8808, and y = 0.8808 · gelu(2) = [[1.7215]].
+    About 15 lines.
+    """
+    raise NotImplementedError("Problem 9.3: mixture_forward")
+
+
+def mixture_backward(
+    gate: Tensor,
+    weights: list[Tensor],
+    saved: tuple[Tensor, Tensor, Routes, Tensor, Tensor, Tensor],
+    grad_y: Tensor,
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Problem 9.3 · Run backward through the mixture.
+
+    The gradient of a row that was sent is sent the other way: ``to_experts`` is the backward pass
+    of ``from_experts``, and the other way round.
+
+    The gate's gradient comes through p. For a token of expert c, with the probabilities π and the
+    expert's output f, p = π_c, and ∂p/∂logit_j = p·(δ_cj − π_j), where δ_cj is 1 if j = c, else 0:
+        grad_logit_j = (Σ grad_y ⊙ f) · p · (δ_cj − π_j)
+
+    Args:
+        gate, weights: as for ``mixture_forward``.
+        saved: as ``mixture_forward`` returns it.
+        grad_y: the gradient of the loss with respect to this rank's rows of y, (N, D).
+    Returns:
+        ``(grad_x, grad_gate, gradients)``.
+        grad_x: of this rank's tokens, (N, D): through their experts, and through their logits.
+        grad_gate: (D, E), replicated: the sum over the tokens of *all* ranks.
+        gradients: of this rank's experts, (D, D) each, from the tokens of all ranks. They are
+        complete: no all-reduce follows. An expert without tokens has a gradient of zeros.
+    Raises:
+        ValueError: as for ``mixture_forward``; or grad_y does not have the shape of x.
+
+    Traffic: each row of a gradient once to the expert and once back, and one all-reduce of
+    grad_gate.
+
+    With the example above and grad_y = [[1]]: f = gelu(2) = 1.9545, grad_logits = f·p·(1 − p) ·
+    [1, −1] = [0.2052, −0.2052], so grad_gate is [[0.2052, −0.2052]]. The gradient of weight 0 is
+    p·gelu′(2) = [[0.9559]], and that of weight 1 is [[0]]. And grad_x = 2·0.9559 + 2·0.2052 =
+    [[2.3222]].
+    About 18 lines.
+    """
+    raise NotImplementedError("Problem 9.3: mixture_backward")

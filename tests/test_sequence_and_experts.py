@@ -1,0 +1,197 @@
+"""Part 9 · Long sequences and many experts: the public checks, on two ranks.
+
+Run one problem with ``make test PART=sequence_and_experts K=ring``.
+"""
+
+import numpy as np
+from gradescope_utils.autograder_utils.decorators import number, weight
+
+from grader.check.api import call, per_rank, rounding
+from grader.reference import experts, sequences
+
+MODULE = "sequence_and_experts"
+CLOSE = rounding(np.float64)
+
+# A sequence of 4 tokens of width 3, and a pair with 4 hidden columns.
+X = np.array([[1.0, -0.5, 2.0], [0.5, 1.0, 0.5], [-1.0, 0.5, 1.5], [2.0, 1.0, -0.5]])
+A = np.array([[1.0, -0.5, 0.5, 1.0], [0.5, 1.0, -1.0, 0.25], [0.5, 0.75, 1.0, -0.5]])
+B = np.array([[0.5, 1.0, -0.5], [1.0, 0.5, 0.25], [-0.5, 1.0, 1.0], [0.75, -1.0, 0.5]])
+GRAD = np.array([[1.0, 0.5, -1.0], [0.25, -0.5, 1.0], [1.0, 1.0, 0.5], [-0.5, 2.0, 1.0]])
+HALVES = np.split(X, 2)
+GRADS = np.split(GRAD, 2)
+PAIRS = list(zip(np.split(A, 2, 1), np.split(B, 2)))
+
+
+@number("9.1")
+@weight(0.75)
+def test_sequence_pair(world):
+    """The pair on two ranks, forward and backward, and shards that do not fit"""
+    y, z = sequences.pair_forward(A, B, X)
+    saved = list(zip(HALVES, np.split(z, 2, 1)))
+    name = f"{MODULE}.sequence_parallel_"
+    forward, backward, wrong = world(
+        2,
+        call(f"{name}forward", per_rank(*PAIRS), per_rank(*HALVES)),
+        call(f"{name}backward", per_rank(*PAIRS), per_rank(*saved), per_rank(*GRADS)),
+        call(f"{name}forward", (A[:2], B), per_rank(*HALVES), may_raise=True),
+    )
+    forward.returns(
+        *np.split(y, 2),
+        tolerance=CLOSE,
+        select=lambda r: r[0],
+        label="this rank's rows of y",
+        known_mistakes=sequences.pair_mistakes(A, B, X, 2),
+    )
+    forward.returns(
+        *saved,
+        tolerance=CLOSE,
+        select=lambda r: r[1],
+        label="the saved (x, z)",
+        known_mistakes=sequences.saved_mistakes(A, X, 2),
+    )
+    grad_x, of_a, of_b = sequences.pair_backward(A, B, X, GRAD)
+    of_x, of_pair = sequences.pair_backward_mistakes(A, B, X, GRAD, 2)
+    backward.returns(
+        *zip(np.split(of_a, 2, 1), np.split(of_b, 2)),
+        tolerance=CLOSE,
+        select=lambda r: r[1],
+        label="the pair of gradients (of A, of B)",
+        known_mistakes=of_pair,
+    )
+    backward.returns(
+        *np.split(grad_x, 2),
+        tolerance=CLOSE,
+        select=lambda r: r[0],
+        label="grad_x",
+        known_mistakes=of_x,
+    )
+    wrong.raises_value_error("3", "2", given="rows of 3 columns and a shard of 2 rows")
+
+
+# Queries, keys and values of 4 tokens.
+Q, K, V = X, X[::-1] * 0.75, GRAD + 0.25
+
+
+def attention(causal):
+    """Return what the two ranks are given, and (output, logsumexp) of all tokens."""
+    given = [per_rank(*np.split(array, 2)) for array in (Q, K, V)]
+    return given, sequences.attention(Q, K, V, sequences.visible(4, causal))
+
+
+@number("9.2")
+@weight(0.5)
+def test_ring_attention(world):
+    """Ring attention on two ranks, causal and not, and keys of another shape"""
+    name = f"{MODULE}.ring_attention_forward"
+    ways = (False, True)
+    *runs, wrong = world(
+        2,
+        *(call(name, *attention(causal)[0], causal) for causal in ways),
+        call(name, Q[:2], K[:2, :2], V[:2], False, may_raise=True),
+    )
+    for run, causal in zip(runs, ways):
+        known = sequences.attention_mistakes(Q, K, V, causal, 2)
+        for index, part in enumerate(("output", "logsumexp")):
+            run.returns(
+                *np.split(attention(causal)[1][index], 2),
+                tolerance=CLOSE,
+                select=lambda r, index=index: r[index],
+                label=f"{part} ({'causal' if causal else 'not causal'})",
+                known_mistakes=[{k: v[index] for k, v in own.items()} for own in known],
+            )
+        run.uses_only("send", "recv", because="Keys and values travel around the ring.")
+    wrong.raises_value_error("2", "3", given="a query of 3 columns and keys of 2")
+
+
+@number("9.2")
+@weight(0.5)
+def test_ring_attention_backward(world):
+    """The gradients of queries, keys and values on two ranks, causal and not"""
+    name, ways = f"{MODULE}.ring_attention_backward", (False, True)
+    requests = []
+    for causal in ways:
+        given, forwarded = attention(causal)
+        more = [per_rank(*np.split(array, 2)) for array in (*forwarded, GRAD)]
+        requests.append(call(name, *given, *more, causal))
+    for run, causal in zip(world(2, *requests), ways):
+        right = sequences.attention_backward(Q, K, V, GRAD, causal)
+        run.returns(
+            *zip(*(np.split(gradient, 2) for gradient in right)),
+            tolerance=CLOSE,
+            label=f"(grad_q, grad_k, grad_v) ({'causal' if causal else 'not causal'})",
+            known_mistakes=sequences.attention_backward_mistakes(Q, K, V, GRAD, causal, 2),
+        )
+        run.uses_only("send", "recv", because="Gradients travel with their block.")
+
+
+# The choices of the docstring's example: 2 ranks with one expert each.
+CHOICES = [np.array([1, 0, 1]), np.array([1])]
+ROWS = [np.array([[1.0], [2.0], [3.0]]), np.array([[4.0]])]
+
+
+@number("9.3")
+@weight(0.25)
+def test_routes(world):
+    """The routes of the example, and rows on their way to the experts and back"""
+    routes = experts.routes(CHOICES, 1)
+    arrived = experts.send(ROWS, routes)
+    found, there, back, wrong = world(
+        2,
+        call(f"{MODULE}.exchange_routes", per_rank(*CHOICES), 1),
+        call(f"{MODULE}.to_experts", per_rank(*ROWS), per_rank(*routes)),
+        call(f"{MODULE}.from_experts", per_rank(*arrived), per_rank(*routes)),
+        call(f"{MODULE}.to_experts", np.ones((5, 1)), per_rank(*routes), may_raise=True),
+    )
+    found.returns(
+        *routes,
+        label="(order, sent, received, arrived)",
+        known_mistakes=experts.routes_mistakes(CHOICES, 1),
+    )
+    there.returns(
+        *arrived, label="the rows that arrive", known_mistakes=experts.send_mistakes(ROWS, routes)
+    )
+    back.returns(
+        *ROWS, label="the rows that come back", known_mistakes=experts.back_mistakes(ROWS, routes)
+    )
+    wrong.raises_value_error("5", given="5 rows for 3 tokens on rank 0, and for 1 on rank 1")
+
+
+# Two ranks with two experts each. No token chooses expert 3.
+GATE = np.array([[1.0, -1.0, 0.5, -9.0], [0.5, 1.0, -1.0, -9.0], [-1.0, 0.5, 1.0, -9.0]])
+WEIGHTS = [A[:, :3], B[:3], A[:, 1:], np.eye(3)]
+MIXTURE = experts.Mixture(GATE, WEIGHTS, [X[:3], np.abs(X[3:])])
+OF_TOKENS = [GRAD[:3], GRAD[3:]]
+
+
+@number("9.3")
+@weight(0.75)
+def test_mixture(world):
+    """A mixture of four experts on two ranks, forward and backward; one expert gets no token"""
+    own = per_rank(*(MIXTURE.own_weights(rank) for rank in range(2)))
+    saved = per_rank(*(MIXTURE.saved(rank) for rank in range(2)))
+    forward, backward, wrong = world(
+        2,
+        call(f"{MODULE}.mixture_forward", GATE, own, per_rank(*MIXTURE.tokens)),
+        call(f"{MODULE}.mixture_backward", GATE, own, saved, per_rank(*OF_TOKENS)),
+        call(f"{MODULE}.mixture_forward", GATE[:, :3], own, X[:2], may_raise=True),
+    )
+    forward.returns(
+        *MIXTURE.ys,
+        tolerance=CLOSE,
+        select=lambda r: r[0],
+        label="the outputs of this rank's tokens",
+        known_mistakes=MIXTURE.forward_mistakes(),
+    )
+    forward.returns(
+        *(MIXTURE.saved(rank) for rank in range(2)),
+        tolerance=CLOSE,
+        select=lambda r: r[1],
+        label="the saved (x, probabilities, routes, arrived, z, outputs)",
+    )
+    backward.returns(
+        *MIXTURE.gradients(OF_TOKENS),
+        tolerance=CLOSE,
+        label="(grad_x, grad_gate, gradients)",
+        known_mistakes=MIXTURE.backward_mistakes(OF_TOKENS),
+    )
+    wrong.raises_value_error("3", "2", given="a gate of 3 columns for 2 ranks with 2 experts")
