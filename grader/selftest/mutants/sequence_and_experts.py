@@ -116,7 +116,7 @@ MUTANTS = [
     mutant(
         "gradients from own rows only",
         "    of_second = F.gelu(z).T @ grad  # sharded by rows, (H/n, K)\n    # grad_rows: partial, (T, K); of_first: sharded by columns, (K, H/n)\n    grad_rows, of_first = mlp.layer_backward(rows, z, first, grad @ second.T)\n",
-        "    n, rank = dist.get_world_size(), dist.get_rank()\n    own_z = z.chunk(n)[rank]\n    of_second = F.gelu(own_z).T @ grad_y\n    grad_rows, _ = mlp.layer_backward(rows, z, first, grad @ second.T)\n    _, of_first = mlp.layer_backward(normalize(x), own_z, first, grad_y @ second.T)\n",
+        "    rank, n = dist.get_rank(), dist.get_world_size()\n    own_z = z.chunk(n)[rank]\n    of_second = F.gelu(own_z).T @ grad_y\n    grad_rows, _ = mlp.layer_backward(rows, z, first, grad @ second.T)\n    _, of_first = mlp.layer_backward(normalize(x), own_z, first, grad_y @ second.T)\n",
         {"hidden pair_backward", "hidden pair_traffic", "public sequence_pair"},
         "this gradient comes from this rank's own rows only",
     ),
@@ -406,8 +406,8 @@ MUTANTS = [
     ),
     mutant(
         "the scores of all keys at once",
-        "    _check_blocks(q, k=k, v=v)\n    n, rank = dist.get_world_size(), dist.get_rank()\n    block = torch.stack([k, v])\n",
-        "    _check_blocks(q, k=k, v=v)\n    n, rank = dist.get_world_size(), dist.get_rank()\n    block = torch.stack([k, v])\n    blocks = [block]\n    for _ in range(n - 1):\n        blocks.append(_pass_on(blocks[-1]))\n    keys, values = torch.cat([b[0] for b in blocks]), torch.cat([b[1] for b in blocks])\n    scores = (q / math.sqrt(q.shape[1])) @ keys.T\n    if causal:\n        rows = torch.arange(len(q))\n        columns = torch.cat([(rank - s) % n * len(q) + rows for s in range(n)])\n        scores = scores.masked_fill(columns > rank * len(q) + rows[:, None], -math.inf)\n    return scores.softmax(1) @ values, scores.logsumexp(1)\n    block = torch.stack([k, v])\n",
+        "    _check_blocks(q, k=k, v=v)\n    rank, n = dist.get_rank(), dist.get_world_size()\n    block = torch.stack([k, v])\n",
+        "    _check_blocks(q, k=k, v=v)\n    rank, n = dist.get_rank(), dist.get_world_size()\n    block = torch.stack([k, v])\n    blocks = [block]\n    for _ in range(n - 1):\n        blocks.append(_pass_on(blocks[-1]))\n    keys, values = torch.cat([b[0] for b in blocks]), torch.cat([b[1] for b in blocks])\n    scores = (q / math.sqrt(q.shape[1])) @ keys.T\n    if causal:\n        rows = torch.arange(len(q))\n        columns = torch.cat([(rank - s) % n * len(q) + rows for s in range(n)])\n        scores = scores.masked_fill(columns > rank * len(q) + rows[:, None], -math.inf)\n    return scores.softmax(1) @ values, scores.logsumexp(1)\n    block = torch.stack([k, v])\n",
         {"hidden ring_memory", "hidden ring_takes_little_memory"},
         "Did a matrix of the scores of all keys come into being",
     ),

@@ -53,7 +53,7 @@ def mixture_forward(gate, weights, x):
 APART = '''
 def _swap(tensors):
     """Send several tensors to the next rank, and get those of the previous one."""
-    n, rank = dist.get_world_size(), dist.get_rank()
+    rank, n = dist.get_rank(), dist.get_world_size()
     if n == 1:
         return tensors, []
     arrived = [torch.empty_like(t) for t in tensors]
@@ -65,7 +65,7 @@ def _swap(tensors):
 def ring_attention_forward(q, k, v, causal):
     """The next block travels while this one is used; blocks are merged by their logsumexps."""
     _check_blocks(q, k=k, v=v)
-    n, rank = dist.get_world_size(), dist.get_rank()
+    rank, n = dist.get_rank(), dist.get_world_size()
     k, v, output, together = k.contiguous(), v.contiguous(), None, None
     for step in range(n):
         (next_k, next_v), works = _swap([k, v]) if step < n - 1 else ((k, v), [])
@@ -113,7 +113,7 @@ def ring_attention_backward(q, k, v, output, logsumexp, grad_output, causal):
 LISTS = '''
 def _exchange(pieces, counts, like):
     """An all-to-all of messages between pairs, without those that are empty."""
-    n, rank = dist.get_world_size(), dist.get_rank()
+    rank, n = dist.get_rank(), dist.get_world_size()
     arrived = [like.new_empty(count, *like.shape[1:]) for count in counts]
     arrived[rank] = pieces[rank]
     ops = []
