@@ -266,6 +266,9 @@ def schedules(module_name: str) -> None:
             print(f"Farthest from the gradients of one device: {far.item():.1e}")
             print(chart(spans), flush=True)
 
+    if rank == 0:
+        print("0, 1, …: forward pass of a micro-batch, once for each chunk; a, b, …: backward pass;")
+        print("A, B, …: gradients of the weights; ·: waiting")
     try:
         demo("1F1B", 1, lambda stage: student.interleaved_schedule(stage, n, 1, many))
         demo("interleaved", 2, lambda stage: student.interleaved_schedule(stage, n, 2, many))

@@ -79,10 +79,11 @@ def interleaved_schedule(
         num_micro_batches: m, a multiple of n.
     Returns:
         2·v·m actions: ``("F", c, i)`` and ``("BW", c, i)`` once for each chunk c and each
-        micro-batch i. Two more conditions hold, with equal parts:
+        micro-batch i. Three more conditions hold, with equal parts:
         - The schedules end after v·m + n − 1 times the time of one F and one BW of a chunk.
-        - At no time are more activations alive on stage s than 2(n − s − 1) + (v − 1)·n + 1. If v
-          is 1, this is 1F1B, and at most n − s are alive.
+        - At no time are more activations alive on stage s than 2(n − s − 1) + (v − 1)·n + 1. So
+          the first forward passes are one fewer than that; or all v·m, if there are not so many.
+        - With v = 1 the schedule is 1F1B. Then at most n − s activations are alive.
     Raises:
         ValueError: ``stage`` is not one of the stages (name ``stage``); there is no stage, chunk or
             micro-batch (name this number); n does not divide m ("3 micro-batches do not divide into
@@ -161,8 +162,8 @@ def zero_bubble_schedule(stage: int, num_stages: int, num_micro_batches: int) ->
 
     F and B come in the order of 1F1B. Only B is on the way of the gradients through the stages: it
     sends its message at once, and W comes later, when the stage would otherwise wait. The later a
-    stage, the longer its W waits. So at the end, while the last gradients are on their way back, a
-    stage still has W to do.
+    stage, the longer its W waits: stage s is s weight gradients behind, or all m if m < s. So at
+    the end, while the last gradients are on their way back, a stage still has W to do.
 
     Args:
         stage: s, the stage whose schedule this is.

@@ -18,7 +18,7 @@ def ring_attention() -> Picture:
     lines = (
         "A number is the step in which a block is computed.",
         "A rank has one block of scores at a time.",
-        "Between two steps, keys and values move to the next rank.",
+        "Between two steps, keys and values move on by a rank.",
     )
     for line, words in enumerate(lines):
         picture.text(0, 196 + 14 * line, words, 11)

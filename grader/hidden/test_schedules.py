@@ -249,7 +249,21 @@ def test_each_half_does_its_own_work(world, rng):
             more = " Does it also compute the gradients of the weights? They are for W."
             text += more * (name == "backward_input" and done > layers * product)
             run.require(done <= layers * product, text)
-            run.values()
+        of_input, of_weights = runs
+        of_input.returns(
+            p.grad_x,
+            tolerance=p.tolerance,
+            select=lambda r: driver_results.value(r)[0],
+            label="grad_x",
+            known_mistakes=p.input_mistakes,
+        )
+        of_weights.returns(
+            p.gradients,
+            tolerance=p.tolerance,
+            select=driver_results.value,
+            label="the list of the weights' gradients",
+            known_mistakes=p.weight_mistakes,
+        )
 
 
 @number("8.2")

@@ -13,7 +13,13 @@ from grader.check.record import FAILED, PASSED, UNIMPLEMENTED
 from grader.course.results import BROKE, GRADED, REFUSED, SubmissionResult
 from grader.course.submissions import Student, Submission
 
-PROBLEMS = [(number, title) for part in PARTS.values() for number, title in part.problems.items()]
+# Without extra credit: how many marks are wrong was measured with so many checks.
+PROBLEMS = [
+    (number, title)
+    for part in PARTS.values()
+    if not part.is_extra
+    for number, title in part.problems.items()
+]
 PER_PROBLEM = 6
 MISTAKES = (
     "the result is wrong on every rank. On rank {a}: first differs at [{a}]: expected {x}, got {y}"

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from grader.assignment import PARTS
 from grader.check.record import FAILED, PASSED, UNIMPLEMENTED
 from grader.course import page
 from grader.course.flags import FEW
 from grader.course.results import BROKE, REFUSED, SET_ASIDE, WAITING, SubmissionResult
 from grader.course.submissions import Student, Submission
 from grader.course.tables import as_bytes, percent, signed
+from grader.selftest import course_class
 from grader.selftest.course_class import Planted, check_name, entry, make, result
 from grader.selftest.html_tree import Element, Tree
 
-PROBLEMS = sum(len(part.problems) for part in PARTS.values())
+PROBLEMS = len(course_class.PROBLEMS)
 
 HOSTILE = (
     "<script>alert(1)</script></style>&lt;\"'--><svg onload=x> \u202eright\u2066 \x1b[31mred\x00"

@@ -21,6 +21,20 @@ from grader.packaging.marks import BadMarks, adapted, adapted_lines, holds, refl
 from grader.selftest.grading import ROOT
 
 SUBSETS = [names for size in range(1, len(PARTS) + 1) for names in combinations(PARTS, size)]
+EXTRA = {name for name, part in PARTS.items() if part.is_extra}
+
+
+def chosen(names: tuple[str, ...]) -> object:
+    """Return a course of these parts as a parameter.
+
+    ``make test`` takes those that have all or none of the extra credit, or of all other parts.
+    """
+    extra = EXTRA.intersection(names)
+    is_short = extra in (set(), EXTRA) or set(names) - extra in (set(), set(PARTS) - EXTRA)
+    id = "".join(str(PARTS[name].number) for name in names)
+    return pytest.param(names, id=id, marks=[] if is_short else pytest.mark.long)
+
+
 TEXT = "handout/ASSIGNMENT.md"
 MARKED = (ROOT / TEXT).read_text()
 # What students read, beside the texts of the part's own stubs and checks.
@@ -90,9 +104,7 @@ def test_all_files_of_the_whole_assignment_are_packed():
 # ——— some parts
 
 
-@pytest.mark.parametrize(
-    "parts", SUBSETS, ids=lambda parts: "".join(str(PARTS[p].number) for p in parts)
-)
+@pytest.mark.parametrize("parts", map(chosen, SUBSETS))
 def test_a_course_speaks_of_its_parts_alone(parts):
     course, files = taking(*parts), built(taking(*parts))
     numbers = {str(part.number) for part in course.parts.values()}

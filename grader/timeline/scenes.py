@@ -192,8 +192,8 @@ SCENES = {
             "GPipe",
             "interleaved_schedule",
             1,
-            "Your 1F1B, that is the interleaved schedule with one chunk, with all forward passes"
-            " first.",
+            "The forward passes of your interleaved schedule with one chunk, and then its backward"
+            " passes.",
             forward_first=True,
         ),
         _chunked(

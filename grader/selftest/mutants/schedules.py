@@ -33,6 +33,7 @@ ZERO_BUBBLE = {
     "hidden zero_bubble_memory",
 }
 FEW = {  # of the checks that ask for fewer micro-batches than stages
+    "public zero_bubble",
     "hidden zero_bubble",
     "hidden zero_bubble_alive",
     "hidden zero_bubble_idle_time",
@@ -155,7 +156,7 @@ MUTANTS = [
         "the warm-up of one chunk is one pass too short",
         WARM_UP,
         "    warm_up = max(n - stage - 2, 0) if v == 1 else 2 * (n - stage - 1) + (v - 1) * n\n",
-        {"hidden interleaved_bubble_of_the_schedule"},
+        LATE,
         "Is the warm-up too short?",
     ),
     mutant(
@@ -169,7 +170,7 @@ MUTANTS = [
         "one chunk has the warm-up of several",
         WARM_UP,
         "    warm_up = 2 * (n - stage - 1) + (v - 1) * n\n",
-        {"hidden interleaved_alive"},
+        MUCH,
         "Is the warm-up too long?",
     ),
     mutant(
@@ -194,7 +195,7 @@ MUTANTS = [
         "the warm-up of chunks is longer than the schedule",
         CAPPED,
         "",
-        INTERLEAVED - {"public interleaved"},
+        INTERLEAVED,
         "is missing",
     ),
     mutant(
@@ -408,7 +409,7 @@ MADE = {}
         "B also computes the gradients of the weights",
         LAYER,
         LAYER + "        x.T @ grad_z\n",
-        {"hidden each_half_does_its_own_work"},
+        {"public halves", "hidden each_half_does_its_own_work"},
         "Does it also compute the gradients of the weights? They are for W",
     ),
     mutant(

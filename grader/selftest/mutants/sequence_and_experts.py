@@ -242,8 +242,8 @@ MUTANTS = [
     ),
     mutant(
         "always causal",
-        "    _check_blocks(q, k=k, v=v)\n    n, rank =",
-        "    _check_blocks(q, k=k, v=v)\n    causal = True\n    n, rank =",
+        "    _check_blocks(q, k=k, v=v)\n    rank, n =",
+        "    _check_blocks(q, k=k, v=v)\n    causal = True\n    rank, n =",
         {
             "hidden ring_forward",
             "hidden ring_large_scores",
