@@ -126,8 +126,8 @@ class _Mail:
                 if needed := _needs(action, stage, self.n, parts):
                     self.taken[needed] = number
         for kind, part, i in sorted(self.number.keys() - self.taken.keys()):
-            action = f"{'F' if kind == 'F' else 'B or BW'} of chunk {part // self.n}"
-            raise ValueError(f"stage {part % self.n} never does {action}, micro-batch {i}")
+            missing = f"{'F' if kind == 'F' else 'B or BW'} of chunk {part // self.n}"
+            raise ValueError(f"stage {part % self.n} never does {missing}, micro-batch {i}")
         # what other stages send to this one, and what this one sends, in the order of all stages
         self.order = deque(
             (message, stage)
