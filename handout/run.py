@@ -267,7 +267,9 @@ def schedules(module_name: str) -> None:
             print(chart(spans), flush=True)
 
     if rank == 0:
-        print("0, 1, …: forward pass of a micro-batch, once for each chunk; a, b, …: backward pass;")
+        print(
+            "0, 1, …: forward pass of a micro-batch, once for each chunk; a, b, …: backward pass;"
+        )
         print("A, B, …: gradients of the weights; ·: waiting")
     try:
         demo("1F1B", 1, lambda stage: student.interleaved_schedule(stage, n, 1, many))
@@ -280,6 +282,8 @@ def schedules(module_name: str) -> None:
 # END WITH
 # BEGIN WITH 9
 def sequence_and_experts(module_name: str) -> None:
+    from handout.normalization import normalize
+
     student = importlib.import_module(f"{module_name}.sequence_and_experts")
     n, rank = dist.get_world_size(), dist.get_rank()
     generator = torch.Generator().manual_seed(0)
@@ -287,7 +291,14 @@ def sequence_and_experts(module_name: str) -> None:
     gate = torch.randn(8, 2 * n, generator=generator).to(device())
     weights = [w.to(device()) for w in mlp.init_weights(2 * n, 8)]
     own = slice(16 * rank, 16 * (rank + 1))
+    wide, back = mlp.init_weights(2, 8 * n)
+    wide, back = wide[:8].to(device()), back[:, :8].to(device())
     try:
+        pair = wide.chunk(n, 1)[rank], back.chunk(n)[rank]
+        output, _ = student.sequence_parallel_forward(pair, q[own])
+        whole = q + torch.nn.functional.gelu(normalize(q) @ wide) @ back
+        farthest = (output - whole[own]).abs().max().item()
+        show(f"sequence-parallel pair, farthest from one device: {farthest:.1e}")
         for name, causal in (("not causal", False), ("causal", True)):
             whole = torch.nn.functional.scaled_dot_product_attention(
                 q[None], k[None], v[None], is_causal=causal
@@ -302,7 +313,7 @@ def sequence_and_experts(module_name: str) -> None:
         p = (q[own] @ gate).softmax(1).amax(1)
         alone = [mlp.layer_forward(x[None], weights[c])[0][0] for x, c in zip(q[own], choice)]
         farthest = (y - p[:, None] * torch.stack(alone)).abs().max().item()
-        show(f"mixture, farthest from one device: {farthest:.1e}")
+        show(f"mixture, farthest from one device: {farthest:.1e} (right: less than 1e-4)")
     except NotImplementedError as stub:
         show(f"not implemented yet ({stub})")
 

@@ -182,8 +182,8 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
 
     The rows of k and v travel around the ring: in each of n − 1 steps, every rank sends its block
     of keys and values to the next rank (rank + 1) and gets one from the rank before [Liu et al.,
-    2023]. So each rank sees all blocks, one after the other, and no rank ever has more than one
-    block of scores, (T/n, T/n).
+    2023]. So each rank sees all blocks, one after the other, and computes the scores of one block,
+    (T/n, T/n), at a time.
 
     A softmax needs the sum over all keys. Accumulate it [Milakov and Gimelshein, 2018]: for each
     query keep the largest score so far, m, the sum of exp(score − m), l, and the sum of
@@ -433,8 +433,9 @@ def mixture_forward(
         token's expert, (M, D); and the outputs gelu(x @ W) that came back for this rank's tokens,
         in their order, not yet multiplied by p, (N, D).
     Raises:
-        ValueError: gate does not have as many rows as x has columns, or does not have n·e columns,
-            or a weight is not (D, D).
+        ValueError: gate does not have as many rows as x has columns, or does not have n·e columns
+            ("a gate of 3 columns does not fit 2 ranks with 2 experts each"), or a weight is not
+            (D, D).
 
     An expert may get no token at all, and so may a rank. It takes part all the same.
     Traffic: the counts, and each token once to its expert and once back.

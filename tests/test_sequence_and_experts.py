@@ -156,10 +156,11 @@ def test_routes(world):
     wrong.raises_value_error("5", given="5 rows for 3 tokens on rank 0, and for 1 on rank 1")
 
 
-# Two ranks with two experts each. No token chooses expert 3.
+# Two ranks with two experts each. Rank 0's tokens choose the experts 1, 0 and 2, which are out of
+# order also for one rank. No token chooses expert 3.
 GATE = np.array([[1.0, -1.0, 0.5, -9.0], [0.5, 1.0, -1.0, -9.0], [-1.0, 0.5, 1.0, -9.0]])
 WEIGHTS = [A[:, :3], B[:3], A[:, 1:], np.eye(3)]
-MIXTURE = experts.Mixture(GATE, WEIGHTS, [X[:3], np.abs(X[3:])])
+MIXTURE = experts.Mixture(GATE, WEIGHTS, [np.array([X[1], np.abs(X[3]), X[0]]), X[2:3]])
 OF_TOKENS = [GRAD[:3], GRAD[3:]]
 
 
@@ -194,4 +195,4 @@ def test_mixture(world):
         label="(grad_x, grad_gate, gradients)",
         known_mistakes=MIXTURE.backward_mistakes(OF_TOKENS),
     )
-    wrong.raises_value_error("3", "2", given="a gate of 3 columns for 2 ranks with 2 experts")
+    wrong.raises_value_error("3", given="a gate of 3 columns for 2 ranks with 2 experts each")

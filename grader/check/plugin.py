@@ -181,9 +181,10 @@ def public_alone() -> str:
     """Return what a student is told when all public checks pass."""
     rules = course()
     total = rules.points_of(set(rules.problems) - rules.extra)
+    extra = " and of the extra credit" if rules.extra else ""
     return (
         "These are the public checks. The other checks run on Gradescope. They give the rest of the"
-        f" {total:g} points, and check what else the docstrings ask for: 1 to 4 ranks, other"
+        f" {total:g} points{extra}, and check what else the docstrings ask for: 1 to 4 ranks, other"
         " shapes, what is sent, what stays in memory, and which arguments raise ValueError."
     )
 

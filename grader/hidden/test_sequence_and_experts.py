@@ -461,7 +461,7 @@ def test_mixture_misuse(world, rng):
         ("to_experts", (one_less, routes), [("3", "4")] * n),
         ("from_experts", (arrived, routes), None),
         ("mixture_forward", ([p.gate[:4]] * n, p.own_weights, p.tokens), [("5", "4")] * n),
-        ("mixture_forward", ([p.gate[:, :3]] * n, p.own_weights, p.tokens), [("3", "2")] * n),
+        ("mixture_forward", ([p.gate[:, :3]] * n, p.own_weights, p.tokens), [("3",)] * n),
         ("mixture_forward", (p.gates, short, p.tokens), [("4", "5")] * n),
         ("mixture_backward", ([p.gate[:, :3]] * n, p.own_weights, saved, p.grads), [("3",)] * n),
         ("mixture_backward", (p.gates, p.own_weights, saved, one_less), [("3", "4")] * n),
