@@ -156,12 +156,12 @@ def test_routes(world):
     wrong.raises_value_error("5", given="5 rows for 3 tokens on rank 0, and for 1 on rank 1")
 
 
-# Two ranks with two experts each. Rank 0's tokens choose the experts 1, 0 and 2, which are out of
-# order also for one rank. No token chooses expert 3.
+# Two ranks with two experts each. Rank 0's tokens choose the experts 1, 2, 0 and 1, and rank 1's
+# token chooses expert 0. No token chooses expert 3.
 GATE = np.array([[1.0, -1.0, 0.5, -9.0], [0.5, 1.0, -1.0, -9.0], [-1.0, 0.5, 1.0, -9.0]])
 WEIGHTS = [A[:, :3], B[:3], A[:, 1:], np.eye(3)]
-MIXTURE = experts.Mixture(GATE, WEIGHTS, [np.array([X[1], np.abs(X[3]), X[0]]), X[2:3]])
-OF_TOKENS = [GRAD[:3], GRAD[3:]]
+MIXTURE = experts.Mixture(GATE, WEIGHTS, [np.array([X[1], np.abs(X[2]), X[3], X[2]]), X[3:] / 2])
+OF_TOKENS = [GRAD, GRAD[:1] / 2]
 
 
 @number("9.3")
