@@ -35,4 +35,5 @@ def _square(picture: Picture, left: float, name: str, causal: bool) -> None:
             x, step = left + owner * SIDE, (rank - owner) % RANKS
             hidden = causal and owner > rank
             picture.rect(x, y, SIDE, SIDE, "empty" if hidden else f"r{step}", 0)
-            picture.text(x + SIDE / 2, y + SIDE / 2 + 4, "–" if hidden else str(step), 11, "middle")
+            words, colour = ("–", "text") if hidden else (str(step), "on")
+            picture.text(x + SIDE / 2, y + SIDE / 2 + 4, words, 11, "middle", colour)
