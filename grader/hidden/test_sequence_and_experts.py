@@ -35,7 +35,7 @@ def pair_problems(rng, n):
 @number("9.1")
 @weight(0.5)
 def test_pair_forward(world, rng):
-    """y is that of a single device on every rank of 1 to 4, in float32 and float64, twice"""
+    """y and what is saved are right on every rank of 1 to 4, in float32 and float64, twice"""
     for n in SIZES:
         problems = pair_problems(rng, n)
         *runs, twice = world(
@@ -43,8 +43,10 @@ def test_pair_forward(world, rng):
         )
         for run, p in zip(runs, problems):
             p.has_y(run)
+            p.has_saved(run, lambda r: r[1])
             run.keeps_inputs()
         problems[-1].has_y(twice, lambda r: r[1][0])
+        problems[-1].has_saved(twice, lambda r: r[1][1])
 
 
 @number("9.1")
@@ -419,6 +421,7 @@ def test_idle_experts(world, rng):
         runs = world(n, *(p.forward() for p in problems), *(p.backward() for p in problems))
         for run, p in zip(runs, problems):
             p.has_y(run)
+            p.has_saved(run)
         for run, p in zip(runs[2:], problems):
             p.has_gradients(run)
 

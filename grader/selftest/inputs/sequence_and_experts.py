@@ -129,7 +129,9 @@ TABLE = {
             *types("x", GATED),
             *layouts("x"),
             *layouts("gate"),
-            *layouts("weights[0]"),
+            # A weight is square, so its transpose counts, too.
+            InputClass("weights[0]: a transpose", "layout(weights[0]) == 'transpose'"),
+            InputClass("weights[0]: a slice", "layout(weights[0]) == 'slice'"),
             InputClass("one expert on each rank", f"len(weights) == 1 and {GATED}"),
             InputClass("several experts on each rank", f"len(weights) > 1 and {GATED}"),
             InputClass("x: no row", f"len(x) == 0 and {GATED}"),
