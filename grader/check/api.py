@@ -244,9 +244,9 @@ def call(
     An argument ``per_rank(…)`` gives each rank a value of its own. ``driver`` names the program
     around the call (see ``rank.drivers``). With ``may_raise``, a rank continues with the next call
     after an exception. ``delays`` makes ranks come late, and ``in_step`` holds messages back (see
-    ``Call``). ``weighs`` has the hub look at the ranks' memory, or with ``PEAK`` at the most
-    memory that they ever had (see ``CallResult.grown``), and
-    ``clocks`` at their processor time (see ``CallResult.spent``).
+    ``Call``). ``weighs`` has the hub look at the ranks' memory, or with ``PEAK`` at the most memory
+    that they have ever had (see ``CallResult.grown``), and ``clocks`` at their processor time (see
+    ``CallResult.spent``).
     """
     options = {
         "driver": driver,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from grader.assignment import PARTS
 from grader.course_file import Course
-from grader.packaging.course_words import ON_CLUSTERS, cluster_part, words
+from grader.packaging.course_words import CLUSTER_PARTS, cluster_part, words
 from grader.packaging.marks import adapted, adapted_lines, reflowed
 from grader.reports.summary import points
 
@@ -28,7 +28,7 @@ ALSO = {
     ),
     "sequence_and_experts": ("handout/normalization.py", "grader/hidden/sequence_problem.py"),
 }
-CLUSTERS = "handout/clusters/"  # of the parts ON_CLUSTERS
+CLUSTERS = "handout/clusters/"  # of the parts CLUSTER_PARTS
 # What speaks of another part, outside of the problem set: the file, the part, what is replaced by
 # what if the course does not take the part.
 REFERENCES = (
@@ -90,7 +90,7 @@ def _left_out(course: Course) -> tuple[str, ...]:
         if name not in course.parts:
             checks = f"tests/test_{name}.py", f"grader/hidden/test_{name}.py"
             names += [f"handout/{name}.py", *checks, *ALSO.get(name, ())]
-    if not set(ON_CLUSTERS) & set(course.parts):
+    if not set(CLUSTER_PARTS) & set(course.parts):
         names.append(CLUSTERS)
     needed = {also for name in course.parts for also in ALSO.get(name, ())}
     return tuple(name for name in names if name not in needed)

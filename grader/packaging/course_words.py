@@ -28,7 +28,9 @@ DEMOS = {
     "schedules": "simulate and run schedules of four stages",
     "sequence_and_experts": "share a sequence and some experts among four ranks",
 }
-ON_CLUSTERS = ("pipeline_parallel", "data_parallel", "tensor_parallel")
+# With one of these parts, a course has the chapter on modelled clusters, and its files. The first
+# one is the example.
+CLUSTER_PARTS = ("pipeline_parallel", "data_parallel", "tensor_parallel")
 
 
 def words(course: Course) -> dict[str, str]:
@@ -102,7 +104,7 @@ def _timelines(course: Course) -> list[tuple[str, str]]:
     part = _demo(course) or course.course.parts[0]
     told = "draw a run of your code: ranks over time, computing, communicating, waiting"
     rows = [(f"make timeline PART={part}", told)]
-    if course.last_part in ON_CLUSTERS:
+    if course.last_part in CLUSTER_PARTS:
         told = "the same, timed on a modelled cluster of 32 GPUs: see ASSIGNMENT.md"
         rows.append(("make timeline CLUSTER=handout/clusters/h100.ini ", told))
     return rows
@@ -157,7 +159,7 @@ def _commands(course: Course) -> list[tuple[str, str]]:
         rows.append(("make bandwidth", told))
     told = "draw ranks over time: terminal, timeline.svg, timeline.json for Perfetto; RANKS=4"
     rows.append((f"make timeline PART={last}", told))
-    if last in ON_CLUSTERS:
+    if last in CLUSTER_PARTS:
         more = ", MICRO_BATCHES=16" if last == "pipeline_parallel" else ""
         told = f"   the same, timed on a modelled cluster of 32 GPUs; RANKS=64{more}"
         rows.append(("make timeline CLUSTER=handout/clusters/h100.ini", told))
@@ -194,7 +196,7 @@ def _list(word: str, numbers: list[str]) -> str:
 
 def cluster_part(course: Course) -> str:
     """Return the part that is timed on a modelled cluster as an example; "" if no part can be."""
-    return next((name for name in ON_CLUSTERS if name in course.parts), "")
+    return next((name for name in CLUSTER_PARTS if name in course.parts), "")
 
 
 def _cluster(course: Course) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from grader.rank.mesh_groups import row_and_column
 from grader.rank.meter import Meter
 from grader.rank.receives import Receives
 from grader.rank.timeline_programs import SCENES
@@ -379,8 +380,8 @@ def in_groups(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Gather a tensor in each of the process groups that a function returns.
 
     ``own`` is this rank's tensor. Return, for each group, the tensors of its ranks; None for what
-    is no group of this rank, or is not what its other ranks got. If the function returns no tuple
-    or list, return that as it is.
+    is no group of this rank, or is not what its other ranks got, and None for each group after the
+    second. If the function returns no tuple or list, return that as it is.
     """
     groups, own = function(*args), kwargs["own"]
     if not isinstance(groups, (tuple, list)):
@@ -392,7 +393,8 @@ def in_groups(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
         if isinstance(group, dist.ProcessGroup):
             of_ranks[dist.get_rank(), index, dist.get_process_group_ranks(group)] = 1
     dist.all_reduce(of_ranks)
-    return [_gathered(own, group, of_ranks[:, i]) for i, group in enumerate(groups[:2])]
+    gathered = [_gathered(own, group, of_ranks[:, i]) for i, group in enumerate(groups[:2])]
+    return gathered + [None] * (len(groups) - 2)
 
 
 def _gathered(own: torch.Tensor, group: Any, of_ranks: torch.Tensor) -> torch.Tensor | None:
@@ -413,12 +415,7 @@ def on_mesh(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     The ranks stand on a mesh of ``shape``, row by row. The groups are those of the rank's row and
     of its column.
     """
-    rows, columns = kwargs["shape"]
-    ranks = list(range(rows * columns))
-    of_rows = [dist.new_group(ranks[row * columns :][:columns]) for row in range(rows)]
-    of_columns = [dist.new_group(ranks[column::columns]) for column in range(columns)]
-    row, column = divmod(dist.get_rank(), columns)
-    return function(*args, of_rows[row], of_columns[column])
+    return function(*args, *row_and_column(kwargs["shape"][1]))
 
 
 def metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:

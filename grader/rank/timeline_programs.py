@@ -16,6 +16,8 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
+from grader.rank.mesh_groups import row_and_column
+
 Mark = Callable[[str], None]
 RUNS = 8
 LATE = 0.02  # seconds by which the last rank is late, if it is to be late
@@ -229,10 +231,7 @@ def mesh(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     in_row = 1 if size % in_row else in_row
     layers, rows, width = _sizes(kwargs)
     width -= width % in_row
-    ranks = list(range(size))
-    of_rows = [dist.new_group(ranks[first:][:in_row]) for first in ranks[::in_row]]
-    of_columns = [dist.new_group(ranks[first::in_row]) for first in range(in_row)]
-    groups = of_rows[rank // in_row], of_columns[rank % in_row]
+    groups = row_and_column(in_row)
     whole = mlp.init_weights(layers, width)
     cuts = [w.tensor_split(in_row, 1 - i % 2)[rank % in_row] for i, w in enumerate(whole)]
     mine = [cut.contiguous() for cut in cuts]
@@ -260,13 +259,8 @@ def experts(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     _drawn(lambda: function(gate, weights, x), mark, kwargs)
 
 
-def pipeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """Run ``run_schedule`` with a few layers on every stage.
-
-    ``schedule`` names the student's function that makes the schedule. It is None for a single
-    micro-batch.
-    """
-    from handout import mlp, pipeline_parallel
+def _marked(mark: Mark) -> Any:
+    """Return a ``Timeline`` of the student's that also marks where each span begins and ends."""
     from handout.timeline import Timeline
 
     class Marked(Timeline):
@@ -275,6 +269,17 @@ def pipeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
             with _piece(f"{kind} {micro_batch}", mark), super().span(kind, micro_batch):
                 yield
 
+    return Marked()
+
+
+def pipeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
+    """Run ``run_schedule`` with a few layers on every stage.
+
+    ``schedule`` names the student's function that makes the schedule. It is None for a single
+    micro-batch.
+    """
+    from handout import mlp, pipeline_parallel
+
     stage, size, count = dist.get_rank(), dist.get_world_size(), kwargs["micro_batches"]
     actions = [("forward", 0), ("backward", 0)]
     if kwargs["schedule"]:
@@ -282,7 +287,7 @@ def pipeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     layers, rows, width = _sizes(kwargs)
     weights = mlp.init_weights(layers, width)
     x = _random(rows, width) if stage == 0 else None
-    _drawn(lambda: function(actions, weights, x, rows, count, Marked()), mark, kwargs)
+    _drawn(lambda: function(actions, weights, x, rows, count, _marked(mark)), mark, kwargs)
 
 
 def chunks(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
@@ -292,13 +297,6 @@ def chunks(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     ``forward_first``, each stage does all its forward passes first: this makes GPipe of 1F1B.
     """
     from handout import mlp, schedule_runner, schedules
-    from handout.timeline import Timeline
-
-    class Marked(Timeline):
-        @contextmanager
-        def span(self, kind: str, micro_batch: int) -> Iterator[None]:
-            with _piece(f"{kind} {micro_batch}", mark), super().span(kind, micro_batch):
-                yield
 
     size, cut = dist.get_world_size(), kwargs["chunks"]
     many = -(-kwargs["micro_batches"] // size) * size  # whole groups of the interleaved schedule
@@ -314,7 +312,7 @@ def chunks(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     weights = [own[first:][:each] for first in range(0, layers, each)]
     x = _random(rows, width) if dist.get_rank() == 0 else None
     run = partial(schedule_runner.run_schedules, made, weights, x, rows, many)
-    _drawn(lambda: run(Marked(), *halves), mark, kwargs)
+    _drawn(lambda: run(_marked(mark), *halves), mark, kwargs)
 
 
 def passes(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:

@@ -267,7 +267,10 @@ INSTEAD = {
 SMALL = {"layers": 4, "width": 64, "once": True}
 STAGE_ROWS, SHARD_ROWS = 8, 32  # rows of a micro-batch, and of a rank's part of the batch
 ON_CLUSTERS = (
-    *("collectives", "data_parallel", "tensor_parallel", "pipeline_parallel"),
+    "collectives",
+    "data_parallel",
+    "tensor_parallel",
+    "pipeline_parallel",
     "device_mesh",
 )
 

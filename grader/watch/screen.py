@@ -190,8 +190,8 @@ def _messages(state: WatchState) -> list[Text]:
     if left_out and state.count(NOT_ATTEMPTED):
         names = ", ".join(f"{name}.py" for name in course().parts if name in left_out)
         lines.append(Text(f"Extra credit, not attempted: {names}", style=STYLES[NOT_ATTEMPTED]))
-    is_whole = state.count(PASSED, NOT_ATTEMPTED) == len(state.records)
-    if is_whole and state.count(PASSED) and not HIDDEN.exists():
+    all_pass = state.count(PASSED, NOT_ATTEMPTED) == len(state.records)
+    if all_pass and state.count(PASSED) and not HIDDEN.exists():
         lines.append(Text(public_alone()))
     return lines
 

@@ -292,8 +292,10 @@ def _read_group(rank: int, call: int, at: int, content: dict, size: int) -> Grou
     if not isinstance(ranks, list) or not 0 < len(ranks) <= size or not isinstance(is_local, bool):
         raise FrameError("a group of no known form")
     known = [is_whole(other) and 0 <= other < size for other in ranks]
-    if not all(known) or len(set(ranks)) < len(ranks) or not _is_line(file, line):
+    if not all(known) or len(set(ranks)) < len(ranks):
         raise FrameError("a group of ranks that do not exist")
+    if not _is_line(file, line):
+        raise FrameError("a group that was made at no known line")
     return GroupMade(rank, call, ranks, is_local, at, file, line)
 
 

@@ -21,11 +21,11 @@ class Served:
 
     This object is made from a dict with some or all of these keys:
 
-        {"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …], "weighs": bool,
-         "clocks": bool}
+        {"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …],
+         "weighs": bool or PEAK, "clocks": bool}
 
-    With ``weighs`` the hub looks at the rank's memory whenever the rank communicates. If ``weighs``
-    is ``PEAK``, it reads the most memory that the process has had until then. With
+    With ``weighs`` the hub looks at the rank's memory whenever the rank communicates: at the memory
+    that it has then, or with ``PEAK`` at the most that the process has had until then. With
     ``clocks`` it looks at the rank's processor time whenever the rank pauses.
     """
 

@@ -68,6 +68,13 @@ MUTANTS = [
         "A row has T ranks, so divide by T",
     ),
     mutant(
+        "there is a third group, of all ranks",
+        "    return row_groups[own_data], column_groups[own_tensor]\n",
+        "    return row_groups[own_data], column_groups[own_tensor], dist.group.WORLD\n",
+        {"hidden groups", "hidden every_rank_makes_every_group", "hidden groups_on_gloo"},
+        "mesh_groups returns two groups, of the row and of the column",
+    ),
+    mutant(
         "any rank is on the mesh",
         """    if not 0 <= rank < data * tensor:
         raise ValueError(f"rank {rank} is not on a mesh of {data} × {tensor}")

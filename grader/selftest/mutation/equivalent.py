@@ -5,12 +5,16 @@
 
 from grader.selftest.inputs.data_parallel import NO_OVERLAP, ONE_BUCKET
 
-STRIDES = "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs."
+STRIDES = (
+    "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs."
+)
 APART = (
     "This torch keeps what this collective receives apart from autograd by itself. Of others it is"
     " not known."
 )
-ALONE = "With one rank, what is returned may be the input itself: the file's head says so."
+ALONE = (
+    "With one rank, what is returned may be the input itself: the file's head says so."
+)
 ONE_BUCKET_ONLY = (
     "The only bucket is full when the backward pass ends: it cannot be early, and is the same as"
     " all together."
@@ -21,9 +25,7 @@ NEGATIVE = (
     " sides remain."
 )
 
-BETWEEN_PRODUCTS = (
-    "The layer lives a little longer, but not until the next product. There the checks count bytes."
-)
+BETWEEN_PRODUCTS = "The layer lives a little longer, but not until the next product. There the checks count bytes."
 
 EQUIVALENT: dict[str, dict[str, str]] = {
     "collectives": {
@@ -71,7 +73,10 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         **{
             f"GradientBuckets.__init__, {where}: {change}": reason
             for where, reason in (
-                ("1 rank", "With one rank nothing travels, so nothing can be early, or together."),
+                (
+                    "1 rank",
+                    "With one rank nothing travels, so nothing can be early, or together.",
+                ),
                 ("parameters: one", ONE_BUCKET_ONLY),
                 ("bucket_bytes: more than all together", ONE_BUCKET_ONLY),
             )
@@ -136,9 +141,21 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
     },
     "sequence_and_experts": {
-        f"mixture_forward, x: no row: result[1][{index}].add_(1)": (
-            "Without tokens this tensor is empty: nothing changes."
-        )
-        for index in (1, 5)
+        "_all_gather_rows: dist.all_gather(shards, shard.contiguous()) → dist.all_gather(shards, shard)": (
+            STRIDES
+        ),
+        "ring_attention_backward: del weights, grad_scores → pass": (
+            "Two blocks of scores live until the next step has made its own: no more than the five"
+            " blocks that are allowed."
+        ),
+        "exchange_routes: arrived = torch.arange(experts, device=choice.device).repeat(n).repeat_interleave(incoming) → arrived = torch.arange(experts).repeat(n).repeat_interleave(incoming)": (
+            "On a CPU the default device is the device. Killed where there are GPUs."
+        ),
+        **{
+            f"mixture_forward, x: no row: result[1][{index}].add_(1)": (
+                "Without tokens this tensor is empty: nothing changes."
+            )
+            for index in (1, 5)
+        },
     },
 }
