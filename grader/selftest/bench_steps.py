@@ -39,6 +39,12 @@ from grader.selftest.oracles import (
     torch_pipeline,
     torch_sharded,
 )
+from grader.selftest.oracles_tokens import (
+    autograd_mixture,
+    cut_by_tokens,
+    torch_ring,
+    torch_ring_backward,
+)
 from handout import mlp, schedule_runner
 from handout.launcher import launch
 from handout.timeline import Timeline
@@ -47,11 +53,14 @@ from solutions import (
     device_mesh,
     pipeline_parallel,
     schedules,
+    sequence_and_experts,
     sharded_data_parallel,
     tensor_parallel,
 )
 
 RANKS, LAYERS, WIDTH, BATCH, MICRO_BATCHES, ROUNDS = 2, 4, 1024, 128, 4, 20
+TOKENS, HEAD = 2048, 64  # of ring attention: the whole sequence, and the width of one head
+EXPERTS = 2  # of each rank
 
 # A step computes and returns the loss, where this rank knows it, and the function that then tells
 # the gradients.
@@ -279,6 +288,78 @@ def fsdp(weights: list[Tensor], x: Tensor) -> Step:
     return lambda: (step()[0], gradients)
 
 
+def sequence_pair(weights: list[Tensor], x: Tensor) -> Step:
+    columns = tensor_parallel.shard_columns(weights[0])
+    pair, rows = (columns, tensor_parallel.shard_rows(weights[1])), data_parallel.shard_batch(x)
+
+    def step():
+        y, saved = sequence_and_experts.sequence_parallel_forward(pair, rows)
+        grad_y = mlp.loss_backward(y)
+        _, gradients = sequence_and_experts.sequence_parallel_backward(pair, saved, grad_y)
+        return mlp.loss(y), lambda: list(gradients)
+
+    return step
+
+
+def torch_sequence_pair(weights: list[Tensor], x: Tensor) -> Step:
+    rows = data_parallel.shard_batch(x).clone().requires_grad_()
+    module = cut_by_tokens(weights)
+    step = by_autograd(module, [rows, *module.parameters()], rows)
+    return lambda: (step()[0], lambda: torch_gradients(module))
+
+
+OWN_RING = (
+    sequence_and_experts.ring_attention_forward,
+    sequence_and_experts.ring_attention_backward,
+)
+
+
+def ring(forward: Callable, backward: Callable, causal: bool) -> Callable:
+    """Ring attention on one head. It tells the output beside the gradients, and no loss."""
+
+    def build(weights: list[Tensor], x: Tensor) -> Step:
+        rank, own = dist.get_rank(), TOKENS // dist.get_world_size()
+        drawn = torch.randn(4, TOKENS, HEAD, generator=torch.Generator().manual_seed(2))
+        q, k, v, upstream = (rows[rank * own :][:own].contiguous() for rows in drawn)
+
+        def step():
+            output, logsumexp = forward(q, k, v, causal)
+            gradients = backward(q, k, v, output, logsumexp, upstream, causal)
+            return None, lambda: [output, *gradients]
+
+        return step
+
+    return build
+
+
+def mixture(weights: list[Tensor], x: Tensor) -> Step:
+    gate, rows = gate_of(weights), data_parallel.shard_batch(x)
+
+    def step():
+        y, saved = sequence_and_experts.mixture_forward(gate, weights[:EXPERTS], rows)
+        found = sequence_and_experts.mixture_backward(
+            gate, weights[:EXPERTS], saved, mlp.loss_backward(y)
+        )
+        return mlp.loss(y), lambda: [found[0], found[1], *found[2]]
+
+    return step
+
+
+def torch_mixture(weights: list[Tensor], x: Tensor) -> Step:
+    gate, *experts = (t.clone().requires_grad_() for t in (gate_of(weights), *weights[:EXPERTS]))
+    rows = data_parallel.shard_batch(x).clone().requires_grad_()
+
+    def model(x: Tensor) -> Tensor:
+        return autograd_mixture(gate, experts, x)
+
+    # each rank has a part of the gate's gradient
+    return by_autograd(model, [rows, gate, *experts], rows, lambda: dist.all_reduce(gate.grad))
+
+
+def gate_of(weights: list[Tensor]) -> Tensor:
+    return weights[-1][:, : EXPERTS * dist.get_world_size()].contiguous()
+
+
 # name, the reference, torch's name, torch's
 ROWS = [
     ("one process, whole batch", one_process, "", None),
@@ -330,6 +411,20 @@ ROWS = [
         "fully_shard",
         fsdp,
     ),
+    ("sequence-parallel pair", sequence_pair, "SequenceParallel", torch_sequence_pair),
+    (
+        "ring attention",
+        ring(*OWN_RING, causal=False),
+        "context parallel",
+        ring(torch_ring, torch_ring_backward, causal=False),
+    ),
+    (
+        "ring attention, causal",
+        ring(*OWN_RING, causal=True),
+        "context parallel",
+        ring(torch_ring, torch_ring_backward, causal=True),
+    ),
+    ("experts, 2 per rank", mixture, "autograd, all_to_all", torch_mixture),
 ]
 
 
@@ -398,8 +493,8 @@ def bench_steps() -> None:
         f" float32, {RANKS} ranks"
     )
     print(
-        f"of one thread, gloo, {MICRO_BATCHES} micro-batches (median of {2 * ROUNDS}, in turns; min"
-        " … max)"
+        f"of one thread, gloo, {MICRO_BATCHES} micro-batches; ring attention: {TOKENS} tokens of"
+        f" width {HEAD} (median of {2 * ROUNDS}, in turns; min … max)"
     )
     print(f"  {'':24}  {'reference':31}  {'torch':53}  reference/torch")
     for (name, _, torch_name, _), (ours, theirs) in zip(ROWS, times):

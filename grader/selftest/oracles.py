@@ -5,10 +5,7 @@ torch's, and what this rank would get without communicating, which must differ: 
 would prove nothing.
 """
 
-import faulthandler
-import json
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -35,7 +32,6 @@ from solutions import (
     device_mesh,
     pipeline_parallel,
     schedules,
-    sequence_and_experts,
     sharded_data_parallel,
     tensor_parallel,
 )
@@ -443,112 +439,6 @@ def _sharded(step: Callable, weights: list[Tensor], x: Tensor) -> Comparison:
     )
 
 
-def sequence_pair(weights: list[Tensor], x: Tensor) -> Comparison:
-    """The sequence-parallel pair, beside autograd on the whole sequence."""
-    n, rank = dist.get_world_size(), dist.get_rank()
-    first, second, whole = (t.clone().requires_grad_() for t in (*weights[:2], x))
-    rms = nn.RMSNorm(WIDTH, eps=1e-12, elementwise_affine=False)
-    y = whole + nn.functional.gelu(rms(whole) @ first) @ second
-    y.backward(x)
-    pair = weights[0].chunk(n, 1)[rank], weights[1].chunk(n)[rank]
-    own = x.chunk(n)[rank]
-    found, saved = sequence_and_experts.sequence_parallel_forward(pair, own)
-    grad_x, gradients = sequence_and_experts.sequence_parallel_backward(pair, saved, own)
-    right = first.grad.chunk(n, 1)[rank], second.grad.chunk(n)[rank]
-    alone = own + nn.functional.gelu(rms(own) @ pair[0]) @ pair[1]
-    return (
-        named(gradients, y=found, x=grad_x),
-        named(list(right), y=y.chunk(n)[rank], x=whole.grad.chunk(n)[rank]),
-        {"y": alone},
-    )
-
-
-def ring_attention(weights: list[Tensor], x: Tensor) -> Comparison:
-    return _attention(weights, x, causal=False)
-
-
-def causal_ring_attention(weights: list[Tensor], x: Tensor) -> Comparison:
-    return _attention(weights, x, causal=True)
-
-
-def _attention(weights: list[Tensor], x: Tensor, causal: bool) -> Comparison:
-    """Ring attention, beside scaled_dot_product_attention and autograd on the whole sequence."""
-    n, rank = dist.get_world_size(), dist.get_rank()
-    whole = [(x @ weight).requires_grad_() for weight in weights[:3]]
-    attend = nn.functional.scaled_dot_product_attention
-    output = attend(*(t[None] for t in whole), is_causal=causal)[0]
-    output.backward(x)
-    own = [t.detach().chunk(n)[rank] for t in whole]
-    found, logsumexp = sequence_and_experts.ring_attention_forward(*own, causal)
-    gradients = sequence_and_experts.ring_attention_backward(
-        *own, found, logsumexp, x.chunk(n)[rank], causal
-    )
-    # If attention is causal, rank 0 sees nothing of other ranks. But they see its keys.
-    leaves = [t.clone().requires_grad_() for t in own]
-    alone = attend(*(t[None] for t in leaves), is_causal=causal)[0]
-    alone.backward(x.chunk(n)[rank])
-    is_first = causal and rank == 0
-    return (
-        named(list(gradients), output=found),
-        named([t.grad.chunk(n)[rank] for t in whole], output=output.chunk(n)[rank]),
-        {"gradient of layer 1": leaves[1].grad} if is_first else {"output": alone},
-    )
-
-
-def mixture(weights: list[Tensor], x: Tensor) -> Comparison:
-    """The mixture of experts, beside a dense one: every expert computes every token."""
-    n, rank = dist.get_world_size(), dist.get_rank()
-    experts = torch.stack([weights[i % LAYERS] * (1 + i / 9) for i in range(2 * n)])
-    experts.requires_grad_()
-    gate = weights[5][:, : 2 * n].clone().requires_grad_()
-    whole = x.clone().requires_grad_()
-    probabilities = (whole @ gate).softmax(1)
-    everything = nn.functional.gelu(torch.einsum("tk,ekj->tej", whole, experts))
-    top = nn.functional.one_hot(probabilities.argmax(1), 2 * n)
-    y = (everything * (probabilities * top)[:, :, None]).sum(1)
-    y.backward(x)
-    own, held = x.chunk(n)[rank], list(experts.detach()[2 * rank :][:2])
-    found, saved = sequence_and_experts.mixture_forward(gate.detach(), held, own)
-    grad_x, of_gate, of_held = sequence_and_experts.mixture_backward(
-        gate.detach(), held, saved, own
-    )
-    own_logits = own @ gate.detach()[:, 2 * rank :][:, :2]  # as if there were no other experts
-    p, choice = own_logits.softmax(1).max(1, keepdim=True)
-    rows = [mlp.layer_forward(token[None], held[i])[0] for token, i in zip(own, choice.flatten())]
-    held_only = p * torch.cat(rows)
-    return (
-        named([*of_held], y=found, x=grad_x, gate=of_gate),
-        named(
-            [*experts.grad[2 * rank :][:2]],
-            y=y.chunk(n)[rank],
-            x=whole.grad.chunk(n)[rank],
-            gate=gate.grad,
-        ),
-        {"y": held_only},
-    )
-
-
-COMPARISONS = [
-    data_parallel_step,
-    gradient_buckets,
-    tensor_columns,
-    megatron_pairs,
-    mesh_step,
-    pipeline_passes,
-    gpipe,
-    one_forward_one_backward,
-    interleaved,
-    zero_bubble,
-    zero,
-    fully_sharded_step,
-    prefetched_step,
-    sequence_pair,
-    ring_attention,
-    causal_ring_attention,
-    mixture,
-]
-
-
 def difference(actual: Tensor, expected: Tensor) -> float:
     """The largest error, in units of the largest entry. Shape and dtype must be the same."""
     actual, expected = actual.detach(), expected.detach()
@@ -558,23 +448,3 @@ def difference(actual: Tensor, expected: Tensor) -> float:
     )
     assert expected.abs().max() > 0
     return float((actual - expected).abs().max() / expected.abs().max())
-
-
-def compare_all(folder: Path) -> None:
-    """On every rank: all comparisons, into a file of its own: how far the reference and this rank
-    alone are from torch's.
-    """
-    # a deadlock: say where, instead of waiting for gloo's half hour
-    faulthandler.dump_traceback_later(240, exit=True)
-    torch.set_num_threads(1)
-    weights = mlp.init_weights(LAYERS, WIDTH, dtype=torch.float64)
-    x = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    found = {}
-    for compare in COMPARISONS:
-        reference, by_torch, alone = compare(weights, x)
-        found[compare.__name__] = {
-            "reference": {item: difference(reference[item], by_torch[item]) for item in by_torch},
-            "alone": {item: difference(alone[item], by_torch[item]) for item in alone},
-        }
-    (folder / f"rank{dist.get_rank()}.json").write_text(json.dumps(found))
-    faulthandler.cancel_dump_traceback_later()

@@ -28,6 +28,8 @@ COMPARISONS = [
     "sequence_pair",
     "ring_attention",
     "causal_ring_attention",
+    "context_parallel_ring",
+    "causal_context_parallel_ring",
     "mixture",
 ]
 
@@ -52,7 +54,7 @@ def ranks(request: pytest.FixtureRequest) -> list[dict]:
         if not all(file.exists() for file in files):
             # Here, because torch is slow to import and the other tests of this process do without
             # it.
-            from grader.selftest.oracles import compare_all
+            from grader.selftest.compare_with_torch import compare_all
             from handout.launcher import launch
 
             launch(compare_all, n, folder)
