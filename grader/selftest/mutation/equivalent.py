@@ -5,16 +5,12 @@
 
 from grader.selftest.inputs.data_parallel import NO_OVERLAP, ONE_BUCKET
 
-STRIDES = (
-    "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs."
-)
+STRIDES = "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs."
 APART = (
     "This torch keeps what this collective receives apart from autograd by itself. Of others it is"
     " not known."
 )
-ALONE = (
-    "With one rank, what is returned may be the input itself: the file's head says so."
-)
+ALONE = "With one rank, what is returned may be the input itself: the file's head says so."
 ONE_BUCKET_ONLY = (
     "The only bucket is full when the backward pass ends: it cannot be early, and is the same as"
     " all together."
@@ -25,7 +21,9 @@ NEGATIVE = (
     " sides remain."
 )
 
-BETWEEN_PRODUCTS = "The layer lives a little longer, but not until the next product. There the checks count bytes."
+BETWEEN_PRODUCTS = (
+    "The layer lives a little longer, but not until the next product. There the checks count bytes."
+)
 
 EQUIVALENT: dict[str, dict[str, str]] = {
     "collectives": {
