@@ -1,4 +1,4 @@
-"""Part 9 · Long sequences and many experts: the public checks, on two ranks.
+"""Part 9 · Long sequences and many experts: the public checks, on two and three ranks.
 
 Run one problem with ``make test PART=sequence_and_experts K=ring``.
 """
@@ -20,35 +20,43 @@ GRAD = np.array([[1.0, 0.5, -1.0], [0.25, -0.5, 1.0], [1.0, 1.0, 0.5], [-0.5, 2.
 HALVES = np.split(X, 2)
 GRADS = np.split(GRAD, 2)
 PAIRS = list(zip(np.split(A, 2, 1), np.split(B, 2)))
+Y, Z = sequences.pair_forward(A, B, X)
+SAVED = list(zip(HALVES, np.split(Z, 2, 1)))
 
 
 @number("9.1")
-@weight(0.75)
+@weight(0.5)
 def test_sequence_pair(world):
-    """The pair on two ranks, forward and backward, and shards that do not fit"""
-    y, z = sequences.pair_forward(A, B, X)
-    saved = list(zip(HALVES, np.split(z, 2, 1)))
-    name = f"{MODULE}.sequence_parallel_"
-    forward, backward, wrong = world(
+    """The pair on two ranks, and shards that do not fit"""
+    name = f"{MODULE}.sequence_parallel_forward"
+    forward, wrong = world(
         2,
-        call(f"{name}forward", per_rank(*PAIRS), per_rank(*HALVES)),
-        call(f"{name}backward", per_rank(*PAIRS), per_rank(*saved), per_rank(*GRADS)),
-        call(f"{name}forward", (A[:2], B), per_rank(*HALVES), may_raise=True),
+        call(name, per_rank(*PAIRS), per_rank(*HALVES)),
+        call(name, (A[:2], B), per_rank(*HALVES), may_raise=True),
     )
     forward.returns(
-        *np.split(y, 2),
+        *np.split(Y, 2),
         tolerance=CLOSE,
         select=lambda r: r[0],
         label="this rank's rows of y",
         known_mistakes=sequences.pair_mistakes(A, B, X, 2),
     )
     forward.returns(
-        *saved,
+        *SAVED,
         tolerance=CLOSE,
         select=lambda r: r[1],
         label="the saved (x, z)",
         known_mistakes=sequences.saved_mistakes(A, X, 2),
     )
+    wrong.raises_value_error("3", "2", given="rows of 3 columns and a shard of 2 rows")
+
+
+@number("9.1")
+@weight(0.25)
+def test_sequence_pair_backward(world):
+    """The gradients of the rows and of both shards on two ranks"""
+    name = f"{MODULE}.sequence_parallel_backward"
+    (backward,) = world(2, call(name, per_rank(*PAIRS), per_rank(*SAVED), per_rank(*GRADS)))
     grad_x, of_a, of_b = sequences.pair_backward(A, B, X, GRAD)
     of_x, of_pair = sequences.pair_backward_mistakes(A, B, X, GRAD, 2)
     backward.returns(
@@ -65,61 +73,62 @@ def test_sequence_pair(world):
         label="grad_x",
         known_mistakes=of_x,
     )
-    wrong.raises_value_error("3", "2", given="rows of 3 columns and a shard of 2 rows")
 
 
-# Queries, keys and values of 4 tokens.
-Q, K, V = X, X[::-1] * 0.75, GRAD + 0.25
+# Queries, keys and values of 6 tokens: X and two rows more.
+Q = np.concatenate([X, [[1.5, 0.5, -1.0], [-0.5, 2.0, 1.0]]])
+K, V = Q[::-1] * 0.75, np.concatenate([GRAD, GRAD[:2]]) + 0.25
+GRAD_O = np.concatenate([GRAD, GRAD[2:]])
+WAYS = [(2, False), (2, True), (3, True)]  # ranks, and whether attention is causal
 
 
 def attention(causal):
-    """Return what the two ranks are given, and (output, logsumexp) of all tokens."""
-    given = [per_rank(*np.split(array, 2)) for array in (Q, K, V)]
-    return given, sequences.attention(Q, K, V, sequences.visible(4, causal))
+    """Return (output, logsumexp) of all tokens."""
+    return sequences.attention(Q, K, V, sequences.visible(len(Q), causal))
+
+
+def of_ranks(n, *arrays):
+    return [per_rank(*np.split(array, n)) for array in arrays]
+
+
+def named(n, causal):
+    return f"{'causal' if causal else 'not causal'}, {n} ranks"
 
 
 @number("9.2")
 @weight(0.5)
 def test_ring_attention(world):
-    """Ring attention on two ranks, causal and not, and keys of another shape"""
+    """Ring attention on two ranks, causal and not, and on three; keys of another shape"""
     name = f"{MODULE}.ring_attention_forward"
-    ways = (False, True)
-    *runs, wrong = world(
-        2,
-        *(call(name, *attention(causal)[0], causal) for causal in ways),
-        call(name, Q[:2], K[:2, :2], V[:2], False, may_raise=True),
-    )
-    for run, causal in zip(runs, ways):
-        known = sequences.attention_mistakes(Q, K, V, causal, 2)
+    for n, causal in WAYS:
+        (run,) = world(n, call(name, *of_ranks(n, Q, K, V), causal))
+        known = sequences.attention_mistakes(Q, K, V, causal, n)
         for index, part in enumerate(("output", "logsumexp")):
             run.returns(
-                *np.split(attention(causal)[1][index], 2),
+                *np.split(attention(causal)[index], n),
                 tolerance=CLOSE,
                 select=lambda r, index=index: r[index],
-                label=f"{part} ({'causal' if causal else 'not causal'})",
+                label=f"{part} ({named(n, causal)})",
                 known_mistakes=[{k: v[index] for k, v in own.items()} for own in known],
             )
         run.uses_only("send", "recv", because="Keys and values travel around the ring.")
+    (wrong,) = world(2, call(name, Q[:2], K[:2, :2], V[:2], False, may_raise=True))
     wrong.raises_value_error("2", "3", given="a query of 3 columns and keys of 2")
 
 
 @number("9.2")
 @weight(0.5)
 def test_ring_attention_backward(world):
-    """The gradients of queries, keys and values on two ranks, causal and not"""
-    name, ways = f"{MODULE}.ring_attention_backward", (False, True)
-    requests = []
-    for causal in ways:
-        given, forwarded = attention(causal)
-        more = [per_rank(*np.split(array, 2)) for array in (*forwarded, GRAD)]
-        requests.append(call(name, *given, *more, causal))
-    for run, causal in zip(world(2, *requests), ways):
-        right = sequences.attention_backward(Q, K, V, GRAD, causal)
+    """The gradients of queries, keys and values on two ranks, causal and not, and on three"""
+    for n, causal in WAYS:
+        given = of_ranks(n, Q, K, V, *attention(causal), GRAD_O)
+        (run,) = world(n, call(f"{MODULE}.ring_attention_backward", *given, causal))
+        right = sequences.attention_backward(Q, K, V, GRAD_O, causal)
         run.returns(
-            *zip(*(np.split(gradient, 2) for gradient in right)),
+            *zip(*(np.split(gradient, n) for gradient in right)),
             tolerance=CLOSE,
-            label=f"(grad_q, grad_k, grad_v) ({'causal' if causal else 'not causal'})",
-            known_mistakes=sequences.attention_backward_mistakes(Q, K, V, GRAD, causal, 2),
+            label=f"(grad_q, grad_k, grad_v) ({named(n, causal)})",
+            known_mistakes=sequences.attention_backward_mistakes(Q, K, V, GRAD_O, causal, n),
         )
         run.uses_only("send", "recv", because="Gradients travel with their block.")
 

@@ -258,9 +258,12 @@ class CallResult(CallEvidence):
         of = f"{label} is wrong" if label else "the result is wrong"
         lines = [Line(first.values, VALUES)] if first.values else []
         known_mistakes = known_mistakes() if callable(known_mistakes) else known_mistakes
+        known = known_mistakes[rank] if known_mistakes else {}
         reason = next((str(hazard) for hazard in hazards(self.report, self.index)), None)
-        if reason is None and first.got is not None:
-            reason = self._likely_cause(rank, first, values, expected, known_mistakes)
+        if reason is None and first.got is None:
+            reason = next((name for name in known if _is(values[rank], known[name])), None)
+        elif reason is None:
+            reason = self._likely_cause(rank, first, values, expected, known)
         reason = reason or otherwise
         if not reason and expected[rank] is not None:
             reason = self._read_early(rank, values[rank])
@@ -300,9 +303,7 @@ class CallResult(CallEvidence):
             return None
         return read_early(arrays(value), self.operations(rank))
 
-    def _likely_cause(
-        self, rank: int, found, values: list, expected: list, known_mistakes
-    ) -> str | None:
+    def _likely_cause(self, rank: int, found, values: list, expected: list, known) -> str | None:
         same_place = [at_path(value, found.path) for value in expected]
         inputs = [
             arrays([*args, *kwargs.values()])
@@ -311,12 +312,9 @@ class CallResult(CallEvidence):
         of_earlier = [
             at_path(run.expected[rank], found.path) for run in self.earlier if run.expected
         ]
-        known = known_mistakes[rank] if known_mistakes else {}
         # Mistakes that explain the whole value come before those that explain only the first tensor
         # of it that is wrong.
-        order = sorted(
-            known, key=lambda name: difference(values[rank], known[name], SIMILAR) is not None
-        )
+        order = sorted(known, key=lambda name: not _is(values[rank], known[name]))
         known = {name: at_path(known[name], found.path) for name in order}
         earlier = [array for array in of_earlier if array is not None]
         elsewhere = {
@@ -327,3 +325,8 @@ class CallResult(CallEvidence):
             rank, self.report.size, same_place, inputs, earlier, known, elsewhere, got
         )
         return likely_cause(found.got, found.expected, context)
+
+
+def _is(value: Any, mistake: Any) -> bool:
+    """Return whether a value is the one that a known mistake produces, in all its parts."""
+    return difference(value, mistake, SIMILAR) is None

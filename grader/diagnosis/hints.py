@@ -50,16 +50,27 @@ def same(
 def fits(got: np.ndarray, candidate: np.ndarray | None, expected: np.ndarray) -> bool:
     """Return whether ``got`` is the candidate rather than the expected value.
 
-    ``got`` must equal the candidate up to rounding. If the expected value has the same shape,
-    ``got`` must also be a hundred times closer to the candidate than to the expected value.
+    ``got`` must equal the candidate up to rounding, and be NaN where the candidate is. If the
+    expected value has the same shape, ``got`` must also be a hundred times closer to the candidate
+    than to the expected value.
     """
     tolerance = 1e-7 if got.dtype == np.float64 else 1e-4
+    if candidate is not None and got.shape == candidate.shape == expected.shape:
+        undefined = _undefined(candidate)
+        if undefined.any() and (undefined == _undefined(got)).all():
+            rest = ~undefined
+            return bool(np.allclose(got[rest], candidate[rest], rtol=tolerance, atol=tolerance))
     if candidate is None or not same(got, candidate, tolerance=tolerance):
         return False
     if expected.shape != got.shape:
         return True
     exact = got.astype(np.float64)
     return bool(np.abs(exact - candidate).max() <= 0.01 * np.abs(exact - expected).max())
+
+
+def _undefined(array: np.ndarray) -> np.ndarray:
+    """Return where an array is NaN."""
+    return np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, bool)
 
 
 def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:

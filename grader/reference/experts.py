@@ -31,6 +31,7 @@ MEAN_OF_RANKS = "the gradient was averaged over the ranks. It is a sum over all 
 NO_GATE_WAY = "the way through the logits is missing: add grad_logits @ gateᵀ"
 NO_EXPERT_WAY = "the way through the experts is missing"
 P_MISSING = "grad_y was not multiplied by p before it was sent to the experts"
+WRONG_SIGN = "the derivative of the softmax is p·(δ − π), not p·(π − δ)"
 ONLY_CHOSEN = "the softmax has the derivative p·(δ − π): the logits of other experts count, too"
 
 
@@ -80,8 +81,9 @@ class Mixture:
         made: dict[str, list] = {
             NO_PROBABILITY: self.outputs,
             BY_LOGIT: [l.max(axis=1, keepdims=True) * f for l, f in zip(self.logits, self.outputs)],
-            SORTED_OUTPUTS: [p * f[own[0]] for p, f, own in zip(self.p, self.outputs, self.routes)],
         }
+        for name, rows in put_back_wrongly(self.outputs, self.routes).items():
+            made[name] = [p * own for p, own in zip(self.p, rows)]
         return by_rank(made, self.n)
 
     def backward(self, grads: list, through_p: bool = True) -> tuple[list, list, list]:
@@ -143,6 +145,7 @@ class Mixture:
             known = {
                 NO_GATE_WAY: (of_tokens[r], gate, own),
                 NO_EXPERT_WAY: (of_logits[r], gate, own),
+                WRONG_SIGN: (of_tokens[r] - of_logits[r], -gate, own),
                 P_MISSING: (bare[r] + of_logits[r], gate, self.of_rank(bare_weights, r)),
                 ONLY_CHOSEN: (of_tokens[r] + short[r] @ self.gate.T, gate_short, own),
             }
@@ -199,10 +202,14 @@ def send_mistakes(rows: list, of_ranks: list[Routes]) -> list[dict[str, Any]]:
 
 
 def back_mistakes(rows: list, of_ranks: list[Routes]) -> list[dict[str, Any]]:
-    """Return what each rank gets back if its own rows ``rows`` are put into a wrong order."""
+    """Return, for each rank, a dict from mistakes to what it gets back in place of ``rows``."""
+    return by_rank(put_back_wrongly(rows, of_ranks), len(rows))
+
+
+def put_back_wrongly(rows: list, of_ranks: list[Routes]) -> dict[str, list]:
+    """Return what the ranks get if their own rows are put into a wrong order."""
     sorted_rows = [own[route[0]] for own, route in zip(rows, of_ranks)]
-    made = {
+    return {
         SORTED_OUTPUTS: sorted_rows,
         TWICE_SORTED: [own[route[0]] for own, route in zip(sorted_rows, of_ranks)],
     }
-    return by_rank(made, len(rows))

@@ -57,6 +57,15 @@ MEAN_OF_BLOCKS = (
 NOT_RESCALED = (
     "the sums of earlier blocks were not multiplied by exp(m − M) when a larger score was found"
 )
+ONLY_SUM_RESCALED = (
+    "l was multiplied by exp(m − M), and a was not: both hold sums of earlier blocks"
+)
+ONLY_OUTPUT_RESCALED = (
+    "a was multiplied by exp(m − M), and l was not: both hold sums of earlier blocks"
+)
+HIDDEN_DIAGONAL = (
+    "the mask hides the diagonal, too. A token sees itself: hide what lies above, triu(1)"
+)
 UNDIVIDED = "the output was not divided by the sum of the exponentials"
 ONLY_LARGEST = "this is the largest score alone. Add the logarithm of the sum"
 ONLY_LOG = "this is the logarithm of the sum of exp(score − m). Add m"
@@ -241,9 +250,27 @@ def attention_mistakes(
     if width > 1:
         made[UNSCALED] = attention(q, k, v, seen, 1.0)
         made[BY_D] = attention(q, k, v, seen, 1 / width)
+    if causal:
+        made[HIDDEN_DIAGONAL] = _without_diagonal(q, k, v, n)
     if n > 1:
         made |= _ring_mistakes(q, k, v, causal, n)
     return by_rank({name: list(zip(split(o, n), split(s, n))) for name, (o, s) in made.items()}, n)
+
+
+def _without_diagonal(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, n: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return causal attention in which no token sees itself.
+
+    The first query of a rank's own block then has scores of −∞ alone. Its exponentials are NaN, and
+    remain NaN.
+    """
+    first = np.arange(0, len(q), len(q) // n)
+    seen = np.tri(len(q), k=-1, dtype=bool)
+    seen[first] = True  # any value: it is replaced
+    output, logsumexp = attention(q, k, v, seen)
+    output[first], logsumexp[first] = np.nan, np.nan
+    return output, logsumexp
 
 
 def _ring_mistakes(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, n: int) -> dict:
@@ -252,6 +279,8 @@ def _ring_mistakes(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, n:
     made = {
         OWN_BLOCK: attention(q, k, v, seen & same),
         NOT_RESCALED: _not_rescaled(q, k, v, seen, n),
+        ONLY_SUM_RESCALED: _not_rescaled(q, k, v, seen, n, rescaled_sum=True),
+        ONLY_OUTPUT_RESCALED: _not_rescaled(q, k, v, seen, n, rescaled_output=True),
     }
     if not causal:
         of_blocks = [
@@ -271,9 +300,19 @@ def _ring_mistakes(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, n:
 
 
 def _not_rescaled(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, seen: np.ndarray, n: int
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    seen: np.ndarray,
+    n: int,
+    rescaled_sum: bool = False,
+    rescaled_output: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what rings give in which sums keep the factor of the largest score at their time."""
+    """Return what rings give in which sums keep the factor of the largest score at their time.
+
+    These are the sum of exponentials unless ``rescaled_sum``, and the output unless
+    ``rescaled_output``.
+    """
     scores = np.where(seen, (q @ k.T) * q.shape[1] ** -0.5, -np.inf)
     outputs, sums = [], []
     of_queries = [split(part.T, n) for part in split(scores, n)]
@@ -282,10 +321,13 @@ def _not_rescaled(
         total, output = 0.0, 0.0
         for step in range(n):
             own = of_blocks[(rank - step) % n].T
-            largest = np.maximum(largest, own.max(axis=1, keepdims=True))
-            weights = np.exp(own - largest)
-            total = total + weights.sum(axis=1, keepdims=True)
-            output = output + weights @ split(v, n)[(rank - step) % n]
+            before, largest = largest, np.maximum(largest, own.max(axis=1, keepdims=True))
+            weights, shrink = np.exp(own - largest), np.exp(before - largest)
+            total = total * (shrink if rescaled_sum else 1) + weights.sum(axis=1, keepdims=True)
+            output = (
+                output * (shrink if rescaled_output else 1)
+                + weights @ split(v, n)[(rank - step) % n]
+            )
         outputs.append(output / total)
         sums.append((largest + np.log(total))[:, 0])
     return np.concatenate(outputs), np.concatenate(sums)
@@ -297,6 +339,9 @@ def attention_backward_mistakes(
     """Return, for each rank, a dict from mistakes to its gradients of q, k and v."""
     right = attention_backward(q, k, v, grad, causal)
     made = {NO_ROW_SUM: attention_backward(q, k, v, grad, causal, row_sum=False)}
+    if causal:
+        others = ~np.eye(len(q), dtype=bool)
+        made[HIDDEN_DIAGONAL] = attention_backward(q, k, v, grad, causal, blocks=others)
     if q.shape[1] > 1:
         root = q.shape[1] ** 0.5
         made[NO_SCALE] = right[0] * root, right[1] * root, right[2]
