@@ -349,6 +349,7 @@ def test_routes(world, rng):
 
 @number("9.3")
 @weight(0.5)
+@on_gloo
 def test_rows_travel(world, rng):
     """Rows arrive in the order of ranks and experts, and come back in the order of the tokens"""
     for n in SIZES:
@@ -410,7 +411,6 @@ def test_mixture_backward(world, rng):
 
 @number("9.3")
 @weight(0.25)
-@on_gloo
 def test_idle_experts(world, rng):
     """An expert without tokens, a rank whose experts get none, and a rank that has none, work"""
     for n in (1, 2, 3):
