@@ -19,7 +19,7 @@ def laid_out(array, first, number):
 class ChunkProblem:
     """A chunk of ``layers`` layers, what its forward pass saves, and the gradient of its output.
 
-    All is drawn again while gelu is flat, or while a result is nearly zero.
+    All is drawn again while gelu is flat.
     """
 
     def __init__(self, rng, layers=2, rows=3, width=5, dtype=np.float64):
