@@ -34,9 +34,15 @@ def as_results(records: list[Record], seconds: float, notes: list[str], extra: d
 
 
 def points_of(document: dict) -> tuple[float, float]:
-    """Return the points of a document that count, and the points of the assignment."""
+    """Return the points of a document that count, and the points of the assignment.
+
+    Where extra credit alone was graded, as in a task of one part, these are its own points: the
+    course's rule on how it counts needs a base.
+    """
     tests = document["tests"]
     base = [test for test in tests if not test["extra_data"].get("extra_credit")]
+    if not base:
+        return sum(test["score"] for test in tests), sum(test["max_score"] for test in tests)
     # The document has a score if extra credit does not simply add up.
     score = document.get("score", sum(test["score"] for test in tests))
     return score, sum(test["max_score"] for test in base)

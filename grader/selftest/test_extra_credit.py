@@ -150,6 +150,16 @@ def test_all_that_read_a_document_count_alike(rules, counts, score):
     assert share(document) == min(1, score / 10)
 
 
+@pytest.mark.parametrize("counts", [ON_TOP, UP_TO_THE_TOTAL, NOT])
+def test_extra_credit_graded_alone_counts_as_itself(rules, counts):
+    """As in a task for agents, which measures one part, whatever the course's rule."""
+    rules(f'[extra_credit]\nproblems = ["3.5", "5.6"]\ncounts = "{counts}"')
+    extra = [record for record in RECORDS if record.is_extra]
+    document = results_json.as_results(extra, 1.0, [], {"seed": 1})
+    assert results_json.points_of(document) == (6, 7)
+    assert share(document) == round(6 / 7, 6)
+
+
 @pytest.mark.parametrize("counts, expected", [(ON_TOP, 7), (UP_TO_THE_TOTAL, 5), (NOT, 4)])
 def test_lateness_takes_its_part_of_the_points_that_count(rules, counts, expected, monkeypatch):
     found = rules(f'[extra_credit]\nproblems = ["3.5", "5.6"]\ncounts = "{counts}"')
