@@ -181,10 +181,12 @@ def prefetched_step(
     Raises:
         ValueError: as for ``fully_sharded_step``.
 
-    Gather one layer ahead, not more, because each layer that waits for its turn takes memory: with
-    the next layer, three whole layers are alive. The last layer may be kept for the backward pass
-    instead of gathered again; then L − 1 gathers go back. Use
-    ``all_gather`` and ``reduce_scatter``, or their variants for single tensors, and nothing else.
+    Memory: beyond the shards and their gradients, at most four whole layers are alive during every
+    product, whatever L is: a layer, the next one, a gradient, and one more gradient if you let its
+    reduce-scatter run meanwhile. So gather one layer ahead, not more. The last layer may be kept
+    for the backward pass instead of gathered again; then L − 1 gathers go back.
+    Use ``all_gather`` and ``reduce_scatter``, or their variants for single tensors, and nothing
+    else.
 
     With 3 layers, the forward pass is: gather 0, gather 1, compute 0, gather 2, compute 1, compute
     2. Here "gather" is the start of a gather.

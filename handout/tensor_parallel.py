@@ -52,8 +52,8 @@ def shard_columns(weight: Tensor) -> Tensor:
     Returns:
         sharded by columns, (I, O/n): columns [rank·O/n, (rank+1)·O/n), contiguous, in memory of its
         own. A view would keep all of the weight alive, and the ranks would save no memory.
-        ``contiguous()`` of a view may still be that view. ``clone()`` of a transpose is still
-        transposed. So you need both.
+        ``contiguous()`` returns the view itself if it is already contiguous. ``clone()`` of a
+        transpose is still transposed. So you need both.
     Raises:
         ValueError: O does not divide by n ("10 columns do not divide by 4 ranks").
 

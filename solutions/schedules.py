@@ -207,10 +207,10 @@ def backward_weights(kept: Kept) -> list[Tensor]:
 def zero_bubble_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[Action]:
     """Problem 8.3 · Return the zero-bubble schedule ZB-H1 [Qi et al., 2024].
 
-    F and B come in the order of 1F1B. Only B is on the way of the gradients through the stages: it
-    sends its message at once, and W comes later, when the stage would otherwise wait. The later a
-    stage, the longer its W waits: stage s is s weight gradients behind, or all m if m < s. So at
-    the end, while the last gradients are on their way back, a stage still has W to do.
+    F and B come in the order of 1F1B. The stage before waits only for B. So B sends its message at
+    once, and W runs later, when the stage would otherwise wait. Later stages delay W longer: stage
+    s lets s weight gradients wait (all m if m < s). So at the end, while the last gradients travel
+    back, a stage still has W to do.
 
     Args:
         stage: s, the stage whose schedule this is.

@@ -263,8 +263,8 @@ def _gathered_ahead(shards: Iterable[Tensor], width: int) -> Iterator[Tensor]:
         under_way.append(_start_gather(shard))
         if len(under_way) > 1:
             yield _arrived(*under_way.pop(0), width)
-    for flat, work in under_way:
-        yield _arrived(flat, work, width)
+    while under_way:
+        yield _arrived(*under_way.pop(0), width)
 
 
 def _arrived(flat: Tensor, work: dist.Work, width: int) -> Tensor:
@@ -297,10 +297,12 @@ def prefetched_step(
     Raises:
         ValueError: as for ``fully_sharded_step``.
 
-    Gather one layer ahead, not more, because each layer that waits for its turn takes memory: with
-    the next layer, three whole layers are alive. The last layer may be kept for the backward pass
-    instead of gathered again; then L − 1 gathers go back. Use
-    ``all_gather`` and ``reduce_scatter``, or their variants for single tensors, and nothing else.
+    Memory: beyond the shards and their gradients, at most four whole layers are alive during every
+    product, whatever L is: a layer, the next one, a gradient, and one more gradient if you let its
+    reduce-scatter run meanwhile. So gather one layer ahead, not more. The last layer may be kept
+    for the backward pass instead of gathered again; then L − 1 gathers go back.
+    Use ``all_gather`` and ``reduce_scatter``, or their variants for single tensors, and nothing
+    else.
 
     With 3 layers, the forward pass is: gather 0, gather 1, compute 0, gather 2, compute 1, compute
     2. Here "gather" is the start of a gather.
@@ -318,7 +320,7 @@ def prefetched_step(
     gradients: list[Tensor] = []
     for weight, (own_x, z) in zip(_gathered_ahead(reversed(shards), width), reversed(saved)):
         gradient, of_weight = layer_backward(own_x, z, weight, gradient)
-        del weight
         gradients.insert(0, _average_shard(of_weight))
+        del weight, of_weight  # before another gather starts
     return mlp.loss(x), gradients
     # END SOLUTION

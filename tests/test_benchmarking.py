@@ -56,7 +56,7 @@ def test_bandwidths(world):
     for run, gibibytes, parts, exchanged in ((whole, 277, 1, 4), (part_of_rank, 70, 4, 1)):
         bytes_ = gibibytes * 1024**3
         known = {
-            "“whole” and “part” have changed places": np.array(bytes_ * exchanged / 1e9),
+            "“whole” and “part” are swapped": np.array(bytes_ * exchanged / 1e9),
             "this is still in 2³⁰ bytes per second": np.array(float(gibibytes * parts)),
         }
         usual = np.array(bytes_ * parts / 1e9)

@@ -22,7 +22,9 @@ CLOSE = rounding(np.float64)
 @number("7.1")
 @weight(0.5)
 def test_coordinates(world):
-    """The coordinates of the ranks of a mesh of 2 × 3, and the ranks at them"""
+    """On a mesh of 2 × 3, coordinates and rank_at are right for every rank; a rank or a place off
+    the mesh raises ValueError
+    """
     shape, places = (2, 3), [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
     there, back, beyond, negative, no_place = world(
         1,
@@ -65,7 +67,7 @@ def test_groups(world):
         run.returns(
             *(numbers[ranks_of(rank)] for rank in range(4)),
             select=lambda found, index=index: found[index],
-            label=f"what the ranks of the {name} gathered",
+            label=f"the result of an all-gather in the {name}'s group",
             known_mistakes=[{k: v[index] for k, v in own.items()} for own in known],
             otherwise=mesh.NO_GROUP,
         )
@@ -79,8 +81,8 @@ IN_GROUPS = {"driver": "in_groups"}
 @number("7.2")
 @weight(0.75)
 def test_step(world):
-    """Two pairs on a mesh of 2 × 2 give the loss of this rank's rows, and the gradients of a single
-    device
+    """On a mesh of 2 × 2, mesh_step of two pairs returns the loss of this rank's rows, and this
+    rank's shards of a single device's gradients
     """
     weights = [matrix for pair in PAIRS for matrix in pair]
     _, whole = single_device.loss_and_gradients(weights, BATCH)
@@ -107,9 +109,9 @@ def test_step(world):
         in_row = [o.bytes for o in run.operations(rank) if set(o.group) == set(SQUARE.row(rank))]
         run.require(
             sum(in_row) <= 3 * 2 * 2 * 8,  # activations of 2 × 2 numbers of 8 bytes
-            f"rank {rank} gives {sum(in_row)} bytes to the collectives of its row:"
-            f" {', '.join(map(str, in_row))}. Two sums forward and one backward, of 32 bytes each,"
-            " are enough: nobody needs the gradient of the batch.",
+            f"rank {rank} passes {sum(in_row)} bytes to collectives of its row"
+            f" ({', '.join(map(str, in_row))}). Three all-reduces of 32 bytes are enough, two"
+            " forward and one backward: the gradient of the batch is not needed.",
         )
 
 

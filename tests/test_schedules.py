@@ -42,8 +42,8 @@ def require_same(run, first):
     """Fail unless the second call, after the first list was emptied, returned the same."""
     (second,) = run.read(chunked.as_actions, "the list of actions of a second call")
     text = (
-        f"A second call returned {second} after the first list had been emptied. Make a new list in"
-        " each call."
+        "The check emptied the list that the first call returned. The second call then returned"
+        f" {second}. Make a new list in each call."
     )
     run.require(second == first, text)
 
@@ -51,7 +51,7 @@ def require_same(run, first):
 @number("8.1")
 @weight(0.25)
 def test_chunk_layers(world):
-    """chunk_layers gives two stages of two chunks every second pair of 8 layers; 10 layers raise
+    """chunk_layers deals 8 layers in pairs to two stages of two chunks, in turn; 10 layers raise
     ValueError
     """
     run, odd = world(
@@ -75,8 +75,8 @@ INTERLEAVED = (2, 2, 4), (4, 2, 4), (3, 1, 6)
 @number("8.1")
 @weight(0.5)
 def test_interleaved(world):
-    """Two and four stages of two chunks, and three stages of one: the interleaved schedule is
-    complete, can be executed, ends in time, and has few activations alive
+    """The interleaved schedule is complete, has no deadlock, ends in time, and keeps few
+    activations alive (2 and 4 stages of two chunks, 3 stages of one chunk)
     """
     runs = world(
         1,
@@ -104,15 +104,15 @@ def judge_interleaved(run, n, v, m):
     end = chunked.makespan(stages, {"F": 1, "BW": 2})
     best = 3 * (v * m + n - 1)
     text = (
-        f"{name}: if BW takes twice as long as F, the schedules end after {end:g} times the time of"
-        f" F, and could end after {best}."
+        f"{name}: if F takes 1 unit of time and BW takes 2, the schedules end at {end:g}; {best} is"
+        " possible."
     )
     run.require(end <= best, text + chunked.why_interleaved_is_late(stages))
     for stage, actions in enumerate(stages):
         most, after = chunked.most_alive(actions)
         limit = chunked.interleaved_alive(stage, n, v)
-        text = f"{name}, stage {stage}: {most} activations are alive after {after}, and at most"
-        text += f" {limit} may be.{chunked.why_interleaved_holds_much(actions, n)}"
+        text = f"{name}, stage {stage}: after {after}, {most} activations are alive, but at most"
+        text += f" {limit} are allowed.{chunked.why_interleaved_holds_much(actions, n)}"
         run.require(most <= limit, f"{text} The schedule: {actions}")
     return stages
 
@@ -140,8 +140,8 @@ def test_interleaved_bubble(world):
 @number("8.2")
 @weight(0.5)
 def test_halves(world):
-    """backward_input of two layers returns the gradient of the input and (x, grad_z) of each layer,
-    and backward_weights the gradients of the weights
+    """For two layers, backward_input returns grad_x and each layer's (x, grad_z), and
+    backward_weights returns the gradients of the weights
     """
     weights = WEIGHTS[:2]
     saved = single_device.forward(weights, BATCH)[1]
@@ -179,22 +179,22 @@ def test_halves(world):
     most = 5 * GRAD_Y.nbytes  # grad_x, and (x, grad_z) of two layers
     memory.require(
         held <= most,
-        f"What backward_input returned keeps {held} bytes in memory. grad_x, and x and grad_z of"
-        f" each layer, have {most} bytes. W needs no z.",
+        f"The result of backward_input keeps {held} bytes in memory. grad_x and the pairs (x,"
+        f" grad_z) need only {most}. Do not keep z: backward_weights does not use it.",
     )
     products = sum(entry.kind == "product" for entry in work.ledger(0))
     work.require(
         products <= 2,
-        f"backward_input of 2 layers computed {products} products of matrices, and 2 are enough:"
-        " the gradients of the weights belong to W.",
+        f"backward_input of 2 layers computed {products} matrix products; 2 are enough. Leave the"
+        " gradients of the weights to backward_weights.",
     )
 
 
 @number("8.3")
 @weight(0.5)
 def test_zero_bubble(world):
-    """Three stages and six micro-batches, four stages and two: the zero-bubble schedule is
-    complete, can be executed, idles no longer than it has to, and needs no more memory than 1F1B
+    """The zero-bubble schedule is complete, has no deadlock, ends in time, and needs no more memory
+    than 1F1B (3 stages with 6 micro-batches, 4 stages with 2)
     """
     shapes = (3, 6), (4, 2)
     *made, again, beyond = world(
@@ -218,11 +218,11 @@ def judge_zero_bubble(run, n, m):
     for stage, actions in enumerate(stages):
         for limit, ends, what in (
             (n - stage, ("B",), "are between F and B"),
-            (n, ("W",), "are alive, between F and W,"),
+            (n, ("W",), "are alive (between F and W)"),
         ):
             most, after = chunked.most_alive(actions, ends)
-            text = f"{name}, stage {stage}: {most} micro-batches {what} after {after}, and at most"
-            text += f" {limit} may be.{chunked.why_zero_bubble_holds_much(actions)}"
+            text = f"{name}, stage {stage}: after {after}, {most} micro-batches {what}, but at most"
+            text += f" {limit} are allowed.{chunked.why_zero_bubble_holds_much(actions)}"
             run.require(most <= limit, f"{text} The schedule: {actions}")
     for f, b, w in ((1, 1, 1), (2, 3, 1)):
         end, best = (

@@ -27,7 +27,9 @@ SAVED = list(zip(HALVES, np.split(Z, 2, 1)))
 @number("9.1")
 @weight(0.5)
 def test_sequence_pair(world):
-    """The pair on two ranks, and shards that do not fit"""
+    """On two ranks, sequence_parallel_forward returns this rank's rows of y and saves (x, z);
+    shards that do not fit raise ValueError
+    """
     name = f"{MODULE}.sequence_parallel_forward"
     forward, wrong = world(
         2,
@@ -48,13 +50,15 @@ def test_sequence_pair(world):
         label="the saved (x, z)",
         known_mistakes=sequences.saved_mistakes(A, X, 2),
     )
-    wrong.raises_value_error("3", "2", given="rows of 3 columns and a shard of 2 rows")
+    wrong.raises_value_error("3", "2", given="x with 3 columns and A with 2 rows")
 
 
 @number("9.1")
 @weight(0.25)
 def test_sequence_pair_backward(world):
-    """The gradients of the rows and of both shards on two ranks"""
+    """On two ranks, sequence_parallel_backward returns the gradients of this rank's rows and of
+    both shards
+    """
     name = f"{MODULE}.sequence_parallel_backward"
     (backward,) = world(2, call(name, per_rank(*PAIRS), per_rank(*SAVED), per_rank(*GRADS)))
     grad_x, of_a, of_b = sequences.pair_backward(A, B, X, GRAD)
@@ -98,7 +102,9 @@ def named(n, causal):
 @number("9.2")
 @weight(0.5)
 def test_ring_attention(world):
-    """Ring attention on two ranks, causal and not, and on three; keys of another shape"""
+    """ring_attention_forward equals full attention on two ranks (causal and not) and on three
+    (causal); keys of another shape raise ValueError
+    """
     name = f"{MODULE}.ring_attention_forward"
     for n, causal in WAYS:
         (run,) = world(n, call(name, *of_ranks(n, Q, K, V), causal))
@@ -113,13 +119,15 @@ def test_ring_attention(world):
             )
         run.uses_only("send", "recv", because="Keys and values travel around the ring.")
     (wrong,) = world(2, call(name, Q[:2], K[:2, :2], V[:2], False, may_raise=True))
-    wrong.raises_value_error("2", "3", given="a query of 3 columns and keys of 2")
+    wrong.raises_value_error("2", "3", given="q with 3 columns and k with 2 columns")
 
 
 @number("9.2")
 @weight(0.5)
 def test_ring_attention_backward(world):
-    """The gradients of queries, keys and values on two ranks, causal and not, and on three"""
+    """ring_attention_backward returns the gradients of full attention on two ranks (causal and not)
+    and on three (causal)
+    """
     for n, causal in WAYS:
         given = of_ranks(n, Q, K, V, *attention(causal), GRAD_O)
         (run,) = world(n, call(f"{MODULE}.ring_attention_backward", *given, causal))
@@ -141,7 +149,9 @@ ROWS = [np.array([[1.0], [2.0], [3.0]]), np.array([[4.0]])]
 @number("9.3")
 @weight(0.25)
 def test_routes(world):
-    """The routes of the example, and rows on their way to the experts and back"""
+    """exchange_routes returns the routes of the docstring's example; to_experts and from_experts
+    move rows to the experts and back
+    """
     routes = experts.routes(CHOICES, 1)
     arrived = experts.send(ROWS, routes)
     found, there, back, wrong = world(
@@ -162,7 +172,7 @@ def test_routes(world):
     back.returns(
         *ROWS, label="the rows that come back", known_mistakes=experts.back_mistakes(ROWS, routes)
     )
-    wrong.raises_value_error("5", given="5 rows for 3 tokens on rank 0, and for 1 on rank 1")
+    wrong.raises_value_error("5", given="5 rows, with 3 tokens on rank 0 and 1 on rank 1")
 
 
 # Two ranks with two experts each. Rank 0's tokens choose the experts 1, 2, 0 and 1, and rank 1's

@@ -51,7 +51,9 @@ def test_flat_shards(world):
         text = f"rank {rank}'s shard keeps {stored.bytes} bytes alive, and needs 12: copy it."
         shard.require(stored.bytes <= 12, text)
     back.returns(tensors, tensors)
-    short.raises_value_error("4", "6", given="4 entries for shapes (2, 2) and (1,) on 2 ranks")
+    short.raises_value_error(
+        "4", "6", given="a flat tensor of 4 entries, with shapes (2, 2) and (1,) on 2 ranks"
+    )
 
 
 # For each rank, the gradients of three steps.
@@ -68,8 +70,8 @@ START = [np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([0.5, -0.5, 0.25])]
 @number("6.2")
 @weight(0.75)
 def test_zero(world):
-    """ZeroAdamW ends three steps on two ranks with the weights of a single device, and with half of
-    the optimizer's state on each rank
+    """After three steps of ZeroAdamW on two ranks, the weights are those of a single device, and
+    each rank holds half of the optimizer's state
     """
     given = START, per_rank(*GRADIENTS)
     (run,) = world(2, call(f"{MODULE}.ZeroAdamW", *given, lr=0.1, driver="zero_steps", delays=LATE))
@@ -98,7 +100,9 @@ def test_zero(world):
 @number("6.2")
 @weight(0.25)
 def test_zero_misuse(world):
-    """Gradients of other shapes than the weights raise ValueError with the numbers"""
+    """Gradients that differ from the weights in shape or in number raise ValueError with the
+    numbers
+    """
     shapes = [((2, 2), (4,)), ((2, 2),)]
     requests = [
         call(
@@ -118,8 +122,8 @@ def test_zero_misuse(world):
 @number("6.3")
 @weight(0.75)
 def test_fully_sharded_step(world):
-    """fully_sharded_step returns each rank's own loss, and its shards of the averaged gradients, on
-    two ranks, and refuses a shard of another size
+    """On two ranks, fully_sharded_step returns this rank's own loss and its shards of the averaged
+    gradients; a shard of another size raises ValueError
     """
     wrong = per_rank(*([shards[0][:4], shards[1]] for shards in SHARDS))
     name = f"{MODULE}.fully_sharded_step"
@@ -157,7 +161,9 @@ def _are_those_of(run, losses, gradients, uncalled=({}, {})):
 @number("6.3")
 @weight(0.25)
 def test_whole_layers_are_freed(world):
-    """On four ranks, fully_sharded_step has at most two of four whole layers at a time"""
+    """On four ranks, fully_sharded_step never holds more than two whole layers: a layer and a
+    gradient
+    """
     n, width = 4, 32
     weights = [np.eye(width) + 0.01 * (1 + layer) for layer in range(n)]
     rows = [np.linspace(0.5, 1.0, width)[None] * (1 + rank) for rank in range(n)]
@@ -179,8 +185,8 @@ def test_whole_layers_are_freed(world):
         peak = max(entry.alive for entry in run.ledger(rank) if entry.kind == "product")
         run.require(
             peak <= most,
-            f"rank {rank} had {peak / layer:.1f} times the bytes of a layer alive when it"
-            f" multiplied, and {most / layer:.1f} are enough: two layers, and the shards of the"
+            f"During a matrix product, rank {rank} held {peak / layer:.1f} times the bytes of one"
+            f" layer; {most / layer:.1f} times is enough: two layers, and the shards of the"
             " gradients. Which variable still holds a layer, a gradient, or a flat copy of them?",
         )
 
@@ -188,8 +194,8 @@ def test_whole_layers_are_freed(world):
 @number("6.4")
 @weight(0.5)
 def test_prefetched_step(world):
-    """Of three layers, prefetched_step has started the gather of the next one when it computes one,
-    forward and backward, and has gathered no other
+    """With three layers, prefetched_step starts the gather of the next layer before it computes a
+    layer, forward and backward, and never gathers further ahead
     """
     weights = [*WEIGHTS, np.array([[1.0, 0.0, 0.5], [0.5, -1.0, 1.0], [0.0, 1.0, 0.5]])]
     factors = [0.5, 2.0, 1.25], [1.5, 3.0, 0.75]
@@ -215,11 +221,11 @@ def test_prefetched_step(world):
             began = run.passed(rank, f"{way.format(layer)} began")
             started = sum(at < began for at in gathers)
             text = (
-                f"rank {rank} had started {started} all-gathers when the {way.format(layer)} began"
-                f" (layers are counted from 0), and {due} must have started by then. "
+                f"When the {way.format(layer)} began (layers are counted from 0), rank {rank} had"
+                f" started {started} all-gathers; {due} were expected. "
             )
             text += (
-                f"Start the gather of layer {next_layer} before."
+                f"Start the gather of layer {next_layer} before you compute layer {layer}."
                 if started < due
                 else "Gather one layer ahead, not more."
             )

@@ -28,8 +28,8 @@ from grader.world.report import Raised, Returned
 SIMILAR = Tolerance(1e-4, "to tell one mistake from another")
 
 NUMBER = re.compile(r"[0-9]+")
-# Different numbers in a ValueError's message. A message that names every number does not say which
-# one is wrong.
+# The most different numbers that a ValueError's message may hold. A message that names every number
+# does not say which one is wrong.
 MAX_NUMBERS = 20
 
 

@@ -48,7 +48,7 @@ class Outcome:
 
 @dataclass
 class GradedSubmission:
-    """A submission that was graded, with what could be read of its document."""
+    """A graded submission, with the readable part of its results.json."""
 
     result: SubmissionResult
     outcomes: dict[str, Outcome] = field(default_factory=dict)  # by the id of the check

@@ -13,9 +13,8 @@ from grader.wire.frames import GAP
 class Context:
     """The facts around a wrong array on one rank.
 
-    The wrong array has a place in the rank's result. ``expected`` holds for each rank the array
-    that should be in this place of that rank's result. ``got`` holds for each rank the array that
-    is in this place. ``inputs`` holds for each rank the tensors that it was given. ``earlier``
+    The wrong array has a place in the rank's result. ``expected[r]`` is the array that should be at
+    this place in rank r's result, and ``got[r]`` is the array that is there. ``inputs`` holds for each rank the tensors that it was given. ``earlier``
     holds the arrays that were right in this place for earlier calls, on this rank.
     ``known_mistakes`` maps a sentence about a mistake to the array that this mistake would produce
     on this rank. ``elsewhere`` maps the paths of the other places in this rank's result to the

@@ -1,4 +1,5 @@
 """Draws the pictures of handout/ASSIGNMENT.md as SVG: ``make figures``.
 
-Students do not get this folder, because one of the pictures is a schedule.
+Students do not get this folder, because one picture contains a schedule that they have to
+write.
 """

@@ -144,7 +144,7 @@ def test_usual_bandwidth(world, rng):
         ("still in units of 2³⁰ bytes, not of 10⁹", binary),
         ("the size of one part was used. The whole array has n parts", same),
         (
-            "“whole” and “part” have changed places",
+            "“whole” and “part” are swapped",
             [v * (n if c == "whole" else 1) for v, (_, n, c) in zip(same, cases)],
         ),
         (

@@ -99,7 +99,7 @@ def judge_groups(run, shape, own):
         run.returns(
             *(own[ranks_of(rank)] for rank in range(mesh.size)),
             select=lambda found, index=index: found[index],
-            label=f"what the ranks of the {name} gathered on a mesh of {named(shape)}",
+            label=f"the result of an all-gather in the {name}'s group, on a mesh of {named(shape)},",
             known_mistakes=[{k: v[index] for k, v in of_rank.items()} for of_rank in known],
             otherwise=parts.NO_GROUP,
         )
@@ -298,7 +298,7 @@ def in_dimension(run, mesh, rank, ranks):
 @number("7.2")
 @weight(0.75)
 def test_every_byte_stays_in_its_group(world, rng):
-    """Every operation is among the ranks of the row, or among the ranks of the column"""
+    """Every operation is in the group of the row, or in the group of the column"""
     for shape in (SQUARE, (2, 3)):
         problem = Problem(rng, shape, width=16, rows=8)
         (run,) = world(problem.mesh.size, problem.request())

@@ -124,8 +124,8 @@ def test_interleaved_alive(world, rng):
             most, after = chunked.most_alive(actions)
             limit = chunked.interleaved_alive(stage, n, v)
             text = (
-                f"stage {stage} of {n}, {v} chunks, {m} micro-batches: {most} activations are alive"
-                f" after {after}, and at most {limit} may be alive."
+                f"stage {stage} of {n}, {v} chunks, {m} micro-batches: after {after}, {most}"
+                f" activations are alive, but at most {limit} are allowed."
             )
             text += chunked.why_interleaved_holds_much(actions, n)
             run.require(most <= limit, f"{text} The schedule: {str(actions)[:600]}")
@@ -387,8 +387,8 @@ def test_zero_bubble_alive(world, rng):
             ):
                 most, after = chunked.most_alive(actions, ends)
                 text = (
-                    f"stage {stage} of {n}, {m} micro-batches: {most} {what} after {after}, and at"
-                    f" most {limit} may be."
+                    f"stage {stage} of {n}, {m} micro-batches: after {after}, {most} {what}, but at"
+                    f" most {limit} are allowed."
                 )
                 text += chunked.why_zero_bubble_holds_much(actions)
                 run.require(most <= limit, f"{text} The schedule: {str(actions)[:600]}")

@@ -573,7 +573,7 @@ def added_as_it_lies(partials):
 @number("4.4")
 @weight(0.75)
 def test_copy_to_ranks(world, rng):
-    """f (CopyToRanks): the identity forward, the sum of the ranks' gradients backward, for any
+    """CopyToRanks (f) returns its input forward and sums the ranks' gradients backward, for any
     shape and layout
     """
     for n in SIZES:

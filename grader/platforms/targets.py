@@ -1,6 +1,7 @@
 """Reads the option ``--format NAME=FILE``.
 
-The module imports no format: a grading starts its fork server before it imports what takes long.
+This module imports none of the modules of the formats, because that takes long. A grading starts
+its fork server before any such import.
 """
 
 from argparse import ArgumentTypeError

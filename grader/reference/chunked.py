@@ -173,7 +173,7 @@ def why_other_layers(found: Any, num_layers: int, stage: int, n: int, v: int) ->
     if isinstance(found, (list, tuple)) and list(found) == [l for own in right for l in own]:
         return " Return a list of ranges, one for each chunk."
     if got == [list(range(part, part + 1)) for part in range(stage, n * v, n)]:
-        return " These are the numbers of the parts. A part has L/(n·v) layers."
+        return " These ranges count parts, not layers. A part has L/(n·v) layers."
     return ""
 
 
@@ -186,7 +186,7 @@ def bubble_mistakes(cases: list[tuple[int, int, int]]) -> dict[str, list[np.ndar
         "this is the bubble of one chunk. With v chunks it is smaller": [
             np.array((n - 1) / (m + n - 1)) for n, v, m in cases
         ],
-        "this is the bubble of 1F1B divided by v. The total time gets shorter, too": [
+        "this is the bubble of 1F1B divided by v. The total time also becomes shorter": [
             np.array((n - 1) / (m + n - 1) / v) for n, v, m in cases
         ],
     }
@@ -219,9 +219,8 @@ def why_interleaved_is_late(stages: Stages) -> str:
         due = min(v * m, interleaved_alive(stage, n, v))
         if first < due:
             return (
-                f" Stage {stage} runs only {first} forward passes before its first backward pass;"
-                f" with {due} the stages after it would have enough to do. Is the warm-up too"
-                " short?"
+                f" Stage {stage} runs only {first} forward passes before its first backward pass."
+                f" It needs {due}, so that later stages do not wait. Is the warm-up too short?"
             )
     return ""
 
@@ -248,8 +247,8 @@ def why_zero_bubble_is_late(stages: Stages) -> str:
     direct = [a for a in last if a[0] == "W" and at[a] == at["B", a[1], a[2]] + 1]
     if n > 1 and 3 * len(direct) == len(last) > 3:
         return (
-            f" On stage {n - 1} each W follows its own B. So the next B, for which all other stages"
-            " wait, comes later. Let the W of later stages wait longer."
+            f" On stage {n - 1}, each W comes directly after its own B. This delays the next B, and"
+            " all other stages wait for it. Delay W: stage s lets s weight gradients wait."
         )
     for stage, own in enumerate(stages):
         first = [kind for kind, *_ in own].index("B")
@@ -287,10 +286,12 @@ def chunk_backward(
     return grad_y, kept, [np.asarray(x, np.float64).T @ grad_z for x, grad_z in kept]
 
 
-UNTRANSPOSED = "this is multiplied by W, not by its transpose"
+UNTRANSPOSED = "grad_z was multiplied by W. Multiply it by the transpose of W"
 NO_GELU = "the derivative of gelu is missing: grad_z = grad_y ⊙ gelu′(z)"
-ON_X = "gelu′ is taken of x, not of z"
-OTHER_WAY = "the layers are in the wrong order: the backward pass goes from the last to the first"
+ON_X = "gelu′ was computed from x. Compute it from z"
+OTHER_WAY = (
+    "the backward pass went from the first layer to the last. It must begin with the last layer"
+)
 
 
 def input_mistakes(weights: list, saved: list, grad_y: np.ndarray) -> dict[str, np.ndarray]:
@@ -325,21 +326,21 @@ def kept_mistakes(weights: list, saved: list, grad_y: np.ndarray, kept: list) ->
             (x, grad) for (x, _), grad in zip(kept, after)
         ],
         "this keeps (x, z), as it was saved. W needs the gradient of z": list(saved),
-        "x and grad_z have changed places": [(grad_z, x) for x, grad_z in kept],
+        "x and grad_z are swapped": [(grad_z, x) for x, grad_z in kept],
     }
     if len(kept) > 1:
-        found["the layers are in the wrong order: the first layer comes first"] = kept[::-1]
+        found["the layers are in reverse order. Put the first layer first"] = kept[::-1]
     return found
 
 
 def weight_mistakes(kept: list) -> dict[str, list]:
     right = [np.asarray(x, np.float64).T @ grad_z for x, grad_z in kept]
     found = {
-        "this is the transpose: grad_W = xᵀ @ grad_z": [gradient.T for gradient in right],
+        "this is the transpose. The gradient is xᵀ @ grad_z": [gradient.T for gradient in right],
         "this is divided by the number of rows. The loss's gradient already contains the mean": [
             gradient / len(x) for gradient, (x, _) in zip(right, kept)
         ],
     }
     if len(right) > 1:
-        found["the layers are in the wrong order: the first layer comes first"] = right[::-1]
+        found["the layers are in reverse order. Put the first layer first"] = right[::-1]
     return found

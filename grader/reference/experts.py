@@ -19,20 +19,23 @@ SORTED_OUTPUTS = (
     "the rows are in the order of the experts. Put them back into the order of this rank's tokens"
 )
 TWICE_SORTED = (
-    "the rows were taken by rows[order] a second time. To undo it, assign: in_order[order] = rows"
+    "the rows were indexed with order again. To undo the sort, assign: in_order[order] = rows"
 )
 TOKEN_ORDER = "the rows were sent in the order of the tokens. Sort them by their experts"
-WORLD_NUMBERS = "these are the numbers of the experts in the world. Count this rank's from 0"
-EXPERT_MAJOR = "tokens arrive in the order of the ranks, and only from each rank in that of experts"
-SWAPPED = "sent and received have changed places"
-INVERSE = "this is the inverse permutation. order[i] is the token that stands at place i"
-OWN_TOKENS = "this is the sum over this rank's own tokens only. Add up over the ranks"
-MEAN_OF_RANKS = "the gradient was averaged over the ranks. It is a sum over all tokens"
-NO_GATE_WAY = "the way through the logits is missing: add grad_logits @ gateᵀ"
-NO_EXPERT_WAY = "the way through the experts is missing"
+WORLD_NUMBERS = "these are global expert numbers. Count this rank's own experts from 0"
+EXPERT_MAJOR = (
+    "arrived is sorted by expert. Tokens arrive in the order of the ranks, and by expert only among"
+    " the tokens of one rank"
+)
+SWAPPED = "sent and received are swapped"
+INVERSE = "this is the inverse permutation. order[i] is the token at place i of the sorted list"
+OWN_TOKENS = "grad_gate is the sum over this rank's own tokens only. Sum it over the ranks"
+MEAN_OF_RANKS = "grad_gate was averaged over the ranks. It is a sum over all tokens"
+NO_GATE_WAY = "grad_x lacks the gradient through the logits: add grad_logits @ gateᵀ"
+NO_EXPERT_WAY = "grad_x lacks the gradient through the experts"
 P_MISSING = "grad_y was not multiplied by p before it was sent to the experts"
-WRONG_SIGN = "the derivative of the softmax is p·(δ − π), not p·(π − δ)"
-ONLY_CHOSEN = "the softmax has the derivative p·(δ − π): the logits of other experts count, too"
+WRONG_SIGN = "the sign of the softmax's derivative is wrong. It is p·(δ − π)"
+ONLY_CHOSEN = "only the logit of the chosen expert has a gradient. Every logit has one: p·(δ − π)"
 
 
 class Mixture:
@@ -87,11 +90,11 @@ class Mixture:
         return by_rank(made, self.n)
 
     def backward(self, grads: list, through_p: bool = True) -> tuple[list, list, list]:
-        """Return of each rank the gradients of its tokens, of the gate alone, and of its experts.
+        """Return three lists of gradients, ``(of_tokens, of_gates, of_logits)``.
 
-        The result is ``(of_experts, of_gates, of_logits)``: the tokens' gradients through the
-        experts, each rank's own share of the gate's gradient, and the tokens' gradients through the
-        logits. The experts' own gradients are those of ``of_weights``.
+        ``of_tokens[rank]`` is the gradient of a rank's tokens through the experts,
+        ``of_logits[rank]`` that through the logits, and ``of_gates[rank]`` the gate's gradient from
+        the rank's tokens alone. ``of_weights`` returns the gradients of the experts' weights.
         """
         of_tokens, of_gates, of_logits = [], [], []
         for rank, x in enumerate(self.tokens):

@@ -16,38 +16,40 @@ Shape = tuple[int, int]
 # What each rank gets when the ranks exchange what they have.
 Exchange = Callable[[list], list]
 
-SWAPPED = "row and column have changed places"
+SWAPPED = "row and column are swapped"
 SWAPPED_GROUPS = (
-    "row and column have changed places: in what mesh_groups returns, or already in coordinates and"
-    " rank_at"
+    "row and column are swapped. Check the order of the two groups in mesh_groups, then coordinates"
+    " and rank_at"
 )
-COLUMNS_FIRST = "ranks run down the columns first. Neighbours in a row have consecutive ranks"
+COLUMNS_FIRST = (
+    "the ranks are numbered column by column. Number them row by row: neighbours in a row have"
+    " consecutive ranks"
+)
 OTHER_SIDE = "the rank was divided by the number of rows. A row has T ranks, so divide by T"
-ALL_RANKS = "this is the group of all ranks. A row and a column are groups of their own"
+ALL_RANKS = "this is the group of all ranks. Make one group for each row and one for each column"
 OWN_ROWS = "this is the gradient of this rank's own rows of the batch. Average it over the column"
 SUMMED = (
-    "the gradients were added up over the column, and not divided by the number of its ranks. The"
-    " gradient of a mean is a mean"
+    "the gradients were summed over the column. Divide the sum by the number of ranks in the"
+    " column: the loss of the batch is the mean of the rows' losses"
 )
 OVER_WORLD = (
     "the gradients were averaged over all ranks. Only the ranks of a column have the same shards"
 )
 SUMMED_OVER_WORLD = (
-    "the gradients were added up over all ranks, and divided by the number of ranks in the column."
-    " Pass group=column: without it, a collective is among all ranks. And add up"
-    " nothing over the row"
+    "the gradients were summed over all ranks, and divided by the number of ranks in the column."
+    " Pass group=column: the default group is all ranks. Do not sum the gradients over the row"
 )
 NO_GROUPS = (
-    "sums and averages are all among all ranks. Pass group=row or group=column: without it, a"
-    " collective is among all ranks"
+    "all sums and averages are over all ranks. Pass group=row or group=column: the default group is"
+    " all ranks"
 )
 SUMS_IN_WORLD = (
-    "the sums over the row were made among all ranks. Pass group=row: without it, a collective is"
-    " among all ranks"
+    "the sums over the row are over all ranks. Pass group=row: the default group is all ranks"
 )
 NO_GROUP = (
-    "this is not a group that this rank is in, or its other ranks did not get it at the same place."
-    " new_group returns something to each rank, also to one that is not in the group"
+    "this rank is not in the group that it returned, or the other ranks of this group returned a"
+    " different one. new_group returns an object on every rank, also on ranks outside the group."
+    " Return the groups that this rank is in"
 )
 FORWARD_MEAN = "the products with B were averaged over the row. z is their sum"
 OVER_ROW = (
@@ -55,35 +57,30 @@ OVER_ROW = (
     " over the column"
 )
 DIVIDED_BY_ALL = (
-    "the gradients were added up over the column, and divided by the number of all ranks. Divide by"
+    "the gradients were summed over the column, and divided by the number of all ranks. Divide by"
     " the number of ranks in the column"
 )
-PARTIAL_FORWARD = (
-    "the product with B was not added up: this is partial. Add the ranks' summands in the row,"
-    " before gelu"
-)
+PARTIAL_FORWARD = "the product with B is partial. Sum it over the row, before gelu"
 FORWARD_IN_COLUMN = (
-    "the products with B were added up over the column. The ranks of a column have different rows"
-    " of the batch: add up over the row"
+    "the products with B were summed over the column. The ranks of a column have different rows of"
+    " the batch: sum over the row"
 )
-FORWARD_IN_WORLD = "the products with B were added up over all ranks. Add up over the row"
+FORWARD_IN_WORLD = "the products with B were summed over all ranks. Sum them over the row"
 PARTIAL_BACKWARD = (
-    "between two pairs, each rank went on with its own partial gradient. Add the partial gradients"
-    " of the row first, as f does on its way back"
+    "between two pairs, each rank used its own partial gradient. Sum the partial gradients over the"
+    " row first, as Megatron's f does backward"
 )
 BACKWARD_IN_COLUMN = (
-    "between two pairs, the partial gradients were added up over the column. Add them up over the"
-    " row"
+    "between two pairs, the partial gradients were summed over the column. Sum them over the row"
 )
 BACKWARD_IN_WORLD = (
-    "between two pairs, the partial gradients were added up over all ranks. Add them up over the"
-    " row"
+    "between two pairs, the partial gradients were summed over all ranks. Sum them over the row"
 )
 AGAIN = (
-    "the gradient was added up in the row on its way back through the sum, though it is replicated"
-    " there: every rank of the row already has the complete one"
+    "the backward pass of the sum over the row summed the gradient again. It is replicated: every"
+    " rank of the row already has the complete gradient"
 )
-ALL_SWAPPED = "row and column have changed places in all sums and averages"
+ALL_SWAPPED = "row and column are swapped in all sums and averages"
 EARLY_GELU = "gelu was applied before the sum over the row. gelu of a sum is not the sum of gelus"
 LOSS_AVERAGED = "this is the mean over the column. Return the loss of this rank's own rows"
 LOSS_OF_SHARE = (
@@ -229,7 +226,7 @@ def step_mistakes(mesh: Mesh, pairs: list, batch: np.ndarray) -> tuple[list[dict
     changes[SUMS_IN_WORLD] = world
     for name, average in (
         (NO_GROUPS, changes[SUMMED_OVER_WORLD]),
-        (f"{NO_GROUPS}, and the averages divide by their number", changes[OVER_WORLD]),
+        (f"{NO_GROUPS}. The averages also divide by the number of all ranks", changes[OVER_WORLD]),
     ):
         changes[name] = world | average
     made = {name: step(mesh, pairs, batch, **change) for name, change in changes.items()}

@@ -36,7 +36,7 @@ OF_ALL_SHARDS = (
     "the gradients of all ranks' shards were added up, as in data parallelism."
     " They are sharded by columns, not partial, so do not add them up"
 )
-SWAPPED = "f and g have changed places. f goes before the column shard, g after the row shard"
+SWAPPED = "f and g are swapped. f goes before the column shard, g after the row shard"
 NO_SUM = "gelu was applied to a partial tensor. Add the ranks' summands first"
 LATE_Z = "(x, gelu(x @ W)) was saved. z is x @ W, before gelu"
 REVERSED_COLUMNS = "the ranks' shards were put together in the wrong order"
@@ -102,7 +102,7 @@ REVERSED_LAYERS = (
 )
 UNTRANSPOSED = "a gradient went back through a layer by W. Use the transpose of W"
 NO_DERIVATIVE = "gelu's derivative was left out"
-X_FOR_Z = "x and z have changed places"
+X_FOR_Z = "x and z are swapped"
 BEGUN = "the last stage began with {}. The gradient of the mean of y² is 2y / (B·D)"
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from grader.reference.single_device import gelu, gelu_derivative
 
 PARTIAL = (
-    "the products with B were not added up: these are this rank's own rows of its own partial"
-    " product. A reduce-scatter adds up and gives each rank its rows"
+    "the products with B were not summed over the ranks: each rank took its rows from its own"
+    " partial product. A reduce-scatter sums them, and gives each rank its rows"
 )
 AVERAGED = "the partial products were averaged over the ranks. They are terms of a sum"
 UNNORMALIZED = "the rows were not normalised before they were multiplied by A"
@@ -21,62 +21,63 @@ NORMALIZED_SAVED = "these are the normalised rows. Save x as it is given"
 AFTER_GELU = "this is gelu(z). Save z, the input of gelu"
 OWN_ROWS_Z = "this is z of this rank's own rows only"
 
-NO_DIRECT_WAY = "the way past the pair is missing: add grad_y to the gradient of x"
+NO_DIRECT_WAY = "the gradient through the residual is missing: add grad_y to the gradient of x"
 NORM_SKIPPED = "the gradient did not go back through the normalisation: see normalize_backward"
 PARTIAL_ROWS = (
-    "these are this rank's own rows of its own partial gradient. Each rank used every row, so a"
-    " reduce-scatter adds up"
+    "each rank took its rows from its own partial gradient. Every rank used every row, so sum the"
+    " partial gradients with a reduce-scatter"
 )
 OWN_ROWS = (
     "this gradient comes from this rank's own rows only. Each rank needs the gradients and the"
     " inputs of all rows"
 )
-NOT_NORMALIZED_INPUT = "the input of A is taken to be x. It is normalize(x)"
+NOT_NORMALIZED_INPUT = (
+    "the gradient of A was computed from x. Use normalize(x), which is the input of A"
+)
 
 OWN_BLOCK = "each query saw the keys of its own rank only. Keys and values must travel the ring"
 UNSCALED = "the scores were not divided by √d"
 BY_D = "the scores were divided by d, not by √d"
-NOT_CAUSAL = "tokens see the tokens after them. With causal, a token sees itself and those before"
-CAUSAL = "tokens do not see the tokens after them. Without causal, a token sees all tokens"
+NOT_CAUSAL = (
+    "tokens see later tokens. If causal is True, a token sees only itself and earlier tokens"
+)
+CAUSAL = "tokens do not see later tokens. If causal is False, a token sees all tokens"
 FUTURE_BLOCKS = (
     "the mask hides later tokens in a rank's own block only. A query must not see the blocks of the"
     " ranks after its own"
 )
 MASKED_BLOCKS = (
-    "the triangular mask was applied to every block. Only a rank's own block has later and earlier"
-    " tokens; a block of an earlier rank is seen whole"
+    "the triangular mask was applied to every block. Apply it only to a rank's own block: all"
+    " tokens in the block of an earlier rank are visible"
 )
 WRONG_OWNER = (
-    "the blocks were taken for those of other ranks. After k steps, rank r has the block of rank"
-    " (r − k) mod n"
+    "the blocks were assigned to the wrong ranks. After k steps, rank r has the block of rank (r −"
+    " k) mod n"
 )
 MEAN_OF_BLOCKS = (
-    "this is the mean of the attentions to each block. A block counts as much as its sum of"
+    "this is the plain mean of the outputs of all blocks. Weight each block by its sum of"
     " exponentials"
 )
 NOT_RESCALED = (
     "the sums of earlier blocks were not multiplied by exp(m − M) when a larger score was found"
 )
-ONLY_SUM_RESCALED = (
-    "l was multiplied by exp(m − M), and a was not: both hold sums of earlier blocks"
-)
-ONLY_OUTPUT_RESCALED = (
-    "a was multiplied by exp(m − M), and l was not: both hold sums of earlier blocks"
-)
+ONLY_SUM_RESCALED = "l was multiplied by exp(m − M), but a was not. Multiply both"
+ONLY_OUTPUT_RESCALED = "a was multiplied by exp(m − M), but l was not. Multiply both"
 HIDDEN_DIAGONAL = (
-    "the mask hides the diagonal, too. A token sees itself: hide what lies above, triu(1)"
+    "the mask hides the diagonal, too. A token sees itself: hide only the entries above the"
+    " diagonal, triu(1)"
 )
 UNDIVIDED = "the output was not divided by the sum of the exponentials"
 ONLY_LARGEST = "this is the largest score alone. Add the logarithm of the sum"
 ONLY_LOG = "this is the logarithm of the sum of exp(score − m). Add m"
 
 OWN_QUERIES = (
-    "these come from this rank's own queries only. The gradients of a block travel with it, and"
-    " every rank adds to them"
+    "grad_k and grad_v come from this rank's own queries only. Send a block's gradients along with"
+    " the block: every rank adds its part"
 )
 ONE_STEP_SHORT = (
-    "this is the gradient of rank {}'s keys and values. The gradients make n steps, one more than"
-    " the keys and values, and are back home then"
+    "grad_k and grad_v are those of rank {}. The gradients need n steps, one more than the keys and"
+    " values, to return to their own rank"
 )
 NO_ROW_SUM = "Σ grad_o ⊙ o was not subtracted from grad_P"
 NO_SCALE = "the factor 1/√d is missing in the gradient of the scores"

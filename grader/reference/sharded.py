@@ -26,7 +26,8 @@ from grader.reference.training_mistakes import (
 
 EVERY_NTH = "every n-th entry was taken. A flat shard holds consecutive entries"
 UNPADDED = (
-    "the shards have unequal sizes. Pad with zeros to a multiple of n, so that all shards are equal"
+    "the padding is missing. Pad with zeros to a multiple of n, so that all shards have the same"
+    " size"
 )
 FRONT = "the zeros are in front. Pad at the end"
 FULL_BLOCK = "a whole block of n zeros was added, although n divides the number of entries"
@@ -37,27 +38,26 @@ EACH_PADDED = "each tensor was padded on its own. Put the entries of all tensors
 REVERSED_TENSORS = "the tensors are in reverse order"
 OTHER_RANK = "this is the shard of rank {}"
 FROM_THE_START = (
-    "every tensor was cut from the beginning of flat. Go on where the tensor before ended"
+    "every tensor was cut from the beginning of flat. Each tensor begins where the previous one"
+    " ends"
 )
 
 NEW_TENSORS = (
     "the caller's tensors kept their values. Write the new values into them, for example by copy_"
 )
-OWN_ONLY = (
-    "only this rank's shard was updated. The other ranks' shards must come by an all-gather after"
-    " the step"
-)
+OWN_ONLY = "only this rank's shard was updated. All-gather the shards after the step"
 BEFORE_THE_STEP = "these are the weights before the last step. Gather the shards after the update"
 NOT_SCATTERED = (
-    "this rank's own gradients were used, without those of the other ranks. Reduce-scatter them"
+    "only this rank's own gradients were used. Reduce-scatter the gradients of all ranks"
 )
 SUMMED_SHARDS = "the gradients were summed over the ranks. Divide the sum by the number of ranks"
 OTHER_LAYER = (
     "these are the right shards in reverse order. The list must begin with the first layer"
 )
-OTHER_SHARD = "this is rank {}'s shard of the gradients. Each rank keeps the shard that it holds"
+OTHER_SHARD = "this is rank {}'s shard of the gradients. Rank r must return shard r"
 NOT_CALLED = (
-    "a layer was computed without {}. Call layer_forward and layer_backward once for every layer"
+    "a layer was computed without the {}. Call the arguments layer_forward and layer_backward, not"
+    " the functions of mlp, once for every layer"
 )
 AVERAGED_LOSS = "this is the average over the ranks. Return this rank's own loss"
 
@@ -318,9 +318,9 @@ def uncalled_mistakes(
     """
     ones = [1.0] * len(weights)
     ways = {
-        "layer_backward": (forward, ones),
-        "layer_forward": (ones, backward),
-        "layer_forward and layer_backward": (ones, ones),
+        "argument layer_backward": (forward, ones),
+        "argument layer_forward": (ones, backward),
+        "arguments layer_forward and layer_backward": (ones, ones),
     }
     made = {
         NOT_CALLED.format(name): gradient_shards(local_steps(weights, batches, *factors)[1])

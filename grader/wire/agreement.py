@@ -73,7 +73,7 @@ def _ranks(ranks: list[int]) -> str:
 
 @dataclass(frozen=True)
 class Match:
-    """Operations of some ranks that are one communication.
+    """Operations of several ranks that form one communication, such as a send and its receive.
 
     ``absent`` lists the ranks whose operation for this communication is missing. ``is_certain`` is
     False if receives that take messages from any rank compete for this message, so that nobody can

@@ -76,7 +76,7 @@ def _entry(content: Any, room: int) -> tuple[np.dtype, list[int], int, int]:
         raise FrameError("a tensor without dtype, shape and place")
     dtype, shape, offsets = content["dtype"], content["shape"], content["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise FrameError("a tensor of no dtype that can be judged")
+        raise FrameError("a tensor with an unsupported dtype")
     if not _are_counts(shape) or len(shape) > MAX_DIMENSIONS:
         raise FrameError("a tensor without a proper shape")
     if not _are_counts(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= room:

@@ -53,7 +53,7 @@ class HeldRanks:
         already.
         """
         if rank.rank not in self.calls[call].delays or (rank.rank, call) in self.released:
-            raise frames.FrameError("a rank that says it is held, and is not")
+            raise frames.FrameError("a report that the rank waits for its delay, but it has none")
         rank.held, self.since[rank.rank] = call, time.monotonic()
         self.release()
 

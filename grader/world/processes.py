@@ -22,7 +22,7 @@ class Processes:
     """The processes of a world, with room for a number of ranks.
 
     ``asked`` is the request with which the processes were started. ``pids`` has an entry for each
-    rank that was started. Every other list has an entry for each rank that there is room for.
+    rank that was started. Every other list has an entry for each rank that may be started.
     """
 
     supervisor: socket.socket

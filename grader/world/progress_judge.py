@@ -212,7 +212,7 @@ class ProgressJudge:
             self.report.ranks[rank].busy = used.get(pid, 0.0) > self.cpu_allowed / 2
         limit = f"{self.limits.cpu_seconds:g} seconds of processor time"
         if any(used[pid] > self.limits.cpu_seconds > 2 * self.spending.own[pid] for pid in used):
-            limit += ", most of it in processes that a rank has started,"
+            limit += " (most of it in processes that a rank started)"
         self._ask_stacks(now, "late", limit)
 
     def _used(self) -> dict[int, float]:

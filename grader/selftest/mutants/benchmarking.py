@@ -754,7 +754,7 @@ MUTANTS = [
         '(world_size if counted == "part" else 1)\n',
         '(world_size if (counted == "part") != (world_size == 4) else 1)\n',
         {"hidden usual_bandwidth", "public bandwidths"},
-        "“whole” and “part” have changed places",
+        "“whole” and “part” are swapped",
     ),
     Mutant(
         "the lecture's array has one part less",

@@ -47,18 +47,18 @@ def mutant(name: str, old: str, new: str, caught: set[str], words: str) -> Mutan
 MUTANTS = [
     # ——— 7.1
     mutant(
-        "the coordinates have changed places",
+        "the coordinates are swapped",
         PLACE,
         "    return divmod(rank, tensor)[::-1]\n",
         COORDINATES | GROUPS,
-        "row and column have changed places",
+        "row and column are swapped",
     ),
     mutant(
-        "ranks run down the columns first",
+        "the ranks are numbered column by column",
         PLACE,
         "    return divmod(rank, data)[::-1]\n",
         COORDINATES | GROUPS,
-        "ranks run down the columns first. Neighbours in a row have consecutive ranks",
+        "Number them row by row: neighbours in a row have consecutive ranks",
     ),
     mutant(
         "the rank is divided by the number of rows",
@@ -109,7 +109,7 @@ MUTANTS = [
         RANK,
         "    return tensor * rows + data\n",
         COORDINATES | GROUPS,
-        "ranks run down the columns first. Neighbours in a row have consecutive ranks",
+        "Number them row by row: neighbours in a row have consecutive ranks",
     ),
     mutant(
         "a row counts as many ranks as the mesh has rows",
@@ -173,21 +173,21 @@ MUTANTS = [
         "    return row_groups[own_data], column_groups[own_tensor]\n",
         "    return column_groups[own_tensor], row_groups[own_data]\n",
         GROUPS,
-        "row and column have changed places",
+        "row and column are swapped",
     ),
     mutant(
         "every rank returns the first groups",
         "    return row_groups[own_data], column_groups[own_tensor]\n",
         "    return row_groups[0], column_groups[0]\n",
         GROUPS,
-        "this is not a group that this rank is in",
+        "this rank is not in the group that it returned",
     ),
     mutant(
         "a group of one rank is not made",
         "[dist.new_group(ranks) for ranks in columns]\n",
         "[dist.new_group(ranks) if len(ranks) > 1 else None for ranks in columns]\n",
         {"hidden groups"},
-        "what the ranks of the column gathered on a mesh of 1 × 1",
+        "the result of an all-gather in the column's group, on a mesh of 1 × 1",
     ),
     mutant(
         "a mesh of any size will do",
@@ -223,7 +223,7 @@ MUTANTS = [
         "    return gradient / dist.get_world_size(column)\n",
         "    return gradient\n",
         STEP,
-        "and not divided by the number of its ranks",
+        "Divide the sum by the number of ranks in the column",
     ),
     mutant(
         "gradients are averaged over the row",
@@ -258,7 +258,7 @@ MUTANTS = [
         "    saved = []\n",
         "    saved, row = [], None\n",
         STEP,
-        "the sums over the row were made among all ranks. Pass group=row",
+        "the sums over the row are over all ranks. Pass group=row",
     ),
     mutant(
         "all sums forget their groups",
@@ -280,7 +280,7 @@ MUTANTS = [
         """tuple((dist.all_reduce(g, group=row), g)[1] for g in
             (_average(of_first, column), _average(of_second, column)))""",
         STEP,
-        "And add up nothing over the row",
+        "Do not sum the gradients over the row",
     ),
     mutant(
         "gradients are divided by three at most",
@@ -294,28 +294,28 @@ MUTANTS = [
         FORWARD,
         "",
         STEP,
-        "the product with B was not added up: this is partial",
+        "the product with B is partial",
     ),
     mutant(
         "the forward sums are those of the column",
         FORWARD,
         "        dist.all_reduce(output, group=column)\n",
         STEP,
-        "the products with B were added up over the column",
+        "the products with B were summed over the column",
     ),
     mutant(
         "the forward sums are those of all ranks",
         FORWARD,
         "        dist.all_reduce(output)\n",
         STEP,
-        "the products with B were added up over all ranks",
+        "the products with B were summed over all ranks",
     ),
     mutant(
         "no sum in the backward pass",
         BACKWARD,
         "",
         STEP,
-        "between two pairs, each rank went on with its own partial gradient",
+        "between two pairs, each rank used its own partial gradient",
     ),
     mutant(
         "the backward sums are those of the column",
@@ -324,7 +324,7 @@ MUTANTS = [
             dist.all_reduce(grad, group=column)
 """,
         STEP,
-        "between two pairs, the partial gradients were added up over the column",
+        "between two pairs, the partial gradients were summed over the column",
     ),
     mutant(
         "the backward sums are those of all ranks",
@@ -333,14 +333,14 @@ MUTANTS = [
             dist.all_reduce(grad)
 """,
         STEP,
-        "between two pairs, the partial gradients were added up over all ranks",
+        "between two pairs, the partial gradients were summed over all ranks",
     ),
     mutant(
         "the gradient is added up again on its way through the sum",
         HIDDEN,
         "        dist.all_reduce(grad, group=row)\n" + HIDDEN,
         STEP,
-        "on its way back through the sum, though it is replicated",
+        "the backward pass of the sum over the row summed the gradient again",
     ),
     mutant(
         "gelu comes before the sum",
@@ -358,11 +358,11 @@ MUTANTS = [
         "gelu was applied before the sum over the row",
     ),
     mutant(
-        "row and column have changed places",
+        "row and column are swapped",
         "    saved = []\n",
         "    row, column = column, row\n    saved = []\n",
         STEP,
-        "row and column have changed places in all sums and averages",
+        "row and column are swapped in all sums and averages",
     ),
     mutant(
         "the gradient of the batch is added up, too",

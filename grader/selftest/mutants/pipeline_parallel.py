@@ -1244,7 +1244,7 @@ MUTANTS = [
         "    for weight, (x, z), total in zip(",
         "    for weight, (z, x), total in zip(",
         BACKWARD | RUN,
-        "x and z have changed places",
+        "x and z are swapped",
     ),
     Mutant(
         "the backward pass begins with y",

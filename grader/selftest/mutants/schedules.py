@@ -107,7 +107,7 @@ MUTANTS = [
         CUT,
         "    return [range(part, part + 1) for part in range(stage, parts, num_stages)]\n",
         LAYERS,
-        "These are the numbers of the parts. A part has L/(n·v) layers",
+        "These ranges count parts, not layers. A part has L/(n·v) layers",
     ),
     mutant(
         "the last chunk takes the rest",
@@ -164,7 +164,7 @@ MUTANTS = [
         WARM_UP,
         "    warm_up = n - stage if v == 1 else 2 * (n - stage) - 1 + (v - 1) * n\n",
         MUCH,
-        "and at most 5 may be",
+        "but at most 5 are allowed",
     ),
     mutant(
         "one chunk has the warm-up of several",
@@ -308,7 +308,7 @@ MADE = {}
         IN_THEORY,
         "    return (n - 1) / (m + n - 1) / v\n",
         BUBBLE,
-        "this is the bubble of 1F1B divided by v. The total time gets shorter, too",
+        "this is the bubble of 1F1B divided by v. The total time also becomes shorter",
     ),
     mutant(
         "the bubble of any number of micro-batches",
@@ -325,7 +325,7 @@ MADE = {}
         "        grad_y = grad_z @ weight.T\n",
         "        grad_y = grad_z @ weight\n",
         HALVES,
-        "this is multiplied by W, not by its transpose",
+        "grad_z was multiplied by W. Multiply it by the transpose",
     ),
     mutant(
         "no derivative of gelu",
@@ -339,7 +339,7 @@ MADE = {}
         "        grad_z = torch.ops.aten.gelu_backward(grad_y, z)\n",
         "        grad_z = torch.ops.aten.gelu_backward(grad_y, x)\n",
         HALVES,
-        "gelu′ is taken of x, not of z",
+        "gelu′ was computed from x",
     ),
     mutant(
         "the derivative of the other gelu",
@@ -353,14 +353,14 @@ MADE = {}
         "    for weight, (x, z) in reversed(list(zip(weights, saved))):\n",
         "    for weight, (x, z) in zip(weights, saved):\n",
         HALVES,
-        "the layers are in the wrong order: the backward pass goes from the last to the first",
+        "the backward pass went from the first layer to the last",
     ),
     mutant(
         "the last layer is kept first",
         KEPT,
         "    return grad_y, kept\n",
         HALVES,
-        "the layers are in the wrong order: the first layer comes first",
+        "the layers are in reverse order. Put the first layer first",
     ),
     mutant(
         "the gradient of the output is kept",
@@ -384,7 +384,7 @@ MADE = {}
         LAYER,
         LAYER.replace("(x, grad_z)", "(grad_z, x)"),
         HALVES,
-        "x and grad_z have changed places",
+        "x and grad_z are swapped",
     ),
     mutant(
         "B overwrites the gradient that it was given",
@@ -459,7 +459,7 @@ USED = []
         GRADIENTS,
         "    return [grad_z.T @ x for x, grad_z in kept]\n",
         HALVES,
-        "this is the transpose: grad_W = xᵀ @ grad_z",
+        "this is the transpose. The gradient is xᵀ @ grad_z",
     ),
     mutant(
         "the gradients of the weights are means over the rows",
@@ -473,7 +473,7 @@ USED = []
         GRADIENTS,
         "    return [x.T @ grad_z for x, grad_z in reversed(kept)]\n",
         HALVES,
-        "the layers are in the wrong order: the first layer comes first",
+        "the layers are in reverse order. Put the first layer first",
     ),
     mutant(
         "B writes into a ring of four buffers",
@@ -501,7 +501,7 @@ USED = []
         WEIGHTS + REST,
         '        actions.append(("W", 0, i))\n    return actions\n',
         IDLE,
-        "each W follows its own B",
+        "each W comes directly after its own B",
     ),
     mutant(
         "all W come at the end",

@@ -18,7 +18,7 @@ MUTANTS = [
             "hidden pair_traffic",
             "public sequence_pair",
         },
-        "the products with B were not added up",
+        "the products with B were not summed over the ranks",
     ),
     mutant(
         "the sum behind B is a mean",
@@ -97,7 +97,7 @@ MUTANTS = [
         "    grad_x = grad_y + normalize_backward(",
         "    grad_x = normalize_backward(",
         {"hidden pair_backward", "hidden pair_traffic", "public sequence_pair_backward"},
-        "the way past the pair is missing",
+        "the gradient through the residual is missing",
     ),
     mutant(
         "the gradient skips the normalisation",
@@ -111,7 +111,7 @@ MUTANTS = [
         "_reduce_scatter_rows(grad_rows))",
         "grad_rows.chunk(dist.get_world_size())[dist.get_rank()])",
         {"hidden pair_backward", "hidden pair_traffic", "public sequence_pair_backward"},
-        "own rows of its own partial gradient",
+        "each rank took its rows from its own partial gradient",
     ),
     mutant(
         "gradients from own rows only",
@@ -121,11 +121,11 @@ MUTANTS = [
         "this gradient comes from this rank's own rows only",
     ),
     mutant(
-        "the input of A is taken to be x",
+        "the gradient of A was computed from x",
         "    rows = _all_gather_rows(normalize(x))  # all rows, (T, K)\n    grad =",
         "    rows = _all_gather_rows(x)\n    grad =",
         {"hidden pair_backward", "hidden pair_traffic", "public sequence_pair_backward"},
-        "It is normalize(x)",
+        "Use normalize(x)",
     ),
     mutant(
         "the sum of the pair's gradients goes over the ranks",
@@ -238,7 +238,7 @@ MUTANTS = [
             "hidden ring_traffic",
             "public ring_attention",
         },
-        "tokens see the tokens after them",
+        "tokens see later tokens",
     ),
     mutant(
         "always causal",
@@ -252,7 +252,7 @@ MUTANTS = [
             "hidden ring_traffic",
             "public ring_attention",
         },
-        "tokens do not see the tokens after them",
+        "tokens do not see later tokens",
     ),
     mutant(
         "blocks of later ranks are seen",
@@ -296,7 +296,7 @@ MUTANTS = [
             "hidden ring_traffic",
             "public ring_attention",
         },
-        "the blocks were taken for those of other ranks",
+        "the blocks were assigned to the wrong ranks",
     ),
     mutant(
         "sums are not rescaled",
@@ -325,7 +325,7 @@ MUTANTS = [
             "hidden ring_traffic",
             "public ring_attention",
         },
-        "l was multiplied by exp(m − M), and a was not",
+        "l was multiplied by exp(m − M), but a was not",
     ),
     mutant(
         "only the output is rescaled",
@@ -339,7 +339,7 @@ MUTANTS = [
             "hidden ring_traffic",
             "public ring_attention",
         },
-        "a was multiplied by exp(m − M), and l was not",
+        "a was multiplied by exp(m − M), but l was not",
     ),
     mutant(
         "the mask hides the diagonal",
@@ -412,7 +412,7 @@ MUTANTS = [
             "hidden ring_traffic",
             "public ring_attention",
         },
-        "this is the mean of the attentions to each block",
+        "this is the plain mean of the outputs of all blocks",
     ),
     mutant(
         "exponentials without the largest score",
@@ -449,7 +449,7 @@ MUTANTS = [
             "public ring_attention",
             "public ring_attention_backward",
         },
-        "the blocks were taken for those of other ranks",
+        "the blocks were assigned to the wrong ranks",
     ),
     mutant(
         "the scores of all keys at once",
@@ -498,7 +498,7 @@ MUTANTS = [
             "hidden ring_traffic",
             "public ring_attention_backward",
         },
-        "The gradients make n steps",
+        "The gradients need n steps",
     ),
     mutant(
         "the sum over the rows is missing",
@@ -554,7 +554,7 @@ MUTANTS = [
             "hidden ring_traffic",
             "public ring_attention_backward",
         },
-        "these come from this rank's own queries only",
+        "grad_k and grad_v come from this rank's own queries only",
     ),
     mutant(
         "all blocks of weights are kept",
@@ -624,17 +624,17 @@ MUTANTS = [
             "public mixture",
             "public routes",
         },
-        "these are the numbers of the experts in the world",
+        "these are global expert numbers",
     ),
     mutant(
         "arrived tokens are sorted by experts",
         "    return order, sent, received, arrived\n",
         "    return order, sent, received, arrived.sort()[0]\n",
         {"hidden mixture_forward", "hidden mixture_traffic", "hidden routes", "public mixture"},
-        "tokens arrive in the order of the ranks",
+        "arrived is sorted by expert",
     ),
     mutant(
-        "sent and received have changed places",
+        "sent and received are swapped",
         "    return order, sent, received, arrived\n",
         "    return order, received, sent, arrived\n",
         {
@@ -644,7 +644,7 @@ MUTANTS = [
             "hidden routes",
             "public routes",
         },
-        "Likely: sent and received have changed places",
+        "Likely: sent and received are swapped",
     ),
     mutant(
         "the inverse of the order",
@@ -714,7 +714,7 @@ MUTANTS = [
             "hidden rows_travel",
             "public mixture",
         },
-        "the rows were taken by rows[order] a second time",
+        "the rows were indexed with order again",
     ),
     mutant(
         "any number of rows may be sent",
@@ -816,7 +816,7 @@ MUTANTS = [
             "hidden mixture_traffic",
             "public mixture",
         },
-        "this is the sum over this rank's own tokens only",
+        "grad_gate is the sum over this rank's own tokens only",
     ),
     mutant(
         "the gate's gradient is averaged",
@@ -828,10 +828,10 @@ MUTANTS = [
             "hidden mixture_traffic",
             "public mixture",
         },
-        "the gradient was averaged over the ranks",
+        "grad_gate was averaged over the ranks",
     ),
     mutant(
-        "the way through the logits is missing",
+        "grad_x lacks the gradient through the logits",
         "    grad_x = from_experts(grad_arrived, routes) + grad_logits @ gate.T\n",
         "    grad_x = from_experts(grad_arrived, routes)\n",
         {
@@ -840,10 +840,10 @@ MUTANTS = [
             "hidden mixture_traffic",
             "public mixture",
         },
-        "the way through the logits is missing",
+        "grad_x lacks the gradient through the logits",
     ),
     mutant(
-        "the way through the experts is missing",
+        "grad_x lacks the gradient through the experts",
         "    grad_x = from_experts(grad_arrived, routes) + grad_logits @ gate.T\n",
         "    grad_x = from_experts(grad_arrived, routes) * 0 + grad_logits @ gate.T\n",
         {
@@ -852,7 +852,7 @@ MUTANTS = [
             "hidden mixture_traffic",
             "public mixture",
         },
-        "the way through the experts is missing",
+        "grad_x lacks the gradient through the experts",
     ),
     mutant(
         "grad_y is sent without p",
@@ -876,7 +876,7 @@ MUTANTS = [
             "hidden mixture_traffic",
             "public mixture",
         },
-        "the derivative of the softmax is p·(δ − π)",
+        "the sign of the softmax's derivative is wrong",
     ),
     mutant(
         "the softmax has one logit",
@@ -888,7 +888,7 @@ MUTANTS = [
             "hidden mixture_traffic",
             "public mixture",
         },
-        "the logits of other experts count, too",
+        "Every logit has one: p·(δ − π)",
     ),
     mutant(
         "experts' gradients are added up over the ranks",

@@ -46,9 +46,11 @@ TURN_ROUND = """\
 GOING_BACK = """\
     for weight, (own_x, z) in zip(_gathered_ahead(reversed(shards), width), reversed(saved)):
 """
-OF_WEIGHT = (
-    "        gradients.insert(0, _average_shard(of_weight))\n    return mlp.loss(x), gradients\n"
-)
+OF_WEIGHT = """\
+        gradients.insert(0, _average_shard(of_weight))
+        del weight, of_weight  # before another gather starts
+    return mlp.loss(x), gradients
+"""
 
 
 def mutant(name: str, old: str, new: str, caught: set[str], words: str) -> Mutant:
@@ -81,7 +83,7 @@ MUTANTS = [
             "hidden prefetch_order",
             "hidden prefetch_overlaps",
         },
-        "the shards have unequal sizes",
+        "the padding is missing",
     ),
     mutant(
         "the padding comes first",
@@ -205,7 +207,7 @@ MUTANTS = [
             "hidden zero_state",
             "hidden zero_traffic",
         },
-        "the shards have unequal sizes. Pad with zeros",
+        "the padding is missing. Pad with zeros",
     ),
     mutant(
         "the shard is a view",
@@ -619,7 +621,7 @@ MUTANTS = [
             "hidden sharded_traffic",
             "hidden two_layers_alive",
         },
-        "Each rank keeps the shard that it holds",
+        "Rank r must return shard r",
     ),
     mutant(
         "the loss is averaged",
@@ -873,9 +875,9 @@ def _gathered_ahead""",
         saved.append((x, z))
 """,
         {
-            "hidden three_layers_alive",
+            "hidden four_layers_alive",
         },
-        "three are enough",
+        "four are enough",
     ),
     mutant(
         "the weights change before the first step",
@@ -896,7 +898,7 @@ def _gathered_ahead""",
             "hidden prefetch_order",
             "hidden prefetch_overlaps",
         },
-        "Call layer_forward and layer_backward once for every layer",
+        "not the functions of mlp, once for every layer",
     ),
     mutant(
         "nobody waits",

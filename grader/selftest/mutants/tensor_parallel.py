@@ -171,7 +171,7 @@ MUTANTS = [
         "gelu of a sum is not the sum of gelus",
     ),
     Mutant(
-        "f and g have changed places",
+        "f and g are swapped",
         "tensor_parallel",
         """    hidden, _ = mlp.layer_forward(CopyToRanks.apply(x), column)
     # hidden @ row is partial, (B, D). g makes it replicated.
@@ -179,7 +179,7 @@ MUTANTS = [
         """    hidden, _ = mlp.layer_forward(SumOverRanks.apply(x), column)
     return F.gelu(CopyToRanks.apply(hidden @ row))""",
         PAIR,
-        "f and g have changed places",
+        "f and g are swapped",
     ),
     Mutant(
         "the shards' gradients are added up, as in data parallelism",

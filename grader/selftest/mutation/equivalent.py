@@ -119,7 +119,10 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
         "_gathered_backward: del weight → pass": BETWEEN_PRODUCTS,
         "prefetched_step: del weight → pass": BETWEEN_PRODUCTS,
-        "prefetched_step: del weight → pass [2]": BETWEEN_PRODUCTS,
+        "prefetched_step: del weight, of_weight → pass": (
+            "The gradient of the layer before lives during a product: with the layer and the next one"
+            " that makes three, and four whole layers are allowed."
+        ),
     },
     "device_mesh": {
         "mesh_groups: if min(shape) < 1 or data * tensor != dist.get_world_size(): → if max(shape) < 1 or data * tensor != dist.get_world_size():": (

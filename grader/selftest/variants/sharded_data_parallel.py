@@ -135,16 +135,21 @@ def _step(shards, x, layer_forward, layer_backward, ahead):
         own_x, z = saved.pop(l)
         grad, of_weight = layer_backward(own_x, z, weight, grad)
         del weight
-        found[l] = _scattered(of_weight)
+        if under_way:  # the reduce-scatter of the layer after has had the time of a product
+            work, flat = under_way.pop()
+            work.wait()
+            del flat
+        found[l], *sending = _scattered(of_weight)
         del of_weight
+        under_way.append(sending)
+        del sending
         if not ahead:
-            found[l][1].wait()
-            found[l] = found[l][:2]
+            under_way.pop()[0].wait()
         if l:
             weight = _finish(started or _start(shards[l - 1]), width)
-    for own, work, *_ in found.values():
-        work.wait()
-    return mlp.loss(x), [found[l][0] for l in range(last + 1)]
+    if under_way:
+        under_way.pop()[0].wait()
+    return mlp.loss(x), [found[l] for l in range(last + 1)]
 '''
 
 FUNCTIONAL = '''
