@@ -7,7 +7,8 @@ as the text of the whole assignment. Marks have three forms:
     <!-- with 3 and not 5: text -->         the text is inserted if it takes part 3, and not part 5
     <!-- write NAME -->text<!-- end -->     the text of this name in ``course_words.py`` stands here
 
-If a line holds nothing but marks, the whole line is removed. Marks of the first form may stand in each other.
+If a line holds nothing but marks, the whole line is removed. Marks of the first form may stand in
+each other.
 A mark must not begin a line that holds more than marks: GitHub would not format that line.
 
 In other files, the lines between ``# BEGIN WITH 2`` and ``# END WITH`` stand if the course takes
