@@ -14,11 +14,11 @@ class Context:
     """The facts around a wrong array on one rank.
 
     The wrong array has a place in the rank's result. ``expected[r]`` is the array that should be at
-    this place in rank r's result, and ``got[r]`` is the array that is there. ``inputs`` holds for each rank the tensors that it was given. ``earlier``
-    holds the arrays that were right in this place for earlier calls, on this rank.
-    ``known_mistakes`` maps a sentence about a mistake to the array that this mistake would produce
-    on this rank. ``elsewhere`` maps the paths of the other places in this rank's result to the
-    arrays that should be there.
+    this place in rank r's result, and ``got[r]`` is the array that is there. ``inputs`` holds for
+    each rank the tensors that it was given. ``earlier`` holds the arrays that were right in this
+    place for earlier calls, on this rank. ``known_mistakes`` maps a sentence about a mistake to the
+    array that this mistake would produce on this rank. ``elsewhere`` maps the paths of the other
+    places in this rank's result to the arrays that should be there.
     """
 
     rank: int

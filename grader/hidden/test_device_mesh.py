@@ -99,7 +99,7 @@ def judge_groups(run, shape, own):
         run.returns(
             *(own[ranks_of(rank)] for rank in range(mesh.size)),
             select=lambda found, index=index: found[index],
-            label=f"the result of an all-gather in the {name}'s group, on a mesh of {named(shape)},",
+            label=f"the result of an all-gather in the {name}'s group (mesh of {named(shape)})",
             known_mistakes=[{k: v[index] for k, v in of_rank.items()} for of_rank in known],
             otherwise=parts.NO_GROUP,
         )

@@ -187,7 +187,7 @@ MUTANTS = [
         "[dist.new_group(ranks) for ranks in columns]\n",
         "[dist.new_group(ranks) if len(ranks) > 1 else None for ranks in columns]\n",
         {"hidden groups"},
-        "the result of an all-gather in the column's group, on a mesh of 1 × 1",
+        "the result of an all-gather in the column's group (mesh of 1 × 1)",
     ),
     mutant(
         "a mesh of any size will do",
