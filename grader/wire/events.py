@@ -100,6 +100,10 @@ class Operation:
         return self.bytes / max(sum(self.sent) or sum(self.received), 1)
 
     def __str__(self) -> str:
+        """Return the operation in a student's words.
+
+        The place comes last: readers of this text cut it at its last " at ".
+        """
         how = f" ({self.reduction})" if self.reduction else ""
         if self.kind == "send":
             how = f" to rank {self.peer}"
