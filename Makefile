@@ -70,7 +70,7 @@ endif
 # END INSTRUCTOR
 # IMPL=handout runs the public checks on handout/, also where there are solutions.
 test: $(READY)  ## run the public checks on handout/; where solutions/ exists, run all checks on it, and the grader's own tests
-	@$(PY) -m pytest $(PYTEST_ARGUMENTS) $(OPTIONS) $(if $(IMPL),--submission="$$IMPL") || $(SAID)
+	@$(PY) -m grader.check $(PYTEST_ARGUMENTS) $(OPTIONS) $(if $(IMPL),--submission="$$IMPL") || $(SAID)
 
 watch: $(READY)  ## run the checks of what you change, each time that you save a file; IMPL=handout, PART=collectives, K=ring
 	@$(PY) -m grader.watch $(if $(PART),--part="$$PART") $(if $(K),--only="$$K") $(if $(SEED),--seed="$$SEED") -- $(if $(IMPL),"$$IMPL") || $(SAID)

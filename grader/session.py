@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from grader.intake.staging import NotThere, stage_submission
 from grader.wire import removal
@@ -67,6 +68,41 @@ class Session:
         return cls(**found | {"submission_dir": Path(found["submission_dir"]), "gpus": gpus})
 
 
+def _make_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="lockstep-run-"))
+
+
+@dataclass
+class EarlyServer:
+    """A fork server that is started before it is known what is graded, to save time.
+
+    ``EarlyServer.here`` is the early server of this process, until a session takes it.
+    """
+
+    folder: Path
+    server: Server
+    here: ClassVar["EarlyServer | None"] = None
+
+    @classmethod
+    def start(cls) -> None:
+        folder = _make_folder()
+        cls.here = cls(folder, Server.start((), folder))
+
+    @classmethod
+    def take(cls) -> "EarlyServer | None":
+        """Return the early server to its only owner; None if there is none."""
+        found, cls.here = cls.here, None
+        return found
+
+    @classmethod
+    def end(cls) -> None:
+        """End the early server if no session has taken it."""
+        if unused := cls.take():
+            assert unused.server.process
+            unused.server.process.kill()  # it may still import torch, and would not answer
+            unused.server.stop()
+
+
 class SessionOwner:
     """Stages a submission and starts a fork server for a session, and cleans up afterwards."""
 
@@ -86,8 +122,9 @@ class SessionOwner:
         """
         if not submission.exists():
             raise NotThere(f"there is no {submission}")
-        self.server: Server | None = None
-        self.folder = Path(tempfile.mkdtemp(prefix="lockstep-run-"))
+        early = EarlyServer.take()
+        self.server: Server | None = early.server if early else None
+        self.folder = early.folder if early else _make_folder()
         self.file = self.folder / "session.json"
         # What tells the names of one staging from those of another. ``_read_session`` reads each
         # file once.
@@ -97,11 +134,12 @@ class SessionOwner:
             self.folder.chmod(0o711)
             # The server comes first, because it removes the folder if this process is killed. The
             # grader's own tests grade many submissions, and lend one server to all of them.
-            self.server = (
-                Server(os.environ[SERVER])
-                if SERVER in os.environ
-                else Server.start(ahead, self.folder)
-            )
+            if not self.server:
+                self.server = (
+                    Server(os.environ[SERVER])
+                    if SERVER in os.environ
+                    else Server.start(ahead, self.folder)
+                )
             self._stage(submission, seed, seconds, gpus)
         except BaseException:
             self.end()

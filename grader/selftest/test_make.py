@@ -108,7 +108,7 @@ def test_any_path_arrives_as_it_is(asked, value):
 
 
 def test_without_values_there_are_the_usual_ones(asked):
-    assert asked("test") == ["-m", "pytest", "-n", "auto", "--dist", "worksteal"]
+    assert asked("test") == ["-m", "grader.check", "-n", "auto", "--dist", "worksteal"]
     # the grader's own tests are not imported for some checks
     assert asked("test", K="ring")[-3:] == ["tests", "grader/hidden", "--only=ring"]
     assert asked("test", IMPL="handout")[-2:] == ["tests", "--submission=handout"]

@@ -189,7 +189,10 @@ def test_an_unknown_part_is_one_sentence():
     ],
 )
 def test_both_commands_answer_a_slip_with_a_sentence(option, sentence):
-    for command in (["pytest", "-n", "0", "--submission=handout", "tests"], ["grader", "handout"]):
+    for command in (
+        ["grader.check", "-n", "0", "--submission=handout", "tests"],
+        ["grader", "handout"],
+    ):
         done = subprocess.run(
             [sys.executable, "-m", command[0], option, *command[1:]],
             cwd=ROOT,
@@ -199,4 +202,4 @@ def test_both_commands_answer_a_slip_with_a_sentence(option, sentence):
         )
         said = done.stdout + done.stderr
         assert sentence in said and "Traceback" not in said and "usage:" not in said
-        assert done.returncode == (4 if command[0] == "pytest" else 2)
+        assert done.returncode == (4 if command[0] == "grader.check" else 2)
