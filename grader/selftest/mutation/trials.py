@@ -22,6 +22,8 @@ from grader.world.limits import Limits
 MUTANT, VARIANT, SOLUTION, SAME = "mutant", "variant", "solution", "equivalent"
 SYSTEMATIC, BOUNDARY = GENERATED = "systematic", "boundary"
 
+SUBMISSIONS = ROOT / "grader" / "selftest" / "submissions"
+
 # The verdicts on a wrong submission, and then those on a right one. Two of them may be on either:
 # ``BROKEN``, and ``REFUSED`` if a check was skipped.
 KILLED = "killed"
@@ -117,12 +119,13 @@ def by_hand(parts: Iterable[str]) -> list[Trial]:
             )
     for variant in VARIANTS:
         if text := texts.get(variant.part):
+            if variant.base:
+                text = (SUBMISSIONS / variant.base / f"{variant.part}.py").read_text()
             source = f"{text}\n\n{variant.source}"
             trials.append(
                 Trial(VARIANT, variant.name, variant.part, source, frozenset(variant.loses))
             )
-    files = sorted((ROOT / "grader" / "selftest" / "submissions").glob("*/*.py"))
-    for file in files:
+    for file in sorted(SUBMISSIONS.glob("*/*.py")):
         if file.stem in texts:
             lost = LOST.get((file.parent.name, file.stem), frozenset())
             trials.append(

@@ -284,4 +284,64 @@ def half_peak_size(alpha, beta):
     return np.float64(alpha) * beta
 """,
     ),
+    Variant(
+        "the ranks exchange their times through objects; a fit in exact fractions",
+        "benchmarking",
+        """
+from fractions import Fraction
+
+
+def stopwatch(
+    operation,
+    warm_up,
+    iterations,
+    clock=time.perf_counter,
+    synchronize=lambda: None,
+    barrier=dist.barrier,
+):
+    if iterations <= 0:
+        raise ValueError(f"bad iterations {iterations}")
+    if warm_up < 0:
+        raise ValueError(f"bad warm_up {warm_up}")
+    for i in range(warm_up):
+        operation()
+    mine = []
+    for i in range(iterations):
+        barrier()
+        synchronize()
+        t0 = clock()
+        operation()
+        synchronize()
+        t1 = clock()
+        mine.append(t1 - t0)
+    everybody = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, mine)
+    samples = [max(times) for times in zip(*everybody)]
+    ordered = sorted(samples)
+    middle = iterations // 2
+    if iterations % 2 == 1:
+        median = ordered[middle]
+    else:
+        median = (ordered[middle - 1] + ordered[middle]) / 2
+    return Timing(median, samples)
+
+
+def fit_latency_bandwidth(sizes, seconds):
+    if len(sizes) != len(seconds):
+        raise ValueError(f"{len(sizes)} sizes, {len(seconds)} times")
+    if len(set(sizes)) < 2 or len(set(seconds)) == 1:
+        raise ValueError("need two sizes")
+    # normal equations of  alpha * a + slope * b = 1
+    aa = ab = bb = a1 = b1 = Fraction(0)
+    for size, t in zip(sizes, seconds):
+        a, b = 1 / Fraction(t), size / Fraction(t)
+        aa, ab, bb, a1, b1 = aa + a * a, ab + a * b, bb + b * b, a1 + a, b1 + b
+    determinant = aa * bb - ab * ab
+    alpha, slope = (a1 * bb - b1 * ab) / determinant, (aa * b1 - ab * a1) / determinant
+    if slope <= 0:
+        raise ValueError("times do not grow")
+    return float(alpha), float(1 / slope)
+""",
+        base="naive",
+    ),
 ]

@@ -758,4 +758,95 @@ def _check_stage(stage, num_stages, num_micro_batches):
         raise ValueError(f"there must be a micro-batch, not {num_micro_batches}")
 """,
     ),
+    Variant(
+        "a thread for every send waits for it, and lets go of the tensor",
+        "pipeline_parallel",
+        '''
+import threading
+
+
+def send_and_receive(tensor, target, weights, rows, source):
+    """Start both in one batch, and wait for the receive. None: there is no such stage."""
+    operations, buffer, thread = [], None, None
+    if target is not None:
+        operations.append(dist.P2POp(dist.isend, tensor.contiguous(), target))
+    if source is not None:
+        buffer = torch.empty(
+            rows, weights[0].shape[0], dtype=weights[0].dtype, device=weights[0].device
+        )
+        operations.append(dist.P2POp(dist.irecv, buffer, source))
+    works = dist.batch_isend_irecv(operations) if operations else []
+    if target is not None:
+        # is_completed() of gloo's isend stays False until wait() is called, so a thread waits, then
+        # lets go of the tensor
+        thread = threading.Thread(target=works[0].wait)
+        thread.start()
+    if source is not None:
+        works[-1].wait()
+    return thread, buffer
+
+
+def run_schedule(
+    schedule: list[Action],
+    weights: list[Tensor],
+    x: Tensor | None,
+    batch_size: int,
+    num_micro_batches: int,
+    timeline: Timeline,
+) -> tuple[Tensor | None, list[Tensor]]:
+    m = num_micro_batches
+    check_batch(batch_size, m)
+    wanted = [("forward", i) for i in range(m)] + [("backward", i) for i in range(m)]
+    if sorted(schedule) != sorted(wanted):
+        raise ValueError(f"a schedule of {len(schedule)} actions for {m} micro-batches")
+    n = dist.get_world_size()
+    s = dist.get_rank()
+    rows = batch_size // m
+    gradients = zero_gradients(weights)
+    loss = None
+    saved = {}
+    outputs = {}  # only on the last stage
+    sends = []
+    # the stage that each action receives from, and that it sends to
+    before = s - 1 if s > 0 else None
+    after = s + 1 if s < n - 1 else None
+    sources = [before if kind == "forward" else after for kind, i in schedule] + [None]
+    _, received = send_and_receive(None, None, weights, rows, sources[0])
+    for k in range(len(schedule)):
+        kind, i = schedule[k]
+        # forget the sends that have arrived
+        sends = [thread for thread in sends if thread.is_alive()]
+        if kind == "forward":
+            if s == 0:
+                inp = x[i * rows : (i + 1) * rows]
+            else:
+                inp = received
+            with timeline.span("forward", i):
+                y, saved[i] = forward_through_stage(weights, inp)
+                if s == n - 1:
+                    part = mlp.loss(y) / m
+                    loss = part if loss is None else loss + part
+            if s == n - 1:
+                outputs[i] = y
+            thread, received = send_and_receive(y, after, weights, rows, sources[k + 1])
+            del inp, y
+        else:
+            if s == n - 1:
+                grad = None
+            else:
+                grad = received
+            with timeline.span("backward", i):
+                if s == n - 1:
+                    grad = mlp.loss_backward(outputs.pop(i)) / m
+                grad = backward_through_stage(weights, saved.pop(i), grad, gradients)
+            thread, received = send_and_receive(grad, before, weights, rows, sources[k + 1])
+            del grad
+        if thread is not None:
+            sends.append(thread)
+    for thread in sends:
+        thread.join()
+    return loss, gradients
+''',
+        base="naive",
+    ),
 ]

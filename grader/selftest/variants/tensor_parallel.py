@@ -326,4 +326,32 @@ VARIANTS: list[Variant] = [
     Variant("a pair as one autograd function", "tensor_parallel", FUSED),
     Variant("a hook and a constant in the place of f and g", "tensor_parallel", HOOKS),
     Variant("a pair over a ring all-reduce of one's own", "tensor_parallel", RING),
+    Variant(
+        "broadcasts as the all-gather, an all-to-all and a sum as the reduce-scatter",
+        "tensor_parallel",
+        '''
+def _start_gather(part):
+    """part (k, …) contiguous; returns a function that gives (n·k, …)."""
+    n, rank, k = dist.get_world_size(), dist.get_rank(), part.shape[0]
+    whole = part.new_empty(n * k, *part.shape[1:])
+    slabs = [whole.narrow(0, r * k, k) for r in range(n)]
+    slabs[rank].copy_(part)
+    works = [dist.broadcast(slab, r, async_op=True) for r, slab in enumerate(slabs)]
+
+    def finish():
+        for work in works:
+            work.wait()
+        return whole
+
+    return finish
+
+
+def _start_scatter(term):
+    """term (n·k, …) contiguous; returns a function that gives this rank's (k, …) of the sum."""
+    received = torch.empty_like(term)
+    work = dist.all_to_all_single(received, term, async_op=True)
+    return lambda: (work.wait(), received.unflatten(0, (dist.get_world_size(), -1)).sum(0))[1]
+''',
+        base="unusual",
+    ),
 ]

@@ -1,5 +1,5 @@
-"""What a right submission in another style is: the solution with some of its functions written
-anew.
+"""A right submission in another style: the solution, or another right file, with some of its
+functions written anew.
 """
 
 from dataclasses import dataclass, field
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Variant:
-    """``source`` is appended to the solution's file of this part: what it defines takes the place
-    of what was there.
+    """``source`` is appended to a whole file: what it defines takes the place of what was there.
 
-    ``loses`` are the checks that it fails although its values are right (see ``grading.short`` for
-    their names), and ``because`` the reason: a problem may ask for a certain way.
+    The file is that of the solutions, or of the folder ``base`` of ``submissions/``. ``loses`` are
+    the checks that the variant fails although its values are right (see ``grading.short`` for their
+    names), and ``because`` the reason: a problem may ask for a certain way.
     """
 
     name: str
@@ -19,3 +19,4 @@ class Variant:
     source: str
     loses: set[str] = field(default_factory=set)
     because: str = ""
+    base: str = ""
