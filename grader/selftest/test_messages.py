@@ -170,8 +170,8 @@ def test_a_proper_header_is_read():
     [
         ({"0": GOOD, "__metadata__": {"a": "b"}}, "without dtype"),
         ({"0": {**GOOD, "more": 1}}, "without dtype"),
-        ({"0": {**GOOD, "dtype": ["F32"]}}, "no dtype"),
-        ({"0": {**GOOD, "dtype": "BF16"}}, "no dtype"),
+        ({"0": {**GOOD, "dtype": ["F32"]}}, "unsupported dtype"),
+        ({"0": {**GOOD, "dtype": "BF16"}}, "unsupported dtype"),
         ({"0": {**GOOD, "shape": 6}}, "proper shape"),
         ({"0": {**GOOD, "shape": [2, -3]}}, "proper shape"),
         ({"0": {**GOOD, "shape": [2, 3.0]}}, "proper shape"),
