@@ -355,6 +355,7 @@ class Supervisors:
             if kept.judge is not None:
                 os.close(kept.judge)
         self.kept, self.orphaned = {}, []
+        self.worlds = 0  # a rank that could read it would know how many worlds there have been
 
 
 def _prepare(modules: Iterable[str]) -> None:
