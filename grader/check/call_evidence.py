@@ -70,6 +70,25 @@ class CallEvidence:
         """
         return self.read(driver_results.ledger, "the ledger of what was computed and sent")[rank]
 
+    def require_products(self, rank: int, at_least: int) -> list[driver_results.Entry]:
+        """Return a rank's products of matrices, in the order of the program.
+
+        Fails if they have fewer than ``at_least`` floating-point operations together. A call needs
+        so many, whatever it looks like: a product of (a, b) and (b, c) has 2·a·b·c. The meter sees
+        products of torch in the thread of the call. What is computed elsewhere leaves no entry, and
+        no entry means no memory and no order, so a ledger without them proves nothing.
+        """
+        products = [entry for entry in self.ledger(rank) if entry.kind == driver_results.PRODUCT]
+        computed = sum(entry.amount for entry in products)
+        text = (
+            f"rank {rank} computed products of matrices with {computed} floating-point operations,"
+            f" and its result needs at least {at_least}. The grader sees the products of torch in"
+            " the thread that called your function. Does your function multiply in another thread,"
+            " in another process, or with another library? Multiply with torch, in that thread."
+        )
+        self.require(computed >= at_least, text)
+        return products
+
     def spans(self, rank: int) -> list[driver_results.Recorded]:
         """Return the spans that a rank has recorded in the timeline that the driver gave it."""
         return self.read(driver_results.spans, "the timeline")[rank]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.check.api import call
+from grader.check.api import CheckFailed, call
 from grader.rank import meter as meters
 from grader.rank import tensors
 from grader.rank.meter import Meter
@@ -319,3 +319,37 @@ def test_sends_stand_among_the_products_in_the_order_of_the_program(submit):
         ("product", 16, 48),
     ]
     assert receiver == []
+
+
+# ——— products that must be there
+
+
+def test_products_beside_the_thread_of_the_call_do_not_pass_for_few(submit):
+    world = submit("""
+        import threading
+
+        def multiply(x, where):
+            if where == "numpy":
+                return torch.from_numpy(x.numpy() @ x.numpy())
+            if where == "here":
+                return x @ x
+            found = []
+            thread = threading.Thread(target=lambda: found.append(x @ x))
+            thread.start()
+            thread.join()
+            return found[0]
+        """)
+    given = np.eye(2, dtype=np.float32)
+    here, thread, numpy = world(
+        1,
+        *(
+            call("collectives.multiply", given, where, driver="metered")
+            for where in ("here", "thread", "numpy")
+        ),
+    )
+    assert [entry.amount for entry in here.require_products(0, 16)] == [16]
+    with pytest.raises(CheckFailed, match="with 16 floating-point operations.* at least 17"):
+        here.require_products(0, 17)
+    for run in (thread, numpy):
+        with pytest.raises(CheckFailed, match="rank 0 .* with 0 floating-point.*in another thread"):
+            run.require_products(0, 16)
