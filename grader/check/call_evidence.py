@@ -18,6 +18,7 @@ from grader.wire.frames import NOT_SENT_ON, PAUSE
 from grader.world.report import Returned, WorldReport
 
 T = TypeVar("T")
+MIB = 2**20
 
 
 @dataclass
@@ -123,14 +124,30 @@ class CallEvidence:
     def grown(self, rank: int) -> int | None:
         """Return the most bytes by which a rank's memory had grown when the rank communicated.
 
-        If the call weighs peaks, only differences between two calls of a world mean something: a
-        peak counts memory that comes from files, too.
+        If the rank communicated nothing in this call, return the growth when it sent its result. If
+        the call weighs peaks, only differences between two calls of a world mean something: a peak
+        counts memory that comes from files, too.
 
         The operating system measures the memory. Growth counts from the time before the first check
-        on this rank. Return None if the system does not report the memory, or if no hub looks at it
-        (see ``Call.weighs``).
+        on this rank. Return None if the call weighs nothing, if the system does not report memory,
+        or if no hub looks at it (see ``Call.weighs``). Nothing that a rank does makes this None.
         """
         return self.report.ranks[rank].grown.get(self.index)
+
+    def require_grown(self, rank: int, at_least: int, what: str) -> int | None:
+        """Return ``grown``; fail if it is less than the bytes of ``what`` the rank must hold.
+
+        ``what`` names these bytes in the plural, for the message: "the weights". A process that
+        holds less has not done what the call asks for, so its memory says nothing of the program.
+        """
+        grown = self.grown(rank)
+        text = (
+            f"rank {rank}'s process holds {(grown or 0) / MIB:.1f} MiB in this call, as the system"
+            f" says, but {what} alone have {at_least / MIB:.1f} MiB. Do the whole work"
+            " of the call in this process, with the tensors that your function got."
+        )
+        self.require(grown is None or grown >= at_least, text)
+        return grown
 
     def spent(self, rank: int) -> list[int] | None:
         """Return a rank's processor time (nanoseconds) when the call began and before each send.

@@ -292,6 +292,8 @@ class Hub:
                     frame.meta | {"call": self._call_of(rank), "at": monotonic_ns()},
                 )
             else:
+                if frame.kind == frames.RETURNED:
+                    self._weigh_at_the_end(rank)
                 self._pass_on(rank, frame.kind, frame.meta, frame.blob)
                 self.ended[rank] += frame.kind in (frames.RETURNED, frames.RAISED)
 
@@ -329,6 +331,19 @@ class Hub:
         if grown > self.most.get((rank, call), -1):
             self.most[rank, call] = grown
             self.tell({"grown": [rank, call, grown]})
+
+    def _weigh_at_the_end(self, rank: int) -> None:
+        """Weigh a rank that returns from a call in which it was not weighed yet.
+
+        So a rank that communicates nothing is weighed, too, and where the system reports memory the
+        judge is told a number for each weighed call that returns. Raises FrameError if the system
+        reported the rank's memory before, and does not report it any more.
+        """
+        key, given = (rank, self._call_of(rank)), self._given(rank)
+        if given and given.weighs and key not in self.most:
+            self._weigh(rank)
+            if key not in self.most and self.began_with[rank] and not self.memory(rank):
+                raise frames.FrameError("a result of a process whose memory cannot be seen")
 
     def _given(self, rank: int) -> Served | None:
         """Return what the judge has handed to a rank for its current call, or None."""

@@ -5,7 +5,7 @@ say that it has asked.
 import numpy as np
 import pytest
 
-from grader.check.api import PEAK, GraderFault, Probe, call, per_rank
+from grader.check.api import PEAK, CheckFailed, GraderFault, Probe, call, per_rank
 from grader.hub.in_step import Steps
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import GIVEN, Ends, operation, use
@@ -161,6 +161,43 @@ def test_memory_is_looked_at_where_a_check_asks_and_told_when_it_has_grown(two):
     assert [line["grown"] for line in two.told] == grown and next(sizes, None) is None
 
 
+def weighed(two, *sizes):
+    """Rank 0 of two begins a call in which the system tells these sizes of its memory."""
+    two.hub.begin(2, Steps([0, 0]))
+    told = iter(sizes)
+    two.hub.memory = lambda rank: next(told)
+    two.write(two.judges[0], frames.pack(frames.INPUTS, {"served": [{"weighs": True}]}, b"", NONCE))
+    two.post(0, mark("call began"))
+
+
+RETURNED = [(frames.RETURNED, {"call": 0}, b"")]
+
+
+def test_a_rank_that_communicates_nothing_is_weighed_when_it_returns(two):
+    weighed(two, 100, 130)
+    two.post(0, RETURNED)
+    assert two.told == [{"grown": [0, 0, 30]}]
+
+
+def test_a_rank_that_has_communicated_is_not_weighed_when_it_returns(two):
+    weighed(two, 100, 120)
+    two.post(0, operation(0, group=[0], group_name="own"), RETURNED)
+    assert two.told == [{"grown": [0, 0, 20]}]
+
+
+def test_a_rank_whose_memory_cannot_be_seen_any_more_is_refused(two):
+    weighed(two, 100, 0, 0)
+    two.post(0, RETURNED)
+    text = "a result of a process whose memory cannot be seen"
+    assert two.told == [{"refused": text, "rank": 0}]
+
+
+def test_where_the_system_tells_nothing_of_memory_nothing_is_told_or_refused(two):
+    weighed(two, 0, 0)
+    two.post(0, RETURNED)
+    assert two.told == []
+
+
 HOLDS = {
     "tensors": "held.append(torch.ones(8 << 18))",
     "a file": "open('held', 'wb').write(bytes(8 << 20))",
@@ -203,6 +240,18 @@ def test_a_peak_counts_memory_that_is_freed_before_the_next_message(submit, on_h
     now, peaks = runs[:2], runs[2:]
     assert now[1].grown(0) - now[0].grown(0) < 16 << 20
     assert peaks[1].grown(0) > 24 << 20
+
+
+def test_a_call_must_hold_what_it_was_given(submit, on_hub):
+    world = submit("""
+        def hold(size):
+            held = torch.ones(size << 17)
+        """)
+    (run,) = world(1, call("collectives.hold", 0, weighs=True))
+    run.values()
+    assert run.require_grown(0, -(1 << 20), "the weights") == run.grown(0) < 4 << 20
+    with pytest.raises(CheckFailed, match="but the weights alone have 8.0 MiB"):
+        run.require_grown(0, 8 << 20, "the weights")
 
 
 @pytest.mark.parametrize("network", ["hub", "gloo"])

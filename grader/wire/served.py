@@ -24,9 +24,10 @@ class Served:
         {"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …],
          "weighs": bool or PEAK, "clocks": bool}
 
-    With ``weighs`` the hub looks at the rank's memory whenever the rank communicates: at the memory
-    that it has then, or with ``PEAK`` at the most that the process has had until then. With
-    ``clocks`` it looks at the rank's processor time whenever the rank pauses.
+    With ``weighs`` the hub looks at the rank's memory whenever the rank communicates, or when it
+    returns if it has communicated nothing: at the memory that it has then, or with ``PEAK`` at the
+    most that the process has had until then. With ``clocks`` it looks at the rank's processor time
+    whenever the rank pauses.
     """
 
     def __init__(self, rank: int, given: dict) -> None:

@@ -58,8 +58,9 @@ class Call:
     in_step: int = 0
     # for each rank, the things that it may call and their results: see ``wire.served``
     served: list[dict] = field(default_factory=list)
-    # have the hub look at each rank's memory whenever the rank communicates. With ``served.PEAK``,
-    # it looks at the most memory that the rank's process ever had
+    # have the hub look at each rank's memory whenever the rank communicates, or when it returns if
+    # it has communicated nothing. With ``served.PEAK``, it looks at the most memory that the rank's
+    # process ever had
     weighs: bool | str = False
     # have the hub look at each rank's processor time before every send, if the driver has a meter;
     # the rank waits for this look
