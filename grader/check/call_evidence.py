@@ -121,18 +121,22 @@ class CallEvidence:
         # A rank may add a mark of any name, so the rest of the name need not be a number.
         return [int(number) for number in numbers if number.isdecimal() and len(number) < 6]
 
-    def grown(self, rank: int) -> int | None:
+    def grown(self, rank: int, operations: int | None = None) -> int | None:
         """Return the most bytes by which a rank's memory had grown when the rank communicated.
 
-        If the rank communicated nothing in this call, return the growth when it sent its result. If
-        the call weighs peaks, only differences between two calls of a world mean something: a peak
-        counts memory that comes from files, too.
+        With ``operations``, count only the looks before which the rank had issued at most so many
+        operations of this call. The hub looks when an operation arrives, so the look at the first
+        operation has 0 before it. If the rank communicated nothing in this call, return the growth
+        when it sent its result. If the call weighs peaks, only differences between two calls of a
+        world mean something: a peak counts memory that comes from files, too.
 
         The operating system measures the memory. Growth counts from the time before the first check
         on this rank. Return None if the call weighs nothing, if the system does not report memory,
         or if no hub looks at it (see ``Call.weighs``). Nothing that a rank does makes this None.
         """
-        return self.report.ranks[rank].grown.get(self.index)
+        looks = self.report.ranks[rank].grown.get(self.index, [])
+        found = [grown for before, grown in looks if operations is None or before <= operations]
+        return max(found, default=None)
 
     def require_grown(self, rank: int, at_least: int, what: str) -> int | None:
         """Return ``grown``; fail if it is less than the bytes of ``what`` the rank must hold.

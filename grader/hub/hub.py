@@ -7,6 +7,7 @@ other frames between the judge and each rank. The hub does not trust the frames 
 
 import selectors
 import socket
+from collections import Counter
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
@@ -101,6 +102,7 @@ class Hub:
         self.served: list[list[Served]] = [[] for _ in range(size)]
         # (rank, call) → the most bytes by which a weighed rank's memory has grown
         self.most: dict[tuple[int, int], int] = {}
+        self.issued: Counter[tuple[int, int]] = Counter()  # (rank, call) → its operations so far
         self.keys = Keys()
 
     def _register(self, end: End, handle: Callable[[int], None], rank: int) -> None:
@@ -319,7 +321,8 @@ class Hub:
     def _weigh(self, rank: int) -> None:
         """Tell the judge by how many bytes a rank's memory has grown, if the check asks for it.
 
-        Tell the judge only if the growth is a new maximum in the call.
+        Tell the judge only if the growth is a new maximum in the call. Also tell how many
+        operations the rank has issued in the call before this look. The growth may be negative.
         """
         given, call = self._given(rank), self._call_of(rank)
         if not given or not given.weighs:
@@ -328,9 +331,9 @@ class Hub:
         if not (memory := look(rank)):
             return
         grown = memory - self.began_with[rank]
-        if grown > self.most.get((rank, call), -1):
+        if (rank, call) not in self.most or grown > self.most[rank, call]:
             self.most[rank, call] = grown
-            self.tell({"grown": [rank, call, grown]})
+            self.tell({"grown": [rank, call, self.issued[rank, call], grown]})
 
     def _weigh_at_the_end(self, rank: int) -> None:
         """Weigh a rank that returns from a call in which it was not weighed yet.
@@ -422,6 +425,7 @@ class Hub:
         posted = Posted(number, operation, pieces, bytes_due(operation), batch=batch)
         check(posted)
         self._weigh(rank)
+        self.issued[rank, call] += 1
         if operation.kind != "send":
             bring(posted, frame.blob)
             self.held[rank] += posted.due

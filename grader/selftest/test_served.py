@@ -145,19 +145,19 @@ def test_two_probes_of_one_name_return_the_same():
 
 def test_memory_is_looked_at_where_a_check_asks_and_told_when_it_has_grown(two):
     two.hub.begin(2, Steps([0, 0]))
-    sizes = iter([100, 130, 120, 150, 170, 0])
+    sizes = iter([100, 90, 130, 120, 150, 170, 0])
     two.hub.memory = lambda rank: next(sizes)
     two.write(
         two.judges[0], frames.pack(frames.INPUTS, {"served": [{"weighs": True}, {}]}, b"", NONCE)
     )
     two.post(0, mark("call began"))
-    for number in range(4):
+    for number in range(5):
         two.post(0, operation(number, group=[0], group_name="own"))
     grown = [line["grown"] for line in two.told]
-    assert grown == [[0, 0, 30], [0, 0, 50], [0, 0, 70]]
-    two.post(0, operation(4, group=[0], group_name="own"))  # 0: the system does not tell
+    assert grown == [[0, 0, 0, -10], [0, 0, 1, 30], [0, 0, 3, 50], [0, 0, 4, 70]]
+    two.post(0, operation(5, group=[0], group_name="own"))  # 0: the system does not tell
     # not asked for
-    two.post(0, [(frames.RETURNED, {"call": 0}, b"")], operation(5, group=[0], group_name="own"))
+    two.post(0, [(frames.RETURNED, {"call": 0}, b"")], operation(6, group=[0], group_name="own"))
     assert [line["grown"] for line in two.told] == grown and next(sizes, None) is None
 
 
@@ -176,13 +176,13 @@ RETURNED = [(frames.RETURNED, {"call": 0}, b"")]
 def test_a_rank_that_communicates_nothing_is_weighed_when_it_returns(two):
     weighed(two, 100, 130)
     two.post(0, RETURNED)
-    assert two.told == [{"grown": [0, 0, 30]}]
+    assert two.told == [{"grown": [0, 0, 0, 30]}]
 
 
 def test_a_rank_that_has_communicated_is_not_weighed_when_it_returns(two):
     weighed(two, 100, 120)
     two.post(0, operation(0, group=[0], group_name="own"), RETURNED)
-    assert two.told == [{"grown": [0, 0, 20]}]
+    assert two.told == [{"grown": [0, 0, 0, 20]}]
 
 
 def test_a_rank_whose_memory_cannot_be_seen_any_more_is_refused(two):
@@ -225,6 +225,19 @@ def test_a_ranks_memory_is_what_it_has_started_and_written_as_well(submit, where
     run.values()
     assert small.grown(1) is None
     assert run.grown(1) > 8 << 20 > 4 << 20 > run.grown(0)
+
+
+def test_the_looks_before_an_operation_are_told_from_those_after_it(submit, on_hub):
+    world = submit("""
+        def hold():
+            dist.barrier()
+            dist.barrier()
+            held = torch.ones(16 << 18)
+            dist.barrier()
+        """)
+    (run,) = world(2, call("collectives.hold", weighs=True))
+    run.values()
+    assert run.grown(0, 1) < 6 << 20 < 12 << 20 < run.grown(0, 2) == run.grown(0)
 
 
 def test_a_peak_counts_memory_that_is_freed_before_the_next_message(submit, on_hub):

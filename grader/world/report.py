@@ -133,9 +133,9 @@ class RankReport:
     held: int | None = None  # the call in which it is held now
     done: bool = False
     may_go_on: bool = False  # by its own word: nothing of its process has been changed
-    # call → the most bytes of memory that the rank had, beyond those that it had before its first
-    # check
-    grown: dict[int, int] = field(default_factory=dict)
+    # call → pairs: how many operations the rank had issued when the hub looked at its memory, and
+    # the bytes beyond those that it had before its first check. Each look found more than the last.
+    grown: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     # call → at each look, the nanoseconds of processor time of the rank and of all that it has
     # started
     spent: dict[int, list[int]] = field(default_factory=dict)

@@ -287,10 +287,8 @@ class World:
         elif "moves" in line:
             self.judge.stacks.moves = line["moves"]
         elif "grown" in line:
-            rank, call, grown = line["grown"]
-            self.report.ranks[rank].grown[call] = max(
-                grown, self.report.ranks[rank].grown.get(call, 0)
-            )
+            rank, call, operations, grown = line["grown"]
+            self.report.ranks[rank].grown.setdefault(call, []).append((operations, grown))
         elif "spent" in line:
             rank, call, nanoseconds = line["spent"]
             self.report.ranks[rank].spent.setdefault(call, []).append(nanoseconds)
