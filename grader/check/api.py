@@ -237,6 +237,7 @@ def call(
     in_step: int = 0,
     weighs: bool | str = False,
     clocks: bool = False,
+    slow_gathers: bool = False,
     **kwargs: Any,
 ) -> Request:
     """Return a call of ``module.function`` with these arguments on every rank.
@@ -246,7 +247,8 @@ def call(
     after an exception. ``delays`` makes ranks come late, and ``in_step`` holds messages back (see
     ``Call``). ``weighs`` has the hub look at the ranks' memory, or with ``PEAK`` at the most memory
     that they have ever had (see ``CallResult.grown``), and ``clocks`` at their processor time (see
-    ``CallResult.spent``).
+    ``CallResult.spent``). ``slow_gathers`` has the hub give the results of
+    all-gathers late (see ``CallResult.awaited_early``).
     """
     options = {
         "driver": driver,
@@ -255,6 +257,7 @@ def call(
         "in_step": in_step,
         "weighs": weighs,
         "clocks": clocks,
+        "slow_gathers": slow_gathers,
     }
     return Request(function, args, kwargs, options)
 

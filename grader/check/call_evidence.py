@@ -14,7 +14,7 @@ from grader.diagnosis.comparison import describe
 from grader.diagnosis.finding import Compared, Line
 from grader.diagnosis.root_cause import diagnose
 from grader.wire.events import NAMES, Mark, Operation, operations
-from grader.wire.frames import NOT_SENT_ON, PAUSE
+from grader.wire.frames import AWAITED_EARLY, NOT_SENT_ON, PAUSE
 from grader.world.report import Returned, WorldReport
 
 T = TypeVar("T")
@@ -110,16 +110,15 @@ class CallEvidence:
 
         The neighbour is the rank that received them: see ``Call.in_step``.
         """
-        names = [
-            event.name
-            for event in self.report.ranks[rank].trail
-            if isinstance(event, Mark) and event.call == self.index
-        ]
-        numbers = [
-            name.removeprefix(NOT_SENT_ON).strip() for name in names if name.startswith(NOT_SENT_ON)
-        ]
-        # A rank may add a mark of any name, so the rest of the name need not be a number.
-        return [int(number) for number in numbers if number.isdecimal() and len(number) < 6]
+        return self._numbers(rank, NOT_SENT_ON)
+
+    def awaited_early(self, rank: int) -> list[int]:
+        """Return the numbers of this rank's all-gathers that nothing was done beside.
+
+        After it had issued such an all-gather, the rank waited for it before it used anything that
+        it was given: see ``Call.slow_gathers``. The numbers count the rank's all-gathers from 0.
+        """
+        return self._numbers(rank, AWAITED_EARLY)
 
     def grown(self, rank: int, operations: int | None = None) -> int | None:
         """Return the most bytes by which a rank's memory had grown when the rank communicated.
@@ -222,6 +221,17 @@ class CallEvidence:
             self._fail(sentence)
 
     # ——— inside
+
+    def _numbers(self, rank: int, begin: str) -> list[int]:
+        """Return the numbers at the end of this rank's marks whose names have this beginning."""
+        names = [
+            event.name
+            for event in self.report.ranks[rank].trail
+            if isinstance(event, Mark) and event.call == self.index
+        ]
+        numbers = [name.removeprefix(begin).strip() for name in names if name.startswith(begin)]
+        # A rank may add a mark of any name, so the rest of the name need not be a number.
+        return [int(number) for number in numbers if number.isdecimal() and len(number) < 6]
 
     def _parts(self, values: list, select: Callable, label: str) -> list:
         picked = []

@@ -15,6 +15,7 @@ from typing import Any
 from grader.hub.connection import End
 from grader.hub.in_step import Steps
 from grader.hub.matching import Matching, Posted, bring, bytes_due, check
+from grader.hub.slow_gathers import SlowGathers
 from grader.hub.store_values import Keys
 from grader.wire import frames
 from grader.wire.events import read_operation
@@ -104,6 +105,7 @@ class Hub:
         self.most: dict[tuple[int, int], int] = {}
         self.issued: Counter[tuple[int, int]] = Counter()  # (rank, call) → its operations so far
         self.keys = Keys()
+        self.slow = SlowGathers()
 
     def _register(self, end: End, handle: Callable[[int], None], rank: int) -> None:
         end.handle, end.events = handle, selectors.EVENT_READ
@@ -182,7 +184,8 @@ class Hub:
         """Tell the judge, once, if all ranks wait and no rank can continue.
 
         If messages are withheld at a standstill, and the judge holds no rank, do not tell the judge
-        of the standstill. Deliver these messages instead: see ``in_step``.
+        of the standstill. Deliver these messages instead: see ``in_step``. Likewise give the
+        results of slow all-gathers that ranks wait for: see ``slow_gathers``.
         """
         stands = len(self.waits) == self.size and all(
             end.is_open for end in self.ranks[: self.size]
@@ -195,6 +198,11 @@ class Hub:
             for rank, call, number in self.steps.lift():
                 self.tell({"not_sent_on": [rank, call, number, monotonic_ns()]})
             self.matching.match_all()
+        elif stands and not held and (awaited := self.slow.lift(self.waits)):
+            for posted, blob, place in awaited:
+                told = [posted.rank, posted.operation.call, place, monotonic_ns()]
+                self.tell({"awaited_early": told})
+                self._give(posted, blob)
         elif stands and self.told_standstill != self.waits:
             self.told_standstill = dict(self.waits)
             self.tell({"standstill": held, "frames": self.passed_on} | self.matching.held_back())
@@ -297,7 +305,10 @@ class Hub:
                 if frame.kind == frames.RETURNED:
                     self._weigh_at_the_end(rank)
                 self._pass_on(rank, frame.kind, frame.meta, frame.blob)
-                self.ended[rank] += frame.kind in (frames.RETURNED, frames.RAISED)
+                if frame.kind in (frames.RETURNED, frames.RAISED):
+                    self.ended[rank] += 1
+                    for posted, blob in self.slow.on_end(rank):
+                        self._give(posted, blob)
 
     def _call_of(self, rank: int) -> int:
         """Return the number of the call that a rank is in, whatever the rank itself says.
@@ -374,6 +385,8 @@ class Hub:
         self._pass_on(
             rank, frames.EVENT, {"call": self._call_of(rank), "mark": name, "at": monotonic_ns()}
         )
+        for posted, blob in self.slow.on_use(rank):
+            self._give(posted, blob)
         # The rank waits for the answer now, so what it computes later does not count.
         if name == frames.PAUSE:
             self.tell({"spent": [rank, self._call_of(rank), self.spent(rank)]})
@@ -426,6 +439,8 @@ class Hub:
         check(posted)
         self._weigh(rank)
         self.issued[rank, call] += 1
+        if (given := self._given(rank)) and given.slow_gathers:
+            self.slow.note(posted)
         if operation.kind != "send":
             bring(posted, frame.blob)
             self.held[rank] += posted.due
@@ -455,6 +470,11 @@ class Hub:
                 self._write(rank, meta, blob)
 
     def _answer(self, posted: Posted, blob: bytes, **more: int) -> None:
+        """Answer an operation, unless its result has to wait: see ``slow_gathers``."""
+        if not self.slow.keeps(posted, blob):
+            self._give(posted, blob, **more)
+
+    def _give(self, posted: Posted, blob: bytes, **more: int) -> None:
         """Answer an operation, or postpone the answer while the rank owes the bytes of a send.
 
         Without this delay, a rank could announce all its sends, receive everything, and only then

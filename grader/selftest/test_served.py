@@ -334,3 +334,67 @@ def test_nothing_is_served_where_nothing_was_given():
     assert not any(
         Served(0, {}).has(name) for name in ("clock", "compute began", "run a 1", "", " began")
     )
+
+
+# ——— slow all-gathers
+
+
+OVERLAPS = """
+    def step(compute, early):
+        own, works = torch.ones(1), []
+        for number in range(3):
+            landing = [torch.empty(1) for _ in range(dist.get_world_size())]
+            works.append(dist.all_gather(landing, own, async_op=True))
+            if number in early:
+                works[number].wait()
+            compute[number]()
+        for work in works:
+            work.wait()
+        return landing
+    """
+
+
+def overlapping(submit, *early):
+    world = submit(OVERLAPS)
+    probes = [Probe(f"product {number}") for number in range(3)]
+    calls = [call("collectives.step", probes, list(own), slow_gathers=True) for own in early]
+    calls.append(call("collectives.step", probes, [0, 1, 2]))
+    runs = world(2, *calls)
+    for run in runs:
+        run.values()
+    assert runs[-1].awaited_early(0) == []  # in a call without this rule
+    return [[run.awaited_early(rank) for rank in range(2)] for run in runs[:-1]]
+
+
+def test_gathers_that_are_awaited_before_a_use_are_told(submit, on_hub):
+    found = overlapping(submit, [], [1], [0, 2], [0, 1, 2])
+    assert found == [[[], []], [[1], [1]], [[0, 2], [0, 2]], [[0, 1, 2], [0, 1, 2]]]
+
+
+def test_a_rank_that_waits_late_gets_its_gathers_while_another_waits_early(submit, on_hub):
+    world = submit(OVERLAPS)
+    probes = [Probe(f"product {number}") for number in range(3)]
+    (run,) = world(2, call("collectives.step", probes, per_rank((1,), ()), slow_gathers=True))
+    run.values()
+    assert [run.awaited_early(rank) for rank in range(2)] == [[1], []]
+
+
+def test_results_that_a_rank_never_waits_for_do_not_reach_its_next_call(submit, on_hub):
+    world = submit("""
+        def leave(compute):
+            landing = [torch.empty(1) for _ in range(2)]
+            dist.all_gather(landing, torch.ones(1), async_op=True)
+            compute()
+
+        def gather(compute):
+            landing = [torch.empty(1) for _ in range(2)]
+            dist.all_gather(landing, torch.ones(1))
+            return landing
+        """)
+    left, run = world(
+        2,
+        call("collectives.leave", Probe("product"), slow_gathers=True),
+        call("collectives.gather", Probe("product"), slow_gathers=True),
+    )
+    run.values()
+    assert left.awaited_early(0) == [] and run.awaited_early(0) == [0]

@@ -106,6 +106,9 @@ OVERWRITTEN = "overwritten before its wait:"
 # This begins the name of a mark of a rank whose next message the hub keeps back. What follows is
 # the number of the message that the next rank did not send on. See ``report.Call.in_step``.
 NOT_SENT_ON = "not sent on:"
+# This begins the name of a mark of a rank that waited for an all-gather before it did anything
+# else. What follows is the number of the all-gather. See ``report.Call.slow_gathers``.
+AWAITED_EARLY = "awaited early:"
 
 
 class FrameError(ValueError):

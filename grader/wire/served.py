@@ -22,12 +22,13 @@ class Served:
     This object is made from a dict with some or all of these keys:
 
         {"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …],
-         "weighs": bool or PEAK, "clocks": bool}
+         "weighs": bool or PEAK, "clocks": bool, "slow_gathers": bool}
 
     With ``weighs`` the hub looks at the rank's memory whenever the rank communicates, or when it
     returns if it has communicated nothing: at the memory that it has then, or with ``PEAK`` at the
     most that the process has had until then. With ``clocks`` it looks at the rank's processor time
-    whenever the rank pauses.
+    whenever the rank pauses. With ``slow_gathers`` it keeps the results of all-gathers back: see
+    ``hub.slow_gathers``.
     """
 
     def __init__(self, rank: int, given: dict) -> None:
@@ -35,6 +36,7 @@ class Served:
         self.bench = Bench(rank, **given["bench"]) if "bench" in given else None
         self.runs = given.get("runs")
         self.weighs, self.clocks = given.get("weighs", False), given.get("clocks", False)
+        self.slow_gathers = given.get("slow_gathers", False)
         self.made = 0  # runs so far
 
     def has(self, name: str) -> bool:

@@ -65,6 +65,9 @@ class Call:
     # have the hub look at each rank's processor time before every send, if the driver has a meter;
     # the rank waits for this look
     clocks: bool = False
+    # have the hub give a rank the result of an all-gather only when the rank, after it has issued
+    # it, uses something that it was given (see ``hub.slow_gathers``). There is no such rule on gloo
+    slow_gathers: bool = False
     note: str = ""  # what distinguishes this call from its neighbours, for the message
 
 

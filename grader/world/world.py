@@ -153,7 +153,8 @@ class World:
             meta = {"rank": rank, "size": self.size, "engine": str(ENGINE), "arguments": arguments}
             meta |= {"trace": self.trace, "network": self.network}
             meta["served"] = [
-                (c.served[rank] if c.served else {}) | {"weighs": c.weighs, "clocks": c.clocks}
+                (c.served[rank] if c.served else {})
+                | {"weighs": c.weighs, "clocks": c.clocks, "slow_gathers": c.slow_gathers}
                 for c in self.calls
             ]
             meta["calls"] = [
@@ -296,6 +297,11 @@ class World:
             rank, call, number, at = line["not_sent_on"]
             self.report.ranks[rank].trail.append(
                 Mark(rank, call, f"{frames.NOT_SENT_ON} {number}", at)
+            )
+        elif "awaited_early" in line:
+            rank, call, number, at = line["awaited_early"]
+            self.report.ranks[rank].trail.append(
+                Mark(rank, call, f"{frames.AWAITED_EARLY} {number}", at)
             )
         elif "refused" in line:
             self.report.ranks[line["rank"]].refused = line["refused"]

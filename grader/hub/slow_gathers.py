@@ -1,0 +1,71 @@
+"""The hub can make all-gathers slow: their results come only when a rank does something meanwhile.
+
+``report.Call.slow_gathers`` asks for this rule. Under it, a rank gets the result of an all-gather
+only when, after it has issued the all-gather, it uses something that the judge has given to it (see
+``wire.served``). A rank that waits first comes to a standstill, and so do all other ranks. Then the
+hub gives the result all the same, and tells the judge. This shows without a clock what overlaps.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from grader.hub.matching import Posted
+
+
+@dataclass
+class SlowGathers:
+    """Keeps the results of all-gathers that have to wait. Each rank is in one call at a time."""
+
+    uses: Counter[int] = field(default_factory=Counter)  # rank → its uses in this call
+    issued: Counter[int] = field(default_factory=Counter)  # rank → its all-gathers in this call
+    # (rank, number) of an all-gather that is not answered yet → how many uses came before it, and
+    # how many all-gathers of the call
+    before: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    kept: list[tuple[Posted, bytes]] = field(default_factory=list)
+
+    def note(self, posted: Posted) -> None:
+        """Record an operation that a rank has issued in a call with this rule."""
+        if posted.operation.kind == "all_gather":
+            rank = posted.rank
+            self.before[rank, posted.number] = self.uses[rank], self.issued[rank]
+            self.issued[rank] += 1
+
+    def keeps(self, posted: Posted, blob: bytes) -> bool:
+        """Return whether the result of an operation has to wait; if so, keep it."""
+        key = posted.rank, posted.number
+        if key not in self.before:
+            return False
+        if self.before[key][0] < self.uses[posted.rank]:
+            del self.before[key]
+            return False
+        self.kept.append((posted, blob))
+        return True
+
+    def on_use(self, rank: int) -> list[tuple[Posted, bytes]]:
+        """Count a use, and return what need not wait any more: all results kept for this rank."""
+        self.uses[rank] += 1
+        return self._taken([own for own in self.kept if own[0].rank == rank])
+
+    def on_end(self, rank: int) -> list[tuple[Posted, bytes]]:
+        """Forget a rank's call, which has ended, and return the results that were kept for it."""
+        found = self.on_use(rank)
+        self.before = {key: value for key, value in self.before.items() if key[0] != rank}
+        del self.uses[rank], self.issued[rank]
+        return found
+
+    def lift(self, waits: Mapping[int, list]) -> list[tuple[Posted, bytes, int]]:
+        """Return the results that ranks wait for; call this when all ranks wait.
+
+        ``waits`` says what each rank waits for. The third entry says how many all-gathers of the
+        call the rank had issued before.
+        """
+        awaited = [own for own in self.kept if own[0].number in waits.get(own[0].rank, ())]
+        places = [self.before[posted.rank, posted.number][1] for posted, _ in awaited]
+        return [(*own, place) for own, place in zip(self._taken(awaited), places)]
+
+    def _taken(self, given: list[tuple[Posted, bytes]]) -> list[tuple[Posted, bytes]]:
+        for posted, blob in given:
+            self.kept.remove((posted, blob))
+            del self.before[posted.rank, posted.number]
+        return given
