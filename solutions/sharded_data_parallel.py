@@ -16,6 +16,8 @@ function here:
 - The function works for 1, 2, 3, 4, … ranks, and when it is called twice.
 - Misuse is the same on every rank. It raises ``ValueError`` with a message that holds the numbers,
   before anything is sent.
+- Multiply matrices with torch, in the thread that calls your function: the checks look at its
+  products.
 """
 
 import math
@@ -120,6 +122,10 @@ class ZeroAdamW:
 
         Set ``self.optimizer`` to a ``torch.optim.AdamW`` over one tensor, this rank's
         ``flat_shard`` of the weights. Its two moments then have P/n entries each.
+
+        Memory: between two steps, beyond the weights, a rank holds 1/n of the weights, of the
+        gradients and of each moment, and at most two flat buffers as large as the weights (for the
+        gradients, and for the weights).
         About 4 lines.
         """
         # BEGIN SOLUTION 6.2: ZeroAdamW
@@ -140,6 +146,9 @@ class ZeroAdamW:
         Traffic: 2(n−1)/n times the bytes of the weights from each rank, as for one all-reduce of
         the gradients. A reduce-scatter gives this rank its shard of the sum of all gradients. AdamW
         updates this rank's shard of the weights. An all-gather then brings the other shards.
+        Settings: each step uses those that ``self.optimizer`` has then. So a schedule of learning
+        rates can set ``zero.optimizer.param_groups[0]["lr"]`` between two steps. (The checks give
+        each rank a rate of its own. Then the entries of shard r follow rank r's rate, everywhere.)
 
         With 2 ranks, one weight [[w₀, w₁]] and the gradients [[2, 4]] and [[4, 8]]:  rank 0 updates
         w₀ with the gradient 3, rank 1 updates w₁ with the gradient 6, and both get both.
@@ -231,8 +240,12 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
     Memory: beyond the shards and their gradients, at most two whole layers are alive during every
     product, whatever L is: a layer and its gradient. (Activations come in addition.) A variable
     that still holds the weight, the gradient or the flat copy of the layer before is a third one:
-    ``del`` each of them, or give the work of one layer a function of its own.
-    Traffic: 3(n−1)/n times the bytes of the weights from each rank.
+    ``del`` each of them, or give the work of one layer a function of its own. The checks also ask
+    the system for the memory of your process, which has copies for communication, too: beyond the
+    shards and their gradients, 8 whole layers are allowed, and 4 until the backward pass sends
+    something.
+    Traffic: 3(n−1)/n times the bytes of the weights from each rank. Only the last layer may be kept
+    for the backward pass; then it is gathered once.
 
     With 2 ranks and one layer [[w]], w is on rank 0 and the padding on rank 1. If the local
     gradients are [[2]] and [[4]], rank 0 returns [3] and rank 1 returns [0].
@@ -300,9 +313,12 @@ def prefetched_step(
     Memory: beyond the shards and their gradients, at most four whole layers are alive during every
     product, whatever L is: a layer, the next one, a gradient, and one more gradient if you let its
     reduce-scatter run meanwhile. So gather one layer ahead, not more. The last layer may be kept
-    for the backward pass instead of gathered again; then L − 1 gathers go back.
-    Use ``all_gather`` and ``reduce_scatter``, or their variants for single tensors, and nothing
-    else.
+    for the backward pass instead of gathered again; then L − 1 gathers go back. With copies for
+    communication, as the system says, your process may hold 12 whole layers beyond the shards and
+    their gradients, and 6 until the backward pass sends something.
+    Traffic: as for ``fully_sharded_step``. Gather each layer by one ``all_gather`` of its shard,
+    average gradients by ``reduce_scatter``, or use their variants for single tensors, and use
+    nothing else.
 
     With 3 layers, the forward pass is: gather 0, gather 1, compute 0, gather 2, compute 1, compute
     2. Here "gather" is the start of a gather.

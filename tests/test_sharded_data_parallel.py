@@ -8,7 +8,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
 from grader.check.api import Delay, Probe, Strided, Tolerance, call, per_rank, rounding, tensor
-from grader.reference import sharded
+from grader.reference import sharded, zero
 from grader.reference.training_mistakes import optimizer_difference
 
 MODULE = "sharded_data_parallel"
@@ -65,6 +65,9 @@ GRADIENTS = [
     for rank in range(2)
 ]
 START = [np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([0.5, -0.5, 0.25])]
+# For each rank, the learning rates of three steps. Later steps have other rates, as with a schedule
+# of learning rates. Here they differ from rank to rank: each rank updates only its own shard.
+RATES = [[0.1, 0.05, 0.2], [0.1, 0.15, 0.02]]
 
 
 @number("6.2")
@@ -73,26 +76,27 @@ def test_zero(world):
     """After three steps of ZeroAdamW on two ranks, the weights are those of a single device, and
     each rank holds half of the optimizer's state
     """
-    given = START, per_rank(*GRADIENTS)
+    rates = per_rank(*([Probe(f"rate of step {k}", own[k]) for k in (1, 2)] for own in RATES))
+    given = START, per_rank(*GRADIENTS), rates
     (run,) = world(2, call(f"{MODULE}.ZeroAdamW", *given, lr=0.1, driver="zero_steps", delays=LATE))
     for optimizer in run.read(driver_results.optimizer, "self.optimizer"):
         difference = optimizer_difference(optimizer)
         run.require(difference is None, difference)
-    after, moments = sharded.zero(START, sharded.averages(GRADIENTS), 0.1)
+    after, moments = zero.trained(START, zero.averages(GRADIENTS), RATES)
     run.returns(
         after,
         after,
         tolerance=STEPS,
         select=driver_results.weights,
         label="the weights, [step][tensor],",
-        known_mistakes=lambda: sharded.zero_mistakes(START, GRADIENTS, 0.1),
+        known_mistakes=lambda: zero.zero_mistakes(START, GRADIENTS, RATES),
     )
     run.returns(
-        *sharded.shards([of_tensor[0] for of_tensor in moments], 2),
+        *(of_rank[0] for of_rank in moments),
         tolerance=STEPS,
         select=lambda r: driver_results.optimizer(r)["state"]["0"]["exp_avg"],
         label="the optimizer's exp_avg",
-        known_mistakes=lambda: sharded.state_mistakes(START, GRADIENTS, 0.1, 0),
+        known_mistakes=lambda: zero.state_mistakes(START, GRADIENTS, RATES, 0),
         otherwise="does the state belong to this rank's flat shard of the weights?",
     )
 
@@ -109,6 +113,7 @@ def test_zero_misuse(world):
             f"{MODULE}.ZeroAdamW",
             START,
             [[np.ones(shape) for shape in of_case]],
+            [],
             driver="zero_steps",
             may_raise=True,
         )
@@ -178,11 +183,13 @@ def test_whole_layers_are_freed(world):
         select=lambda r: driver_results.value(r)[0],
         label="the local loss",
     )
-    layer = weights[0].nbytes
+    layer, product = weights[0].nbytes, 2 * weights[0].size  # operations of a product with one row
     # At the end, the shards of the gradients of all layers; half a layer for small tensors.
     most = 2 * layer + sum(weight.nbytes for weight in weights) // n + layer // 2
     for rank in range(n):
-        peak = max(entry.alive for entry in run.ledger(rank) if entry.kind == "product")
+        # Each layer is multiplied going forward, and all but the first for the gradient before it.
+        products = run.require_products(rank, (2 * n - 1) * product)
+        peak = max(entry.alive for entry in products)
         run.require(
             peak <= most,
             f"During a matrix product, rank {rank} held {peak / layer:.1f} times the bytes of one"
@@ -210,7 +217,14 @@ def test_prefetched_step(world):
     uncalled = sharded.uncalled_mistakes(weights, HALVES, *factors)
     _are_those_of(run, *sharded.local_steps(weights, HALVES, *factors), uncalled)
     for rank in range(2):
-        gathers = [o.at for o in run.operations(rank) if o.kind == "all_gather"]
+        done = [o for o in run.operations(rank) if o.kind == "all_gather"]
+        gathers = [o.at for o in done]
+        for index, gather in enumerate(done):
+            text = (
+                f"rank {rank}'s all-gather number {index} (counted from 0) sends {gather.bytes}"
+                " bytes, and a shard of a layer has 40. Gather one layer with each all-gather."
+            )
+            run.require(gather.bytes == 40, text)
         # Going back, layer 2 may be gathered again or not. Layers 1 and 0 must be.
         text = f"rank {rank} started {len(gathers)} all-gathers for 3 layers; 5 or 6 are needed."
         run.require(len(gathers) in (5, 6), text)

@@ -23,6 +23,7 @@ from grader.check.call_result import CallResult, as_argument, tensor
 from grader.check.failures import CheckFailed, GraderFault, NotAttempted, Skipped
 from grader.diagnosis.comparison import EXACT, Tolerance, rounding
 from grader.intake.staging import NOT_ATTEMPTED
+from grader.wire.drawn import draw
 from grader.wire.frames import GLOO, STRICT
 from grader.wire.served import BENCH_PARAMETERS, PEAK
 from grader.world.arrays import LAYOUTS, Leaf, Probe, Strided
@@ -46,6 +47,7 @@ __all__ = [
     "Tolerance",
     "CheckWorld",
     "call",
+    "draw",
     "per_rank",
     "mixed",
     "on_gloo",

@@ -177,6 +177,22 @@ class CallEvidence:
                 self.require(len(found) == sends + 1, text)
         return found[: sends + 1] if all(found) else None
 
+    def told(self, rank: int, name: str) -> list[list[float]]:
+        """Return the numbers that a driver told in marks that begin with this name, in order.
+
+        Each mark gives one list. Fails if such a mark holds something else than numbers.
+        """
+        found = []
+        for event in self.report.ranks[rank].trail:
+            if not isinstance(event, Mark) or event.call != self.index:
+                continue
+            if event.name.startswith(f"{name} "):
+                try:
+                    found.append([float(word) for word in event.name[len(name) :].split()])
+                except ValueError:  # a rank may add a mark of any name
+                    self._fail(f"rank {rank} told what is no number: {event.name}")
+        return found
+
     def passed(self, rank: int, name: str, times: int = 0) -> int:
         """Return when a rank passed this mark, in nanoseconds, after ``times`` earlier passes.
 

@@ -1,7 +1,4 @@
-"""Builds problems of sharded data parallelism: what each rank gets, and what it should return.
-
-It also holds the requirements that the checks of part 6 share.
-"""
+"""Builds problems of sharded data parallelism: what each rank gets, and what it should return."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -9,9 +6,8 @@ from functools import cached_property
 import numpy as np
 
 from grader.check.api import LAYOUTS, Delay, Probe, Strided, Tolerance, call, per_rank, rounding
-from grader.reference import sharded, single_device
-
-FORWARD, BACKWARD = "forward of layer {}", "backward of layer {}"  # names of probes
+from grader.hidden.sharded_evidence import probes
+from grader.reference import sharded, single_device, zero
 
 
 def late(n):
@@ -28,8 +24,32 @@ def laid_out(array, rank):
     return Strided(array, LAYOUTS[(1 + rank) % len(LAYOUTS)])
 
 
+def drawn_rates(rng, n, steps, first):
+    """Return ``[rank][step]``, learning rates; that of the first step is ``first`` on each rank."""
+    return [[first, *(first * rng.uniform(0.5, 1.5, steps - 1)).tolist()] for _ in range(n)]
+
+
+def served_rates(rates):
+    """Return an argument that holds, for each step but the first, a function that returns a rate.
+
+    The judge answers these functions. So no rank knows its rate before the step, and none knows the
+    rates of other ranks.
+    """
+    return per_rank(
+        *(
+            [Probe(f"learning rate of step {k}", rate) for k, rate in enumerate(own[1:], 1)]
+            for own in rates
+        )
+    )
+
+
 class ZeroProblem:
-    """Weights, each rank's gradients of several steps, and the calls of ``ZeroAdamW`` with them."""
+    """Weights, each rank's gradients of several steps, and the calls of ``ZeroAdamW`` with them.
+
+    The first step is made at the learning rate that ``ZeroAdamW`` gets. For each later step, each
+    rank has a rate of its own, which nobody knows before the step. Then the entries of shard r
+    follow rank r's rate, and only rank r can update them.
+    """
 
     def __init__(self, rng, n, shapes, steps=3, dtype=np.float64, lr=0.02, layouts=False):
         self.n, self.lr, self.dtype, self.layouts = n, lr, dtype, layouts
@@ -42,6 +62,7 @@ class ZeroProblem:
             for _ in range(n)
         ]
         self.steps = steps
+        self.rates = drawn_rates(rng, n, steps, self.rate)
         self.bytes = sharded.flat(self.weights, n).nbytes  # of the padded weights
 
     def request(self, **options):
@@ -57,7 +78,8 @@ class ZeroProblem:
         )
         named = {} if self.lr is None else {"lr": self.lr}
         name = "sharded_data_parallel.ZeroAdamW"
-        return call(name, weights, gradients, driver="zero_steps", **named, **options)
+        own = served_rates(self.rates)
+        return call(name, weights, gradients, own, driver="zero_steps", **named, **options)
 
     @property
     def rate(self):
@@ -65,8 +87,8 @@ class ZeroProblem:
 
     @cached_property
     def after(self):
-        """Return the weights of a single device after each step, and the two moments of each."""
-        return sharded.zero(self.weights, sharded.averages(self.gradients), self.rate)
+        """Return the weights after each step, and the two moments of each rank's shard."""
+        return zero.trained(self.weights, zero.averages(self.gradients), self.rates)
 
     @property
     def weights_after(self):
@@ -74,14 +96,13 @@ class ZeroProblem:
 
     def moment(self, which):
         """Return each rank's shard of a moment, 0 or 1."""
-        moments = [np.asarray(of_tensor[which], self.dtype) for of_tensor in self.after[1]]
-        return sharded.shards(moments, self.n)
+        return [np.asarray(of_rank[which], self.dtype) for of_rank in self.after[1]]
 
     def mistakes(self):
-        return sharded.zero_mistakes(self.weights, self.gradients, self.rate)
+        return zero.zero_mistakes(self.weights, self.gradients, self.rates)
 
     def state_mistakes(self, which):
-        return sharded.state_mistakes(self.weights, self.gradients, self.rate, which)
+        return zero.state_mistakes(self.weights, self.gradients, self.rates, which)
 
     @property
     def tolerance(self):
@@ -115,6 +136,7 @@ class ShardedProblem:
         self.layer_bytes = sharded.layer_bytes(width, n, batch.itemsize)
         # x and z of one layer on one rank
         self.activation_bytes = 2 * self.batches[0].nbytes
+        self.product = 2 * rows * width**2  # floating-point operations of one product
 
     def _cancels(self):
         """Return whether an average of gradients is far smaller than the gradients of the ranks.
@@ -170,11 +192,10 @@ class ShardedProblem:
         return call(name, *self.arguments(layouts), **options)
 
     def prefetched(self, layouts=False, **options):
-        forward = [Probe(FORWARD.format(l), factor) for l, factor in enumerate(self.forward)]
-        backward = [Probe(BACKWARD.format(l), factor) for l, factor in enumerate(self.backward)]
         options = {"driver": "followed_layers"} | options
         name = "sharded_data_parallel.prefetched_step"
-        return call(name, *self.arguments(layouts), forward, backward, **options)
+        followed = probes(self.forward, self.backward)
+        return call(name, *self.arguments(layouts), *followed, **options)
 
     def has_gradients(self, run, select=lambda r: r[1], local=None):
         """Fail unless every rank returned its shards of the averaged gradients.
@@ -207,19 +228,3 @@ class ShardedProblem:
             label="the local loss",
             known_mistakes=[average] * self.n,
         )
-
-
-def require_traffic(run, most, sentence):
-    """Fail if a rank sends more than ``most`` bytes, or if one of several ranks sends nothing.
-
-    An operation counts with the bytes that the best algorithm for this operation sends.
-    """
-    run.values()
-    for rank in range(run.report.size):
-        done = run.operations(rank)
-        sent = sum(operation.traffic for operation in done)
-        run.require_communication(rank, sent > 0)
-        listed = ", ".join(f"{o.name} of {o.bytes} bytes" for o in done[:6])
-        listed += ", …" if len(done) > 6 else ""
-        text = f"rank {rank} sends {sent:.0f} bytes, and {most:.0f} are enough."
-        run.require(sent <= most + 0.5, f"{text} {sentence} ({listed})")

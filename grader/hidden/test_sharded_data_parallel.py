@@ -7,17 +7,28 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
-from grader.check.api import Delay, Strided, Tolerance, call, on_gloo, per_rank, rounding
-from grader.hidden.sharded_problem import (
-    BACKWARD,
+from grader.check.api import Delay, Strided, Tolerance, call, draw, on_gloo, per_rank
+from grader.hidden.sharded_evidence import (
     FORWARD,
-    ShardedProblem,
-    ZeroProblem,
-    laid_out,
-    late,
+    LargeModel,
+    imported,
+    require_few_layers,
+    require_followed,
+    require_gathers,
+    require_order,
+    require_overlap,
+    require_step_traffic,
     require_traffic,
 )
-from grader.reference import sharded
+from grader.hidden.sharded_problem import (
+    ShardedProblem,
+    ZeroProblem,
+    drawn_rates,
+    laid_out,
+    late,
+    served_rates,
+)
+from grader.reference import sharded, zero
 from grader.reference.training_mistakes import optimizer_difference
 
 SIZES = (1, 2, 3, 4)
@@ -134,13 +145,20 @@ def test_flat_misuse(world, rng):
             run.raises_value_error(str(len(flat)), "6", given=given)
 
 
+def drawn(rng, n):
+    """Return a problem of ``ZeroAdamW`` with a few tensors of drawn shapes, and drawn steps."""
+    shapes = [tuple(rng.integers(1, 8, rng.integers(1, 4))) for _ in range(rng.integers(2, 5))]
+    return ZeroProblem(rng, n, shapes, steps=int(rng.integers(2, 4)))
+
+
 def zero_problems(rng, n):
-    """Return problems of ``ZeroAdamW``: many shapes, float32 and the default lr, few entries."""
+    """Return problems: many shapes, float32 and the default lr, few entries, drawn shapes."""
     shapes = ((3, 4), (5,), (), (2, 1, 3))
     return [
         ZeroProblem(rng, n, shapes, layouts=True),
         ZeroProblem(rng, n, ((4, 3),), steps=1, dtype=np.float32, lr=None),
         ZeroProblem(rng, n, ((1,), (1,)), steps=2),  # on 3 and 4 ranks some hold only padding
+        drawn(rng, n),
     ]
 
 
@@ -181,7 +199,7 @@ def test_zero_weights(world, rng):
                 *[p.weights_after[-1]] * n,
                 tolerance=p.tolerance,
                 label="the list of the caller's weights after the last step",
-                known_mistakes=[{sharded.NEW_TENSORS: p.weights}] * n,
+                known_mistakes=[{zero.NEW_TENSORS: p.weights}] * n,
             )
 
 
@@ -230,59 +248,74 @@ def test_zero_state(world, rng):
 def test_zero_traffic(world, rng):
     """A step of ZeroAdamW sends 2(n−1)/n times the bytes of the weights, not more"""
     for n in (2, 3, 4):
-        p = ZeroProblem(rng, n, ((40, 30), (17,), (25, 10)), steps=2)
-        (run,) = world(n, p.request())
-        run.returns(
-            *[p.weights_after] * n,
-            tolerance=p.tolerance,
-            select=driver_results.weights,
-            label="the weights, [step][tensor],",
-            known_mistakes=p.mistakes,
-        )
-        sentence = (
-            f"That is one reduce-scatter and one all-gather of {p.bytes} bytes for each of"
-            f" {p.steps} steps."
-        )
-        require_traffic(run, p.steps * 2 * (n - 1) / n * p.bytes, sentence)
+        # As in the check of the weights, the second problem could have any shapes.
+        problems = [ZeroProblem(rng, n, ((40, 30), (17,), (25, 10)), steps=2), drawn(rng, n)]
+        for run, p in zip(world(n, *(p.request() for p in problems)), problems):
+            run.returns(
+                *[p.weights_after] * n,
+                tolerance=p.tolerance,
+                select=driver_results.weights,
+                label="the weights, [step][tensor],",
+                known_mistakes=p.mistakes,
+            )
+            sentence = (
+                f"That is one reduce-scatter and one all-gather of {p.bytes} bytes for each of"
+                f" {p.steps} steps."
+            )
+            require_traffic(run, p.steps * 2 * (n - 1) / n * p.bytes, sentence)
 
 
 @number("6.2")
 @weight(0.25)
 def test_zero_memory(world, rng):
-    """Between two steps, a rank's process has memory for 1/n of the optimizer's state, not for all
-    of it
+    """Between two steps, a rank's process has memory for 1/n of the optimizer's state and for two
+    flat buffers, not for all of the state
     """
-    n, copies, width = 4, 2048, 512
-    row = [rng.standard_normal((1, width))]
-    gradients = [[[rng.standard_normal((1, width))] for _ in range(3)] for _ in range(n)]
-    name, options = "sharded_data_parallel.ZeroAdamW", {"driver": "zero_rests"}
-    arguments = row, per_rank(*gradients)
-    # In the calls without arguments, the hub weighs what is there between two steps. What torch
-    # imports for a first step is there in both of them.
-    _, small, large, run = world(
+    n, tensors, entries, steps = 4, 2, 3 * 2**17, 2
+    seed, *own_seeds = rng.integers(2**62, size=n + 1).tolist()
+    rates = drawn_rates(rng, n, steps, first := 0.05)
+    name, options = "sharded_data_parallel.ZeroAdamW", {"driver": "zero_rests", "weighs": True}
+    # The hub weighs what is there before the weights, and in the second call, between two steps.
+    large, rests = world(
         n,
-        call(name, *arguments, copies=1, **options),
-        call(name, weighs=True, **options),
-        call(name, *arguments, copies=copies, **options),
-        call(name, weighs=True, **options),
+        call(
+            name,
+            served_rates(rates),
+            lr=first,
+            seed=seed,
+            own_seed=per_rank(*own_seeds),
+            tensors=tensors,
+            entries=entries,
+            **options,
+        ),
+        call(name, **options),
     )
-    right = sharded.zero(row, sharded.averages(gradients), 1e-3)[0][-1]
-    large.returns(*[right] * n, tolerance=CLOSE, label="the first row of each weight")
-    run.values()
-    whole = copies * width * 8  # bytes of the weights
-    # The weights; this rank's shard of them, of the gradients, and of two moments. With the whole
-    # state, these four would be as large as the weights. Half of the difference is allowed.
-    right_size, wrong_size = whole + 4 * whole / n, whole + 4 * whole
-    most = (right_size + wrong_size) / 2
+    weights = [draw(seed, index, entries) for index in range(tensors)]
+    whole = sum(weight.nbytes for weight in weights)
+    gradients = [
+        [[draw(own, k * tensors + i, entries) for i in range(tensors)] for k in range(steps)]
+        for own in own_seeds
+    ]
+    after = zero.trained(weights, zero.averages(gradients), rates)[0][-1]
+    sums = [(np.array(w.sum()), np.array(np.square(w).sum())) for w in after]
+    label = "the sum of each weight's entries at the end, and of their squares,"
+    more = "another check of this problem says which weights are wrong"
+    large.returns(*[sums] * n, tolerance=CLOSE, label=label, otherwise=more)
+    rests.values()
+    # The weights; this rank's shard of them, of the gradients, and of two moments; two buffers.
+    # With the whole state beside the weights and a shard of it, there would be 6 times the weights.
+    right_size = whole + 4 * whole / n + 2 * whole
     for rank in range(n):
-        grown = (run.grown(rank) or 0) - (small.grown(rank) or 0)
+        grown = rests.require_grown(rank, whole, "the weights") or 0
+        grown -= min(imported(large, rank), whole)
         text = (
-            f"rank {rank}'s process holds {grown / MIB:.0f} MiB between two steps with weights of"
-            f" {whole / MIB:.0f} MiB, as the system says. {right_size / MIB:.0f} MiB are needed:"
-            f" the weights, and 1/{n} of the gradients and of AdamW's state. Does every rank hold"
-            " the whole state?"
+            f"rank {rank}'s process holds {grown / MIB:.0f} MiB between two steps with"
+            f" weights of {whole / MIB:.0f} MiB, as the system says. {right_size / MIB:.0f} MiB are"
+            f" enough: the weights, 1/{n} of the weights, of the gradients and of AdamW's two"
+            " moments, and two flat buffers as large as the weights. Does every rank hold the whole"
+            " state?"
         )
-        run.require(grown <= most, text)
+        rests.require(grown <= 1.2 * right_size, text)
 
 
 @number("6.2")
@@ -301,6 +334,7 @@ def test_zero_misuse(world, rng):
                 "sharded_data_parallel.ZeroAdamW",
                 weights,
                 [[rng.standard_normal(shape) for shape in shapes]],
+                [],
                 driver="zero_steps",
                 may_raise=True,
             )
@@ -372,17 +406,15 @@ def test_sharded_loss(world, rng):
 @number("6.3")
 @weight(0.5)
 def test_sharded_traffic(world, rng):
-    """fully_sharded_step sends 3(n−1)/n times the bytes of the weights, not more"""
+    """fully_sharded_step sends 3(n−1)/n times the bytes of the weights, not more, and gathers each
+    layer but the last again
+    """
     for n in (2, 3, 4):
         # The rows of a rank have more bytes than a layer: activations must stay where they are.
         p = ShardedProblem(rng, n, layers=5, width=31, rows=64)
         (run,) = world(n, p.step())
         p.has_gradients(run)
-        sentence = (
-            f"For each of {p.layers} layers, that is two all-gathers and one reduce-scatter of"
-            f" {p.layer_bytes} bytes."
-        )
-        require_traffic(run, 3 * (n - 1) / n * p.layers * p.layer_bytes, sentence)
+        require_step_traffic(run, p.layers, p.layer_bytes)
 
 
 @number("6.3")
@@ -398,69 +430,16 @@ def test_two_layers_alive(world, rng):
                 require_few_layers(run, rank, p, 2)
 
 
-def require_few_layers(run, rank, p, enough):
-    """Fail if a rank has more than so many whole layers alive when it multiplies.
-
-    Shards of gradients and activations come in addition. Half a layer is allowed for small tensors.
-    """
-    products = [entry.alive for entry in run.ledger(rank) if entry.kind == "product"]
-    activations = (p.layers + 2) * p.activation_bytes
-    for i, alive in enumerate(products):
-        # Going forward, there is one product for each layer. There are no gradients yet.
-        way = "forward" if i < p.layers else "backward"
-        gradients = 0 if way == "forward" else p.layers * p.layer_bytes // p.n
-        whole = (alive - gradients - activations) / p.layer_bytes
-        text = (
-            f"rank {rank}, {way}: {alive} bytes were alive in one of its products. Without"
-            f" activations and the shards of gradients, that is at least {whole:.1f} layers of"
-            f" {p.layer_bytes} bytes; {'two' if enough == 2 else 'four'} are enough."
-        )
-        likely = "Does a variable still hold a layer that was used before, or its gradient?"
-        run.require(whole <= enough + 0.5, f"{text} {likely}")
-
-
 @number("6.3")
 @weight(0.25)
 def test_layers_are_freed(world, rng):
     """fully_sharded_step frees every layer after its use: a rank's process never has memory for the
     whole model
     """
-    n, layers, width = 2, 12, 512
-    copies = width // n  # of a rank's row, which fill its shard of a layer
-    name = "sharded_data_parallel.fully_sharded_step"
-    # Sums of positive numbers: rounding errors stay small, although the rows of a layer are copies.
-    pieces = [[rng.uniform(1, 1.5, width) / width for _ in range(layers)] for _ in range(n)]
-    rows = [rng.uniform(0.5, 1.5, (1, width)) for _ in range(n)]
-    options = {"driver": "large_shards", "weighs": True}
-    small, run = world(
-        n,
-        # one column: what a first step takes for other things counts in both calls
-        call(
-            name, per_rank(*([own[0][:1]] for own in pieces)), np.ones((1, 1)), copies=1, **options
-        ),
-        call(name, per_rank(*pieces), per_rank(*rows), copies=copies, **options),
-    )
-    weights = [
-        np.concatenate([np.tile(own[l], copies) for own in pieces]).reshape(width, width)
-        for l in range(layers)
-    ]
-    losses, _ = sharded.local_steps(weights, rows)
-    small.values()
-    run.returns(*map(np.array, losses), tolerance=rounding(np.float64), label="the local loss")
-    layer = weights[0].nbytes
-    # The shards, and those of the gradients; two layers. If all layers were kept, they would take
-    # the memory of the whole model. Two thirds of it are allowed.
-    right_size = 2 * layers * layer / n + 2 * layer
-    most = right_size + layers * layer * 2 / 3
-    for rank in range(n):
-        grown = (run.grown(rank) or 0) - (small.grown(rank) or 0)
-        text = (
-            f"rank {rank}'s process took {grown / MIB:.0f} MiB for {layers} layers of"
-            f" {layer / MIB:.0f} MiB, as the system says. {right_size / MIB:.0f} MiB are enough if"
-            " each layer is freed after its use. Something keeps the layers, perhaps in another"
-            " form than a tensor."
-        )
-        run.require(grown <= most, text)
+    p, run = LargeModel.weighed(world, rng, "fully_sharded_step")
+    p.has_values(run)
+    p.require_little_memory(run, forward=4, backward=8)
+    require_gathers(run, p.layers, p.layer_bytes)
 
 
 def require_refusal(world, rng, function):
@@ -502,16 +481,27 @@ def test_prefetched_values(world, rng):
 
 
 @number("6.4")
-@weight(0.25)
+@weight(0.125)
 def test_four_layers_alive(world, rng):
     """prefetched_step never has more than four whole layers alive, for any number of layers"""
     for n in (2, 4):
         p = ShardedProblem(rng, n, layers=8, width=64, rows=1)
-        name = "sharded_data_parallel.prefetched_step"
-        (run,) = world(n, call(name, *p.arguments(), driver="metered"))
-        p.has_gradients(run, lambda r: driver_results.value(r)[1])
+        (run,) = world(n, p.prefetched(metered=True))
+        p.has_gradients(run, lambda r: driver_results.value(r)[1], p.followed)
         for rank in range(n):
             require_few_layers(run, rank, p, 4)
+
+
+@number("6.4")
+@weight(0.25)
+def test_prefetch_takes_little_memory(world, rng):
+    """prefetched_step frees every layer after its use: a rank's process never has memory for the
+    whole model
+    """
+    p, run = LargeModel.weighed(world, rng, "prefetched_step", is_followed=True)
+    p.has_values(run, is_followed=True)
+    p.require_little_memory(run, forward=6, backward=12)
+    require_gathers(run, p.layers, p.layer_bytes)
 
 
 @number("6.4")
@@ -530,61 +520,36 @@ def test_prefetch_order(world, rng):
             because = "Gather layers by all-gathers, and average gradients by reduce-scatters."
             run.uses_only("all_gather", "reduce_scatter", because=because)
             for rank in range(n):
-                require_order(run, rank, p.layers)
-
-
-def require_order(run, rank, layers):
-    """Fail unless one gather more than needed has started before each layer is computed.
-
-    The layer that is computed last has no next one, in each direction. Going back, the last layer
-    may be gathered again or not.
-    """
-    gathers = [o.at for o in run.operations(rank) if o.kind == "all_gather"]
-    again = len(gathers) - layers  # gathers of the backward pass
-    text = f"rank {rank} started {len(gathers)} all-gathers for {layers} layers."
-    enough = f"Each layer is gathered once going forward and once going back: {2 * layers}"
-    run.require(again <= layers, f"{text} {enough} are enough.")
-    text += (
-        f" Going back, each layer but the last must be gathered again: at least {2 * layers - 1}"
-    )
-    run.require(again >= layers - 1, f"{text} are needed. Were layers kept?")
-    moments = [(FORWARD, l, min(l + 2, layers)) for l in range(layers)]
-    # Before the turn, layer ``layers - 1`` may have been gathered again.
-    back = again - layers
-    moments += [(BACKWARD, l, layers + min(layers - l + 1 + back, again)) for l in range(layers)]
-    for name, l, due in moments:
-        began = run.passed(rank, f"{name.format(l)} began")
-        started = sum(at < began for at in gathers)
-        # The gather that the backward pass begins with may have started before the last product.
-        most = due + (name == FORWARD and l == layers - 1)
-        when = f"When the {name.format(l)} began (layers are counted from 0), rank {rank} had"
-        text = f"{when} started {started} all-gathers; {due} were expected."
-        following = f"layer {l - 1 if name == BACKWARD else l + 1}"
-        likely = f"Start the gather of {following} before you compute layer {l}."
-        run.require(started >= due, f"{text} {likely}")
-        likely = (
-            "Each layer that waits for its turn takes memory: gather one layer ahead, not more."
-        )
-        run.require(started <= most, f"{text} {likely}")
+                require_order(run, rank, p.layers, p.layer_bytes // n)
+            require_step_traffic(run, p.layers, p.layer_bytes)
+            require_followed(run, p)
 
 
 @number("6.4")
 @weight(0.5)
 def test_prefetch_overlaps(world, rng):
-    """A layer is computed while the next one is still under way: the rank does not wait for it"""
+    """A layer is computed while the next one is still under way, forward and backward: the rank
+    does not wait for it
+    """
     for n in (2, 3, 4):
-        p = ShardedProblem(rng, n, layers=4)
-        # The other ranks have started the gather of layer 1 when they come to layer 0, and not that
-        # of layer 2. They go on when rank 0 has come to layer 1.
-        until = f"{FORWARD.format(1)} began"
-        delay = Delay(until=until, on=0, at=f"{FORWARD.format(0)} began")
-        (run,) = world(n, p.prefetched(delays={rank: delay for rank in range(1, n)}))
+        p = ShardedProblem(rng, n, layers=5)
+        # The other ranks have started the gather of the next layer when they come to this one, and
+        # not that of the layer after it. They go on when rank 0 has come to the next layer.
+        held = int(rng.integers(p.layers - 2))
+        until = f"{FORWARD.format(held + 1)} began"
+        delay = Delay(until=until, on=0, at=f"{FORWARD.format(held)} began")
+        delays = {rank: delay for rank in range(1, n)}
+        slow, run = world(n, p.prefetched(slow_gathers=True), p.prefetched(delays=delays))
+        p.has_gradients(slow, local=p.followed)
+        require_followed(slow, p)
+        for rank in range(n):
+            require_overlap(slow, rank, p.layers)
         run.waits_for_nobody("rank 0 waited for the other ranks: nothing overlaps.")
         p.has_gradients(run, local=p.followed)
 
 
 @number("6.4")
-@weight(0.25)
+@weight(0.125)
 def test_prefetched_misuse(world, rng):
     """A shard that does not have 1/n of a layer raises ValueError with the numbers"""
     require_refusal(world, rng, "sharded_data_parallel.prefetched_step")

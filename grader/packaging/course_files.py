@@ -20,7 +20,10 @@ ALSO = {
         "grader/hidden/test_pipeline_schedules.py",
         "grader/hidden/pipeline_problem.py",
     ),
-    "sharded_data_parallel": ("grader/hidden/sharded_problem.py",),
+    "sharded_data_parallel": (
+        "grader/hidden/sharded_evidence.py",
+        "grader/hidden/sharded_problem.py",
+    ),
     "schedules": (
         "handout/timeline.py",
         "handout/schedule_runner.py",

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from grader.check.api import CheckFailed, Leaf, call
+from grader.check.api import CheckFailed, Leaf, call, draw
 from grader.rank import drivers
+from grader.reference import sharded
 from grader.world import watchdog
 from grader.world.watchdog import StackFrame, waits_for_nothing
+from handout import mlp
 from handout.timeline import Span, Timeline, chart
 
 X = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
@@ -287,6 +289,59 @@ def test_spans_are_handed_over_as_such():
 def test_lists_of_spans_that_are_changed_are_told(change):
     spans = [[("forward", 1, 5.0, 6.0), ("forward", 0, 1.0, 3.0)], []]
     assert not drive("of_spans", change, spans)["kept"]
+
+
+# ——— followed layers, and large tensors that are drawn
+
+
+def test_a_followed_layer_tells_what_it_got_before_it_asks_for_its_factor():
+    marks, x = Marks(), torch.tensor([[1.0, 2.0]], dtype=torch.float64)
+    weight = torch.tensor([[0.5, -1.0], [2.0, 0.25]], dtype=torch.float64)
+    told = []  # how many marks there are when a factor is asked for
+
+    def factor(value: float):
+        return lambda: (told.append(len(marks)), value)[1]
+
+    def step(given, forward, backward):
+        y, z = forward(given, weight.T)
+        return y, backward(given, z, weight.T, y)
+
+    y, (grad, _) = drive("followed_layers", step, x, [factor(2.0)], [factor(3.0)], marks=marks)
+    plain, z = mlp.layer_forward(x, weight.T)
+    assert torch.equal(y, 2 * plain)
+    assert torch.equal(grad, mlp.layer_backward(x, z, weight.T, 3 * y)[0])
+    assert told == [1, 2]
+    for mark, name, due in zip(marks, ("forward", "backward"), ([x, weight.T], [x, weight.T, y])):
+        begin = f"{name} of layer 0 got "
+        numbers = [float(word) for word in mark.removeprefix(begin).split()]
+        assert mark.startswith(begin) and len(numbers) == len(due)
+        assert all(map(sharded.is_fingerprint, numbers, map(np.asarray, due)))
+
+
+def test_a_followed_layer_that_is_called_too_often_is_refused():
+    one = torch.ones(1, 1)
+    with pytest.raises(RuntimeError, match="layer_forward was called more often than there are"):
+        drive(
+            "followed_layers",
+            lambda forward, _: [forward(one, one) for _ in range(2)],
+            [lambda: 1.0],
+            [lambda: 1.0],
+        )
+
+
+@pytest.mark.parametrize("other", [[[2.0, 1.0]], [[1.0, 2.0 + 1e-4]], [[1.0]], [[1.0, 2.0, 0.75]]])
+def test_other_entries_have_another_fingerprint(other):
+    told = sharded.fingerprint(np.array(other))
+    assert not sharded.is_fingerprint(told, np.array([[1.0, 2.0]]))
+    assert not sharded.is_fingerprint(float("nan"), np.array([[1.0, 2.0]]))
+
+
+def test_what_is_drawn_is_the_same_for_the_same_seed_and_index_alone():
+    first = draw(2**61 + 7, 3, 1000)
+    assert first.dtype == np.float64 and 0 <= first.min() < first.max() < 1
+    assert np.array_equal(first, draw(2**61 + 7, 3, 1000))
+    for seed, index in ((2**61 + 8, 3), (2**61 + 7, 4), (3, 2**61 + 7)):
+        assert not np.isin(first, draw(seed, index, 1000)).any()
 
 
 # ——— the handout's timeline

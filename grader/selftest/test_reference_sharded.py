@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.reference import sharded, single_device
+from grader.reference import sharded, single_device, zero
 from handout import mlp
 
 SHAPES = st.lists(st.lists(st.integers(1, 3), max_size=3).map(tuple), min_size=1, max_size=4)
@@ -45,14 +45,19 @@ def test_no_mistake_of_flat_shards_looks_right(shapes, n, seed):
 def test_adamw_on_a_shard_is_a_shard_of_adamw(shapes, n, seed):
     """What ZeRO-1 rests on: to cut and to make a step commute."""
     weights, *steps = (drawn(seed + k, shapes) for k in range(4))
-    after, moments = sharded.zero(weights, steps, 0.05)
-    for rank in range(n):
-        own = [[sharded.shards(step, n)[rank]] for step in steps]
-        alone, state = sharded.zero([sharded.shards(weights, n)[rank]], own, 0.05)
-        assert np.allclose(alone[-1][0], sharded.shards(after[-1], n)[rank], rtol=1e-12)
-        for which in (0, 1):
-            whole = sharded.shards([of_tensor[which] for of_tensor in moments], n)[rank]
-            assert np.allclose(state[0][which], whole, rtol=1e-12)
+    after, moments = zero.trained(weights, steps, [[0.05] * 3] * n)
+    whole, whole_moments = zero.trained(weights, steps, [[0.05] * 3])
+    device = single_device.AdamW(0.05)
+    alone = [np.asarray(w) for w in weights]
+    for step in steps:
+        alone = device.step(alone, step)
+    for mine, of_one, right in zip(after[-1], whole[-1], alone):
+        assert np.allclose(mine, right, rtol=1e-12) and np.allclose(of_one, right, rtol=1e-12)
+    for which in (0, 1):
+        pieces = np.concatenate([own[which] for own in moments])
+        size = len(whole_moments[0][which])
+        assert np.allclose(pieces[:size], whole_moments[0][which], rtol=1e-12)
+        assert not pieces[size:].any()
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 3), SEED)
@@ -84,8 +89,9 @@ def test_mistakes_of_zero_differ_from_the_right_weights_and_from_each_other(n):
     shapes = [(3, 2), (4,)]
     weights = drawn(1, shapes)
     gradients = [[drawn(10 * rank + step, shapes) for step in range(3)] for rank in range(n)]
-    right = sharded.zero(weights, sharded.averages(gradients), 0.02)[0]
-    for known in sharded.zero_mistakes(weights, gradients, 0.02):
+    rates = [[0.02, 0.01 + 0.005 * rank, 0.03 - 0.004 * rank] for rank in range(n)]
+    right = zero.trained(weights, zero.averages(gradients), rates)[0]
+    for known in zero.zero_mistakes(weights, gradients, rates):
         made = {name: sharded.flat(steps[-1], 1) for name, steps in known.items()}
         made[""] = sharded.flat(right[-1], 1)
         names = list(made)
@@ -99,13 +105,13 @@ def test_mistakes_of_the_state_are_what_mistaken_gradients_leave(n):
     weights, shapes = drawn(1, [(3, 2)]), [(3, 2)]
     gradients = [[drawn(10 * rank + step, shapes) for step in range(2)] for rank in range(n)]
     for moment, power in ((0, 1), (1, 2)):
-        known = sharded.state_mistakes(weights, gradients, 0.02, moment)
-        states = sharded.zero(weights, sharded.averages(gradients), 0.02)[1]
-        for rank, right in enumerate(sharded.shards([state[moment] for state in states], n)):
+        rates = [[0.02, 0.01]] * n
+        known = zero.state_mistakes(weights, gradients, rates, moment)
+        states = zero.trained(weights, zero.averages(gradients), rates)[1]
+        for rank, right in enumerate(state[moment] for state in states):
             assert np.allclose(known[rank][sharded.SUMMED_SHARDS], n**power * right)
-            own = sharded.zero(weights, gradients[rank], 0.02)[1]
-            mine = sharded.shards([state[moment] for state in own], n)[rank]
-            assert np.allclose(known[rank][sharded.NOT_SCATTERED], mine)
+            mine = zero.trained(weights, gradients[rank], rates)[1][rank][moment]
+            assert np.allclose(known[rank][zero.NOT_SCATTERED], mine)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])

@@ -1,0 +1,322 @@
+"""Reads in part 6 what a step of a sharded model left as evidence.
+
+That is what the hub has recorded of its operations, what the system says of a rank's memory, and
+what the judge's functions were called with.
+"""
+
+from functools import cached_property
+
+import numpy as np
+
+from grader.check.api import Probe, call, draw, per_rank, rounding
+from grader.reference import sharded
+
+FORWARD, BACKWARD = "forward of layer {}", "backward of layer {}"  # names of probes
+MIB = 2**20
+# Operations that add up what ranks send. All others bring it as it is.
+SUMS = ("all_reduce", "reduce_scatter", "reduce")
+
+
+def probes(forward, backward):
+    """Return the arguments that let the judge follow the layers: see ``followed_layers``."""
+    return tuple(
+        [Probe(name.format(layer), factor) for layer, factor in enumerate(factors)]
+        for name, factors in ((FORWARD, forward), (BACKWARD, backward))
+    )
+
+
+# ——— what was sent
+
+
+def require_traffic(run, most, sentence):
+    """Fail if a rank sends more than ``most`` bytes, or if one of several ranks sends nothing.
+
+    An operation counts with the bytes that the best algorithm for this operation sends.
+    """
+    run.values()
+    for rank in range(run.report.size):
+        done = run.operations(rank)
+        sent = sum(operation.traffic for operation in done)
+        run.require_communication(rank, sent > 0)
+        text = f"rank {rank} sends {sent:.0f} bytes, and {most:.0f} are enough."
+        run.require(sent <= most + 0.5, f"{text} {sentence} ({_listed(done)})")
+
+
+def require_step_traffic(run, layers, layer_bytes):
+    """Fail if a rank sends more than two gathers and a reduce-scatter of each layer.
+
+    Also fail if the ranks send less than that: see ``require_gathers``.
+    """
+    n = run.report.size
+    sentence = (
+        f"For each of {layers} layers, that is two all-gathers and one reduce-scatter of"
+        f" {layer_bytes} bytes."
+    )
+    require_traffic(run, 3 * layers * (n - 1) / n * layer_bytes, sentence)
+    require_gathers(run, layers, layer_bytes)
+
+
+def require_gathers(run, layers, layer_bytes):
+    """Fail unless each layer is gathered twice, and each gradient is reduced and scattered.
+
+    The last layer may be gathered once. Any operations may do this. All ranks together count,
+    because some ranks may send more than others.
+    """
+    n = run.report.size
+    one = (n - 1) / n * layer_bytes
+    every = [operation for rank in range(n) for operation in run.operations(rank)]
+    brought = sum(o.traffic for o in every if o.kind not in SUMS) / n
+    listed = _listed(run.operations(0))
+    text = (
+        f"The ranks get {brought / one:.1f} layers by all-gathers and other operations that bring"
+        f" tensors as they are, and {2 * layers - 1} are needed: {layers} going forward, and each"
+        f" of them but the last again going back. Were layers kept? ({listed})"
+    )
+    run.require(brought >= (2 * layers - 1) * one - 0.5, text)
+    sent = sum(operation.traffic for operation in every) / n
+    needed = (3 * layers - 1) * one
+    text = (
+        f"The ranks send {sent:.0f} bytes each, and {needed:.0f} are needed: the gathers, and a"
+        f" reduce-scatter of each of {layers} layers. ({listed})"
+    )
+    run.require(sent >= needed - 0.5, text)
+
+
+def _listed(operations):
+    listed = ", ".join(f"{o.name} of {o.bytes} bytes" for o in operations[:6])
+    return listed + (", …" if len(operations) > 6 else "")
+
+
+# ——— what was alive
+
+
+def imported(run, rank, there=0):
+    """Return the bytes that a rank had for other things than arguments when the ranks first met.
+
+    ``there`` is what the arguments take. Nearly all of torch is there before, so these bytes are
+    few, unless the submission imports something unusual. But it can also take them for nothing, and
+    free them for the step. So a check has to bound them.
+    """
+    return max((run.grown(rank, 0) or 0) - there, 0)
+
+
+def require_few_layers(run, rank, p, enough):
+    """Fail if a rank has more than so many whole layers alive when it multiplies.
+
+    Shards of gradients and activations come in addition, also going forward: a program may make
+    the tensors for its result first. Half a layer is allowed for small tensors.
+    """
+    # Each layer is multiplied going forward, and all but the first to get the gradient before it.
+    products = run.require_products(rank, (2 * p.layers - 1) * p.product)
+    activations = (p.layers + 2) * p.activation_bytes
+    for i, alive in enumerate(entry.alive for entry in products):
+        # Going forward, there is one product for each layer.
+        way = "forward" if i < p.layers else "backward"
+        gradients = p.layers * p.layer_bytes // p.n
+        whole = (alive - gradients - activations) / p.layer_bytes
+        text = (
+            f"rank {rank}, {way}: {alive} bytes were alive in one of its products. Without"
+            f" activations and the shards of gradients, that is at least {whole:.1f} layers of"
+            f" {p.layer_bytes} bytes; {'two' if enough == 2 else 'four'} are enough."
+        )
+        likely = "Does a variable still hold a layer that was used before, or its gradient?"
+        run.require(whole <= enough + 0.5, f"{text} {likely}")
+
+
+class LargeModel:
+    """A model whose layers show in the memory of a process, and a weighed step of it.
+
+    The ranks and the judge draw the shards from seeds. No entry follows from another, so no layer
+    can be kept in fewer bytes. All entries are positive, so rounding errors stay small.
+    """
+
+    WIDTHS = 320, 480  # the second if a submission imports much
+    IMPORTS = 5  # layers: so much may be there for what is imported
+
+    @classmethod
+    def weighed(cls, world, rng, function, is_followed=False):
+        """Return a model and a weighed step of it, whose layers outweigh what is imported."""
+        for width in cls.WIDTHS:
+            model = cls(rng, width)
+            (run,) = world(model.n, model.request(function, is_followed))
+            run.values()
+            there = [imported(run, rank, model.shards) for rank in range(model.n)]
+            if max(there) <= cls.IMPORTS * model.layer_bytes:
+                break
+        return model, run
+
+    def __init__(self, rng, width, n=4, layers=16):
+        self.n, self.layers, self.width = n, layers, width
+        self.seeds = rng.integers(2**62, size=n).tolist()
+        self.entries = width * width // n
+        self.rows = [rng.uniform(0.5, 1.5, (1, width)) for _ in range(n)]
+        self.factors = [rng.uniform(0.7, 1.3, layers).tolist() for _ in range(2)]
+        self.layer_bytes = width * width * 8
+        self.shards = layers * self.layer_bytes // n  # bytes of a rank's shards
+
+    @cached_property
+    def weights(self):
+        pieces = [
+            [(1 + draw(seed, layer, self.entries) / 2) / self.width for seed in self.seeds]
+            for layer in range(self.layers)
+        ]
+        return [np.concatenate(own).reshape(self.width, self.width) for own in pieces]
+
+    def request(self, function, is_followed=False):
+        followed = probes(*self.factors) if is_followed else ()
+        return call(
+            f"sharded_data_parallel.{function}",
+            per_rank(*self.rows),
+            *followed,
+            seed=per_rank(*self.seeds),
+            layers=self.layers,
+            entries=self.entries,
+            driver="drawn_shards",
+            weighs=True,
+        )
+
+    def has_values(self, run, is_followed=False):
+        """Fail unless the losses are right, and the sum of each shard of a gradient."""
+        factors = self.factors if is_followed else ()
+        losses, gradients = sharded.local_steps(self.weights, self.rows, *factors)
+        sums = [[np.array(g.sum()) for g in own] for own in sharded.gradient_shards(gradients)]
+        run.returns(
+            *((np.array(loss), own) for loss, own in zip(losses, sums)),
+            tolerance=rounding(np.float64),
+            label="the local loss, or the sum of a shard of the gradients,",
+        )
+
+    def require_little_memory(self, run, forward, backward):
+        """Fail if the system says that a rank's process holds the whole model, or its gradients.
+
+        Beside its shards and those of the gradients, a rank may hold ``backward`` whole layers, and
+        ``forward`` until the backward pass sends something.
+        """
+        there = 2 * self.shards
+        for rank in range(self.n):
+            run.require_grown(rank, self.shards, "its shards")
+            other = min(imported(run, rank, self.shards), self.IMPORTS * self.layer_bytes)
+            turn = self._operations_forward(run.operations(rank))
+            for way, operations, layers in (
+                ("until its backward pass sent something", turn, forward),
+                ("in the whole step", None, backward),
+            ):
+                grown = (run.grown(rank, operations) or 0) - other
+                text = (
+                    f"rank {rank}'s process took {grown / MIB:.0f} MiB {way}, as the system"
+                    f" says. Its shards and those of the gradients have {there / MIB:.0f} MiB, and"
+                    f" {layers} whole layers of {self.layer_bytes / MIB:.1f} MiB beside them are"
+                    " enough, with all copies for communication. Something keeps layers or whole"
+                    " gradients, perhaps in another form than a tensor."
+                )
+                most = there + layers * self.layer_bytes
+                run.require(grown <= most, text)
+
+    def _operations_forward(self, operations):
+        """Return how many operations bring the layers of the forward pass."""
+        needed = self.layers * self.layer_bytes * (self.n - 1) / self.n
+        sent = 0
+        for number, operation in enumerate(operations):
+            if sent >= needed - 0.5:
+                return number
+            sent += operation.traffic
+        return len(operations)
+
+
+# ——— what was called, and when
+
+
+def require_followed(run, p):
+    """Fail unless the judge's functions were called once for each layer, with what is the layer's.
+
+    Before a rank gets a layer's factor, it has to tell what it called the function with. The input
+    of a layer depends on the factors of the layers before. So a rank that tells it has computed
+    them, and holds this layer.
+    """
+    for rank in range(p.n):
+        given = sharded.followed_step(p.weights, p.batches[rank], p.forward, p.backward)
+        for layer, weight in enumerate(p.weights):
+            x, grad = given.inputs[layer], given.grads[layer]
+            for name, function, due in (
+                (FORWARD, "layer_forward", {"x": x, "weight": weight}),
+                (BACKWARD, "layer_backward", {"x": x, "weight": weight, "grad_y": grad}),
+            ):
+                told = run.told(rank, f"{name.format(layer)} got")
+                times = len(run.marks(rank, f"{name.format(layer)} began"))
+                text = f"rank {rank} called {function} {times} times for layer {layer}, not once."
+                run.require(len(told) == times == 1 and len(told[0]) == len(due), text)
+                for (argument, array), number in zip(due.items(), told[0]):
+                    text = (
+                        f"rank {rank} called {function} for layer {layer} (counted from 0) with"
+                        f" another {argument} than this layer's. Call {function} once for each"
+                        " layer, with the layer's whole input and its whole weight, and compute"
+                        " layers in no other way."
+                    )
+                    run.require(sharded.is_fingerprint(number, array), text)
+
+
+def require_order(run, rank, layers, shard_bytes):
+    """Fail unless one gather more than needed has started before each layer is computed.
+
+    The layer that is computed last has no next one, in each direction. Going back, the last layer
+    may be gathered again or not. Each all-gather brings one layer.
+    """
+    done = [o for o in run.operations(rank) if o.kind == "all_gather"]
+    gathers = [o.at for o in done]
+    again = len(gathers) - layers  # gathers of the backward pass
+    text = f"rank {rank} started {len(gathers)} all-gathers for {layers} layers."
+    enough = f"Each layer is gathered once going forward and once going back: {2 * layers}"
+    run.require(again <= layers, f"{text} {enough} are enough.")
+    text += (
+        f" Going back, each layer but the last must be gathered again: at least {2 * layers - 1}"
+    )
+    run.require(again >= layers - 1, f"{text} are needed. Were layers kept?")
+    for number, gather in enumerate(done):
+        text = (
+            f"rank {rank}'s all-gather number {number} (counted from 0) sends {gather.bytes} bytes,"
+            f" and its shard of a layer has {shard_bytes}. Gather one layer with each all-gather."
+        )
+        run.require(gather.bytes == shard_bytes, text)
+    moments = [(FORWARD, l, min(l + 2, layers)) for l in range(layers)]
+    # Before the turn, layer ``layers - 1`` may have been gathered again.
+    back = again - layers
+    moments += [(BACKWARD, l, layers + min(layers - l + 1 + back, again)) for l in range(layers)]
+    for name, l, due in moments:
+        began = run.passed(rank, f"{name.format(l)} began")
+        started = sum(at < began for at in gathers)
+        # The gather that the backward pass begins with may have started before the last product.
+        most = due + (name == FORWARD and l == layers - 1)
+        when = f"When the {name.format(l)} began (layers are counted from 0), rank {rank} had"
+        text = f"{when} started {started} all-gathers; {due} were expected."
+        following = f"layer {l - 1 if name == BACKWARD else l + 1}"
+        likely = f"Start the gather of {following} before you compute layer {l}."
+        run.require(started >= due, f"{text} {likely}")
+        likely = (
+            "Each layer that waits for its turn takes memory: gather one layer ahead, not more."
+        )
+        run.require(started <= most, f"{text} {likely}")
+
+
+def require_overlap(run, rank, layers):
+    """Fail if a rank waits for the next layer before it computes the layer whose turn it is.
+
+    The hub gives the result of an all-gather only when the rank has begun to compute a layer since.
+    For the first layer of each direction, nothing can be computed meanwhile.
+    """
+    gathers = sum(o.kind == "all_gather" for o in run.operations(rank))
+    again = gathers >= 2 * layers  # whether the last layer is gathered again
+    for number in run.awaited_early(rank):
+        # What is gathered after all layers is the matter of another check.
+        if number == 0 or number == layers and again or number >= 2 * layers - (not again):
+            continue
+        if number < layers:
+            way, layer, computed = "forward", number, number - 1
+        else:
+            way, layer = "backward", 2 * layers - 1 - number - (not again)
+            computed = layer + 1
+        text = (
+            f"{way}: rank {rank} waited for the gather of layer {layer} before it computed layer"
+            f" {computed} (layers are counted from 0), so nothing overlaps. Wait for a gather only"
+            " when the turn of its layer comes."
+        )
+        run.require(False, text)

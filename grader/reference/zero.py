@@ -1,0 +1,186 @@
+"""Computes what ZeRO-1 leaves on each rank, and what well-known mistakes leave instead.
+
+Each rank updates its own flat shard, at its own learning rate in each step: ``rates[rank][step]``.
+All values are in numpy and float64. The keys of a dict of mistakes are the sentences that name the
+mistakes.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from grader.reference.sharded import OTHER_RANK, SUMMED_SHARDS, shards, unflat
+from grader.reference.single_device import AdamW
+from grader.reference.training_mistakes import (
+    ADDED_UP,
+    DEFAULT_RATE,
+    DESCENT,
+    FRESH,
+    PLAIN,
+    SUMMED,
+    WEIGHTS_AVERAGED,
+    Descent,
+)
+
+NEW_TENSORS = (
+    "the caller's tensors kept their values. Write the new values into them, for example by copy_"
+)
+OWN_ONLY = "only this rank's shard was updated. All-gather the shards after the step"
+BEFORE_THE_STEP = "these are the weights before the last step. Gather the shards after the update"
+NOT_SCATTERED = (
+    "only this rank's own gradients were used. Reduce-scatter the gradients of all ranks"
+)
+ALONE_ON_EACH = "each rank trained only with its own gradients"
+FIRST_RATE = (
+    "every step was made at the learning rate that __init__ got. A step uses the settings that"
+    " self.optimizer has then"
+)
+OWN_RATE = (
+    "all entries follow this rank's learning rate, so this rank has updated the shards of the other"
+    " ranks, too. Update this rank's shard, and get the others by an all-gather"
+)
+
+Rates = Sequence[Sequence[float]]  # [rank][step]
+
+
+def averages(gradients: list) -> list:
+    """Return the averages over the ranks, from ``gradients[rank][step][tensor]``."""
+    n = len(gradients)
+    return [
+        [
+            np.asarray(sum(np.asarray(g, np.float64) for g in of_ranks) / n)
+            for of_ranks in zip(*step)
+        ]
+        for step in zip(*gradients)
+    ]
+
+
+def trained(
+    weights: list, steps: list, rates: Rates, optimizer: Callable[[float], Any] = AdamW
+) -> tuple[list, list]:
+    """Return the weights after every step, and each rank's state: (moment, moment) of its shard.
+
+    ``steps[step]`` are the gradients of all weights.
+    """
+    n = len(rates)
+    of_steps = [shards(step, n) for step in steps]
+    pieces = shards([np.asarray(w, np.float64) for w in weights], n)
+    after: list[list] = [[] for _ in steps]
+    moments = []
+    for rank, own in enumerate(rates):
+        made, values = optimizer(own[0]), [pieces[rank]]
+        for k, gradients in enumerate(of_steps):
+            made.lr = own[k]
+            values = made.step(values, [gradients[rank]])
+            after[k].append(values[0])
+        moments.append(made.moments[0] if isinstance(made, AdamW) else ())
+    return [unflat(np.concatenate(of_step), weights) for of_step in after], moments
+
+
+def zero_mistakes(weights: list, gradients: list, rates: Rates) -> list[dict[str, list]]:
+    """Return, for each rank, the weights after every step of a mistaken training.
+
+    ``gradients[rank][step]`` are a rank's own gradients.
+    """
+    n, average = len(gradients), averages(gradients)
+
+    def result(steps: list, rates: Rates = rates, optimizer: Callable = AdamW) -> list:
+        return trained(weights, steps, rates, optimizer)[0]
+
+    made = {
+        PLAIN: result(average, optimizer=lambda lr: AdamW(lr, decay=0.0)),
+        DESCENT: result(average, optimizer=Descent),
+        FRESH: _with_fresh_optimizers(weights, average, rates),
+        ADDED_UP: result(_added_up(average)),
+    }
+    if rates[0][0] != 1e-3:
+        made[DEFAULT_RATE] = result(average, [[1e-3, *own[1:]] for own in rates])
+    if len(average) > 1:
+        made[FIRST_RATE] = result(average, [[own[0]] * len(average) for own in rates])
+    if n == 1:
+        return [made]
+    made[SUMMED] = result([[n * g for g in step] for step in average])
+    made[WEIGHTS_AVERAGED] = _with_averaged_weights(weights, gradients, rates)
+    right = result(average)
+    made[BEFORE_THE_STEP] = [[np.asarray(w, np.float64) for w in weights], *right[:-1]]
+    made[NOT_SCATTERED] = _gathered([result(own) for own in gradients], n)
+    found = []
+    for rank in range(n):
+        own_rate = [rates[rank]] * n
+        known = {
+            OWN_ONLY: [_own_updated(weights, step, n, rank) for step in right],
+            ALONE_ON_EACH: result(gradients[rank], own_rate),
+        }
+        if len(average) > 1:  # all ranks make the first step at the same rate
+            known[OWN_RATE] = result(average, own_rate)
+        found.append(made | known)
+    return found
+
+
+def _added_up(steps: list) -> list:
+    """Return gradients to which those of all earlier steps were added."""
+    return [[sum(of_tensor) for of_tensor in zip(*steps[: k + 1])] for k in range(len(steps))]
+
+
+def _with_fresh_optimizers(weights: list, average: list, rates: Rates) -> list:
+    after: list = []
+    for k, step in enumerate(average):
+        of_step = [own[k : k + 1] for own in rates]
+        after += trained(after[-1] if after else weights, [step], of_step)[0]
+    return after
+
+
+def _with_averaged_weights(weights: list, gradients: list, rates: Rates) -> list:
+    """Return the weights after every step if each rank makes its own, and weights are averaged."""
+    n, after = len(gradients), [[np.asarray(w, np.float64) for w in weights]]
+    optimizers = [AdamW(own[0]) for own in rates]
+    for k, step in enumerate(zip(*gradients)):
+        for made, rate in zip(optimizers, rates):
+            made.lr = rate[k]
+        own = [made.step(after[-1], of_rank) for made, of_rank in zip(optimizers, step)]
+        after.append([sum(of_tensor) / n for of_tensor in zip(*own)])
+    return after[1:]
+
+
+def _own_updated(weights: list, moved: list, n: int, rank: int) -> list:
+    """Return the weights with one rank's shard updated, and the others as they were."""
+    pieces = shards([np.asarray(w, np.float64) for w in weights], n)
+    pieces[rank] = shards(moved, n)[rank]
+    return unflat(np.concatenate(pieces), weights)
+
+
+def _gathered(alone: list, n: int) -> list:
+    """Return the weights of every step, put together from each rank's shard of its own weights."""
+    return [
+        unflat(np.concatenate([shards(own, n)[r] for r, own in enumerate(step)]), step[0])
+        for step in zip(*alone)
+    ]
+
+
+def state_mistakes(weights: list, gradients: list, rates: Rates, moment: int) -> list[dict]:
+    """Return, for each rank, its shard of a moment after a mistaken training.
+
+    ``moment`` is 0 for the mean of the gradients, and 1 for the mean of their squares.
+    """
+    n, average = len(gradients), averages(gradients)
+    if n == 1:
+        return [{}]
+    summed = [[n * g for g in step] for step in average]
+    divided = [[g / n for g in step] for step in average]
+    known = {
+        SUMMED_SHARDS: summed,
+        "the gradients were divided by the number of ranks one time too many": divided,
+    }
+
+    def shards_of(steps: list) -> list[np.ndarray]:
+        return [moments[moment] for moments in trained(weights, steps, rates)[1]]
+
+    of_ranks = [shards_of(own) for own in gradients]
+    right = shards_of(average)
+    return [
+        {name: shards_of(steps)[rank] for name, steps in known.items()}
+        | {NOT_SCATTERED: of_ranks[rank][rank]}
+        | {OTHER_RANK.format(other): right[other] for other in range(n) if other != rank}
+        for rank in range(n)
+    ]
