@@ -78,7 +78,6 @@ MUTANTS = [
             "hidden sharded_gradients",
             "hidden sharded_loss",
             "hidden sharded_traffic",
-            "hidden layers_are_freed",
             "hidden prefetched_values",
             "hidden prefetch_order",
             "hidden prefetch_overlaps",
@@ -121,6 +120,9 @@ MUTANTS = [
             "hidden sharded_gradients",
             "hidden two_layers_alive",
             "hidden prefetched_values",
+            "hidden four_layers_alive",
+            "hidden layers_are_freed",
+            "hidden prefetch_takes_little_memory",
         },
         "a whole block of n zeros was added",
     ),
@@ -154,13 +156,15 @@ MUTANTS = [
             "hidden zero_weights",
             "hidden zero_state",
             "hidden zero_traffic",
-            "hidden zero_memory",
             "hidden sharded_gradients",
             "hidden sharded_traffic",
             "hidden two_layers_alive",
             "hidden prefetched_values",
             "hidden prefetch_order",
             "hidden prefetch_overlaps",
+            "hidden four_layers_alive",
+            "hidden layers_are_freed",
+            "hidden prefetch_takes_little_memory",
         },
         "a tensor was flattened in column-major order",
     ),
@@ -176,6 +180,7 @@ MUTANTS = [
             "hidden zero_weights",
             "hidden zero_state",
             "hidden zero_traffic",
+            "hidden zero_memory",
         },
         "the tensors are in reverse order",
     ),
@@ -231,6 +236,7 @@ MUTANTS = [
             "hidden flat_shard",
             "hidden zero_weights",
             "hidden zero_traffic",
+            "hidden zero_memory",
         },
         "this is the shard of rank 1",
     ),
@@ -244,6 +250,7 @@ MUTANTS = [
             "hidden unflatten",
             "hidden zero_weights",
             "hidden zero_traffic",
+            "hidden zero_memory",
         },
         "every tensor was cut from the beginning of flat",
     ),
@@ -296,7 +303,6 @@ MUTANTS = [
             "hidden sharded_gradients",
             "hidden sharded_loss",
             "hidden sharded_traffic",
-            "hidden layers_are_freed",
             "hidden prefetched_values",
             "hidden prefetch_order",
             "hidden prefetch_overlaps",
@@ -385,6 +391,7 @@ MUTANTS = [
             "public zero",
             "hidden zero_weights",
             "hidden zero_traffic",
+            "hidden zero_memory",
         },
         "AdamW trained at its own learning rate, not at lr",
     ),
@@ -483,7 +490,6 @@ MUTANTS = [
 """,
         {
             "hidden zero_weights",
-            "hidden zero_memory",
         },
         "the caller's gradients, which must stay unchanged",
     ),
@@ -561,6 +567,61 @@ MUTANTS = [
         },
         "has a state for 2 tensors. Give it one tensor: this rank's flat shard.",
     ),
+    mutant(
+        "each step is made at the first learning rate",
+        STEP,
+        """        for group in self.optimizer.param_groups:
+            group["lr"] = self.optimizer.defaults["lr"]
+        self.optimizer.step()
+""",
+        {
+            "public zero",
+            "hidden zero_weights",
+            "hidden zero_traffic",
+            "hidden zero_memory",
+        },
+        "every step was made at the learning rate that __init__ got",
+    ),
+    mutant(
+        "every rank updates all shards",
+        SCATTER
+        + AVERAGE
+        + STEP
+        + "        flat = self.shard.new_empty(n * len(self.shard))\n"
+        + GATHER,
+        """        whole = flatten(gradients)
+        dist.all_reduce(whole)
+        flat, rank = flatten(self.weights), dist.get_rank()
+        if not hasattr(self, "all"):
+            self.all = torch.optim.AdamW([torch.zeros_like(flat)], lr=self.optimizer.defaults["lr"])
+        (of_all,) = self.all.param_groups[0]["params"]
+        of_all.copy_(flat)
+        of_all.grad = whole / n
+        self.all.param_groups[0]["lr"] = self.optimizer.param_groups[0]["lr"]
+        self.all.step()
+        flat = of_all
+        self.shard.grad.copy_(of_all.grad.view(n, -1)[rank])
+        self.optimizer.step()
+""",
+        {
+            "public zero",
+            "hidden zero_weights",
+            "hidden zero_traffic",
+            "hidden zero_memory",
+        },
+        "so this rank has updated the shards of the other ranks, too",
+    ),
+    mutant(
+        "flat copies of each step are kept",
+        WRITE,
+        """            weight.copy_(values)
+        self.kept = [*getattr(self, "kept", []), flat, flatten(gradients)]
+""",
+        {
+            "hidden zero_memory",
+        },
+        "and two flat buffers as large as the weights",
+    ),
     # ——— 6.3
     mutant(
         "the gradients are summed",
@@ -575,6 +636,9 @@ MUTANTS = [
             "hidden prefetched_values",
             "hidden prefetch_order",
             "hidden prefetch_overlaps",
+            "hidden four_layers_alive",
+            "hidden layers_are_freed",
+            "hidden prefetch_takes_little_memory",
         },
         "the gradients were summed over the ranks. Divide the sum",
     ),
@@ -591,6 +655,9 @@ MUTANTS = [
             "hidden prefetched_values",
             "hidden prefetch_order",
             "hidden prefetch_overlaps",
+            "hidden four_layers_alive",
+            "hidden layers_are_freed",
+            "hidden prefetch_takes_little_memory",
         },
         "these are this rank's own gradients, without the other ranks'",
     ),
@@ -603,6 +670,7 @@ MUTANTS = [
             "hidden sharded_gradients",
             "hidden sharded_traffic",
             "hidden two_layers_alive",
+            "hidden layers_are_freed",
         },
         "these are the right shards in reverse order. The list must begin with the first layer",
     ),
@@ -620,6 +688,8 @@ MUTANTS = [
             "hidden sharded_gradients",
             "hidden sharded_traffic",
             "hidden two_layers_alive",
+            "hidden layers_are_freed",
+            "public whole_layers_are_freed",
         },
         "Rank r must return shard r",
     ),
@@ -636,6 +706,7 @@ MUTANTS = [
             "hidden sharded_loss",
             "hidden sharded_traffic",
             "hidden layers_are_freed",
+            "public whole_layers_are_freed",
         },
         "this is the average over the ranks. Return this rank's own loss",
     ),
@@ -684,6 +755,32 @@ def _gathered_ahead""",
             "hidden layers_are_freed",
         },
         "perhaps in another form than a tensor",
+    ),
+    mutant(
+        "layers are gathered once, and kept as arrays",
+        FORWARD + """        x = y
+    gradient = mlp.loss_backward(x)
+    gradients: list[Tensor] = []
+    for shard, (own_x, z) in zip(reversed(shards), reversed(saved)):
+""" + AVERAGED,
+        """        kept = locals().get("kept", [])
+        kept.append(_gather(shard, width).numpy().copy())
+        y, z = mlp.layer_forward(x, torch.from_numpy(kept[-1]))
+        saved.append((x, z))
+        x = y
+    gradient = mlp.loss_backward(x)
+    gradients: list[Tensor] = []
+    for shard, (own_x, z) in zip(reversed(shards), reversed(saved)):
+        weight = torch.from_numpy(kept.pop())
+        gradient, of_weight = mlp.layer_backward(own_x, z, weight, gradient)
+        averaged = _average_shard(of_weight)
+        del weight, of_weight
+""",
+        {
+            "hidden sharded_traffic",
+            "hidden layers_are_freed",
+        },
+        "and each of them but the last again going back. Were layers kept?",
     ),
     mutant(
         "all layers are gathered first",
@@ -774,7 +871,6 @@ def _gathered_ahead""",
             "hidden sharded_gradients",
             "hidden sharded_loss",
             "hidden sharded_traffic",
-            "hidden layers_are_freed",
             "hidden sharded_misuse",
             "hidden prefetched_values",
             "hidden prefetch_order",
@@ -814,7 +910,24 @@ def _gathered_ahead""",
         {
             "hidden prefetch_overlaps",
         },
-        "rank 1 was made to come late: not before",
+        "before it computed layer 0 (layers are counted from 0), so nothing overlaps",
+    ),
+    mutant(
+        "each gather is waited for at once going back",
+        GOING_BACK,
+        """    def back() -> Iterator[Tensor]:
+        ready = _gather(shards[-1], width)
+        for shard in [*reversed(shards[:-1]), None]:
+            following = None if shard is None else _gather(shard, width)
+            yield ready
+            ready = following
+
+    for weight, (own_x, z) in zip(back(), reversed(saved)):
+""",
+        {
+            "hidden prefetch_overlaps",
+        },
+        "backward: rank 0 waited for the gather of layer 3 before it computed layer 4",
     ),
     mutant(
         "all layers are gathered ahead",
@@ -822,6 +935,9 @@ def _gathered_ahead""",
         "        if len(under_way) > 99:\n",
         {
             "hidden prefetch_order",
+            "hidden four_layers_alive",
+            "hidden prefetch_takes_little_memory",
+            "public prefetched_step",
         },
         "gather one layer ahead, not more",
     ),
@@ -831,6 +947,7 @@ def _gathered_ahead""",
         "        if len(under_way) > 2:\n",
         {
             "hidden prefetch_order",
+            "public prefetched_step",
         },
         "gather one layer ahead, not more",
     ),
@@ -843,6 +960,7 @@ def _gathered_ahead""",
         {
             "public prefetched_step",
             "hidden prefetch_order",
+            "hidden prefetch_overlaps",
         },
         "before you compute layer",
     ),
@@ -862,6 +980,8 @@ def _gathered_ahead""",
         {
             "public prefetched_step",
             "hidden prefetch_order",
+            "hidden four_layers_alive",
+            "hidden prefetch_takes_little_memory",
         },
         "Were layers kept?",
     ),
@@ -876,8 +996,42 @@ def _gathered_ahead""",
 """,
         {
             "hidden four_layers_alive",
+            "hidden prefetch_takes_little_memory",
         },
         "four are enough",
+    ),
+    mutant(
+        "whole gradients are kept as arrays",
+        OF_WEIGHT,
+        """        gradients.insert(0, _average_shard(of_weight))
+        kept = [*locals().get("kept", []), of_weight.numpy()]
+        del weight, of_weight  # before another gather starts
+    return mlp.loss(x), gradients
+""",
+        {
+            "hidden prefetch_takes_little_memory",
+            "hidden four_layers_alive",
+        },
+        "perhaps in another form than a tensor",
+    ),
+    mutant(
+        "a layer is gathered in two halves",
+        """    return flat, dist.all_gather(list(flat.chunk(n)), shard.contiguous(), async_op=True)
+""",
+        """    if len(shard) < 2:
+        return flat, dist.all_gather(list(flat.chunk(n)), shard.contiguous(), async_op=True)
+    half = len(shard) // 2
+    views = list(flat.chunk(n))
+    dist.all_gather([own[:half] for own in views], shard[:half].contiguous())
+    rest = [own[half:] for own in views]
+    return flat, dist.all_gather(rest, shard[half:].contiguous(), async_op=True)
+""",
+        {
+            "public prefetched_step",
+            "hidden prefetch_order",
+            "hidden prefetch_overlaps",
+        },
+        "Each layer is gathered once going forward and once going back: 10 are enough.",
     ),
     mutant(
         "the weights change before the first step",
@@ -897,6 +1051,8 @@ def _gathered_ahead""",
             "hidden prefetched_values",
             "hidden prefetch_order",
             "hidden prefetch_overlaps",
+            "hidden four_layers_alive",
+            "hidden prefetch_takes_little_memory",
         },
         "not the functions of mlp, once for every layer",
     ),
@@ -909,6 +1065,8 @@ def _gathered_ahead""",
             "hidden prefetched_values",
             "hidden prefetch_order",
             "hidden prefetch_overlaps",
+            "hidden four_layers_alive",
+            "hidden prefetch_takes_little_memory",
         },
         "and never waits for it. async_op=True returns at once",
     ),
@@ -920,6 +1078,8 @@ def _gathered_ahead""",
             "public prefetched_step",
             "hidden prefetch_order",
             "hidden prefetch_overlaps",
+            "hidden four_layers_alive",
+            "hidden prefetch_takes_little_memory",
         },
         "and never waits for it. async_op=True returns at once",
     ),
@@ -949,6 +1109,8 @@ def _gathered_ahead""",
             "hidden prefetched_values",
             "hidden prefetch_order",
             "hidden prefetch_overlaps",
+            "hidden four_layers_alive",
+            "hidden prefetch_takes_little_memory",
         },
         "the list of this rank's shards of the gradients is wrong",
     ),
@@ -961,6 +1123,8 @@ def _gathered_ahead""",
             "hidden prefetched_values",
             "hidden prefetch_order",
             "hidden prefetch_overlaps",
+            "hidden four_layers_alive",
+            "hidden prefetch_takes_little_memory",
         },
         "these are the right shards in reverse order",
     ),
@@ -977,6 +1141,7 @@ def _gathered_ahead""",
             "public prefetched_step",
             "hidden prefetched_values",
             "hidden prefetch_order",
+            "hidden prefetch_takes_little_memory",
         },
         "this is the average over the ranks. Return this rank's own loss",
     ),

@@ -204,8 +204,184 @@ def fully_sharded_step(shards, x):
     return loss, found[::-1]
 '''
 
+BUFFERS = '''
+import torch.distributed.checkpoint  # which takes much memory, and is not needed
+import torch.distributed.optim
+
+
+class ZeroAdamW:
+    """With two flat buffers that stay, for what is sent and for what arrives, as engines have."""
+
+    def __init__(self, weights, lr=1e-3):
+        self.weights, self.shapes = weights, [w.shape for w in weights]
+        self.shard = flat_shard(weights)
+        self.shard.grad = torch.zeros_like(self.shard)
+        self.sent, self.arrived = flatten(weights), flatten(weights)
+        self.optimizer = torch.optim.AdamW([self.shard], lr=lr, fused=True)
+
+    def step(self, gradients):
+        if len(gradients) != len(self.weights):
+            raise ValueError(f"{len(gradients)} gradients for {len(self.weights)} weights")
+        for i, (gradient, shape) in enumerate(zip(gradients, self.shapes)):
+            if gradient.shape != shape:
+                raise ValueError(f"gradient {i} is {tuple(gradient.shape)}, not {tuple(shape)}")
+        for own, gradient in zip(unflatten(self.sent, self.shapes), gradients):
+            own.copy_(gradient)
+        self.sent[sum(w.numel() for w in self.weights) :] = 0
+        dist.reduce_scatter_tensor(self.shard.grad, self.sent)
+        self.shard.grad /= dist.get_world_size()
+        self.optimizer.step()
+        dist.all_gather_into_tensor(self.arrived, self.shard)
+        for weight, values in zip(self.weights, unflatten(self.arrived, self.shapes)):
+            weight.copy_(values)
+
+
+def fully_sharded_step(shards, x):
+    """With one buffer for all layers, and one for all gradients."""
+    _require_shards(shards, x)
+    n, width, saved = dist.get_world_size(), x.shape[1], []
+    layer, of_layer = [shards[0].new_zeros(n * len(shards[0])) for _ in range(2)]
+    weight, of_weight = [buffer[: width * width].view(width, width) for buffer in (layer, of_layer)]
+    for shard in shards:
+        dist.all_gather_into_tensor(layer, shard.contiguous())
+        y, z = mlp.layer_forward(x, weight)
+        saved.append((x, z))
+        x = y
+    loss, gradient, found = mlp.loss(x), mlp.loss_backward(x), [torch.empty_like(s) for s in shards]
+    for own, shard in zip(reversed(found), reversed(shards)):
+        own_x, z = saved.pop()
+        dist.all_gather_into_tensor(layer, shard.contiguous())
+        gradient = torch.ops.aten.gelu_backward(gradient, z)
+        torch.mm(own_x.T, gradient, out=of_weight)
+        gradient = gradient @ weight.T
+        dist.reduce_scatter_tensor(own, of_layer)
+        own /= n
+    return loss, found
+
+
+def prefetched_step(shards, x, layer_forward=mlp.layer_forward, layer_backward=mlp.layer_backward):
+    """With two buffers for layers, which take turns, and one for a gradient that is under way."""
+    _require_shards(shards, x)
+    n, width, layers = dist.get_world_size(), x.shape[1], len(shards)
+    order = [*range(layers), *reversed(range(layers))]
+    buffers = [shards[0].new_zeros(n * len(shards[0])) for _ in range(2)]
+    flat = torch.zeros_like(buffers[0])
+    found = [torch.empty_like(shard, memory_format=torch.contiguous_format) for shard in shards]
+    loss, saved, sending = None, [], None
+
+    def start(turn):
+        shard = shards[order[turn]].contiguous()
+        return dist.all_gather_into_tensor(buffers[turn % 2], shard, async_op=True)
+
+    work = start(0)
+    for turn, layer in enumerate(order):
+        work.wait()
+        weight = buffers[turn % 2][: width * width].view(width, width)
+        # The gather of the last layer, again, begins with the backward pass.
+        if turn + 1 < len(order) and turn + 1 != layers:
+            work = start(turn + 1)
+        if turn < layers:
+            y, z = layer_forward(x, weight)
+            saved.append((x, z))
+            x = y
+            if turn + 1 == layers:
+                loss, gradient, work = mlp.loss(x), mlp.loss_backward(x), start(layers)
+            continue
+        gradient, of_weight = layer_backward(*saved.pop(), weight, gradient)
+        if sending:
+            sending.wait()
+        flat[: width * width].copy_(of_weight.view(-1))
+        del of_weight
+        sending = dist.reduce_scatter_tensor(found[layer], flat, async_op=True)
+    sending.wait()
+    return loss, [own / n for own in found]
+'''
+
+OTHER_COLLECTIVES = '''
+def _to_the_owners(flat):
+    """Add up each rank's shard on its owner, by reduces, as early versions of ZeRO did."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    pieces = list(flat.clone().chunk(n))
+    for owner, piece in enumerate(pieces):
+        dist.reduce(piece, dst=owner)
+    return pieces[rank]
+
+
+def _from_the_owners(shard):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    flat = shard.new_empty(n * len(shard))
+    for owner, piece in enumerate(flat.chunk(n)):
+        if owner == rank:
+            piece.copy_(shard)
+        dist.broadcast(piece, src=owner)
+    return flat
+
+
+class ZeroAdamW:
+    """With reduces to the owners and broadcasts from them."""
+
+    def __init__(self, weights, lr=1e-3):
+        self.weights, self.shard = weights, flat_shard(weights)
+        self.optimizer = torch.optim.AdamW([self.shard], lr=lr)
+
+    def step(self, gradients):
+        shapes = [weight.shape for weight in self.weights]
+        if [gradient.shape for gradient in gradients] != shapes:
+            given = [tuple(gradient.shape) for gradient in gradients]
+            sizes = f"{len(given)} gradients, {len(shapes)} weights"
+            raise ValueError(f"{sizes}: {given}, {[*map(tuple, shapes)]}")
+        self.shard.grad = _to_the_owners(flatten(gradients)) / dist.get_world_size()
+        self.optimizer.step()
+        flat = _from_the_owners(self.shard)
+        for weight, values in zip(self.weights, unflatten(flat, shapes)):
+            weight.copy_(values)
+
+
+def _around_the_ring(shard, width):
+    """All-gather in n − 1 steps: each rank sends on what it has got."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    parts = [None] * n
+    parts[rank] = shard.contiguous()
+    for step in range(n - 1):
+        give, take = (rank - step) % n, (rank - step - 1) % n
+        parts[take] = torch.empty_like(parts[rank])
+        works = [dist.isend(parts[give], (rank + 1) % n), dist.irecv(parts[take], (rank - 1) % n)]
+        for work in works:
+            work.wait()
+    return torch.cat(parts)[: width * width].view(width, width)
+
+
+def _exchanged(gradient):
+    """Reduce-scatter: each rank sends all blocks to their owners, which add them up."""
+    n = dist.get_world_size()
+    flat = flatten([gradient])
+    del gradient
+    blocks = torch.empty_like(flat)
+    dist.all_to_all_single(blocks, flat)
+    return blocks.view(n, -1).mean(0)
+
+
+def fully_sharded_step(shards, x):
+    """With rings of messages, and with exchanges."""
+    _require_shards(shards, x)
+    width, saved, found = x.shape[1], [], []
+    for shard in shards:
+        y, z = mlp.layer_forward(x, _around_the_ring(shard, width))
+        saved.append((x, z))
+        x = y
+    loss, gradient = mlp.loss(x), mlp.loss_backward(x)
+    for shard in reversed(shards):
+        own_x, z = saved.pop()
+        grad_z = torch.ops.aten.gelu_backward(gradient, z)
+        gradient = grad_z @ _around_the_ring(shard, width).T
+        found.append(_exchanged(own_x.T @ grad_z))
+    return loss, found[::-1]
+'''
+
 VARIANTS = [
     Variant("lists of pieces, autograd for each layer", "sharded_data_parallel", LISTS),
     Variant("the last layer kept", "sharded_data_parallel", KEEPS_THE_LAST),
     Variant("functional collectives", "sharded_data_parallel", FUNCTIONAL),
+    Variant("buffers that stay", "sharded_data_parallel", BUFFERS),
+    Variant("other collectives, and messages", "sharded_data_parallel", OTHER_COLLECTIVES),
 ]
