@@ -12,9 +12,15 @@ from grader.reference.mesh import Mesh
 
 SQUARE = Mesh((2, 2))
 BATCH = np.arange(8, dtype=np.float64).reshape(4, 2) / 10  # 4 rows of 2 columns
-PAIRS = [  # 2 pairs (A, B)
-    (np.array([[1.0, -0.5], [0.5, 1.0]]), np.array([[0.5, 1.0], [-1.0, 2.0]])),
-    (np.array([[1.0, 0.25], [-0.5, 1.0]]), np.array([[0.75, -1.0], [0.5, 1.5]])),
+PAIRS = [  # 2 pairs (A, B) of 2 × 6 and 6 × 2
+    (
+        np.array([[1.0, -0.5, 0.75, 1.5, -1.0, 0.5], [0.5, 1.0, -1.0, 0.25, 1.25, 2.0]]),
+        np.array([[0.5, 1.0], [-1.0, 2.0], [0.75, -0.5], [1.0, 0.25], [-0.25, 1.5], [0.5, -1.0]]),
+    ),
+    (
+        np.array([[1.0, 0.25, -0.75, 0.5, 1.25, -1.0], [-0.5, 1.0, 0.5, -1.25, 0.75, 1.0]]),
+        np.array([[0.75, -1.0], [0.5, 1.5], [-0.5, 0.25], [1.0, 0.5], [-1.0, 0.75], [0.25, 1.25]]),
+    ),
 ]
 CLOSE = rounding(np.float64)
 
@@ -106,12 +112,14 @@ def test_step(world):
     )
     run.keeps_inputs()
     for rank in range(4):
-        in_row = [o.bytes for o in run.operations(rank) if set(o.group) == set(SQUARE.row(rank))]
+        done = mesh.beyond_column(SQUARE, rank, run.operations(rank))
+        sent = sum(o.traffic for o in done)
         run.require(
-            sum(in_row) <= 3 * 2 * 2 * 8,  # activations of 2 × 2 numbers of 8 bytes
-            f"rank {rank} passes {sum(in_row)} bytes to collectives of its row"
-            f" ({', '.join(map(str, in_row))}). Three all-reduces of 32 bytes are enough, two"
-            " forward and one backward: the gradient of the batch is not needed.",
+            # A sum of 2 × 2 numbers of 8 bytes: on 2 ranks, each sends as much as it sums.
+            sent <= 3 * 2 * 2 * 8,
+            f"rank {rank} sends {sent:.0f} bytes beyond its column ({mesh.listed(done)}). Three"
+            " all-reduces of 32 bytes over its row are enough, two forward and one backward: the"
+            " gradient of the batch is not needed, and no rank needs another's shards.",
         )
 
 

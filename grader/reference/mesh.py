@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grader.reference.single_device import gelu, gelu_derivative
+from grader.wire.events import Operation
 
 Shape = tuple[int, int]
 # What each rank gets when the ranks exchange what they have.
@@ -243,6 +244,27 @@ def step_mistakes(mesh: Mesh, pairs: list, batch: np.ndarray) -> tuple[list[dict
         {name: of_ranks[rank] for name, (_, of_ranks) in made.items()} for rank in mesh.ranks
     ]
     return losses, gradients
+
+
+# ——— what travels
+
+
+def members(operation: Operation) -> set[int]:
+    """Return the ranks among which an operation carries bytes."""
+    if operation.kind in ("send", "recv") and operation.peer is not None:
+        return {operation.rank, operation.peer}
+    return set(operation.group)
+
+
+def beyond_column(mesh: Mesh, rank: int, operations: list[Operation]) -> list[Operation]:
+    """Return those of a rank's operations that do not stay in its column."""
+    return [o for o in operations if not members(o) <= set(mesh.column(rank))]
+
+
+def listed(operations: list[Operation]) -> str:
+    """Return the names and the bytes of the first operations, for a message."""
+    text = ", ".join(f"{o.name} of {o.bytes} bytes" for o in operations[:8])
+    return f"{text}, …" if len(operations) > 8 else text
 
 
 # ——— coordinates and groups

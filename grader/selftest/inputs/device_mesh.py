@@ -81,6 +81,10 @@ TABLE = {
             InputClass("two pairs", f"len(pairs) == 2 and {FITS}"),
             InputClass("three pairs", f"len(pairs) == 3 and {FITS}"),
             InputClass("one hidden column for each rank", f"pairs[0][0].shape[1] == 1 and {FITS}"),
+            InputClass(
+                "shards larger than the activations",
+                f"pairs[0][0].numel() > 2 * x.numel() and row.size() > 1 and {FITS}",
+            ),
             InputClass("widths that differ", f"pairs[0][1].shape[1] != x.shape[1] and {FITS}"),
             misuse(
                 "x: fewer columns than the first weight has rows", "x.shape[1] < len(pairs[0][0])"

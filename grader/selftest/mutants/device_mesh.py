@@ -39,6 +39,28 @@ BACKWARD = """        if l > 0:
 """
 HIDDEN = "        of_hidden, of_second = mlp.layer_backward(hidden, output, second, grad)\n"
 
+# No tensor parallelism: a row shares its weights, and each rank computes all of a row's products.
+WHOLE_PAIRS = """    import torch
+
+    rank, weights = dist.get_rank(row), []
+    for shard, dim in [(w, 1 - i) for pair in pairs for i, w in enumerate(pair)]:
+        shards = [torch.empty(shard.shape, dtype=shard.dtype) for _ in range(row.size())]
+        dist.all_gather(shards, shard.contiguous(), group=row)
+        weights.append(torch.cat(shards, dim))
+    saved, found = [], []
+    for weight in weights:
+        y, z = mlp.layer_forward(x, weight)
+        saved.append((x, z))
+        x = y
+    grad = mlp.loss_backward(x)
+    for l in reversed(range(len(weights))):
+        grad, gradient = mlp.layer_backward(*saved[l], weights[l], grad)
+        own = gradient.chunk(row.size(), 1 - l % 2)[rank].contiguous()
+        found.insert(0, _average(own, column))
+    return mlp.loss(x), list(zip(found[::2], found[1::2]))
+    saved = []
+"""
+
 
 def mutant(name: str, old: str, new: str, caught: set[str], words: str) -> Mutant:
     return Mutant(name, "device_mesh", old, new, caught, words)
@@ -368,8 +390,15 @@ MUTANTS = [
         "the gradient of the batch is added up, too",
         BACKWARD,
         "        dist.all_reduce(grad, group=row)\n",
-        {"hidden step_traffic"},
+        {"public step", "hidden step_traffic"},
         "but none for the batch: nobody needs its gradient",
+    ),
+    mutant(
+        "the row gathers the weights, and each rank computes whole pairs",
+        "    saved = []\n",
+        WHOLE_PAIRS,
+        STEP,
+        "Does the row gather the weights or their gradients?",
     ),
     mutant(
         "the average goes through all ranks",
@@ -382,7 +411,7 @@ MUTANTS = [
     dist.all_reduce(of_columns)
     return of_columns[dist.get_rank() % len(of_columns)] / rows
 """,
-        {"hidden every_byte_stays_in_its_group"},
+        STEP,
         "among the ranks [0, 1, 2, 3]. Its row is [0, 1], its column [0, 2]: pass group=row or",
     ),
     mutant(

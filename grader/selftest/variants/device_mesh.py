@@ -156,9 +156,98 @@ def mesh_step(pairs, x, row, column):
     return mlp.loss(x), found
 '''
 
+REDUCED_TO_ONE = '''
+import numpy as np
+
+
+def coordinates(rank, shape):
+    if not 0 <= rank < shape[0] * shape[1]:
+        raise ValueError(f"{rank} of {shape[0]} × {shape[1]}")
+    return np.unravel_index(rank, shape)
+
+
+def rank_at(place, shape):
+    try:
+        return np.ravel_multi_index(place, shape)
+    except ValueError:
+        raise ValueError(f"{place} in {shape}") from None
+
+
+def mesh_groups(shape):
+    """All groups of one kind in one call; one column is the group of all ranks."""
+    rows, columns = shape
+    if min(shape) < 1 or rows * columns != dist.get_world_size():
+        raise ValueError(f"{rows} × {columns} ranks are not {dist.get_world_size()}")
+    table = np.arange(rows * columns).reshape(shape)
+    row, _ = dist.new_subgroups_by_enumeration(table.tolist())
+    if columns == 1:
+        return row, dist.group.WORLD
+    return row, dist.new_subgroups_by_enumeration(table.T.tolist())[0]
+
+
+def _sum(tensor, group):
+    """The first rank of the group adds up, and sends the sum to all."""
+    tensor, root = tensor.contiguous(), dist.get_global_rank(group, 0)
+    dist.reduce(tensor, root, group=group)
+    dist.broadcast(tensor, root, group=group)
+    return tensor
+
+
+def mesh_step(pairs, x, row, column):
+    _check_shapes(pairs, x)
+    saved, gradients = [], []
+    for a, b in pairs:
+        h, z = mlp.layer_forward(x, a)
+        out = _sum(h @ b, row)
+        saved.append((x, z, h, out))
+        x = F.gelu(out)
+    grad = mlp.loss_backward(x)
+    for (a, b), (x_in, z, h, out) in zip(pairs[::-1], saved[::-1]):
+        of_h, of_b = mlp.layer_backward(h, out, b, grad)
+        grad, of_a = mlp.layer_backward(x_in, z, a, of_h)
+        gradients.insert(0, (_average(of_a, column), _average(of_b, column)))
+        if len(gradients) < len(pairs):
+            grad = _sum(grad, row)
+    return mlp.loss(x), gradients
+'''
+
+IN_HALVES = '''
+import torch
+
+
+def _sum(tensor, group):
+    """A reduce-scatter and an all-gather, of the tensor padded to a multiple of the ranks."""
+    n = dist.get_world_size(group)
+    flat = F.pad(tensor.reshape(-1), (0, -tensor.numel() % n))
+    own, whole = flat.new_empty(len(flat) // n), torch.empty_like(flat)
+    dist.reduce_scatter_tensor(own, flat, group=group)
+    dist.all_gather_into_tensor(whole, own, group=group)
+    return whole[: tensor.numel()].view(tensor.shape)
+
+
+def mesh_step(pairs, x, row, column):
+    _check_shapes(pairs, x)
+    saved, gradients = [], []
+    for a, b in pairs:
+        h, z = mlp.layer_forward(x, a)
+        out = _sum(h @ b, row)
+        saved.append((x, z, h, out))
+        x = F.gelu(out)
+    grad = mlp.loss_backward(x)
+    for (a, b), (x_in, z, h, out) in zip(pairs[::-1], saved[::-1]):
+        of_h, of_b = mlp.layer_backward(h, out, b, grad)
+        grad, of_a = mlp.layer_backward(x_in, z, a, of_h)
+        gradients.insert(0, (_average(of_a, column), _average(of_b, column)))
+        if len(gradients) < len(pairs):
+            grad = _sum(grad, row)
+    return mlp.loss(x), gradients
+'''
+
 VARIANTS = [
     Variant("autograd, and one average for all gradients", "device_mesh", AUTOGRAD),
     Variant("torch's own mesh, and averages in two halves", "device_mesh", OF_TORCH),
     Variant("groups that only their own ranks make, messages in pairs", "device_mesh", ONLY_OWN),
     Variant("averages that overlap the backward pass", "device_mesh", OVERLAPPED),
+    Variant("sums of a row at its first rank, numpy's places", "device_mesh", REDUCED_TO_ONE),
+    Variant("sums of a row in two halves", "device_mesh", IN_HALVES),
 ]
