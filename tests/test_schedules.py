@@ -7,7 +7,7 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
-from grader.check.api import call, per_rank, rounding
+from grader.check.api import Probe, call, per_rank, rounding
 from grader.reference import chunked, parallel, single_device
 from grader.reference.chunked import SPLIT, WHOLE
 
@@ -182,7 +182,7 @@ def test_halves(world):
         f"The result of backward_input keeps {held} bytes in memory. grad_x and the pairs (x,"
         f" grad_z) need only {most}. Do not keep z: backward_weights does not use it.",
     )
-    products = sum(entry.kind == "product" for entry in work.ledger(0))
+    products = len(work.require_products(0, 2 * (2 * 4 * 2 * 2)))  # (4, 2) @ (2, 2), twice
     work.require(
         products <= 2,
         f"backward_input of 2 layers computed {products} matrix products; 2 are enough. Leave the"
@@ -239,26 +239,33 @@ def judge_zero_bubble(run, n, m):
 
 @number("8.3")
 @weight(0.25)
-def test_run_zero_bubble(world):
+def test_run_zero_bubble(world, rng):
     """The zero-bubble schedule runs on two ranks with your backward_input and backward_weights, and
-    gives the loss and the gradients of a single device
+    gives the loss and the gradients of a single device. W multiplies with the grad_z that it gets:
+    the check changes what B has kept
     """
     n, m = 2, 4
     (made,) = world(
         1, call("schedules.zero_bubble_schedule", (0, n, m), (1, n, m), driver="in_turn")
     )
     stages = judged(made, made.answers(n), "zero_bubble_schedule(…, 2, 4)", SPLIT, 1, m)
-    loss, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
+    loss, plain = single_device.loss_and_gradients(WEIGHTS, BATCH)
+    inputs = [x for x, _ in single_device.forward(WEIGHTS, BATCH)[1]]
+    seeds, gains = chunked.changes(rng, stages, [[[0, 1]], [[2, 3]]], inputs, m)
+    gradients = [gradient + gain for gradient, gain in zip(plain, gains)]
     chunks = per_rank([WEIGHTS[:2]], [WEIGHTS[2:]])
     x = per_rank(BATCH, None)
     arguments = stages, chunks, x, len(BATCH), m
-    (run,) = world(n, call("schedules.zero_bubble_schedule", *arguments, driver="chunked"))
+    changes = per_rank(*([Probe(f"W of {i}", s) for i, s in enumerate(own)] for own in seeds))
+    options = {"driver": "chunked", "changes": changes}
+    (run,) = world(n, call("schedules.zero_bubble_schedule", *arguments, **options))
     run.returns(
         [gradients[:2]],
         [gradients[2:]],
         tolerance=CLOSE,
         select=lambda found: found[1],
         label="the list of the chunks' gradients",
+        known_mistakes=[{chunked.UNCHANGED: [own]} for own in (plain[:2], plain[2:])],
     )
     run.returns(
         None,

@@ -5,7 +5,7 @@ It also holds what the checks of part 8 ask of a list of schedules.
 
 import numpy as np
 
-from grader.check.api import LAYOUTS, Strided, call, per_rank, rounding
+from grader.check.api import LAYOUTS, Probe, Strided, call, per_rank, rounding
 from grader.reference import chunked, single_device
 
 GRADIENTS = "the list of the chunks' gradients"
@@ -14,6 +14,11 @@ GRADIENTS = "the list of the chunks' gradients"
 def laid_out(array, first, number):
     """Return the array as it lies in memory; contiguous if ``first`` is None."""
     return array if first is None else Strided(array, LAYOUTS[(first + number) % len(LAYOUTS)])
+
+
+def probes(seeds):
+    """Return a function for each seed of a rank. Nobody knows the seed before it is called."""
+    return [Probe(f"W number {number}", seed) for number, seed in enumerate(seeds)]
 
 
 class ChunkProblem:
@@ -40,6 +45,9 @@ class ChunkProblem:
         self.grad_x = np.asarray(grad_x, dtype)
         self.kept = [(a, np.asarray(grad_z, dtype)) for a, grad_z in kept]
         self.gradients = [np.asarray(gradient, dtype) for gradient in gradients]
+        self.seed = int(rng.integers(1 << 40))  # of the change of grad_z between B and W
+        gains = chunked.gains_of(self.seed, [x for x, _ in self.saved])
+        self.changed = [np.asarray(g + gain, dtype) for g, gain in zip(gradients, gains)]
 
     @property
     def tolerance(self):
@@ -60,6 +68,19 @@ class ChunkProblem:
     def weights_request(self, first=None, **options):
         return call("schedules.backward_weights", self._pairs(self.kept, first), **options)
 
+    def together_request(self, first=None):
+        """Return a call of B, and then of W with a changed grad_z."""
+        options = {"driver": "halves", "changes": probes([self.seed])}
+        return self.input_request(first, **options)
+
+    def require_together(self, run):
+        run.returns(
+            self.changed,
+            tolerance=self.tolerance,
+            label="the list of the gradients that W returns after B",
+            known_mistakes=[{chunked.UNCHANGED: self.gradients}],
+        )
+
     def input_mistakes(self):
         known = chunked.input_mistakes(self.weights, self.saved, self.grad_y)
         return [{name: np.asarray(value, self.dtype) for name, value in known.items()}]
@@ -77,43 +98,55 @@ class ChunkProblem:
 
 
 class ChunkedProblem:
-    """A model in ``n`` · ``v`` parts of ``layers`` layers, and ``m`` micro-batches of ``rows``."""
+    """A model in ``n`` · ``v`` parts of ``layers`` layers, and ``m`` micro-batches of ``rows``.
 
-    def __init__(self, rng, n, v, m, layers=1, rows=2, width=4, copies=1):
-        self.n, self.v, self.m = n, v, m
+    Where a backward pass has two halves, the check changes what B has kept: see ``request``.
+    """
+
+    def __init__(self, rng, n, v, m, layers=1, rows=2, width=4):
+        self.n, self.v, self.m, self.rng = n, v, m, rng
         parts = n * v
         self.weights = [
             rng.standard_normal((width, width)) * (2 / width) ** 0.5 for _ in range(parts * layers)
         ]
-        few = rng.standard_normal((rows * m if copies == 1 else rows, width))
-        # With copies, the batch holds each of the few rows equally often. So the loss and the
-        # gradients are those of the few rows.
-        self.x = few if copies == 1 else rng.permutation(np.tile(few, (m * copies, 1)))
+        self.x = rng.standard_normal((rows * m, width))
         self.message = self.x.nbytes // m
-        self.loss, gradients = single_device.loss_and_gradients(self.weights, few)
+        y, saved = single_device.forward(self.weights, self.x)
+        self.loss = float(np.mean(y**2))
+        self.inputs = [x for x, _ in saved]  # of each layer
+        self.plain = single_device.backward(self.weights, saved, 2 * y / y.size)[1]
         of_part = [range(part * layers, (part + 1) * layers) for part in range(parts)]
         self.cut = [of_part[stage::n] for stage in range(n)]  # for each stage, of each chunk
-        self.gradients = [[[gradients[l] for l in own] for own in cut] for cut in self.cut]
+        self.gradients = self._by_stage(self.plain)  # which the last request should give
         self.saved = 2 * layers * self.message  # bytes that one micro-batch saves in one chunk
 
-    def request(self, function, stages, **options):
+    def _by_stage(self, gradients):
+        return [[[gradients[l] for l in own] for own in cut] for cut in self.cut]
+
+    def request(self, function, stages, times=1, **options):
+        """Return a call that runs these schedules ``times`` times.
+
+        If they have halves of backward passes, each grad_z is changed before W. ``gradients`` are
+        those that the last run then gives.
+        """
         weights = per_rank(*([[self.weights[l] for l in own] for own in cut] for cut in self.cut))
         x = per_rank(self.x, *[None] * (self.n - 1))
-        options = {"driver": "chunked"} | options
+        options = {"driver": "chunked", "times": times} | options
+        if any(kind == "W" for kind, *_ in stages[0]):
+            seeds = [[] for _ in stages]
+            for _ in range(times):
+                of_step, gains = chunked.changes(self.rng, stages, self.cut, self.inputs, self.m)
+                seeds = [before + more for before, more in zip(seeds, of_step)]
+            options["changes"] = per_rank(*map(probes, seeds))
+            self.gradients = self._by_stage([g + more for g, more in zip(self.plain, gains)])
         return call(f"schedules.{function}", stages, weights, x, len(self.x), self.m, **options)
 
-    def require_step(self, run, known_mistakes=None):
+    def require_step(self, run):
         """Fail unless a run gave the loss and the gradients of a single device.
 
         Each input and each gradient of a part must have travelled once, in one message.
         """
-        run.returns(
-            *self.gradients,
-            tolerance=rounding(np.float64),
-            select=lambda found: found[1],
-            label=GRADIENTS,
-            known_mistakes=known_mistakes,
-        )
+        self.require_gradients(run)
         run.returns(
             *[None] * (self.n - 1),
             np.asarray(self.loss),
@@ -130,6 +163,16 @@ class ChunkedProblem:
             due = self.m * (2 * self.v - ends.get(rank, 0))
             text = f"rank {rank} sent {sent} messages, and its schedule has {due} to send."
             run.require(sent == due, text)
+
+    def require_gradients(self, run):
+        unchanged = [{chunked.UNCHANGED: plain} for plain in self._by_stage(self.plain)]
+        run.returns(
+            *self.gradients,
+            tolerance=rounding(np.float64),
+            select=lambda found: found[1],
+            label=GRADIENTS,
+            known_mistakes=unchanged,
+        )
 
 
 def require_right(run, name, stages, kinds, v, m):

@@ -21,7 +21,7 @@ from grader.rank.mesh_groups import row_and_column
 from grader.rank.meter import Meter
 from grader.rank.receives import Receives
 from grader.rank.timeline_programs import SCENES
-from grader.wire.drawn import draw
+from grader.wire.drawn import draw, drawn
 from grader.wire.frames import NOT_SENT_ON
 from grader.wire.served import Bench
 
@@ -666,7 +666,8 @@ def chunked(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
     ``args`` are those of ``run_schedules``: the schedules of all stages, the weights of each chunk
     of this stage, x, the batch size and the number of micro-batches. If the schedules have halves
-    of backward passes, the student's functions of problem 8.2 do them. ``times`` is the number of
+    of backward passes, the student's functions of problem 8.2 do them. ``changes`` has a function
+    of the judge for each W of this stage, in order: see ``_changed``. ``times`` is the number of
     steps. ``function`` is not called. It names what is judged.
     """
     from handout import schedule_runner  # the copy beside the submission
@@ -677,7 +678,7 @@ def chunked(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
         from handout import schedules
 
         halves["backward_input"] = schedules.backward_input
-        halves["backward_weights"] = schedules.backward_weights
+        halves["backward_weights"] = _changed(schedules.backward_weights, args[-1], kwargs)
     _free_at_once()
     stages, weights, x, batch_size, many = args
     actions = [[tuple(action) for action in own] for own in stages]
@@ -686,6 +687,40 @@ def chunked(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
             actions, weights, x, batch_size, many, Timeline(), **halves
         )
     return step
+
+
+def halves(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Do both halves of a backward pass, and return the gradients of the weights.
+
+    ``function`` does B, and the student's function of problem 8.2 does W. ``changes`` has one
+    function of the judge, see ``_changed``.
+    """
+    from handout import schedules
+
+    _, kept = function(*args)
+    return _changed(schedules.backward_weights, 1, kwargs)(kept)
+
+
+def _changed(backward_weights: Callable, many: int, kwargs: dict) -> Callable:
+    """Return W, with each grad_z changed before it is called.
+
+    The change is drawn from a seed that nobody knows before W begins, and is added in place. So
+    only a product of x and the new grad_z gives the gradient that the judge expects. What B may
+    have computed in advance does not. The numbers are divided by the number of entries of the
+    batch, which has ``many`` micro-batches: that is about the size of a gradient.
+    """
+    served = iter(kwargs["changes"])
+
+    def changed(kept: Any) -> Any:
+        seed = next(served)()
+        # In inference mode, because it permits to change tensors of this mode, too.
+        with torch.inference_mode():
+            for layer, (_, grad_z) in enumerate(kept):
+                change = drawn(seed + layer, *grad_z.shape) / (many * grad_z.numel())
+                grad_z += torch.from_numpy(change).to(grad_z)
+        return backward_weights(kept)
+
+    return changed
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
@@ -732,5 +767,6 @@ DRIVERS: dict[str, Callable] = {
     "zero_rests": zero_rests,
     "followed_layers": followed_layers,
     "chunked": chunked,
+    "halves": halves,
     **SCENES,
 }

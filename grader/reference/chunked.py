@@ -11,6 +11,7 @@ import numpy as np
 
 from grader.reference import single_device
 from grader.reference.parallel import as_lists
+from grader.wire.drawn import drawn
 
 Action = tuple[str, int, int]
 Stages = list[list[Action]]  # the schedule of each stage
@@ -331,6 +332,40 @@ def kept_mistakes(weights: list, saved: list, grad_y: np.ndarray, kept: list) ->
     if len(kept) > 1:
         found["the layers are in reverse order. Put the first layer first"] = kept[::-1]
     return found
+
+
+UNCHANGED = (
+    "these are the gradients that the grad_z of B gives. The check has changed grad_z in place"
+    " before it called W. Multiply in backward_weights, with the tensors in kept"
+)
+
+
+def changes(
+    rng: np.random.Generator, stages: Stages, cut: list, inputs: list, m: int
+) -> tuple[list[list[int]], list[np.ndarray]]:
+    """Draw a seed for each W of each stage, from which a rank changes grad_z: see ``drivers.py``.
+
+    Return the seeds in the order of the schedules, and what the gradient of each layer gains.
+    ``cut`` holds, for each stage and chunk, its layers; ``inputs`` the input of each layer.
+    """
+    seeds: list[list[int]] = []
+    gains = [np.zeros((x.shape[1], x.shape[1])) for x in inputs]
+    for own, layers_of in zip(stages, cut):
+        seeds.append([])
+        for _, chunk, i in [action for action in own if action[0] == "W"]:
+            seeds[-1].append(int(rng.integers(1 << 40)))
+            own_inputs = [np.split(inputs[layer], m)[i] for layer in layers_of[chunk]]
+            for layer, gain in zip(layers_of[chunk], gains_of(seeds[-1][-1], own_inputs, m)):
+                gains[layer] += gain
+    return seeds, gains
+
+
+def gains_of(seed: int, inputs: list, m: int = 1) -> list[np.ndarray]:
+    """Return what the gradients of a chunk's layers gain in one W. Each x has 1/m of the batch."""
+    return [
+        np.asarray(x, np.float64).T @ drawn(seed + layer, *x.shape) / (m * x.size)
+        for layer, x in enumerate(inputs)
+    ]
 
 
 def weight_mistakes(kept: list) -> dict[str, list]:

@@ -413,6 +413,13 @@ MADE = {}
         "Does it also compute the gradients of the weights? They are for W",
     ),
     mutant(
+        "B computes the gradients of the weights, and W returns them",
+        LAYER,
+        LAYER + "        grad_z.of_weight = x.T @ grad_z\n",
+        {"public halves", "hidden each_half_does_its_own_work"},
+        "Does it also compute the gradients of the weights? They are for W",
+    ),
+    mutant(
         "W computes everything twice",
         GRADIENTS,
         "    [x.T @ grad_z for x, grad_z in kept]\n" + GRADIENTS,
@@ -485,7 +492,8 @@ USED = []
         grad_y = grad_z @ weight.T
         kept.append((x, grad_z))
 """,
-        {"hidden run_halves", "hidden input_frees_z", "hidden zero_bubble_memory"},
+        # in the zero-bubble schedule of few stages, four are enough
+        {"hidden run_halves", "hidden input_frees_z"},
         "the list of the chunks' gradients is wrong",
     ),
     # ——— 8.3
