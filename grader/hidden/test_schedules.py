@@ -21,6 +21,7 @@ from grader.reference.chunked import SPLIT, WHOLE
 CLOSE = rounding(np.float64)
 MIB = 2**20
 
+# Each check also asks for shapes that nobody knows before: see ``interleaved`` and ``zero_bubble``.
 # (stages, chunks, micro-batches)
 INTERLEAVED = [
     *((1, v, m) for v in (1, 2, 3) for m in (1, 3)),
@@ -41,6 +42,13 @@ ZERO_BUBBLE = [(n, m) for n in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 9)] + [
 # ——— 8.1: interleaved 1F1B
 
 
+def interleaved(world, rng):
+    """Return ``made_by`` of the interleaved schedules, of some shapes that are drawn, too."""
+    drawn = [tuple(map(int, rng.integers((2, 1, 1), (10, 5, 4)))) for _ in range(3)]
+    shapes = [*INTERLEAVED, *((n, v, k * n) for n, v, k in drawn)]
+    return made_by(world, "interleaved_schedule", shapes, WHOLE)
+
+
 @number("8.1")
 @weight(0.25)
 def test_chunk_layers(world, rng):
@@ -52,6 +60,8 @@ def test_chunk_layers(world, rng):
         for n, v, each in ((1, 1, 1), (1, 3, 2), (2, 1, 3), (2, 2, 1), (3, 2, 2), (4, 3, 1))
         for stage in range(n)
     ]
+    for n, v, each in rng.integers((1, 1, 1), (9, 6, 7), (3, 3)).tolist():
+        cases.append((each * n * v, int(rng.integers(n)), n, v))
     bad = (
         ((10, 0, 2, 2), ("10", "4")),
         ((3, 1, 2, 2), ("3", "4")),
@@ -84,7 +94,7 @@ def test_interleaved(world, rng):
     """The interleaved schedule holds each F and each BW once, in an order that all stages can
     execute together; on 1 to 4 ranks it gives the loss and the gradients of a single device
     """
-    _, made = made_by(world, "interleaved_schedule", INTERLEAVED, WHOLE)
+    _, made = interleaved(world, rng)
     require_new_list(world, "interleaved_schedule", 0, 2, 2, 4)
     for n, v, m in ((1, 2, 1), (2, 2, 4), (3, 2, 3), (4, 1, 4), (2, 3, 2)):
         p = ChunkedProblem(rng, n, v, m)
@@ -98,7 +108,7 @@ def test_interleaved_bubble_of_the_schedule(world, rng):
     """The interleaved schedule ends after v·m + n − 1 times one F and one BW, for any durations of
     both
     """
-    run, made = made_by(world, "interleaved_schedule", INTERLEAVED, WHOLE)
+    run, made = interleaved(world, rng)
     drawn = tuple(float(time) for time in rng.uniform(0.5, 5, 2))
     for (n, v, m), stages in made.items():
         for forward, backward in ((1, 1), (1, 2), (3, 1), drawn):
@@ -118,7 +128,7 @@ def test_interleaved_alive(world, rng):
     """The interleaved schedule never has more activations alive than 2(n − s − 1) + (v − 1)n + 1,
     and n − s if there is one chunk
     """
-    run, made = made_by(world, "interleaved_schedule", INTERLEAVED, WHOLE)
+    run, made = interleaved(world, rng)
     for (n, v, m), stages in made.items():
         for stage, actions in enumerate(stages):
             most, after = chunked.most_alive(actions)
@@ -163,6 +173,7 @@ def test_interleaved_misuse(world, rng):
 def test_interleaved_bubble(world, rng):
     """interleaved_bubble returns the idle fraction of the total time, for any n, v and m"""
     cases = [(n, v, k * n) for n in (1, 2, 3, 8) for v in (1, 2, 5) for k in (1, 2, 8)]
+    cases += [(n, v, k * n) for n, v, k in rng.integers((4, 1, 1), (20, 9, 12), (3, 3)).tolist()]
     name = "schedules.interleaved_bubble"
     bad = [(case[1:], numbers) for case, numbers in MISUSE[2:]]
     run, *misused = world(
@@ -374,8 +385,10 @@ def test_run_halves_on_gloo(world, rng):
 # ——— 8.3: the zero-bubble schedule
 
 
-def zero_bubble(world, shapes=tuple(ZERO_BUBBLE)):
-    return made_by(world, "zero_bubble_schedule", shapes, SPLIT)
+def zero_bubble(world, rng, shapes=tuple(ZERO_BUBBLE)):
+    """Return ``made_by`` of the zero-bubble schedules, of some shapes that are drawn, too."""
+    drawn = [tuple(map(int, rng.integers((2, 2), (12, 24)))) for _ in range(3)]
+    return made_by(world, "zero_bubble_schedule", [*shapes, *drawn], SPLIT)
 
 
 @number("8.3")
@@ -384,7 +397,7 @@ def test_zero_bubble(world, rng):
     """The zero-bubble schedule holds each F, B and W once, in an order that all stages can execute
     together
     """
-    zero_bubble(world)
+    zero_bubble(world, rng)
     require_new_list(world, "zero_bubble_schedule", 1, 3, 4)
 
 
@@ -394,7 +407,7 @@ def test_zero_bubble_alive(world, rng):
     """On stage s of the zero-bubble schedule, at most n − s micro-batches are between F and B, and
     at most n activations are alive, from F to W
     """
-    run, made = zero_bubble(world)
+    run, made = zero_bubble(world, rng)
     for (n, m), stages in made.items():
         for stage, actions in enumerate(stages):
             for limit, ends, what in (
@@ -416,7 +429,7 @@ def test_zero_bubble_idle_time(world, rng):
     """The zero-bubble schedule is idle for no longer than ZB-H1, for equal and for other durations
     of F, B and W
     """
-    run, made = zero_bubble(world)
+    run, made = zero_bubble(world, rng)
     drawn = [tuple(float(time) for time in rng.uniform(0.5, 5, 3)) for _ in range(3)]
     for (n, m), stages in made.items():
         for f, b, w in ((1, 1, 1), (1, 2, 1), (2, 3, 1), (1, 1, 2), (3, 2, 4), *drawn):
@@ -459,10 +472,11 @@ def test_run_zero_bubble(world, rng):
     """The zero-bubble schedules run with your two halves on 1 to 4 ranks whose messages keep their
     order, as on GPUs, and give the loss and the gradients of a single device
     """
-    _, made = zero_bubble(world, ((1, 2), (2, 3), (3, 5), (4, 2), (4, 6)))
-    for (n, m), stages in made.items():
+    shapes = (1, 2), (2, 3), (3, 5), (4, 2), (4, 6), (2, int(rng.integers(4, 12)))
+    _, made = zero_bubble(world, rng, shapes)
+    for n, m in shapes:
         p = ChunkedProblem(rng, n, 1, m, layers=2)
-        (run,) = world(n, p.request("zero_bubble_schedule", stages))
+        (run,) = world(n, p.request("zero_bubble_schedule", made[n, m]))
         p.require_step(run)
 
 
@@ -471,7 +485,7 @@ def test_run_zero_bubble(world, rng):
 @on_gloo
 def test_run_zero_bubble_on_gloo(world, rng):
     """The zero-bubble schedule runs with your two halves on gloo, on 3 ranks"""
-    _, made = zero_bubble(world, ((3, 4),))
+    _, made = zero_bubble(world, rng, ((3, 4),))
     p = ChunkedProblem(rng, 3, 1, 4, layers=2)
     (run,) = world(3, p.request("zero_bubble_schedule", made[3, 4]))
     p.require_step(run)
@@ -481,8 +495,8 @@ def test_run_zero_bubble_on_gloo(world, rng):
 @weight(0.25)
 def test_zero_bubble_memory(world, rng):
     """A run of the zero-bubble schedule keeps n micro-batches in memory, however many there are"""
-    n, m = 3, 12
-    _, made = zero_bubble(world, ((n, m),))
+    n, m = 3, int(rng.integers(11, 14))
+    _, made = zero_bubble(world, rng, ((n, m),))
     require_little_memory(
         world,
         rng,
