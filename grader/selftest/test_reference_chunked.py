@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from grader.reference import better_schedules, chunked, single_device
 from grader.reference.chunked import SPLIT, WHOLE
+from grader.wire.drawn import drawn
 
 few = st.integers(1, 6)
 durations = st.floats(0.1, 10)
@@ -102,6 +103,27 @@ def test_halves_are_the_whole_backward_pass_and_unlike_each_mistake(layers):
         assert not all(np.allclose(a, b, rtol=1e-3) for a, b in zip(flat, right))
     for wrong in chunked.weight_mistakes(kept).values():
         assert not all(np.allclose(a, b, rtol=1e-3) for a, b in zip(wrong, gradients))
+
+
+def test_changes_between_the_halves_add_a_product_to_each_gradient():
+    """The sum over all W of xᵀ times the change, wherever the schedule puts each W."""
+    n, v, m, layers = 2, 2, 4, 2
+    inputs = [np.random.default_rng(l).standard_normal((2 * m, 3)) for l in range(n * v * layers)]
+    parts = [list(range(part * layers, (part + 1) * layers)) for part in range(n * v)]
+    cut = [parts[stage::n] for stage in range(n)]
+    stages = better_schedules.weights_last(n, v, m)
+    seeds, gains = chunked.changes(np.random.default_rng(1), stages, cut, inputs, m)
+    assert [len(own) for own in seeds] == [v * m] * n
+    assert len({seed for own in seeds for seed in own}) == n * v * m
+    expected = [np.zeros((3, 3)) for _ in inputs]
+    for own, layers_of, of_stage in zip(stages, cut, seeds):
+        for seed, (_, c, i) in zip(of_stage, [action for action in own if action[0] == "W"]):
+            for number, layer in enumerate(layers_of[c]):
+                change = drawn(seed + number, 2, 3) / (2 * m * 3)
+                expected[layer] += inputs[layer][2 * i : 2 * i + 2].T @ change
+    for found, due in zip(gains, expected, strict=True):
+        assert np.abs(due).max() > 1e-3
+        np.testing.assert_allclose(found, due, rtol=1e-12)
 
 
 def test_mistakes_of_the_bubble_differ_from_it():

@@ -2,6 +2,8 @@
 numbers found by hand.
 """
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -32,6 +34,23 @@ def test_gelu_and_its_derivative_are_torchs():
     np.testing.assert_allclose(
         single_device.gelu_derivative(z.detach().numpy()), z.grad.numpy(), **CLOSE
     )
+
+
+def test_a_large_step_is_the_same_step():
+    weights, x = model(3, 4, 5)
+    loss, inputs, gradients = single_device.large_step(weights, x)
+    same_loss, same_gradients = single_device.loss_and_gradients(weights, x)
+    np.testing.assert_allclose(loss, same_loss, **CLOSE)
+    for ours, theirs in zip(gradients, same_gradients, strict=True):
+        np.testing.assert_allclose(ours, theirs, **CLOSE)
+    for ours, (theirs, _) in zip(inputs, single_device.forward(weights, x)[1], strict=True):
+        np.testing.assert_allclose(ours, theirs, **CLOSE)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_erf_keeps_the_shape(shape):
+    found = single_device.erf(np.full(shape, 0.5))
+    assert found.shape == shape and np.all(found == math.erf(0.5))
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,22 @@ def backward_weights(kept):
     return [torch.mm(x.t(), grad_z) for x, grad_z in kept]
 '''
 
+ENTRY_BY_ENTRY = '''
+@torch.inference_mode()
+def backward_input(weights, saved, grad_y):
+    """In inference mode, into memory that is made beforehand: all grad_z of a chunk in one tensor."""
+    all_z = grad_y.new_empty(len(weights), *grad_y.shape)
+    for l in range(len(weights) - 1, -1, -1):
+        torch.ops.aten.gelu_backward.grad_input(grad_y, saved[l][1], grad_input=all_z[l])
+        grad_y = torch.addmm(grad_y.new_zeros(1), all_z[l], weights[l].mT)
+    return grad_y, [(x, grad_z) for (x, _), grad_z in zip(saved, all_z.unbind())]
+
+
+def backward_weights(kept):
+    """A sum of outer products, row by row."""
+    return [(x.unsqueeze(2) * grad_z.unsqueeze(1)).sum(0) for x, grad_z in kept]
+'''
+
 LESS_MEMORY = '''
 def interleaved_schedule(stage, num_stages, num_chunks, num_micro_batches):
     """A shorter warm-up, which is enough as long as messages take no time."""
@@ -138,6 +154,7 @@ VARIANTS = [
     Variant("the last micro-batch first", "schedules", BACKWARD_IN_TIME),
     Variant("halves by hand, recursive, in tuples", "schedules", BY_HAND),
     Variant("halves by autograd", "schedules", BY_AUTOGRAD),
+    Variant("B in inference mode into one tensor, W entry by entry", "schedules", ENTRY_BY_ENTRY),
     Variant("a warm-up of fewer passes", "schedules", LESS_MEMORY),
     Variant("one schedule from another", "schedules", FROM_OTHERS),
 ]
