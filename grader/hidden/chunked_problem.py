@@ -80,6 +80,7 @@ class ChunkProblem:
             label="the list of the gradients that W returns after B",
             known_mistakes=[{chunked.UNCHANGED: self.gradients}],
         )
+        run.keeps_inputs()
 
     def input_mistakes(self):
         known = chunked.input_mistakes(self.weights, self.saved, self.grad_y)

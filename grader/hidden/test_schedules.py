@@ -214,12 +214,11 @@ def test_halves(world, rng):
     """
     problems = chunk_problems(rng)
     requests = [
-        request(first)
-        for p, first in problems
-        for request in (p.input_request, p.weights_request, p.together_request)
+        request(first) for p, first in problems for request in (p.input_request, p.weights_request)
     ]
-    runs = world(1, *requests)
-    for (p, _), of_input, of_weights, of_both in zip(problems, *(runs[k::3] for k in range(3))):
+    runs = world(1, *requests, *(p.together_request(first) for p, first in problems))
+    together = runs[len(requests) :]
+    for (p, _), of_input, of_weights, of_both in zip(problems, runs[::2], runs[1::2], together):
         of_input.returns(
             p.grad_x,
             tolerance=p.tolerance,
