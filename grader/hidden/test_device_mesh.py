@@ -34,9 +34,10 @@ def named(shape):
 
 @number("7.1")
 @weight(0.5)
-def test_coordinates(world):
+def test_coordinates(world, rng):
     """Every rank of a mesh has its coordinates, and rank_at finds the rank at them, on any mesh"""
-    for shape in (*SHAPES, (3, 2), (4, 8), (16, 1)):
+    drawn = [tuple(sides) for sides in rng.integers(2, 13, (2, 2)).tolist()]
+    for shape in (*SHAPES, (3, 2), (4, 8), (16, 1), *drawn):
         places = parts.places(shape)
         there, back = world(
             1,
