@@ -243,6 +243,37 @@ def mesh_step(pairs, x, row, column):
     return mlp.loss(x), gradients
 '''
 
+OF_DTENSOR = '''
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate
+
+
+def _sum(tensor, group):
+    """What DTensor does to make a partial tensor replicated."""
+    mesh = DeviceMesh.from_group(group, "cpu")
+    partial = DTensor.from_local(tensor, mesh, [Partial()], run_check=False)
+    return partial.redistribute(mesh, [Replicate()]).to_local()
+
+
+def mesh_step(pairs, x, row, column):
+    _check_shapes(pairs, x)
+    saved, gradients, rows = [], [], dist.get_world_size(column)
+    for a, b in pairs:
+        h, z = mlp.layer_forward(x, a)
+        out = _sum(h @ b, row)
+        saved.append((x, z, h, out))
+        x = F.gelu(out)
+    grad = mlp.loss_backward(x)
+    for (a, b), (x_in, z, h, out) in zip(pairs[::-1], saved[::-1]):
+        of_h, of_b = mlp.layer_backward(h, out, b, grad)
+        grad, of_a = mlp.layer_backward(x_in, z, a, of_h)
+        gradients.insert(0, (_sum(of_a / rows, column), _sum(of_b / rows, column)))
+        if len(gradients) < len(pairs):
+            grad = _sum(grad, row)
+    return mlp.loss(x), gradients
+'''
+
 VARIANTS = [
     Variant("autograd, and one average for all gradients", "device_mesh", AUTOGRAD),
     Variant("torch's own mesh, and averages in two halves", "device_mesh", OF_TORCH),
@@ -250,4 +281,5 @@ VARIANTS = [
     Variant("averages that overlap the backward pass", "device_mesh", OVERLAPPED),
     Variant("sums of a row at its first rank, numpy's places", "device_mesh", REDUCED_TO_ONE),
     Variant("sums of a row in two halves", "device_mesh", IN_HALVES),
+    Variant("sums by DTensor", "device_mesh", OF_DTENSOR),
 ]

@@ -106,6 +106,49 @@ def backward_weights(kept):
     return [(x.unsqueeze(2) * grad_z.unsqueeze(1)).sum(0) for x, grad_z in kept]
 '''
 
+OF_NUMPY = '''
+import collections
+
+import numpy as np
+
+_Action = collections.namedtuple("_Action", "kind chunk micro_batch")
+_zero_bubble, _interleaved = zero_bubble_schedule, interleaved_schedule
+
+
+def zero_bubble_schedule(stage, num_stages, num_micro_batches):
+    return [_Action(*action) for action in _zero_bubble(stage, num_stages, num_micro_batches)]
+
+
+def interleaved_schedule(stage, num_stages, num_chunks, num_micro_batches):
+    made = _interleaved(stage, num_stages, num_chunks, num_micro_batches)
+    return [_Action(*action) for action in made]
+
+
+def chunk_layers(num_layers, stage, num_stages, num_chunks):
+    """Lists of numpy's numbers, in place of ranges."""
+    _check(stage, num_stages=num_stages, num_chunks=num_chunks)
+    parts = num_stages * num_chunks
+    if num_layers < 1 or num_layers % parts:
+        raise ValueError(f"{num_layers} layers in {parts} parts")
+    return [list(own) for own in np.arange(num_layers).reshape(parts, -1)[stage::num_stages]]
+
+
+@torch.inference_mode()
+def backward_input(weights, saved, grad_y):
+    kept = collections.deque()
+    for (x, z), weight in zip(saved[::-1], weights[::-1]):
+        grad_z = torch.ops.aten.gelu_backward(grad_y, z)
+        kept.appendleft((x, grad_z))
+        grad_y = torch.nn.functional.linear(grad_z, weight)
+    return grad_y, list(kept)
+
+
+def backward_weights(kept):
+    """All products in one batch."""
+    inputs, gradients = (torch.stack(side) for side in zip(*kept))
+    return list(torch.bmm(inputs.mT, gradients))
+'''
+
 LESS_MEMORY = '''
 def interleaved_schedule(stage, num_stages, num_chunks, num_micro_batches):
     """A shorter warm-up, which is enough as long as messages take no time."""
@@ -155,6 +198,7 @@ VARIANTS = [
     Variant("halves by hand, recursive, in tuples", "schedules", BY_HAND),
     Variant("halves by autograd", "schedules", BY_AUTOGRAD),
     Variant("B in inference mode into one tensor, W entry by entry", "schedules", ENTRY_BY_ENTRY),
+    Variant("named tuples, numpy's numbers, products in one batch", "schedules", OF_NUMPY),
     Variant("a warm-up of fewer passes", "schedules", LESS_MEMORY),
     Variant("one schedule from another", "schedules", FROM_OTHERS),
 ]
