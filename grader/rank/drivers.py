@@ -21,7 +21,7 @@ from grader.rank.mesh_groups import row_and_column
 from grader.rank.meter import Meter
 from grader.rank.receives import Receives
 from grader.rank.timeline_programs import SCENES
-from grader.wire.drawn import draw, drawn
+from grader.wire.drawn import draw
 from grader.wire.frames import NOT_SENT_ON
 from grader.wire.served import Bench
 
@@ -716,8 +716,9 @@ def _changed(backward_weights: Callable, many: int, kwargs: dict) -> Callable:
         # In inference mode, because it permits to change tensors of this mode, too.
         with torch.inference_mode():
             for layer, (_, grad_z) in enumerate(kept):
-                change = drawn(seed + layer, *grad_z.shape) / (many * grad_z.numel())
-                grad_z += torch.from_numpy(change).to(grad_z)
+                entries = grad_z.numel()
+                change = (draw(seed, layer, entries) - 0.5) / (many * entries)
+                grad_z += torch.from_numpy(change).view(grad_z.shape).to(grad_z)
         return backward_weights(kept)
 
     return changed

@@ -11,7 +11,7 @@ import numpy as np
 
 from grader.reference import single_device
 from grader.reference.parallel import as_lists
-from grader.wire.drawn import drawn
+from grader.wire.drawn import draw
 
 Action = tuple[str, int, int]
 Stages = list[list[Action]]  # the schedule of each stage
@@ -362,10 +362,11 @@ def changes(
 
 def gains_of(seed: int, inputs: list, m: int = 1) -> list[np.ndarray]:
     """Return what the gradients of a chunk's layers gain in one W. Each x has 1/m of the batch."""
-    return [
-        np.asarray(x, np.float64).T @ drawn(seed + layer, *x.shape) / (m * x.size)
-        for layer, x in enumerate(inputs)
-    ]
+    found = []
+    for layer, x in enumerate(inputs):
+        change = draw(seed, layer, x.size).reshape(x.shape) - 0.5
+        found.append(np.asarray(x, np.float64).T @ change / (m * x.size))
+    return found
 
 
 def weight_mistakes(kept: list) -> dict[str, list]:

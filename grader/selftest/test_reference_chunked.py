@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from grader.reference import better_schedules, chunked, single_device
 from grader.reference.chunked import SPLIT, WHOLE
-from grader.wire.drawn import drawn
+from grader.wire.drawn import draw
 
 few = st.integers(1, 6)
 durations = st.floats(0.1, 10)
@@ -119,7 +119,7 @@ def test_changes_between_the_halves_add_a_product_to_each_gradient():
     for own, layers_of, of_stage in zip(stages, cut, seeds):
         for seed, (_, c, i) in zip(of_stage, [action for action in own if action[0] == "W"]):
             for number, layer in enumerate(layers_of[c]):
-                change = drawn(seed + number, 2, 3) / (2 * m * 3)
+                change = (draw(seed, number, 6).reshape(2, 3) - 0.5) / (2 * m * 3)
                 expected[layer] += inputs[layer][2 * i : 2 * i + 2].T @ change
     for found, due in zip(gains, expected, strict=True):
         assert np.abs(due).max() > 1e-3

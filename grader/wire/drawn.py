@@ -10,8 +10,3 @@ import numpy as np
 def draw(seed: int, index: int, count: int) -> np.ndarray:
     """Return ``count`` numbers in [0, 1), the same for the same seed and the same index."""
     return np.random.Generator(np.random.Philox(key=[seed, index])).random(count)
-
-
-def drawn(seed: int, *shape: int) -> np.ndarray:
-    """Return independent numbers of this shape in float64, uniform between −1 and 1."""
-    return np.random.Generator(np.random.Philox(seed)).uniform(-1.0, 1.0, shape)
