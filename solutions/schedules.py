@@ -160,9 +160,9 @@ def backward_input(weights: list[Tensor], saved: Saved, grad_y: Tensor) -> tuple
         grad_z = grad_y ⊙ gelu′(z),   grad_x = grad_z @ Wᵀ      and grad_W = xᵀ @ grad_z must wait
 
     ``torch.ops.aten.gelu_backward(grad_y, z)`` is grad_y ⊙ gelu′(z). Compute no gradient of a
-    weight here: one product of matrices for each layer is all. The checks count the products of
-    torch, so multiply with torch. Inputs must stay unchanged; they may be non-contiguous, and are
-    float32 or float64.
+    weight here: one product of matrices for each layer is all. The checks count these products, so
+    multiply with torch, in the thread of the call. Inputs must stay unchanged; they may be
+    non-contiguous, and are float32 or float64.
 
     Args:
         weights: the k weights of the chunk, (D, D) each, in the order of the layers.
