@@ -87,6 +87,8 @@ def sequence_parallel_forward(pair: Pair, x: Tensor) -> tuple[Tensor, Pair]:
     Normalise before the all-gather: afterwards, every rank would normalise all T rows.
     Traffic: one all-gather that makes (T, K), and one reduce-scatter of (T, K): as many bytes as
     one all-reduce.
+    Memory between the forward and the backward pass: y and what is saved, and at most one tensor
+    (T/n, K) more. A buffer for all rows that is kept for the next call would be too much.
 
     With 2 ranks, K = 1, x [[2]] and [[-3]], A [[1, 2]] and B [[1], [1]]: the rows are normalised to
     1 and −1. Rank 0 computes gelu([[1], [-1]]), rank 1 gelu([[2], [-2]]). The sums are 2.7958 and
@@ -205,7 +207,8 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
         ValueError: k or v does not have the shape of q ("k is (4, 6), and q is (4, 8)").
 
     Scores may be large: exp(score) alone would overflow.
-    Memory: at most five blocks (T/n, T/n) at a time, and small tensors; never (T/n, T).
+    Memory: beside the arguments, at most five blocks (T/n, T/n) and twelve tensors (T/n, d) at a
+    time, with those that travel; never (T/n, T), and never the keys and values of all ranks.
     Traffic: sends and receives between neighbours, 2(n−1)·T/n·d numbers from each rank.
 
     With 2 ranks, d = 1, and not causal: q [[0]] on both, v [[1]] and [[3]]. All scores are 0, so
@@ -263,7 +266,7 @@ def ring_attention_backward(
     Raises:
         ValueError: k, v, output or grad_output does not have the shape of q.
 
-    Memory: as for ``ring_attention_forward``.
+    Memory: as for ``ring_attention_forward``, with at most sixteen tensors (T/n, d).
     Traffic: sends and receives between neighbours. The keys and values make n − 1 steps, their
     gradients n steps: 2(2n−1)·T/n·d numbers from each rank.
 

@@ -24,16 +24,19 @@ from grader.check.failures import CheckFailed, GraderFault, NotAttempted, Skippe
 from grader.diagnosis.comparison import EXACT, Tolerance, rounding
 from grader.intake.staging import NOT_ATTEMPTED
 from grader.wire.drawn import draw
+from grader.wire.events import EMPTY_BYTES
 from grader.wire.frames import GLOO, STRICT
-from grader.wire.served import BENCH_PARAMETERS, PEAK
+from grader.wire.served import BENCH_PARAMETERS, PEAK, SETTLED
 from grader.world.arrays import LAYOUTS, Leaf, Probe, Strided
 from grader.world.gpus import Gpus
 from grader.world.report import STANDSTILL, Call, Delay, Runner
 
 __all__ = [
+    "EMPTY_BYTES",
     "EXACT",
     "PEAK",
     "LAYOUTS",
+    "SETTLED",
     "STANDSTILL",
     "CheckFailed",
     "GraderFault",
@@ -240,6 +243,7 @@ def call(
     weighs: bool | str = False,
     clocks: bool = False,
     slow_gathers: bool = False,
+    squares: bool = False,
     **kwargs: Any,
 ) -> Request:
     """Return a call of ``module.function`` with these arguments on every rank.
@@ -247,10 +251,11 @@ def call(
     An argument ``per_rank(…)`` gives each rank a value of its own. ``driver`` names the program
     around the call (see ``rank.drivers``). With ``may_raise``, a rank continues with the next call
     after an exception. ``delays`` makes ranks come late, and ``in_step`` holds messages back (see
-    ``Call``). ``weighs`` has the hub look at the ranks' memory, or with ``PEAK`` at the most memory
-    that they have ever had (see ``CallResult.grown``), and ``clocks`` at their processor time (see
-    ``CallResult.spent``). ``slow_gathers`` has the hub give the results of
-    all-gathers late (see ``CallResult.awaited_early``).
+    ``Call``). ``weighs`` has the hub look at the ranks' memory: with ``SETTLED`` exactly, and with
+    ``PEAK`` exactly at the most that they have ever had (see ``CallResult.grown``). ``clocks`` has
+    it look at their processor time (see ``CallResult.spent``), and ``squares`` has it add up the
+    squares of what they send (see ``CallResult.squares``). ``slow_gathers`` has it give the results
+    of all-gathers late (see ``CallResult.awaited_early``).
     """
     options = {
         "driver": driver,
@@ -260,6 +265,7 @@ def call(
         "weighs": weighs,
         "clocks": clocks,
         "slow_gathers": slow_gathers,
+        "squares": squares,
     }
     return Request(function, args, kwargs, options)
 

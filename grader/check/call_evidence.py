@@ -98,6 +98,15 @@ class CallEvidence:
         trail = self.report.ranks[rank].trail
         return [e for e in trail if isinstance(e, Mark) and e.call == self.index and e.name == name]
 
+    def issued_before(self, rank: int, name: str) -> int:
+        """Return how many operations a rank had issued in this call when it first passed a mark.
+
+        If it never passed the mark, return how many it issued.
+        """
+        events = [event for event in self.report.ranks[rank].trail if event.call == self.index]
+        marks = (i for i, e in enumerate(events) if isinstance(e, Mark) and e.name == name)
+        return len(operations(events[: next(marks, len(events))]))
+
     def waits_for_nobody(self, sentence: str) -> None:
         """Fail with this sentence if ranks waited, outside of operations, for late ranks.
 
@@ -126,12 +135,16 @@ class CallEvidence:
         With ``operations``, count only the looks before which the rank had issued at most so many
         operations of this call. The hub looks when an operation arrives, so the look at the first
         operation has 0 before it. If the rank communicated nothing in this call, return the growth
-        when it sent its result. If the call weighs peaks, only differences between two calls of a
-        world mean something: a peak counts memory that comes from files, too.
+        when it sent its result. If the call weighs peaks, a look finds the most memory that the
+        rank ever had until then, also between its operations and in earlier calls.
 
         The operating system measures the memory. Growth counts from the time before the first check
-        on this rank. Return None if the call weighs nothing, if the system does not report memory,
-        or if no hub looks at it (see ``Call.weighs``). Nothing that a rank does makes this None.
+        on this rank, within about 2 MiB. In a world with a call that weighs ``SETTLED`` or ``PEAK``
+        it is exact to about 0.1 MiB, and the arguments of the calls do not count: the ranks have
+        them before.
+
+        Return None if the call weighs nothing, if the system does not report memory, or if no hub
+        looks at it (see ``Call.weighs``). Nothing that a rank does makes this None.
         """
         looks = self.report.ranks[rank].grown.get(self.index, [])
         found = [grown for before, grown in looks if operations is None or before <= operations]
@@ -151,6 +164,14 @@ class CallEvidence:
         )
         self.require(grown is None or grown >= at_least, text)
         return grown
+
+    def squares(self, rank: int) -> list[float]:
+        """Return the sums of the squares of what a rank sent, one for each operation with bytes.
+
+        They are in the order in which the bytes arrived at the hub. The list is empty if the call
+        does not ask for them, or if no hub carries the operations (see ``Call.squares``).
+        """
+        return self.report.ranks[rank].squares.get(self.index, [])
 
     def spent(self, rank: int) -> list[int] | None:
         """Return a rank's processor time (nanoseconds) when the call began and before each send.

@@ -39,7 +39,8 @@ BOUNDS = [
         ("PermissionError: [Errno 1] Operation not permitted",),
         (
             "A rank may reach the others only through torch.distributed: it may not open sockets,"
-            " share memory or locks, make links, or change rights and times of files."
+            " share memory or locks, make links, or change rights and times of files. In checks of"
+            " the memory of a rank, it may not start processes either."
         ),
     ),
     (

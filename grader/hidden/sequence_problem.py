@@ -1,10 +1,11 @@
 """Builds problems of sequences and experts: what each rank gets, and what it should return."""
 
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
 
-from grader.check.api import LAYOUTS, Strided, Tolerance, call, per_rank, rounding
+from grader.check.api import LAYOUTS, SETTLED, Strided, Tolerance, call, per_rank, rounding
 from grader.reference import experts, sequences, single_device
 
 MODULE = "sequence_and_experts"
@@ -71,12 +72,27 @@ class PairProblem(SharedCalls):
                     (rows * n, width),
                 )
             )
-            self.y, self.z = sequences.pair_forward(self.a, self.b, self.x)
+            self._compute()
             saved = [(self.x, self.z)]
-        self.own_x = np.split(self.x, n)
         self.pairs = list(zip(np.split(self.a, n, 1), np.split(self.b, n)))
-        self.saved = list(zip(self.own_x, np.split(self.z, n, 1)))
         self.bytes = self.x.astype(dtype).nbytes  # of the whole sequence
+
+    def _compute(self):
+        self.y, self.z = sequences.pair_forward(self.a, self.b, self.x)
+        self.own_x = np.split(self.x, self.n)
+        self.saved = list(zip(self.own_x, np.split(self.z, self.n, 1)))
+
+    def scaled(self, factor):
+        """Return the same problem with x multiplied by a number."""
+        scaled = copy(self)
+        scaled.x = self.x * factor
+        scaled._compute()
+        return scaled
+
+    def forward_rests(self):
+        """Return a call in which the hub sees what memory is taken after a forward pass."""
+        name = f"{MODULE}.sequence_parallel_forward"
+        return call(name, driver="rests", weighs=SETTLED)
 
     def forward(self, **options):
         return self.request("sequence_parallel_forward", self.pairs, self.own_x, **options)
@@ -85,10 +101,10 @@ class PairProblem(SharedCalls):
         of_ranks = self.pairs, self.saved, np.split(self.grad_y, self.n)
         return self.request("sequence_parallel_backward", *of_ranks, **options)
 
-    def has_y(self, run, select=lambda r: r[0]):
+    def has_y(self, run, select=lambda r: r[0], tolerance=None):
         run.returns(
             *self.cast(np.split(self.y, self.n)),
-            tolerance=self.tolerance,
+            tolerance=tolerance or self.tolerance,
             select=select,
             label="this rank's rows of y",
             known_mistakes=lambda: sequences.pair_mistakes(self.a, self.b, self.x, self.n),
@@ -103,20 +119,20 @@ class PairProblem(SharedCalls):
             known_mistakes=lambda: sequences.saved_mistakes(self.a, self.x, self.n),
         )
 
-    def has_gradients(self, run):
-        given = self.a, self.b, self.x, self.grad_y
+    def has_gradients(self, run, tolerance=None):
+        given, tolerance = (self.a, self.b, self.x, self.grad_y), tolerance or self.tolerance
         grad_x, of_a, of_b = sequences.pair_backward(*given)
         of_pairs = list(zip(np.split(of_a, self.n, 1), np.split(of_b, self.n)))
         run.returns(
             *self.cast(of_pairs),
-            tolerance=self.tolerance,
+            tolerance=tolerance,
             select=lambda r: r[1],
             label="the pair of gradients (of A, of B)",
             known_mistakes=lambda: sequences.pair_backward_mistakes(*given, self.n)[1],
         )
         run.returns(
             *self.cast(np.split(grad_x, self.n)),
-            tolerance=self.tolerance,
+            tolerance=tolerance,
             select=lambda r: r[0],
             label="grad_x",
             known_mistakes=lambda: sequences.pair_backward_mistakes(*given, self.n)[0],
@@ -146,7 +162,8 @@ class AttentionProblem(SharedCalls):
     @property
     def tolerance(self):
         if self.offset:
-            return Tolerance(1e-9, "scores of thousands in float64", small=0.05)
+            # A score has an error of about 1e−13. In the gradients it is multiplied by a key.
+            return Tolerance(1e-7, "scores of thousands in float64", small=0.05)
         return super().tolerance
 
     def shards(self, *arrays):
@@ -271,17 +288,20 @@ class ExpertProblem(SharedCalls):
         )
 
 
-def require_traffic(run, most, sentence):
-    """Fail if a rank sends more than ``most`` bytes; ``most`` may be a list, by rank.
+def require_traffic(run, most, sentence, least=0):
+    """Fail if a rank sends more than ``most`` bytes, or fewer than ``least``; both may be lists.
 
     An operation counts with the bytes that the best algorithm for it sends.
     """
     run.values()
     for rank in range(run.report.size):
-        own = most[rank] if isinstance(most, list) else most
+        own, needed = (each[rank] if isinstance(each, list) else each for each in (most, least))
         done = run.operations(rank)
         sent = sum(operation.traffic for operation in done)
         listed = ", ".join(f"{o.name} of {o.bytes} bytes" for o in done[:6])
-        listed += ", …" if len(done) > 6 else ""
+        listed = f" ({listed}, …)" if len(done) > 6 else f" ({listed})" if done else ""
         text = f"rank {rank} sends {sent:.0f} bytes, and {own:.0f} are enough."
-        run.require(sent <= own + 0.5, f"{text} {sentence} ({listed})")
+        run.require(sent <= own + 0.5, f"{text} {sentence}{listed}")
+        text = f"rank {rank} sends {sent:.0f} bytes, and at least {needed:.0f} have to travel."
+        likely = "Does it use something that is left of an earlier call?"
+        run.require(sent >= needed - 0.5, f"{text} {sentence} {likely}{listed}")

@@ -15,11 +15,12 @@ from typing import Any
 from grader.hub.connection import End
 from grader.hub.in_step import Steps
 from grader.hub.matching import Matching, Posted, bring, bytes_due, check
+from grader.hub.resident import MAX_MAPPED, Resident
 from grader.hub.slow_gathers import SlowGathers
 from grader.hub.store_values import Keys
-from grader.wire import frames
+from grader.wire import combine, frames
 from grader.wire.events import read_operation
-from grader.wire.served import PEAK, Served
+from grader.wire.served import ALONE, PEAK, Served
 
 # The bytes of one world that this process may hold: those of operations that are not answered yet,
 # and those of answers that ranks have not read yet.
@@ -47,7 +48,7 @@ class Hub:
         steps: Steps | None = None,
         size: int | None = None,
         memory: Callable[[int], int] = lambda rank: 0,
-        peak: Callable[[int], int] = lambda rank: 0,
+        resident: Callable[[int], Resident] = lambda rank: Resident(),
         spent: Callable[[int], int] = lambda rank: 0,
         is_strict: bool = False,
     ) -> None:
@@ -60,15 +61,18 @@ class Hub:
             steps: the rule for messages in step, see ``in_step``; by default it never applies.
             size: how many ranks have calls to make. By default all ranks have calls to make.
             memory: returns the bytes of a rank's memory, or 0 if the system does not say.
-            peak: returns the most bytes that a rank's process ever had, or 0 likewise.
+            resident: returns the same, with the most that the rank ever had, and pages of files.
             spent: returns the nanoseconds of a rank's processor time, or 0 if the system does not
                 say.
             is_strict: whether operations are carried out in nccl's order, see ``strict``.
         """
-        self.tell, self.memory, self.peak = tell, memory, peak
+        self.tell, self.memory, self.resident = tell, memory, resident
         self.spent, self.is_strict = spent, is_strict
-        # rank → bytes of its memory when its first frame arrived, before any student code ran
+        # rank → bytes of its memory before any student code ran
         self.began_with: dict[int, int] = {}
+        # likewise the bytes that came from files, of ranks that are weighed exactly
+        self.mapped_first: dict[int, int] = {}
+        self.have_begun: set[int] = set()  # the ranks that have begun a call
         self.judges, self.ranks = [End(s) for s in judges], [End(s) for s in ranks]
         self.selector = selectors.DefaultSelector()
         self.is_full = False  # whether the judge was told that ``MAX_HELD`` is exceeded
@@ -103,6 +107,8 @@ class Hub:
         self.served: list[list[Served]] = [[] for _ in range(size)]
         # (rank, call) → the most bytes by which a weighed rank's memory has grown
         self.most: dict[tuple[int, int], int] = {}
+        # (rank, call) → the bytes from files that a rank had at the first look of the call
+        self.mapped: dict[tuple[int, int], int] = {}
         self.issued: Counter[tuple[int, int]] = Counter()  # (rank, call) → its operations so far
         self.keys = Keys()
         self.slow = SlowGathers()
@@ -269,8 +275,7 @@ class Hub:
         if rank >= self.size:
             raise frames.FrameError("a frame from a rank that has no call to make")
         for frame in self.ranks[rank].reader.feed(data):
-            if rank not in self.began_with:
-                self.began_with[rank] = self.memory(rank)
+            self._look_before_calls(rank, frame)
             self.moves += 1
             self.waits.pop(rank, None)  # a rank that has sent a frame does not wait any more
             if frame.kind == frames.WAIT:
@@ -310,6 +315,22 @@ class Hub:
                     for posted, blob in self.slow.on_end(rank):
                         self._give(posted, blob)
 
+    def _look_before_calls(self, rank: int, frame: frames.Frame) -> None:
+        """Note what memory a rank has before it runs student code, when its first frame arrives.
+
+        If the rank is weighed exactly, its last question before the first call decides: by then it
+        has its arguments, it has given back what it does not need, and it waits (see ``Rank``).
+        """
+        if rank in self.have_begun:
+            return
+        if frame.kind == frames.EVENT:
+            self.have_begun.add(rank)
+        is_alone = any(given.weighs in ALONE for given in self.served[rank])
+        if rank not in self.began_with or is_alone and frame.kind == frames.STORE:
+            found = self.resident(rank) if is_alone else Resident()
+            self.began_with[rank] = found.own or self.memory(rank)
+            self.mapped_first[rank] = found.mapped
+
     def _call_of(self, rank: int) -> int:
         """Return the number of the call that a rank is in, whatever the rank itself says.
 
@@ -338,13 +359,23 @@ class Hub:
         given, call = self._given(rank), self._call_of(rank)
         if not given or not given.weighs:
             return
-        look = self.peak if given.weighs == PEAK else self.memory
-        if not (memory := look(rank)):
+        memory = self._peak(rank, call) if given.weighs == PEAK else self.memory(rank)
+        if not memory:
             return
         grown = memory - self.began_with[rank]
         if (rank, call) not in self.most or grown > self.most[rank, call]:
             self.most[rank, call] = grown
             self.tell({"grown": [rank, call, self.issued[rank, call], grown]})
+
+    def _peak(self, rank: int, call: int) -> int:
+        """Return the most bytes, from no file, that a rank has had at once; 0 if nobody can tell.
+
+        The kernel also counts what comes from files. What the rank had of it at the first look of
+        this call is subtracted. What comes from files later may have come after the peak.
+        """
+        found = self.resident(rank)
+        allowed = self.mapped_first.get(rank, 0) + MAX_MAPPED
+        return found.peak(self.mapped.setdefault((rank, call), min(found.mapped, allowed)))
 
     def _weigh_at_the_end(self, rank: int) -> None:
         """Weigh a rank that returns from a call in which it was not weighed yet.
@@ -437,13 +468,15 @@ class Hub:
         pieces: Any = frame.meta.get("pieces")  # which ``check`` looks at
         posted = Posted(number, operation, pieces, bytes_due(operation), batch=batch)
         check(posted)
-        self._weigh(rank)
+        # A receive follows a send, or comes before one. Looks take time.
+        given = self._given(rank)
+        if operation.kind != "recv" or given is None or given.weighs not in ALONE:
+            self._weigh(rank)
         self.issued[rank, call] += 1
-        if (given := self._given(rank)) and given.slow_gathers:
+        if given and given.slow_gathers:
             self.slow.note(posted)
         if operation.kind != "send":
-            bring(posted, frame.blob)
-            self.held[rank] += posted.due
+            self._bring(posted, frame.blob)
         elif frame.blob:
             raise frames.FrameError("a send that brings its bytes too early")
         self._expect(rank, number)
@@ -461,13 +494,21 @@ class Hub:
         posted = self.owed[rank].pop(number, None) if frames.is_whole(number) else None
         if posted is None:
             raise frames.FrameError("bytes that no operation has told of")
-        bring(posted, frame.blob)
-        self.held[rank] += posted.due
+        self._bring(posted, frame.blob)
         self.matching.meet(posted)
         if not self.owed[rank]:
             answers, self.postponed[rank] = self.postponed[rank], []
             for meta, blob in answers:
                 self._write(rank, meta, blob)
+
+    def _bring(self, posted: Posted, blob: bytes) -> None:
+        """Give an operation its bytes. Tell the judge their sum of squares, if it asks for it."""
+        bring(posted, blob)
+        rank, call = posted.rank, posted.operation.call
+        self.held[rank] += posted.due
+        if blob and call < len(self.served[rank]) and self.served[rank][call].squares:
+            total = combine.squares(blob, posted.operation.dtype or "")
+            self.tell({"squares": [rank, call, total]})
 
     def _answer(self, posted: Posted, blob: bytes, **more: int) -> None:
         """Answer an operation, unless its result has to wait: see ``slow_gathers``."""
@@ -496,6 +537,7 @@ class Hub:
         if not end.is_open:
             return
         try:
-            end.write(end.reader.pack(frames.ANSWER, meta, blob))
+            for part in end.reader.parts(frames.ANSWER, meta, blob):
+                end.write(part)
         except OSError:
             self._hang_up(rank)

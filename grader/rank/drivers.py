@@ -505,7 +505,7 @@ def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return {"fractions": [function(timelines) for timelines in given], "kept": given == before}
 
 
-def _free_at_once() -> None:
+def free_at_once() -> None:
     """Have the C library return freed memory to the system from now on, where it can (glibc).
 
     Otherwise the memory of a process depends on what it has allocated and freed before.
@@ -524,7 +524,7 @@ def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> An
     what memory there is without it. If the judge's functions follow the layers (see
     ``followed_layers``), the step gets them. The sums are those of the shards of the gradients.
     """
-    _free_at_once()
+    free_at_once()
     x, *followed = args
     seed, entries = kwargs["seed"], kwargs["entries"]
     shards = [
@@ -537,18 +537,26 @@ def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> An
     return loss, [gradient.sum() for gradient in gradients]
 
 
-def large_blocks(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Call attention with ``copies`` copies of each row, and return the results of the first rows.
+def there_and_back(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Call attention, and its backward pass with what it returned; return all results in a tuple.
 
-    Copies of keys do not change a softmax, but the matrix of scores is ``copies``² times as large.
-    At the end the ranks meet, so that the hub sees what memory the call took.
+    ``args`` are q, k, v, the gradient of the output, and whether attention is causal. The ranks
+    meet before, between and after the two, so that the hub sees what memory they have then.
     """
-    _free_at_once()
-    *tensors, causal = args
-    copied = [tensor.repeat(kwargs["copies"], 1) for tensor in tensors]
-    output, _ = function(*copied, causal)
+    from handout import sequence_and_experts  # the submission
+
+    q, k, v, grad, causal = args
+    gc.collect()
+    free_at_once()
     dist.barrier()
-    return output[: len(tensors[0])].clone()
+    output, logsumexp = function(q, k, v, causal)
+    mark("backward began")
+    dist.barrier()
+    gradients = sequence_and_experts.ring_attention_backward(
+        q, k, v, output, logsumexp, grad, causal
+    )
+    dist.barrier()
+    return output, logsumexp, *gradients
 
 
 def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -578,7 +586,7 @@ def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
-RESTING: list = []  # what ``zero_rests`` keeps until the call after it
+RESTING: list = []  # what ``zero_rests`` and ``rests`` keep until the call after it
 
 
 def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -591,8 +599,8 @@ def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     arguments. The ranks meet at the beginning of each call. So the hub sees what memory there is
     without weights, and what they and the optimizer take between two steps.
     """
-    _free_at_once()
     gc.collect()
+    free_at_once()
     dist.barrier()
     if not args:
         RESTING.clear()
@@ -608,6 +616,22 @@ def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
         zero.step([torch.from_numpy(draw(own_seed, index, entries)) for index in indices])
     RESTING.append((zero, weights))
     return [(weight.sum(), weight.square().sum()) for weight in weights]
+
+
+def rests(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Make a call and keep its result, or communicate while the rank has only that.
+
+    A call without arguments does the latter: the hub sees what memory the result takes, and all
+    else that the function has kept. Afterwards the result is dropped.
+    """
+    if args:
+        RESTING.append(function(*args, **kwargs))
+        return RESTING[-1]
+    gc.collect()
+    free_at_once()
+    dist.barrier()
+    RESTING.clear()
+    return None
 
 
 def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -679,7 +703,7 @@ def chunked(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
         halves["backward_input"] = schedules.backward_input
         halves["backward_weights"] = _changed(schedules.backward_weights, args[-1], kwargs)
-    _free_at_once()
+    free_at_once()
     stages, weights, x, batch_size, many = args
     actions = [[tuple(action) for action in own] for own in stages]
     for _ in range(kwargs.get("times", 1)):
@@ -763,9 +787,10 @@ DRIVERS: dict[str, Callable] = {
     "with_timeline": with_timeline,
     "of_spans": of_spans,
     "drawn_shards": drawn_shards,
-    "large_blocks": large_blocks,
+    "there_and_back": there_and_back,
     "zero_steps": zero_steps,
     "zero_rests": zero_rests,
+    "rests": rests,
     "followed_layers": followed_layers,
     "chunked": chunked,
     "halves": halves,

@@ -51,12 +51,19 @@ class Wire:
         return found[frames.FOR_INPUTS]
 
     def send(self, kind: bytes, meta: dict, blob: bytes = b"") -> None:
-        self.send_packed(self.pack(kind, meta, blob))
+        self.learn_nonce()
+        with self.lock:
+            for part in self.reader.parts(kind, meta, blob):
+                self.socket.sendall(part)
 
     def pack(self, kind: bytes, meta: dict, blob: bytes = b"") -> bytes:
+        self.learn_nonce()
+        return self.reader.pack(kind, meta, blob)
+
+    def learn_nonce(self) -> None:
+        """Wait for the judge's first frame, if it has not arrived yet."""
         if self.reader.nonce is None:
             self.first()
-        return self.reader.pack(kind, meta, blob)
 
     def send_packed(self, packed: bytes) -> None:
         with self.lock:

@@ -7,6 +7,8 @@ socket. These calls fail as on a kernel that lacks them, so that libraries fall 
 else.
 
 Other calls lead to another process. A rank whose operations go through the hub does not need them.
+Where a rank's memory is weighed exactly, the rank may start no process either: the system keeps the
+most memory of each process, and this number is gone with the process.
 """
 
 import contextlib
@@ -117,6 +119,10 @@ FCNTL = {"x86_64": 72, "aarch64": 25}
 # process sees what one process does with them. The last command sets the size of a pipe, because
 # the data in pipes count as no process's memory.
 SHARING = (5, 6, 7, 36, 37, 38, 8, 10, 15, 1024, 1026, 1031)
+# The calls that start a process, or only a thread. aarch64 has no other than clone and clone3.
+FORKS = {"x86_64": {"fork": 57, "vfork": 58}, "aarch64": {}}
+CLONE, CLONE3 = {"x86_64": 56, "aarch64": 220}, 435
+THREAD = 0x10000  # a bit in the first argument of clone: it starts a thread of this process
 FUTEX = {"x86_64": 202, "aarch64": 98}
 PRIVATE = 128  # a bit of a futex operation: it is for the threads of one process only
 OPERATIONS = 127  # the bits that tell which futex operation it is
@@ -187,6 +193,27 @@ def refuse_connections() -> bool:
     sharing = _refused(SHARING, errno.EPERM)
     locks = [(EQUAL, 0, 1 + len(sharing), FCNTL[machine]), (LOAD, 0, 0, SECOND_ARGUMENT), *sharing]
     return _install([*_refused(CONNECTING[machine].values(), errno.EPERM), *wakes, *clocks, *locks])
+
+
+def refuse_processes() -> bool:
+    """Refuse to start processes; return whether that works here. Threads can be started.
+
+    ``clone3`` fails as on a kernel that lacks it, because a filter does not see what it starts. The
+    C library then calls ``clone``.
+    """
+    if not can_refuse():
+        return False
+    machine = platform.machine()
+    fail = (RETURN, 0, 0, FAIL | errno.EPERM)
+    cloned = [
+        (EQUAL, 0, 4, CLONE[machine]),
+        (LOAD, 0, 0, FIRST_ARGUMENT),
+        (HAS_BIT, 1, 0, THREAD),
+        fail,
+        (LOAD, 0, 0, NUMBER),
+    ]
+    forks = _refused(FORKS[machine].values(), errno.EPERM)
+    return _install([*forks, *_refused([CLONE3], errno.ENOSYS), *cloned])
 
 
 def can_refuse() -> bool:

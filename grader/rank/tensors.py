@@ -164,7 +164,10 @@ def encode(*values: Any) -> tuple[list, bytes]:
         return {"other": f"an object of type {type(value).__name__}"[:200]}
 
     trees = [tree(value, 0) for value in values]
-    return trees, save(parcel.tensors) if parcel.tensors else b""
+    blob = save(parcel.tensors) if parcel.tensors else b""
+    # ``tree`` refers to itself, and to the parcel, so they are there until garbage is collected.
+    parcel.tensors.clear()
+    return trees, blob
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

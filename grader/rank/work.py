@@ -91,7 +91,7 @@ class MemoryInUse:
         places = {tensor.untyped_storage().data_ptr() for tensor in landing}
         # An operation in place overwrites what it has sent, so there is nothing to compare later.
         self.is_in_place = any(tensor.untyped_storage().data_ptr() in places for tensor in sent)
-        self.kept: bytes | None = None
+        self.kept: int | None = None  # the hash of the bytes that were sent
 
     def _now(self) -> bytes:
         return b"".join(map(raw, self.sent))
@@ -102,7 +102,7 @@ class MemoryInUse:
         if self.is_spoiled:
             return combine.unfilled(blob, dtype_of(self.sent[0]))
         if keep and not self.is_in_place:
-            self.kept = blob
+            self.kept = hash(blob)
         return blob
 
     def spoil(self) -> None:
@@ -117,7 +117,7 @@ class MemoryInUse:
 
         Return False if ``read`` has not kept these bytes.
         """
-        return self.kept is not None and self.kept != self._now()
+        return self.kept is not None and self.kept != hash(self._now())
 
 
 class HubWork(dist.Work):

@@ -228,6 +228,41 @@ def attention_backward(
     return grad_scores @ k, grad_scores.T @ q, counted.T @ grad
 
 
+def some_rows(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, rows: np.ndarray, causal: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (output, logsumexp) of some tokens of a long sequence."""
+    seen = np.arange(len(q)) <= rows[:, None] if causal else np.ones((len(rows), len(q)), bool)
+    return attention(q[rows], k, v, seen)
+
+
+def some_gradients(
+    tensors: tuple[np.ndarray, ...],
+    forwarded: tuple[np.ndarray, np.ndarray],
+    rows: np.ndarray,
+    causal: bool,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the gradients of q, k and v of some tokens of a long sequence.
+
+    ``tensors`` are q, k, v and the gradient of the output. ``forwarded`` is what the forward pass
+    gave for all tokens, (output, logsumexp).
+    """
+    (q, k, v, grad), (output, logsumexp) = tensors, forwarded
+    scale, tokens = q.shape[1] ** -0.5, np.arange(len(q))
+
+    def computed(queries: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the weights of these keys, and the gradients of the scores."""
+        weights = np.exp(q[queries] @ k[keys].T * scale - logsumexp[queries, None])
+        if causal:
+            weights = np.where(keys <= queries[:, None], weights, 0.0)
+        of_rows = (grad[queries] * output[queries]).sum(axis=1, keepdims=True)
+        return weights, weights * (grad[queries] @ v[keys].T - of_rows) * scale
+
+    _, of_queries = computed(rows, tokens)
+    weights, of_keys = computed(tokens, rows)
+    return of_queries @ k, of_keys.T @ q, weights.T @ grad
+
+
 def blocks_of(tokens: int, n: int) -> np.ndarray:
     """Return which query and key are of the same rank."""
     owner = np.arange(tokens) // (tokens // n)

@@ -5,8 +5,9 @@ say that it has asked.
 import numpy as np
 import pytest
 
-from grader.check.api import PEAK, CheckFailed, GraderFault, Probe, call, per_rank
+from grader.check.api import PEAK, SETTLED, CheckFailed, GraderFault, Probe, call, per_rank
 from grader.hub.in_step import Steps
+from grader.rank import seccomp
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import GIVEN, Ends, operation, use
 from grader.wire import frames
@@ -240,19 +241,101 @@ def test_the_looks_before_an_operation_are_told_from_those_after_it(submit, on_h
     assert run.grown(0, 1) < 6 << 20 < 12 << 20 < run.grown(0, 2) == run.grown(0)
 
 
-def test_a_peak_counts_memory_that_is_freed_before_the_next_message(submit, on_hub):
-    world = submit("""
-        def use(size):
-            torch.ones(size << 17).sum()
+MIB = 2**20
+USES = """
+        import mmap, threading
+        from pathlib import Path
+
+        held = []
+
+        def use(mebibytes, x=None):
             dist.barrier()
-        """)
-    calls = [call("collectives.use", size, weighs=how) for how in (True, PEAK) for size in (1, 64)]
-    runs = world(2, *calls)
+            torch.ones(mebibytes << 18).sum()
+            dist.barrier()
+
+        def hold(mebibytes):
+            held.append(torch.ones(mebibytes << 18))
+            dist.barrier()
+
+        def use_and_map(mebibytes):
+            use(mebibytes)
+            with open(Path(torch.__file__).parent / "lib/libtorch_cpu.so", "rb") as file:
+                held.append(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+            held[-1][: 48 << 20 : 4096]
+            dist.barrier()
+
+        def start(what):
+            if what == "a thread":
+                thread = threading.Thread(target=held.append, args=[1])
+                thread.start(), thread.join()
+            elif os.fork() == 0:
+                os._exit(0)
+            dist.barrier()
+        """
+
+
+def grown(submit, *calls, how=PEAK):
+    """Return the growth of each of two ranks in each call, in MiB."""
+    world = submit(USES)
+    runs = world(2, *(call(f"collectives.{name}", *args, weighs=how) for name, *args in calls))
     for run in runs:
         run.values()
-    now, peaks = runs[:2], runs[2:]
-    assert now[1].grown(0) - now[0].grown(0) < 16 << 20
-    assert peaks[1].grown(0) > 24 << 20
+    return [[run.grown(rank) / MIB for rank in range(2)] for run in runs]
+
+
+def test_a_peak_counts_memory_that_is_freed_before_the_next_message(submit, on_hub):
+    for small, large, again in zip(*grown(submit, ("use", 1), ("use", 64), ("use", 1))):
+        assert 0 < small < 24 and 63 < large < 66
+        assert large <= again < large + 1  # the most that it ever had
+
+
+def test_pages_of_files_do_not_count_and_do_not_hide_a_peak(submit, on_hub):
+    for _, found in zip(*grown(submit, ("use", 1), ("use_and_map", 64))):
+        assert 63 < found < 66
+
+
+def test_settled_growth_is_exact_and_arguments_do_not_count(submit, on_hub):
+    given = np.ones(1 << 18)  # 2 MiB
+    calls = ("use", 1, given), ("hold", 1), ("hold", 8)
+    for _, held, more in zip(*grown(submit, *calls, how=SETTLED)):
+        assert abs(held - 1) < 0.3 and abs(more - 9) < 0.3
+
+
+@pytest.mark.skipif(not seccomp.can_refuse(), reason="no filter of system calls here")
+@pytest.mark.parametrize("how", [SETTLED, PEAK])
+def test_a_rank_starts_threads_and_no_process_where_it_is_weighed_exactly(submit, on_hub, how):
+    world = submit(USES)
+    starts = (
+        call("collectives.start", what, weighs=how, may_raise=True)
+        for what in ("a thread", "a process")
+    )
+    thread, process = world(1, *starts)
+    thread.values()
+    with pytest.raises(CheckFailed, match="(?s)not permitted.*it may not start processes"):
+        process.values()
+    (free,) = world(1, call("collectives.start", "a process", weighs=True))
+    free.values()
+
+
+def test_the_squares_of_what_is_sent_are_added_up(submit, on_hub):
+    world = submit("""
+        def send_all(x):
+            n, rank = dist.get_world_size(), dist.get_rank()
+            dist.all_gather([torch.empty_like(x) for _ in range(n)], x)
+            dist.barrier()
+            if rank == 0:
+                dist.send(2 * x, 1)
+            else:
+                dist.recv(x, 0)
+            dist.all_reduce(torch.tensor([True, True]))
+        """)
+    x = per_rank(np.array([1.0, 2.0]), np.array([3.0, -1.0]))
+    run, other = world(
+        2, call("collectives.send_all", x, squares=True), call("collectives.send_all", x)
+    )
+    run.values(), other.values()
+    assert run.squares(0) == [5.0, 20.0, 2.0] and run.squares(1) == [10.0, 2.0]
+    assert other.squares(0) == []
 
 
 def test_a_call_must_hold_what_it_was_given(submit, on_hub):

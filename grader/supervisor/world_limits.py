@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from grader.hub.resident import Resident
 from grader.rank import confinement
 from grader.wire import os_support, removal, tiers
 from grader.wire.control_group import Group
@@ -25,7 +26,10 @@ PIPE_BYTES, SOCKET_BYTES = 1 << 16, 212_992
 # At this many looks in a row a process may hide what it has open, because a process that is about
 # to end hides this for a moment.
 UNSEEN_LOOKS = 5
-TABLES = b"VmPTE:"  # the size of page tables, also of those for empty pages
+# Lines of a process's status file: memory that comes from no file, pages of files, the most of both
+# together that the process ever had, and the size of page tables, also of those for empty pages.
+OWN = (b"RssAnon:", b"RssShmem:")
+MAPPED, MOST, TABLES = b"RssFile:", b"VmHWM:", b"VmPTE:"
 # The kernel's bounds for a world are larger by these amounts, because the kernel counts more: pages
 # that a rank has inherited and written to, kernel memory and files (up to 38 MiB a rank in the
 # solutions). The kernel also counts the supervisor, and the processes that help it to end ranks.
@@ -160,32 +164,36 @@ def memory(pid: int, *more: bytes) -> int:
 
     ``more`` names further lines of the process's status file that count.
     """
-    lines = (b"RssAnon:", b"RssShmem:", *more)
-    if own := _of_thread(pid, pid, lines):
+    return sum(_shown(pid, (*OWN, *more)).values())
+
+
+def resident(pid: int) -> Resident:
+    """Return what a process has in memory; zeros if nobody can tell."""
+    shown = _shown(pid, (*OWN, MAPPED, MOST))
+    mapped, most = shown.pop(MAPPED, 0), shown.pop(MOST, 0)
+    return Resident(sum(shown.values()), mapped, most)
+
+
+def _shown(pid: int, names: tuple[bytes, ...]) -> dict[bytes, int]:
+    """Return lines of a process's status file, in bytes; {} if nobody can tell."""
+    if own := _of_thread(pid, pid, names):
         return own
     try:  # its first thread may have ended, and the others show the memory then
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
-        return 0
-    return max((_of_thread(pid, int(thread), lines) for thread in threads), default=0)
+        return {}
+    found = (_of_thread(pid, int(thread), names) for thread in threads)
+    return next((own for own in found if own), {})
 
 
-def peak_memory(pid: int) -> int:
-    """Return the most bytes of memory that a process ever had at once; 0 if nobody can tell.
-
-    The kernel keeps this number. Memory that comes from files counts, too.
-    """
-    return _of_thread(pid, pid, (b"VmHWM:",))
-
-
-def _of_thread(pid: int, thread: int, names: tuple[bytes, ...]) -> int:
+def _of_thread(pid: int, thread: int, names: tuple[bytes, ...]) -> dict[bytes, int]:
     try:
         # Read bytes, because a thread's name may be no text.
         status = Path(f"/proc/{pid}/task/{thread}/status").read_bytes()
     except OSError:
-        return 0
+        return {}
     lines = (line.split() for line in status.split(b"\n") if line.startswith(names))
-    return sum(int(kilobytes) << 10 for _, kilobytes, _ in lines)
+    return {name: int(kilobytes) << 10 for name, kilobytes, _ in lines}
 
 
 def written(folder: str) -> Files:

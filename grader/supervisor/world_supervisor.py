@@ -22,6 +22,7 @@ from functools import partial
 
 from grader.hub.hub import Hub
 from grader.hub.in_step import Steps
+from grader.hub.resident import Resident
 from grader.rank import rank_home
 from grader.rank.rank_home import RankHome
 from grader.supervisor import cleanup, ending
@@ -30,7 +31,7 @@ from grader.supervisor.world_limits import (
     WorldLimits,
     add_open,
     memory,
-    peak_memory,
+    resident,
     written,
 )
 from grader.wire import frames, os_support, removal, tiers
@@ -91,9 +92,9 @@ def keep(
     ranks: RankProcesses | None = None
     hub = None
     if world.get("network") in frames.HUBS:
-        looks: dict[str, Callable[[int], int]] = {  # called once there are ranks
-            "memory": lambda rank: ranks.memory(rank) if ranks else 0,
-            "peak": lambda rank: peak_memory(ranks.started[rank]) if ranks else 0,
+        looks: dict[str, Callable] = {  # called once there are ranks
+            "memory": lambda rank: ranks.resident(rank).own if ranks else 0,
+            "resident": lambda rank: ranks.resident(rank) if ranks else Resident(),
             "spent": lambda rank: ranks.spent(rank) if ranks else 0,
         }
         hub, descriptors = _hub(judge, descriptors, world, looks)
@@ -140,7 +141,7 @@ def _hub(
     judge: socket.socket,
     descriptors: list[list[int]],
     world: dict,
-    looks: dict[str, Callable[[int], int]],
+    looks: dict[str, Callable],
 ) -> tuple[Hub, list[list[int]]]:
     """Return the hub, which is the world's network, and the descriptors that the ranks get.
 
@@ -176,17 +177,20 @@ class RankProcesses:
             for descriptor in own:
                 os.close(descriptor)  # so that a rank's pipes close when it dies
 
-    def memory(self, rank: int) -> int:
-        """Return the bytes of a rank, its processes and its files; 0 if nobody can tell.
+    def resident(self, rank: int) -> Resident:
+        """Return the memory of a rank, its processes and its files; zeros if nobody can tell.
 
-        Memory that maps files does not count. Processes that have lost their parent count for every
-        rank, because nobody can tell which rank has started them.
+        Memory that maps files does not count as its own. Processes that have lost their parent
+        count for every rank, because nobody can tell which rank has started them.
         """
         pid, files = self.started[rank], written(self.homes[rank].folder)
-        own, others = memory(pid), [other for other in self.started if other != pid]
+        found, others = resident(pid), [other for other in self.started if other != pid]
+        if not found.own:
+            return Resident()
         family = {pid, *os_support.family(os.getpid(), spare=others)}
         add_open(files, family)
-        return own and sum(map(memory, family)) + files.bytes() + files.queued()
+        beside = sum(map(memory, family - {pid})) + files.bytes() + files.queued()
+        return Resident(found.own + beside, found.mapped, found.most + beside)
 
     def spent(self, rank: int) -> int:
         """Return the nanoseconds of processor time of a rank and of all that it has started.

@@ -64,6 +64,12 @@ def unfilled(blob: bytes | np.ndarray, dtype: str) -> bytes:
     return np.full(size, np.nan if kind.kind in "fc" else UNFILLED, kind).tobytes()
 
 
+def squares(blob: bytes, dtype: str) -> float:
+    """Return the sum of the squares of the entries of a blob; nan or inf if one is not finite."""
+    with np.errstate(all="ignore"):
+        return float(np.square(np.abs(_read(blob, dtype)), dtype=np.float64).sum())
+
+
 def cut(blob: bytes, n: int) -> list[bytes]:
     """Return the blob cut into n parts of equal length."""
     size = len(blob) // n

@@ -111,6 +111,9 @@ NOT_SENT_ON = "not sent on:"
 AWAITED_EARLY = "awaited early:"
 
 
+COPIED = 1 << 16  # blobs of fewer bytes are copied, to send a frame in one piece
+
+
 class FrameError(ValueError):
     """Raised if received data does not follow this protocol."""
 
@@ -131,10 +134,15 @@ def check_lengths(kind: bytes, meta: int, blob: int) -> None:
 
 
 def pack(kind: bytes, meta: dict, blob: bytes = b"", nonce: bytes = NOBODY) -> bytes:
+    return head(kind, meta, len(blob), nonce) + blob
+
+
+def head(kind: bytes, meta: dict, blob_length: int, nonce: bytes) -> bytes:
+    """Return the bytes of a frame without its blob, which has to follow."""
     # A lone surrogate cannot be encoded, so it becomes a question mark.
     text = json.dumps(meta, ensure_ascii=False).encode(errors="replace")
-    check_lengths(kind, len(text), len(blob))
-    return HEADER.pack(MAGIC, VERSION, kind, nonce, len(text), len(blob)) + text + blob
+    check_lengths(kind, len(text), blob_length)
+    return HEADER.pack(MAGIC, VERSION, kind, nonce, len(text), blob_length) + text
 
 
 def read_object(text: bytes) -> dict:
@@ -225,6 +233,13 @@ class Reader:
         """
         assert self.nonce is not None
         return pack(kind, meta, blob, self.nonce)
+
+    def parts(self, kind: bytes, meta: dict, blob: bytes) -> list[bytes]:
+        """Return the same bytes in parts, to be sent in this order. A large blob is one of them."""
+        assert self.nonce is not None
+        if len(blob) < COPIED:
+            return [pack(kind, meta, blob, self.nonce)]
+        return [head(kind, meta, len(blob), self.nonce), blob]
 
     def _forget(self) -> None:
         del self.buffer[: self.taken]

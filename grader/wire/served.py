@@ -13,7 +13,10 @@ from grader.wire.frames import PAUSE
 
 TELLING = 0.001  # seconds that the host takes to tell the device what to do
 
-PEAK = "peak"  # as ``weighs``: the most memory that the rank's process has ever had
+# Values of ``weighs``: the memory that a rank has when it communicates, exactly, or the most memory
+# that it ever had until then. The ranks are fresh, and they may start no processes.
+SETTLED, PEAK = "settled", "peak"
+ALONE = (SETTLED, PEAK)
 
 
 class Served:
@@ -22,13 +25,14 @@ class Served:
     This object is made from a dict with some or all of these keys:
 
         {"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …],
-         "weighs": bool or PEAK, "clocks": bool, "slow_gathers": bool}
+         "weighs": bool, SETTLED or PEAK, "clocks": bool, "squares": bool, "slow_gathers": bool}
 
     With ``weighs`` the hub looks at the rank's memory whenever the rank communicates, or when it
     returns if it has communicated nothing: at the memory that it has then, or with ``PEAK`` at the
-    most that the process has had until then. With ``clocks`` it looks at the rank's processor time
-    whenever the rank pauses. With ``slow_gathers`` it keeps the results of all-gathers back: see
-    ``hub.slow_gathers``.
+    most that it has had until then. With ``SETTLED`` and ``PEAK`` growth is exact, because the rank
+    settles before its first call. With ``clocks`` the hub looks at the rank's processor time
+    whenever the rank pauses. With ``squares`` it adds up the squares of what each operation sends.
+    With ``slow_gathers`` it keeps the results of all-gathers back: see ``hub.slow_gathers``.
     """
 
     def __init__(self, rank: int, given: dict) -> None:
@@ -37,6 +41,7 @@ class Served:
         self.runs = given.get("runs")
         self.weighs, self.clocks = given.get("weighs", False), given.get("clocks", False)
         self.slow_gathers = given.get("slow_gathers", False)
+        self.squares = given.get("squares", False)
         self.made = 0  # runs so far
 
     def has(self, name: str) -> bool:

@@ -59,8 +59,9 @@ class Call:
     # for each rank, the things that it may call and their results: see ``wire.served``
     served: list[dict] = field(default_factory=list)
     # have the hub look at each rank's memory whenever the rank communicates, or when it returns if
-    # it has communicated nothing. With ``served.PEAK``, it looks at the most memory that the rank's
-    # process ever had
+    # it has communicated nothing. ``served.SETTLED`` makes this exact. ``served.PEAK`` is exact,
+    # too, and looks at the most memory that the rank ever had. In a world with one of these, the
+    # ranks are fresh, settle before their first call, and may start no processes
     weighs: bool | str = False
     # have the hub look at each rank's processor time before every send, if the driver has a meter;
     # the rank waits for this look
@@ -68,6 +69,8 @@ class Call:
     # have the hub give a rank the result of an all-gather only when the rank, after it has issued
     # it, uses something that it was given (see ``hub.slow_gathers``). There is no such rule on gloo
     slow_gathers: bool = False
+    # have the hub tell the sum of the squares of the numbers that each operation sends
+    squares: bool = False
     note: str = ""  # what distinguishes this call from its neighbours, for the message
 
 
@@ -142,6 +145,8 @@ class RankReport:
     # call → at each look, the nanoseconds of processor time of the rank and of all that it has
     # started
     spent: dict[int, list[int]] = field(default_factory=dict)
+    # call → for each operation that sent something, the sum of the squares of what it sent
+    squares: dict[int, list[float]] = field(default_factory=dict)
     busy: bool = False  # used most of the processor time that its call was allowed
     # where its threads stood when the world was ended
     stacks: list[list[StackFrame]] = field(default_factory=list)

@@ -19,6 +19,7 @@ from pathlib import Path
 from grader.assignment import OPTIMIZING
 from grader.wire import frames, machine_limits
 from grader.wire.events import Event, Mark, Operation, Program, Progress, read_event, weight
+from grader.wire.served import ALONE
 from grader.world import arrays, messages, watchdog
 from grader.world.fork_server_client import ENGINE, Server, usual_network
 from grader.world.gpus import Gpus
@@ -83,7 +84,10 @@ class World:
         self.supervisor_lines = b""
         self.gone = False
         self.room, self.processes, self.is_reused = max(room, size), processes, False
-        self.keeps = room > 0 and self.network in frames.HUBS
+        # Where memory is weighed exactly, ranks may start no processes. This is refused before they
+        # run student code, and for good. So they are fresh, and make no calls of other checks.
+        self.are_alone = any(call.weighs in ALONE for call in calls)
+        self.keeps = room > 0 and self.network in frames.HUBS and not self.are_alone
         self.kept = self.is_spoiled = False  # spoiled: something of this world is left in the ranks
         self.events = self.printed = 0  # weight of all events, bytes of all output
         self.sent = [0] * size  # bytes of each rank's frames, by their weight
@@ -125,7 +129,7 @@ class World:
         asked["in_step"] = [call.in_step for call in self.calls]
         foreseen = self._foreseen()
         own = self.processes
-        self.is_reused = own is not None and own.go_on(asked, foreseen)
+        self.is_reused = own is not None and not self.are_alone and own.go_on(asked, foreseen)
         if own is None or not self.is_reused:
             if own:
                 own.close()
@@ -151,10 +155,11 @@ class World:
                 [[list(c.arguments[rank][0]), c.arguments[rank][1]] for c in self.calls]
             )
             meta = {"rank": rank, "size": self.size, "engine": str(ENGINE), "arguments": arguments}
-            meta |= {"trace": self.trace, "network": self.network}
+            meta |= {"trace": self.trace, "network": self.network, "alone": self.are_alone}
             meta["served"] = [
                 (c.served[rank] if c.served else {})
-                | {"weighs": c.weighs, "clocks": c.clocks, "slow_gathers": c.slow_gathers}
+                | {"weighs": c.weighs, "clocks": c.clocks}
+                | {"squares": c.squares, "slow_gathers": c.slow_gathers}
                 for c in self.calls
             ]
             meta["calls"] = [
@@ -293,6 +298,9 @@ class World:
         elif "spent" in line:
             rank, call, nanoseconds = line["spent"]
             self.report.ranks[rank].spent.setdefault(call, []).append(nanoseconds)
+        elif "squares" in line:
+            rank, call, total = line["squares"]
+            self.report.ranks[rank].squares.setdefault(call, []).append(total)
         elif "not_sent_on" in line:
             rank, call, number, at = line["not_sent_on"]
             self.report.ranks[rank].trail.append(

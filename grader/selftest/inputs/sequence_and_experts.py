@@ -72,7 +72,7 @@ TABLE = {
     ),
     "ring_attention_forward": Inputs(
         (
-            *worlds(InputClass("6 ranks", "n == 6")),
+            *worlds(InputClass("12 ranks", "n == 12")),
             *types("q", SAME),
             *layouts("q"),
             *layouts("k"),
@@ -91,7 +91,7 @@ TABLE = {
     ),
     "ring_attention_backward": Inputs(
         (
-            *worlds(InputClass("6 ranks", "n == 6")),
+            *worlds(InputClass("12 ranks", "n == 12")),
             *types("q", SAME),
             *layouts("q"),
             *layouts("k"),

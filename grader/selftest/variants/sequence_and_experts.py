@@ -141,8 +141,141 @@ def from_experts(rows, routes):
     return _exchange(rows.split(received), sent, rows)[order.argsort()]
 '''
 
+OTHER_SUMS = '''
+def sequence_parallel_forward(pair, x):
+    """An all-to-all and a local sum in place of the reduce-scatter, which adds x as well."""
+    _check_pair(pair, x)
+    first, second = pair
+    n, rank = dist.get_world_size(), dist.get_rank()
+    own = normalize(x).contiguous()
+    rows = own.new_empty(n * len(own), own.shape[1])
+    dist.all_gather_into_tensor(rows, own)
+    hidden, z = mlp.layer_forward(rows, first)
+    partial = hidden @ second
+    partial[rank * len(x) :][: len(x)] += x
+    arrived = torch.empty_like(partial)
+    dist.all_to_all_single(arrived, partial)
+    return arrived.view(n, *x.shape).sum(0), (x, z)
+
+
+def ring_attention_backward(q, k, v, output, logsumexp, grad_output, causal):
+    """Gradients begin at the second rank that has the block: they travel as far as the block."""
+    _check_blocks(q, k=k, v=v, output=output, grad_output=grad_output)
+    n, rank, scale = dist.get_world_size(), dist.get_rank(), q.shape[1] ** -0.5
+    delta = (grad_output * output).sum(1, keepdim=True)
+
+    def of_block(keys, values, owner):
+        p = (_scores(q, keys, owner, causal) - logsumexp[:, None]).exp_()
+        s = (grad_output @ values.T).sub_(delta).mul_(p).mul_(scale)
+        return s @ keys, torch.stack([s.T @ q, p.T @ grad_output])
+
+    grad_q, own = of_block(k, v, rank)
+    block, grads = torch.stack([k, v]), torch.zeros_like(own)
+    for step in range(1, n):
+        block, owner = _pass_on(block), (rank - step) % n
+        if step > 1:
+            grads = _pass_on(grads)
+        if owner <= rank or not causal:
+            of_q, of_keys = of_block(*block, owner)
+            grad_q, grads = grad_q + of_q, grads + of_keys
+            del of_q, of_keys
+    return grad_q, *(own + (_pass_on(grads) if n > 1 else grads))
+
+
+def exchange_routes(choice, experts):
+    """Messages of 32-bit numbers between pairs."""
+    if experts < 1:
+        raise ValueError(f"{experts} experts on each rank")
+    n = dist.get_world_size()
+    counts = F.one_hot(choice, n * experts).sum(0).view(n, experts)
+    incoming = torch.cat(_swap_all(list(counts.int()), [experts] * n)).view(n, experts).long()
+    arrived = torch.cat([torch.arange(experts).repeat_interleave(own) for own in incoming])
+    _, order = torch.sort(choice, stable=True)
+    return order, counts.sum(1).tolist(), incoming.sum(1).tolist(), arrived
+
+
+def to_experts(rows, routes):
+    """Messages to all other ranks, also those without rows."""
+    order, sent, received, _ = routes
+    if len(rows) != len(order):
+        raise ValueError(f"{len(rows)} rows for {len(order)} tokens")
+    return torch.cat(_swap_all(list(rows[order].split(sent)), received))
+
+
+def _swap_all(pieces, counts):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    landing = [pieces[0].new_empty(count, *pieces[0].shape[1:]) for count in counts]
+    landing[rank] = pieces[rank]
+    others = [other for other in range(n) if other != rank]
+    works = [dist.irecv(landing[other], other) for other in others]
+    works += [dist.isend(pieces[other].contiguous(), other) for other in others]
+    for work in works:
+        work.wait()
+    return landing
+'''
+
+KERNEL = '''
+def _start(tensors):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    landing = [torch.empty_like(tensor) for tensor in tensors]
+    ops = [dist.P2POp(dist.irecv, tensor, (rank - 1) % n) for tensor in landing]
+    ops += [dist.P2POp(dist.isend, tensor, (rank + 1) % n) for tensor in tensors]
+    return landing, dist.batch_isend_irecv(ops)
+
+
+def _end(landing, works):
+    for work in works:
+        work.wait()
+    return landing
+
+
+def ring_attention_forward(q, k, v, causal):
+    """torch's own kernel computes a block while the next one travels."""
+    _check_blocks(q, k=k, v=v)
+    rank, n, kernel = dist.get_rank(), dist.get_world_size(), torch.ops.aten
+    q, block = q.contiguous(), [k.contiguous(), v.contiguous()]
+    output, lse = torch.zeros_like(q), q.new_full((len(q),), -math.inf)
+    for step in range(n):
+        pending = _start(block) if step < n - 1 else None
+        owner = (rank - step) % n
+        if owner <= rank or not causal:
+            own, of_own = kernel._scaled_dot_product_flash_attention_for_cpu(
+                q[None, None], *(t[None, None] for t in block), 0.0, causal and owner == rank
+            )
+            both = torch.logaddexp(lse, of_own[0, 0].to(q.dtype))
+            output = torch.lerp(own[0, 0], output, (lse - both).exp()[:, None])
+            lse = both
+        block = _end(*pending) if pending else block
+    return output, lse
+
+
+def ring_attention_backward(q, k, v, output, logsumexp, grad_output, causal):
+    """Keys and values travel while gradients do."""
+    _check_blocks(q, k=k, v=v, output=output, grad_output=grad_output)
+    rank, n, kernel = dist.get_rank(), dist.get_world_size(), torch.ops.aten
+    q, k, v, output, grad_output, lse = (
+        tensor.contiguous()[None, None] for tensor in (q, k, v, output, grad_output, logsumexp)
+    )
+    block, grads, grad_q = [k, v], [torch.zeros_like(k), torch.zeros_like(v)], torch.zeros_like(q)
+    for step in range(n):
+        pending = _start(block) if step < n - 1 else None
+        owner = (rank - step) % n
+        if owner <= rank or not causal:
+            of_q, of_k, of_v = kernel._scaled_dot_product_flash_attention_for_cpu_backward(
+                grad_output, q, *block, output, lse, 0.0, causal and owner == rank
+            )
+            grad_q += of_q
+            grads[0] += of_k
+            grads[1] += of_v
+        grads = _end(*_start(grads)) if n > 1 else grads
+        block = _end(*pending) if pending else block
+    return grad_q[0, 0], grads[0][0, 0], grads[1][0, 0]
+'''
+
 VARIANTS = [
     Variant("single tensors, autograd, and runs of tokens", "sequence_and_experts", AUTOGRAD),
     Variant("a ring that overlaps, and merges softmaxes", "sequence_and_experts", APART),
     Variant("messages between pairs in place of all-to-alls", "sequence_and_experts", LISTS),
+    Variant("other sums, and messages without rows", "sequence_and_experts", OTHER_SUMS),
+    Variant("a ring that overlaps with torch's kernel", "sequence_and_experts", KERNEL),
 ]

@@ -1,0 +1,104 @@
+"""Builds attention that is large enough for the system to see what memory a rank needs for it."""
+
+import numpy as np
+
+from grader.hidden.sequence_problem import SharedCalls
+from grader.reference import sequences
+
+MIB = 2**20
+MOST_BLOCKS = 5  # blocks of scores at a time, as the docstring says
+# How many tensors (T/n, d) a rank may have beside its arguments when it communicates. The docstring
+# allows 12 and 16. What is sent and received takes about 6 more, in the buffers of the network.
+# Right programs have had 8 to 13 and 11 to 19. With the keys and values of all 12 ranks, a program
+# had at least 27 and 30.
+FORWARD, BACKWARD = 18, 24
+
+
+class LargeAttention(SharedCalls):
+    """Queries, keys and values of a sequence, and the gradient of the output.
+
+    No two rows are equal, so no rank can save memory by keeping equal rows once.
+    """
+
+    def __init__(self, rng, n, rows, width, causal):
+        self.n, self.rows, self.causal, self.dtype, self.mixed = n, rows, causal, np.float64, False
+        self.tensors = tuple(rng.standard_normal((rows * n, width)) for _ in range(4))
+        self.shard_bytes = self.tensors[0].nbytes // n
+        self.block_bytes = rows * rows * 8
+        # The rows of each rank that are compared.
+        self.sample = np.sort(rng.choice(rows, min(rows, 8), replace=False))
+
+    def there_and_back(self, **options):
+        shards = [np.split(tensor, self.n) for tensor in self.tensors]
+        options |= {"driver": "there_and_back"}
+        return self.request("ring_attention_forward", *shards, plain=(self.causal,), **options)
+
+    def has_results(self, run):
+        """Fail unless some rows of each rank's results are right."""
+        rows = np.concatenate([rank * self.rows + self.sample for rank in range(self.n)])
+        self._has(
+            run,
+            sequences.some_rows(*self.tensors[:3], rows, self.causal),
+            lambda r: r[:2],
+            "(output, logsumexp)",
+        )
+
+        def whole(result):
+            output, logsumexp = result[:2]
+            return output.reshape(self.rows, -1), logsumexp.reshape(self.rows)
+
+        forwarded = zip(*run.read(whole, "(output, logsumexp)"))
+        output, logsumexp = (np.concatenate(of_ranks) for of_ranks in forwarded)
+        self._has(
+            run,
+            sequences.some_gradients(self.tensors, (output, logsumexp), rows, self.causal),
+            lambda r: r[2:],
+            "(grad_q, grad_k, grad_v)",
+        )
+
+    def _has(self, run, of_rows, select, label):
+        run.returns(
+            *zip(*(np.split(part, self.n) for part in of_rows)),
+            tolerance=self.tolerance,
+            select=lambda r: tuple(part[self.sample] for part in select(r)),
+            label=f"some rows of {label}",
+        )
+
+    def has_few_blocks(self, run):
+        """Fail if a rank held the keys and values of many ranks when it communicated."""
+        for rank in range(self.n):
+            forward = run.grown(rank, run.issued_before(rank, "backward began"))
+            run.require_grown(rank, self.shard_bytes, "one rank's keys")
+            for way, grown, most in (
+                ("forward", forward, FORWARD),
+                ("backward", run.grown(rank), BACKWARD),
+            ):
+                tensors = (grown or 0) / self.shard_bytes
+                text = (
+                    f"rank {rank}, {way}: when it communicated, its process held"
+                    f" {(grown or 0) / MIB:.2f} MiB beside its arguments, as the system says. That"
+                    f" is as much as {tensors:.0f} tensors (T/{self.n}, d) of"
+                    f" {self.shard_bytes / MIB:.2f} MiB. {most} are enough, with those that travel."
+                )
+                likely = (
+                    "Does a rank collect the keys and values of all ranks? Use a block when it"
+                    " arrives, pass it on, and let go of it."
+                )
+                run.require(tensors <= most, f"{text} {likely}")
+
+    def has_few_scores(self, run):
+        """Fail if a rank ever had more than a few blocks of scores."""
+        for rank in range(self.n):
+            run.require_grown(rank, self.block_bytes, "the scores of one block")
+            blocks = (run.grown(rank) or 0) / self.block_bytes
+            text = (
+                f"rank {rank}'s process took {(run.grown(rank) or 0) / MIB:.1f} MiB at most, as the"
+                f" system says. That is as much as {blocks:.1f} blocks of scores, (T/{self.n},"
+                f" T/{self.n}), of {self.block_bytes / MIB:.2f} MiB. At most {MOST_BLOCKS} are"
+                " needed at a time."
+            )
+            likely = (
+                "Did a matrix of the scores of all keys come into being, or are old blocks kept?"
+            )
+            # Three and a half blocks are allowed for queries, keys, values, sums and the network.
+            run.require(blocks <= MOST_BLOCKS + 3.5, f"{text} {likely}")
