@@ -18,7 +18,7 @@ OWN = Path("/proc/self/cgroup")
 # for the grader itself: the judges, the server with torch, and what all of these read from files
 ENGINE_BYTES = 512 << 20
 RANK_BYTES = 512 << 20  # for each rank, if there is plenty
-LEAST_BYTES = 128 << 20  # for a world, however little there is; honest worlds need half of it
+LEAST_BYTES = 256 << 20  # for a world, however little there is; honest worlds need 60 % of it
 
 
 def cores() -> int:
