@@ -291,12 +291,13 @@ def test_ring_memory(world, rng):
     long = LargeAttention(rng, n, rows=int(rng.integers(292, 309)), width=2, causal=True)
     tiny = LargeAttention(rng, n, rows=1, width=2, causal=True)
     # In a first call, a peak counts what comes from files, too.
-    _, of_long, of_wide = world(
+    of_tiny, of_long, of_wide = world(
         n,
         tiny.there_and_back(),
         long.there_and_back(weighs=PEAK),
         wide.there_and_back(weighs=SETTLED),
     )
+    of_tiny.values()
     for problem, run in ((wide, of_wide), (long, of_long)):
         problem.has_results(run)
         steps = 2 * (n - 1) + 2 * (2 * n - 1)

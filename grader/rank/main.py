@@ -81,16 +81,16 @@ def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tu
     signal.set_wakeup_fd(-1)
     for name in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(name, signal.SIG_DFL)
-    # Make descriptors 0 … 4 of those that are kept, and close all others, because a rank must not
+    # Make descriptors 0, 1, … of those that are kept, and close all others, because a rank must not
     # have the socket of another rank.
     null = os.open(os.devnull, os.O_RDONLY)
     kept = [
         fcntl.fcntl(fd, fcntl.F_DUPFD, 100)
-        for fd in (null, output_fd, output_fd, wire_fd, stacks_fd)
+        for fd in (null, output_fd, output_fd, wire_fd, stacks_fd, *_own_files())
     ]
     for target, descriptor in enumerate(kept):
         os.dup2(descriptor, target, inheritable=target < 3)
-    os_support.close_from(5)
+    os_support.close_from(len(kept))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.stdin = open(0, closefd=False)
     sys.stdout = io.TextIOWrapper(
@@ -100,6 +100,17 @@ def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tu
         io.FileIO(2, "w", closefd=False), errors="replace", write_through=True
     )
     return 3, 4
+
+
+def _own_files() -> list[int]:
+    """Return a descriptor of this process's folder in /proc, to be kept open; [] if there is none.
+
+    When memory is short, Linux drops what nobody has open in /proc from its cache. With it goes
+    Landlock's rule that allows this folder, and this process could not count its threads any more.
+    """
+    with contextlib.suppress(OSError):
+        return [os.open("/proc/self", os.O_PATH)] if os_support.LINUX else []
+    return []
 
 
 class Marks:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 from pathlib import Path
 
 import numpy
@@ -145,6 +146,36 @@ def test_a_tier_keeps_what_it_says(confined, grounds, tmp_path):
     assert (int(told(world, "user")) in confinement.UIDS) == tier.uid
     if not any("signal" in gap for gap in confined.facts()["gaps"]):
         assert told(world, "signals") == "'PermissionError'"
+
+
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+LISTS_ITSELF = """
+def lists_itself():
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:
+        os.listdir("/proc/self/task")
+        time.sleep(0.02)
+    return "fine"
+"""
+
+
+@pytest.mark.skipif(not os.access(DROP_CACHES, os.W_OK), reason="only root may drop caches")
+def test_a_rank_may_read_its_own_files_when_memory_is_short(confined, grounds):
+    """Linux then drops folders of /proc from its cache, and Landlock's rules with them."""
+    world = inside(confined, grounds, ATTEMPTS + LISTS_ITSELF)
+    ended = threading.Event()
+
+    def drop():
+        while not ended.wait(0.2):
+            DROP_CACHES.write_text("2")
+
+    dropping = threading.Thread(target=drop)
+    dropping.start()
+    try:
+        assert told(world, "lists_itself") == "'fine'"
+    finally:
+        ended.set()
+        dropping.join()
 
 
 @pytest.mark.skipif(not kernel_has_landlock(), reason="this kernel has no Landlock")
