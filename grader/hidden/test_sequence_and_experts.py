@@ -287,7 +287,7 @@ def test_ring_memory(world, rng):
     """
     n = 12
     # In a wide sequence, keys and values take the memory. In a long one, scores do.
-    wide = LargeAttention(rng, n, rows=int(rng.integers(8, 10)), width=4096, causal=False)
+    wide = LargeAttention(rng, n, rows=int(rng.integers(8, 10)), width=6144, causal=False)
     long = LargeAttention(rng, n, rows=int(rng.integers(292, 309)), width=2, causal=True)
     tiny = LargeAttention(rng, n, rows=1, width=2, causal=True)
     # In a first call, a peak counts what comes from files, too.
