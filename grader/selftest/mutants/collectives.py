@@ -1352,7 +1352,7 @@ def all_gather""",
     dist.barrier()
     return result""",
         {"hidden in_rank_order"},
-        "rank 1's action began before rank 0's had ended",
+        "'s action began before rank ",
     ),
     Mutant(
         "a barrier after the own action alone",

@@ -1362,7 +1362,7 @@ MUTANTS = [
         """                saved = alive.pop(i)
                 grad_x = _stage_backward(weights, saved, grad_y, totals)""",
         {"hidden run_schedule_frees"},
-        "Does a variable still hold those of an earlier one?",
+        "Does a variable still hold the saved tensors of an earlier micro-batch?",
     ),
     Mutant(
         "a variable names what the newest micro-batch has saved",
