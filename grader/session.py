@@ -96,10 +96,12 @@ class EarlyServer:
 
     @classmethod
     def end(cls) -> None:
-        """End the early server if no session has taken it."""
+        """End the early server if no session has taken it.
+
+        It may still import torch, or try what confines ranks. It finishes that first, so that it
+        leaves nothing behind.
+        """
         if unused := cls.take():
-            assert unused.server.process
-            unused.server.process.kill()  # it may still import torch, and would not answer
             unused.server.stop()
 
 

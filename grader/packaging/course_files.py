@@ -29,7 +29,11 @@ ALSO = {
         "handout/schedule_runner.py",
         "grader/hidden/chunked_problem.py",
     ),
-    "sequence_and_experts": ("handout/normalization.py", "grader/hidden/sequence_problem.py"),
+    "sequence_and_experts": (
+        "handout/normalization.py",
+        "grader/hidden/sequence_problem.py",
+        "grader/hidden/large_attention.py",
+    ),
 }
 CLUSTERS = "handout/clusters/"  # of the parts CLUSTER_PARTS
 # What speaks of another part, outside of the problem set: the file, the part, what is replaced by

@@ -99,10 +99,10 @@ def test_a_system_without_groups(groups, monkeypatch, tmp_path):
     [
         (768 * MIB, 1, 1, 256 * MIB, 256 * MIB),  # Gradescope's smallest
         (1536 * MIB, 1, 1, 1 * GIB, 512 * MIB),
-        (768 * MIB, 2, 2, 128 * MIB, 128 * MIB),
+        (768 * MIB, 2, 1, 256 * MIB, 256 * MIB),
         (2 * GIB, 2, 3, 512 * MIB, 512 * MIB),
         (24 * GIB, 2, 3, 2 * GIB, 512 * MIB),
-        (256 * MIB, 4, 1, 128 * MIB, 128 * MIB),  # too little, and yet
+        (256 * MIB, 4, 1, 256 * MIB, 256 * MIB),  # too little, and yet
     ],
 )
 def test_what_there_is_is_shared_out(monkeypatch, memory, cores, workers, world, rank):
