@@ -159,8 +159,8 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
     that still holds the weight, the gradient or the flat copy of the layer before is a third one:
     ``del`` each of them, or give the work of one layer a function of its own. The checks also ask
     the system for the memory of your process, which has copies for communication, too: beyond the
-    shards and their gradients, 8 whole layers are allowed, and 4 until the backward pass sends
-    something.
+    shards and their gradients, 8 whole layers are allowed, and 4 until the first operation of the
+    backward pass.
     Traffic: 3(n−1)/n times the bytes of the weights from each rank. Only the last layer may be kept
     for the backward pass; then it is gathered once.
 
@@ -199,7 +199,7 @@ def prefetched_step(
     reduce-scatter run meanwhile. So gather one layer ahead, not more. The last layer may be kept
     for the backward pass instead of gathered again; then L − 1 gathers go back. With copies for
     communication, as the system says, your process may hold 12 whole layers beyond the shards and
-    their gradients, and 6 until the backward pass sends something.
+    their gradients, and 6 until the first operation of the backward pass.
     Traffic: as for ``fully_sharded_step``. Gather each layer by one ``all_gather`` of its shard,
     average gradients by ``reduce_scatter``, or use their variants for single tensors, and use
     nothing else.

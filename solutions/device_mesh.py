@@ -155,7 +155,7 @@ def mesh_step(
 
     Args:
         pairs: P ≥ 1 pairs (A, B) of this rank's shards, (K, H/T) and (H/T, K), float32 or float64.
-            H and K may differ between the pairs, as long as they fit each other. The shards do not
+            H may differ between the pairs. The shards do not
             require gradients.
         x: this rank's rows of the batch, (rows, K). It is the same on all ranks of the row.
         row: the group of this rank's row, T ranks.

@@ -98,8 +98,9 @@ def interleaved_schedule(
         2·v·m actions: ``("F", c, i)`` and ``("BW", c, i)`` once for each chunk c and each
         micro-batch i. Three more conditions hold, with equal parts:
         - The schedules end after v·m + n − 1 times the time of one F and one BW of a chunk.
-        - At no time are more activations alive on stage s than 2(n − s − 1) + (v − 1)·n + 1. So
-          the first forward passes are one fewer than that; or all v·m, if there are not so many.
+        - At no time are more activations alive on stage s than 2(n − s − 1) + (v − 1)·n + 1. With
+          v > 1, the schedule of the paper begins with one forward pass fewer than that; or with all
+          v·m, if there are not so many.
         - With v = 1 the schedule is 1F1B. Then at most n − s activations are alive.
     Raises:
         ValueError: ``stage`` is not one of the stages (name ``stage``); there is no stage, chunk or

@@ -77,9 +77,9 @@ def sequence_parallel_forward(pair: Pair, x: Tensor) -> tuple[Tensor, Pair]:
     Returns:
         ``(y, saved)``.
         y: this rank's shard of the output, (T/n, K).
-        saved: ``(x, z)``, which the backward pass needs: x as it is given, and the input of gelu,
-        z = normalize(x) @ A, for all rows and this rank's columns, (T, H/n). The gathered rows are
-        not saved: the backward pass gathers them again.
+        saved: ``(x, z)``, which the backward pass needs: x itself, not normalised, and the
+        input of gelu, z = normalize(x) @ A, for all rows and this rank's columns, (T, H/n). The
+        gathered rows are not saved: the backward pass gathers them again.
     Raises:
         ValueError: A does not have as many rows as x has columns, B does not have as many rows as A
             has columns, or B does not have as many columns as x.
@@ -268,7 +268,7 @@ def ring_attention_backward(
 
     Memory: as for ``ring_attention_forward``, with at most sixteen tensors (T/n, d).
     Traffic: sends and receives between neighbours. The keys and values make n − 1 steps, their
-    gradients n steps: 2(2n−1)·T/n·d numbers from each rank.
+    gradients n steps: 2(2n−1)·T/n·d numbers from each rank; nothing with one rank.
 
     With 2 ranks, d = 1, not causal, q and k [[0]], v [[1]] and [[3]], grad_output [[1]] and [[1]]:
     P is 1/2 everywhere, so grad_v is [[1]] on both. With q = 0, grad_k is 0; with k = 0, grad_q
@@ -419,8 +419,8 @@ def mixture_forward(
 
     This is a mixture of experts with top-1 routing [Lepikhin et al., 2021; Fedus et al., 2022]. The
     logits of a token are x @ gate, one for each of the E = n·e experts of the world. W is the
-    weight of the expert with the largest logit, and p is its probability, the softmax of the
-    logits there. (Without p, no gradient would reach the gate.)
+    weight of the expert with the largest probability (the first, if several are equal), and p is
+    this probability: the softmax of the logits there. Without p, no gradient would reach the gate.
 
     Args:
         gate: replicated, (D, E).
@@ -431,7 +431,7 @@ def mixture_forward(
         ``(y, saved)``.
         y: the outputs of this rank's tokens, in their order, (N, D).
         saved: ``(x, probabilities, routes, arrived, z, outputs)``, which the backward pass needs.
-        x as it is given; the probabilities of all experts, (N, E); what ``exchange_routes``
+        x itself; the probabilities of all experts, (N, E); what ``exchange_routes``
         returned; the tokens that arrived here, (M, D); z = arrived @ W, with the weight of each
         token's expert, (M, D); and the outputs gelu(x @ W) that came back for this rank's tokens,
         in their order, not yet multiplied by p, (N, D).

@@ -103,7 +103,7 @@ def named(n, causal):
 @weight(0.5)
 def test_ring_attention(world):
     """ring_attention_forward equals full attention on two ranks (causal and not) and on three
-    (causal); keys of another shape raise ValueError
+    (causal), also with scores in the thousands; keys of another shape raise ValueError
     """
     name = f"{MODULE}.ring_attention_forward"
     for n, causal in WAYS:
@@ -118,6 +118,13 @@ def test_ring_attention(world):
                 known_mistakes=[{k: v[index] for k, v in own.items()} for own in known],
             )
         run.uses_only("send", "recv", because="Keys and values travel around the ring.")
+    (large,) = world(2, call(name, *of_ranks(2, Q * 1000, K, V), False))
+    of_large = sequences.attention(Q * 1000, K, V, sequences.visible(len(Q), False))
+    large.returns(
+        *zip(*(np.split(part, 2) for part in of_large)),
+        tolerance=CLOSE,
+        label="(output, logsumexp), with scores in the thousands (exp alone overflows),",
+    )
     (wrong,) = world(2, call(name, Q[:2], K[:2, :2], V[:2], False, may_raise=True))
     wrong.raises_value_error("2", "3", given="q with 3 columns and k with 2 columns")
 

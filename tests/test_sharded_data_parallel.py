@@ -193,8 +193,9 @@ def test_whole_layers_are_freed(world):
         run.require(
             peak <= most,
             f"During a matrix product, rank {rank} held {peak / layer:.1f} times the bytes of one"
-            f" layer; {most / layer:.1f} times is enough: two layers, and the shards of the"
-            " gradients. Which variable still holds a layer, a gradient, or a flat copy of them?",
+            f" layer; {most / layer:.1f} times is enough: two layers, the shards of the gradients"
+            " (as much as one layer), and half a layer for the rest. Which variable still holds a"
+            " layer, a gradient, or a flat copy of them?",
         )
 
 
@@ -213,7 +214,7 @@ def test_prefetched_step(world):
     ]
     given = per_rank(*sharded.layers_of(weights, 2)), per_rank(*HALVES)
     name = f"{MODULE}.prefetched_step"
-    (run,) = world(2, call(name, *given, *probes, driver="followed_layers"))
+    (run,) = world(2, call(name, *given, *probes, driver="followed_layers", slow_gathers=True))
     uncalled = sharded.uncalled_mistakes(weights, HALVES, *factors)
     _are_those_of(run, *sharded.local_steps(weights, HALVES, *factors), uncalled)
     for rank in range(2):
@@ -244,3 +245,12 @@ def test_prefetched_step(world):
                 else "Gather one layer ahead, not more."
             )
             run.require(started == due, text)
+        # Nothing can be computed before the first gather of each way.
+        firsts = (0, 3) if len(gathers) == 6 else (0,)
+        early = [number for number in run.awaited_early(rank) if number not in firsts]
+        run.require(
+            not early,
+            f"rank {rank} waited for its all-gathers {early} (counted from 0) before it computed"
+            " the layer before, so nothing overlaps. Wait for a gather only when the turn of its"
+            " layer comes.",
+        )

@@ -28,6 +28,8 @@ EXPERT_MAJOR = (
     " the tokens of one rank"
 )
 SWAPPED = "sent and received are swapped"
+DESCENDING = "the tokens are in the order of descending experts. Sort from expert 0 on"
+SAVED_TIMES_P = "these outputs are multiplied by p. Save them as they came back"
 INVERSE = "this is the inverse permutation. order[i] is the token at place i of the sorted list"
 OWN_TOKENS = "grad_gate is the sum over this rank's own tokens only. Sum it over the ranks"
 MEAN_OF_RANKS = "grad_gate was averaged over the ranks. It is a sum over all tokens"
@@ -185,6 +187,7 @@ def routes_mistakes(choices: list, each: int) -> list[dict[str, Any]]:
             EXPERT_MAJOR: (order, sent, received, np.sort(arrived)),
             SWAPPED: (order, received, sent, arrived),
             INVERSE: (inverse, sent, received, arrived),
+            DESCENDING: (np.argsort(-choices[rank], kind="stable"), sent, received, arrived),
         }
         found.append(known)
     return found

@@ -67,6 +67,10 @@ HIDDEN_DIAGONAL = (
     "the mask hides the diagonal, too. A token sees itself: hide only the entries above the"
     " diagonal, triu(1)"
 )
+OPEN_DIAGONAL = (
+    "inside a rank's own block, a token sees the tokens after it. This block needs a mask, too:"
+    " hide the entries above its diagonal, triu(1)"
+)
 UNDIVIDED = "the output was not divided by the sum of the exponentials"
 ONLY_LARGEST = "this is the largest score alone. Add the logarithm of the sum"
 ONLY_LOG = "this is the logarithm of the sum of exp(score − m). Add m"
@@ -288,6 +292,7 @@ def attention_mistakes(
         made[BY_D] = attention(q, k, v, seen, 1 / width)
     if causal:
         made[HIDDEN_DIAGONAL] = _without_diagonal(q, k, v, n)
+        made[OPEN_DIAGONAL] = attention(q, k, v, seen | blocks_of(tokens, n))
     if n > 1:
         made |= _ring_mistakes(q, k, v, causal, n)
     return by_rank({name: list(zip(split(o, n), split(s, n))) for name, (o, s) in made.items()}, n)

@@ -27,7 +27,10 @@ NEW_TENSORS = (
     "the caller's tensors kept their values. Write the new values into them, for example by copy_"
 )
 OWN_ONLY = "only this rank's shard was updated. All-gather the shards after the step"
-BEFORE_THE_STEP = "these are the weights before the last step. Gather the shards after the update"
+BEFORE_THE_STEP = (
+    "these are the weights before the last step. Gather the shards after the update, and write them"
+    " into the caller's tensors, for example by copy_"
+)
 NOT_SCATTERED = (
     "only this rank's own gradients were used. Reduce-scatter the gradients of all ranks"
 )

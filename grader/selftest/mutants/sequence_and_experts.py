@@ -366,6 +366,22 @@ MUTANTS = [
         "the mask hides the diagonal, too. A token sees itself",
     ),
     mutant(
+        "a rank's own block has no mask",
+        ".triu(1)",
+        ".triu(99999)",
+        {
+            "hidden ring_backward",
+            "hidden ring_forward",
+            "hidden ring_in_strict_order",
+            "hidden ring_large_scores",
+            "hidden ring_memory",
+            "hidden ring_traffic",
+            "public ring_attention",
+            "public ring_attention_backward",
+        },
+        "inside a rank's own block, a token sees the tokens after it",
+    ),
+    mutant(
         "the output is not divided",
         "    return output / total, ",
         "    return output, ",
@@ -633,6 +649,13 @@ MUTANTS = [
         "the right numbers in the wrong order. Did you put blocks toget",
     ),
     mutant(
+        "tokens are sorted by descending experts",
+        "choice.argsort(stable=True)",
+        "choice.argsort(descending=True, stable=True)",
+        {"hidden mixture_forward", "hidden routes", "public mixture", "public routes"},
+        "the tokens are in the order of descending experts. Sort from expert 0 on",
+    ),
+    mutant(
         "arrived tokens have the experts' numbers in the world",
         "    return order, sent, received, arrived\n",
         "    return order, sent, received, arrived + dist.get_rank() * experts\n",
@@ -777,6 +800,13 @@ MUTANTS = [
         "the outputs were not multiplied by p",
     ),
     mutant(
+        "the saved outputs are multiplied by p",
+        "    return p * outputs, (x, probabilities, routes, arrived, z, outputs)",
+        "    return p * outputs, (x, probabilities, routes, arrived, z, p * outputs)",
+        {"hidden mixture_forward"},
+        "these outputs are multiplied by p. Save them as they came back",
+    ),
+    mutant(
         "outputs are multiplied by the logit",
         "    return p * outputs, ",
         "    return (x @ gate).max(1, keepdim=True)[0] * outputs, ",
@@ -807,7 +837,6 @@ MUTANTS = [
         {
             "hidden idle_experts",
             "hidden mixture_forward",
-            "hidden mixture_traffic",
             "public mixture",
         },
         "no token",
@@ -943,7 +972,6 @@ MUTANTS = [
         {
             "hidden idle_experts",
             "hidden mixture_backward",
-            "hidden mixture_traffic",
             "public mixture",
         },
         "(grad_x, grad_gate, gradients) is wrong",

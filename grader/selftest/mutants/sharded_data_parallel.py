@@ -908,6 +908,7 @@ def _gathered_ahead""",
         START,
         START + "        under_way[-1][1].wait()\n",
         {
+            "public prefetched_step",
             "hidden prefetch_overlaps",
         },
         "before it computed layer 0 (layers are counted from 0), so nothing overlaps",
@@ -925,6 +926,7 @@ def _gathered_ahead""",
     for weight, (own_x, z) in zip(back(), reversed(saved)):
 """,
         {
+            "public prefetched_step",
             "hidden prefetch_overlaps",
         },
         "backward: rank 0 waited for the gather of layer 3 before it computed layer 4",
