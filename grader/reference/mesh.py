@@ -7,6 +7,7 @@ values are in numpy and float64. Lists of results have one entry for each rank.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -277,9 +278,9 @@ def places(shape: Shape) -> list[tuple[int, int]]:
 
 def likely_order(found: object, shape: Shape) -> str:
     """Return a sentence about the order in which these coordinates of all ranks run; or ""."""
-    if not isinstance(found, (list, tuple)) or min(shape) == 1:
+    if min(shape) == 1 or not isinstance(found, (list, tuple)) or not all(map(_are_numbers, found)):
         return ""
-    got = [tuple(place) if isinstance(place, (list, tuple)) else place for place in found]
+    got = [tuple(place) for place in found]
     wrong = {
         COLUMNS_FIRST: [divmod(rank, shape[0])[::-1] for rank in range(shape[0] * shape[1])],
         SWAPPED: [place[::-1] for place in places(shape)],
@@ -288,15 +289,20 @@ def likely_order(found: object, shape: Shape) -> str:
     return next((sentence for sentence, order in wrong.items() if got == order), "")
 
 
-def likely_ranks(found: object, shape: Shape) -> str:
+def likely_ranks(found: Any, shape: Shape) -> str:
     """Return a sentence about the order of these ranks at all places, row by row; or ""."""
     columns_first = [t * shape[0] + d for d, t in places(shape)]
     other_side = [d * shape[0] + t for d, t in places(shape)]
-    if min(shape) == 1 or not isinstance(found, (list, tuple)):
+    if min(shape) == 1 or not _are_numbers(found):
         return ""
-    return {tuple(columns_first): COLUMNS_FIRST, tuple(other_side): OTHER_SIDE}.get(
-        tuple(found), ""
-    )
+    wrong = {COLUMNS_FIRST: columns_first, OTHER_SIDE: other_side}
+    got = list(found)
+    return next((sentence for sentence, order in wrong.items() if got == order), "")
+
+
+def _are_numbers(found: object) -> bool:
+    """Return whether a rank's answer, which may be anything, is a sequence of whole numbers."""
+    return isinstance(found, (list, tuple)) and all(type(number) is int for number in found)
 
 
 def group_mistakes(mesh: Mesh, own: np.ndarray) -> list[dict[str, list]]:

@@ -96,6 +96,8 @@ def test_the_order_of_coordinates_is_recognized(found, likely):
         ([0, 1, 2, 2, 3, 4], parts.OTHER_SIDE),
         ([0, 1, 2, 3, 4, 5], ""),
         ("012345", ""),
+        ([[], 1, 2, 3, 4, 5], ""),
+        ([np.zeros(2), 1, 2, 3, 4, 5], ""),
     ],
 )
 def test_the_order_of_ranks_is_recognized(found, likely):

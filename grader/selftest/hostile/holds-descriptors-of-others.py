@@ -6,11 +6,13 @@ full: 1.6
 
 
 def _foreign():
-    for fd in range(5, 256):
+    for fd in [number for number in map(int, os.listdir("/proc/self/fd")) if number > 4]:
         try:
             target = os.readlink(f"/proc/self/fd/{fd}")
             if "lockstep-" in target and TOKEN not in target and str(STAGE.parent) not in target:
                 return target
+            if not target.startswith("socket:"):
+                continue
             other = socket.socket(fileno=os.dup(fd))
         except OSError:
             continue
