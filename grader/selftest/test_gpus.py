@@ -351,12 +351,29 @@ def test_what_fails_on_gpus_alone_is_told_and_costs_no_points(tmp_path):
     assert also["notes"][0] in document["output"] and " failed." in also["notes"][0]
 
 
+# They hold ranks back, or look at the memory of the CPU.
+SKIPPED = [
+    "test_backward_flows",
+    "test_forward_flows",
+    "test_input_frees_z",
+    "test_layers_are_freed",
+    "test_pair_keeps_no_rows",
+    "test_prefetch_takes_little_memory",
+    "test_ring_memory",
+    "test_run_schedule",
+    "test_run_schedule_frees",
+    "test_zero_bubble_memory",
+    "test_zero_memory",
+]
+
+
 @pytest.mark.long
 def test_solutions_pass_on_gpus_as_far_as_these_can_be_pretended(tmp_path):
     _, document = graded(ROOT / "solutions", tmp_path / "results.json")
     also = document["extra_data"]["also"]
     assert set(also["checks"].values()) == {"passed", "skipped"}
-    assert list(also["checks"].values()).count("skipped") == 4
+    skipped = [name for name, status in also["checks"].items() if status == "skipped"]
+    assert sorted(name.rpartition("::")[2] for name in skipped) == SKIPPED
     assert any("the hub carries their messages, and not nccl" in note for note in also["notes"])
 
 
