@@ -295,7 +295,7 @@ class Rank:
     def _settle(self) -> None:
         """Give back freed memory, and wait until the hub has seen how much memory is left.
 
-        What a rank's memory grows by in a call is then exact: about 0.1 MiB.
+        What a rank's memory grows by in a call is then exact: see ``CallEvidence.grown``.
         """
         gc.collect()
         drivers.free_at_once()
