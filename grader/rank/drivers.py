@@ -516,6 +516,13 @@ def free_at_once() -> None:
         library.malloc_trim(0)
 
 
+def _meet_at_rest() -> None:
+    """Give back the memory that is not needed, and meet, so that the hub sees what is left."""
+    gc.collect()
+    free_at_once()
+    dist.barrier()
+
+
 def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Call a step of a sharded model with large shards, and return its loss and some sums.
 
@@ -546,9 +553,7 @@ def there_and_back(function: Callable, args: list, kwargs: dict, mark: Mark) -> 
     from handout import sequence_and_experts  # the submission
 
     q, k, v, grad, causal = args
-    gc.collect()
-    free_at_once()
-    dist.barrier()
+    _meet_at_rest()
     output, logsumexp = function(q, k, v, causal)
     mark("backward began")
     dist.barrier()
@@ -599,9 +604,7 @@ def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     arguments. The ranks meet at the beginning of each call. So the hub sees what memory there is
     without weights, and what they and the optimizer take between two steps.
     """
-    gc.collect()
-    free_at_once()
-    dist.barrier()
+    _meet_at_rest()
     if not args:
         RESTING.clear()
         return None
@@ -627,9 +630,7 @@ def rests(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     if args:
         RESTING.append(function(*args, **kwargs))
         return RESTING[-1]
-    gc.collect()
-    free_at_once()
-    dist.barrier()
+    _meet_at_rest()
     RESTING.clear()
     return None
 
