@@ -26,6 +26,9 @@ from grader.wire.frames import NOT_SENT_ON
 from grader.wire.served import Bench
 
 M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
+# In front of a block, glibc keeps its size. This bit of it says that the block has its own mapping.
+SIZE_BYTES, IS_MAPPED = ctypes.sizeof(ctypes.c_size_t), 2
+LARGE, LARGEST_GAP = 1 << 16, 1 << 24  # bytes of a block
 
 
 class Mark(Protocol):
@@ -511,9 +514,20 @@ def free_at_once() -> None:
     Otherwise the memory of a process depends on what it has allocated and freed before.
     """
     library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt") and hasattr(library, "malloc_trim"):
-        library.mallopt(M_MMAP_THRESHOLD, 1 << 16)  # larger blocks have a mapping of their own
-        library.malloc_trim(0)
+    if not hasattr(library, "gnu_get_libc_version"):
+        return
+    library.mallopt(M_MMAP_THRESHOLD, LARGE)  # larger blocks have a mapping of their own
+    # But a large block is put into a gap of the heap if one is left, and stays there when it is
+    # freed. So fill these gaps, the largest first. Nobody writes to them, so they take no memory.
+    library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    library.free.argtypes = [ctypes.c_void_p]
+    size = LARGEST_GAP
+    while size >= LARGE:
+        block = library.malloc(size)
+        if not block or ctypes.c_size_t.from_address(block - SIZE_BYTES).value & IS_MAPPED:
+            library.free(block)
+            size //= 2
+    library.malloc_trim(0)
 
 
 def _meet_at_rest() -> None:

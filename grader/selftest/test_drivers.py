@@ -2,6 +2,10 @@
 worlds.
 """
 
+import platform
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +13,7 @@ import torch
 from grader.check.api import CheckFailed, Leaf, call, draw
 from grader.rank import drivers
 from grader.reference import sharded
+from grader.selftest.grading import ROOT
 from grader.world import watchdog
 from grader.world.watchdog import StackFrame, waits_for_nothing
 from handout import mlp
@@ -471,3 +476,36 @@ def test_ranges_arrive_as_lists_of_numbers(submit):
     lists, backwards, endless = run.values()[0]
     assert lists == [[0, 1], []] and backwards == [9, 6]
     assert endless.description == "an object of type range"
+
+
+GAP = """
+import ctypes, re
+from pathlib import Path
+from grader.rank import drivers
+
+def kept():
+    return int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+library = ctypes.CDLL(None)
+library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+library.free.argtypes = [ctypes.c_void_p]
+library.mallopt(drivers.M_MMAP_THRESHOLD, 1 << 25)  # large blocks are parts of the heap
+gap = library.malloc(8 << 20)
+while library.malloc(1 << 16) < gap:  # until there is a block behind the gap
+    pass
+library.free(gap)
+drivers.free_at_once()
+before = kept()
+block = library.malloc(4 << 20)
+ctypes.memset(block, 1, 4 << 20)
+full = kept() - before
+library.free(block)
+print(full, kept() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told to free at once")
+def test_a_block_that_is_freed_takes_no_memory_where_the_heap_had_a_gap():
+    done = subprocess.run([sys.executable, "-c", GAP], cwd=ROOT, capture_output=True, text=True)
+    full, left = map(int, done.stdout.split())
+    assert full >= 4096 and left < 256  # KiB
