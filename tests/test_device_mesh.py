@@ -6,7 +6,7 @@ Run one problem with ``make test PART=device_mesh K=groups``.
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.check.api import call, per_rank, rounding, tensor
+from grader.check.api import call, listed, per_rank, rounding, tensor
 from grader.reference import mesh, single_device
 from grader.reference.mesh import Mesh
 
@@ -117,7 +117,7 @@ def test_step(world):
         run.require(
             # A sum of 2 × 2 numbers of 8 bytes: on 2 ranks, each sends as much as it sums.
             sent <= 3 * 2 * 2 * 8,
-            f"rank {rank} sends {sent:.0f} bytes beyond its column ({mesh.listed(done)}). Three"
+            f"rank {rank} sends {sent:.0f} bytes beyond its column ({listed(done, 8)}). Three"
             " all-reduces of 32 bytes over its row are enough, two forward and one backward: the"
             " gradient of the batch is not needed, and no rank needs another's shards.",
         )

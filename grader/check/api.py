@@ -24,7 +24,7 @@ from grader.check.failures import CheckFailed, GraderFault, NotAttempted, Skippe
 from grader.diagnosis.comparison import EXACT, Tolerance, rounding
 from grader.intake.staging import NOT_ATTEMPTED
 from grader.wire.drawn import draw
-from grader.wire.events import EMPTY_BYTES
+from grader.wire.events import EMPTY_BYTES, listed
 from grader.wire.frames import GLOO, STRICT
 from grader.wire.served import BENCH_PARAMETERS, PEAK, SETTLED
 from grader.world.arrays import LAYOUTS, Leaf, Probe, Strided
@@ -51,6 +51,7 @@ __all__ = [
     "CheckWorld",
     "call",
     "draw",
+    "listed",
     "per_rank",
     "mixed",
     "on_gloo",

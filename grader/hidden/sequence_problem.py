@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from grader.check.api import LAYOUTS, SETTLED, Strided, Tolerance, call, per_rank, rounding
+from grader.check.api import LAYOUTS, SETTLED, Strided, Tolerance, call, listed, per_rank, rounding
 from grader.reference import experts, sequences, single_device
 
 MODULE = "sequence_and_experts"
@@ -300,10 +300,9 @@ def require_traffic(run, most, sentence, least=0):
         own, needed = (each[rank] if isinstance(each, list) else each for each in (most, least))
         done = run.operations(rank)
         sent = sum(operation.traffic for operation in done)
-        listed = ", ".join(f"{o.name} of {o.bytes} bytes" for o in done[:6])
-        listed = f" ({listed}, …)" if len(done) > 6 else f" ({listed})" if done else ""
+        shown = f" ({listed(done)})" if done else ""
         text = f"rank {rank} sends {sent:.0f} bytes, and {own:.0f} are enough."
-        run.require(sent <= own + 0.5, f"{text} {sentence}{listed}")
+        run.require(sent <= own + 0.5, f"{text} {sentence}{shown}")
         text = f"rank {rank} sends {sent:.0f} bytes, and at least {needed:.0f} have to travel."
         likely = "Does it use something that is left of an earlier call?"
-        run.require(sent >= needed - 0.5, f"{text} {sentence} {likely}{listed}")
+        run.require(sent >= needed - 0.5, f"{text} {sentence} {likely}{shown}")

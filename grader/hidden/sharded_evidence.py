@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from grader.check.api import Probe, call, draw, per_rank, rounding
+from grader.check.api import Probe, call, draw, listed, per_rank, rounding
 from grader.reference import sharded
 
 FORWARD, BACKWARD = "forward of layer {}", "backward of layer {}"  # names of probes
@@ -39,7 +39,7 @@ def require_traffic(run, most, sentence):
         sent = sum(operation.traffic for operation in done)
         run.require_communication(rank, sent > 0)
         text = f"rank {rank} sends {sent:.0f} bytes, and {most:.0f} are enough."
-        run.require(sent <= most + 0.5, f"{text} {sentence} ({_listed(done)})")
+        run.require(sent <= most + 0.5, f"{text} {sentence} ({listed(done)})")
 
 
 def require_step_traffic(run, layers, layer_bytes):
@@ -66,25 +66,20 @@ def require_gathers(run, layers, layer_bytes):
     one = (n - 1) / n * layer_bytes
     every = [operation for rank in range(n) for operation in run.operations(rank)]
     brought = sum(o.traffic for o in every if o.kind not in SUMS) / n
-    listed = _listed(run.operations(0))
+    shown = listed(run.operations(0))
     text = (
         f"The ranks get {brought / one:.1f} layers by all-gathers and other operations that bring"
         f" tensors as they are, and {2 * layers - 1} are needed: {layers} going forward, and each"
-        f" of them but the last again going back. Were layers kept? ({listed})"
+        f" of them but the last again going back. Were layers kept? ({shown})"
     )
     run.require(brought >= (2 * layers - 1) * one - 0.5, text)
     sent = sum(operation.traffic for operation in every) / n
     needed = (3 * layers - 1) * one
     text = (
         f"The ranks send {sent:.0f} bytes each, and {needed:.0f} are needed: the gathers, and a"
-        f" reduce-scatter of each of {layers} layers. ({listed})"
+        f" reduce-scatter of each of {layers} layers. ({shown})"
     )
     run.require(sent >= needed - 0.5, text)
-
-
-def _listed(operations):
-    listed = ", ".join(f"{o.name} of {o.bytes} bytes" for o in operations[:6])
-    return listed + (", …" if len(operations) > 6 else "")
 
 
 # ——— what was alive
@@ -190,7 +185,7 @@ class LargeModel:
         """Fail if the system says that a rank's process holds the whole model, or its gradients.
 
         Beside its shards and those of the gradients, a rank may hold ``backward`` whole layers, and
-        ``forward`` until the backward pass sends something.
+        ``forward`` until the first operation of the backward pass.
         """
         there = 2 * self.shards
         for rank in range(self.n):
@@ -198,7 +193,7 @@ class LargeModel:
             other = min(imported(run, rank, self.shards), self.IMPORTS * self.layer_bytes)
             turn = self._operations_forward(run.operations(rank))
             for way, operations, layers in (
-                ("until its backward pass sent something", turn, forward),
+                ("until the first operation of its backward pass", turn, forward),
                 ("in the whole step", None, backward),
             ):
                 grown = (run.grown(rank, operations) or 0) - other

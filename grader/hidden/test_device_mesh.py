@@ -12,6 +12,7 @@ from grader.check.api import (
     Strided,
     call,
     in_strict_order,
+    listed,
     on_gloo,
     per_rank,
     rounding,
@@ -269,7 +270,7 @@ class Problem:
             run.require(
                 sent <= most,
                 f"rank {rank} sends {sent:.0f} bytes beyond its column, and {most:.0f} are more"
-                f" than enough for all sums over its row. {likely} ({parts.listed(done)})",
+                f" than enough for all sums over its row. {likely} ({listed(done, 8)})",
             )
 
     def _cast(self, pairs):
@@ -368,7 +369,7 @@ def test_step_traffic(world, rng):
                 run.require(
                     sent <= most + 0.5,
                     f"rank {rank} sends {sent:.0f} bytes in its {name} of {len(ranks)}, and"
-                    f" {most:.0f} are enough. {sentence} ({parts.listed(done)})",
+                    f" {most:.0f} are enough. {sentence} ({listed(done, 8)})",
                 )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
-from grader.check.api import LAYOUTS, Leaf, Strided, call, on_gloo, per_rank, rounding
+from grader.check.api import LAYOUTS, Leaf, Strided, call, listed, on_gloo, per_rank, rounding
 from grader.reference import parallel as parts
 from grader.reference import single_device
 
@@ -147,9 +147,6 @@ def require_traffic(run, most, sentence, when="", phase=lambda operation: True, 
     for rank in range(size):
         done = [o for o in run.operations(rank) if phase(o)]
         sent = sum(o.traffic for o in done)
-        listed = ", ".join(f"{o.name} of {o.bytes} bytes" for o in done[:6]) + (
-            ", …" if len(done) > 6 else ""
-        )
         run.require_communication(rank, bool(done), when)
         if found := next((o for o in done if o.bytes in (weights or {})), None):
             sentence += (
@@ -158,7 +155,7 @@ def require_traffic(run, most, sentence, when="", phase=lambda operation: True, 
             )
         text = (
             f"{when}rank {rank} sends {sent:.0f} bytes, and {most:.0f} are enough. {sentence}"
-            f" ({listed})"
+            f" ({listed(done)})"
         )
         run.require(sent <= most + 0.5, text)
 

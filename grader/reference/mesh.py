@@ -262,12 +262,6 @@ def beyond_column(mesh: Mesh, rank: int, operations: list[Operation]) -> list[Op
     return [o for o in operations if not members(o) <= set(mesh.column(rank))]
 
 
-def listed(operations: list[Operation]) -> str:
-    """Return the names and the bytes of the first operations, for a message."""
-    text = ", ".join(f"{o.name} of {o.bytes} bytes" for o in operations[:8])
-    return f"{text}, …" if len(operations) > 8 else text
-
-
 # ——— coordinates and groups
 
 

@@ -384,3 +384,9 @@ def groups_made(trail: list, call: int | None = None) -> list[GroupMade]:
 
 def operations(trail: list, call: int | None = None) -> list[Operation]:
     return [event for event in trail if isinstance(event, Operation) and call in (None, event.call)]
+
+
+def listed(operations: list[Operation], most: int = 6) -> str:
+    """Return the names and the bytes of the first operations, for a message."""
+    text = ", ".join(f"{o.name} of {o.bytes} bytes" for o in operations[:most])
+    return f"{text}, …" if len(operations) > most else text
