@@ -142,7 +142,7 @@ class CallEvidence:
         on this rank, within about 2 MiB. In a world with a call that weighs ``SETTLED`` or ``PEAK``
         it is exact to about 0.1 MiB on a quiet machine, and the arguments of the calls do not
         count: the ranks have them before. Up to 2 MiB more were seen in some runs, before ranks
-        filled the gaps of their heaps (see ``drivers.free_at_once``).
+        filled the gaps of their heaps (see ``drivers.memory.free_at_once``).
 
         Return None if the call weighs nothing, if the system does not report memory, or if no hub
         looks at it (see ``Call.weighs``). Nothing that a rank does makes this None.

@@ -1,7 +1,7 @@
 """Reads what drivers send back, and returns it as typed data.
 
 A rank may send anything. A reader raises ``Unreadable`` if the data do not have the form that the
-reader expects. The drivers themselves are in ``rank/drivers.py``.
+reader expects. The drivers themselves are in ``rank/drivers/``.
 """
 
 import math

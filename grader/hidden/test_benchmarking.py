@@ -208,7 +208,7 @@ def watch(
 
     ``calls[rank]`` are the seconds of each call of the operation on that rank. By default
     ``iterations`` is the number of these calls that come after the warm-up. The docstrings of
-    ``served.Bench`` and ``rank.drivers.timed`` explain the other options.
+    ``served.Bench`` and ``benchmarking.timed`` in ``rank.drivers`` explain the other options.
     """
     iterations = len(calls[0]) - warm_up if iterations is None else iterations
     options = {

@@ -26,7 +26,10 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from grader.rank import drivers, gpu, seccomp, surroundings, tensors
+from grader.rank import gpu, seccomp, surroundings, tensors
+from grader.rank.drivers import DRIVERS
+from grader.rank.drivers.mark import Mark, make_probe
+from grader.rank.drivers.memory import free_at_once
 from grader.rank.group_recorder import record_groups
 from grader.rank.link import GO, NOTHING, Wire
 from grader.rank.process_group import be_strict, install
@@ -276,7 +279,7 @@ class Rank:
                 inputs.meta["arguments"],
                 inputs.blob,
                 self.device,
-                lambda node: drivers.make_probe(node, self.marks),
+                lambda node: make_probe(node, self.marks),
             )
             if inputs.meta["alone"]:
                 self._settle()
@@ -298,7 +301,7 @@ class Rank:
         What a rank's memory grows by in a call is then exact: see ``CallEvidence.grown``.
         """
         gc.collect()
-        drivers.free_at_once()
+        free_at_once()
         if self.network and self.network.store:
             self.network.store.check(["settled"])
 
@@ -316,7 +319,7 @@ class Rank:
         try:
             function = _find(call["function"], self.submission_dir)
             marks = self.tracer.on_mark if self.tracer else self.marks
-            result = drivers.DRIVERS[call["driver"]](function, args, kwargs, marks)
+            result = DRIVERS[call["driver"]](function, args, kwargs, marks)
             if self.tracer:
                 self.tracer.end_call()
             for hazard in self.network.end_call() if self.network else ():
@@ -379,7 +382,7 @@ def _send_result(
     wire.send_packed(packed)
 
 
-def _announce_exit(mark: drivers.Mark, recorder: Recorder) -> None:
+def _announce_exit(mark: Mark, recorder: Recorder) -> None:
     """Make ``os._exit`` add a mark to the trail. The mark names the line that called ``os._exit``.
 
     The mark helps to find out why the rank has ended.

@@ -343,10 +343,11 @@ UNCHANGED = (
 def changes(
     rng: np.random.Generator, stages: Stages, cut: list, inputs: list, m: int
 ) -> tuple[list[list[int]], list[np.ndarray]]:
-    """Draw a seed for each W of each stage, from which a rank changes grad_z: see ``drivers.py``.
+    """Draw a seed for each W of each stage, from which a rank changes grad_z.
 
-    Return the seeds in the order of the schedules, and what the gradient of each layer gains.
-    ``cut`` holds, for each stage and chunk, its layers; ``inputs`` the input of each layer.
+    The driver ``chunked`` uses them. Return the seeds in the order of the schedules, and what the
+    gradient of each layer gains. ``cut`` holds, for each stage and chunk, its layers; ``inputs``
+    the input of each layer.
     """
     seeds: list[list[int]] = []
     gains = [np.zeros((x.shape[1], x.shape[1])) for x in inputs]

@@ -1,6 +1,6 @@
 """Checks what a student's stopwatch called, and computes the result of a well-known mistake.
 
-The operation and the clock that the stopwatch gets are those of ``rank.drivers.timed``.
+The operation and the clock that the stopwatch gets are those of the driver ``timed``.
 """
 
 from collections.abc import Sequence

@@ -481,7 +481,7 @@ def test_ranges_arrive_as_lists_of_numbers(submit):
 GAP = """
 import ctypes, re
 from pathlib import Path
-from grader.rank import drivers
+from grader.rank.drivers import memory
 
 def kept():
     return int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
@@ -489,12 +489,12 @@ def kept():
 library = ctypes.CDLL(None)
 library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 library.free.argtypes = [ctypes.c_void_p]
-library.mallopt(drivers.M_MMAP_THRESHOLD, 1 << 25)  # large blocks are parts of the heap
+library.mallopt(memory.M_MMAP_THRESHOLD, 1 << 25)  # large blocks are parts of the heap
 gap = library.malloc(8 << 20)
 while library.malloc(1 << 16) < gap:  # until there is a block behind the gap
     pass
 library.free(gap)
-drivers.free_at_once()
+memory.free_at_once()
 before = kept()
 block = library.malloc(4 << 20)
 ctypes.memset(block, 1, 4 << 20)

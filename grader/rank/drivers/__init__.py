@@ -1,0 +1,59 @@
+"""A driver is the small program in which a rank calls a student's function.
+
+The judge names the driver. Mostly it is ``plain``, which just calls the function. A driver takes
+the student's function or class, the decoded arguments, and ``mark``, which leaves a named mark in
+the rank's trail. It returns what is to be judged. Drivers are not secret.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from grader.rank.drivers import (
+    benchmarking,
+    calls,
+    data_parallel,
+    device_mesh,
+    pipeline_parallel,
+    schedules,
+    sequence_and_experts,
+    sharded_data_parallel,
+    tensor_parallel,
+)
+from grader.rank.timeline_programs import SCENES
+
+DRIVERS: dict[str, Callable] = {
+    "plain": calls.plain,
+    "received_at_wait": calls.received_at_wait,
+    "in_turn": calls.in_turn,
+    "emptied": calls.emptied,
+    "described": calls.described,
+    "read_while_computing": calls.read_while_computing,
+    "overwritten_after": calls.overwritten_after,
+    "twice": calls.twice,
+    "stored": calls.stored,
+    "metered": calls.metered,
+    "timed": benchmarking.timed,
+    "swept": benchmarking.swept,
+    "generator": data_parallel.generator,
+    "views": data_parallel.views,
+    "backward_passes": data_parallel.backward_passes,
+    "differentiate": tensor_parallel.differentiate,
+    "apply_and_drop": tensor_parallel.apply_and_drop,
+    "stack_of_pairs": tensor_parallel.stack_of_pairs,
+    "remembered": pipeline_parallel.remembered,
+    "in_step +1": partial(pipeline_parallel.in_step, 1),
+    "in_step -1": partial(pipeline_parallel.in_step, -1),
+    "with_timeline": pipeline_parallel.with_timeline,
+    "of_spans": pipeline_parallel.of_spans,
+    "drawn_shards": sharded_data_parallel.drawn_shards,
+    "zero_steps": sharded_data_parallel.zero_steps,
+    "zero_rests": sharded_data_parallel.zero_rests,
+    "rests": sharded_data_parallel.rests,
+    "followed_layers": sharded_data_parallel.followed_layers,
+    "in_groups": device_mesh.in_groups,
+    "on_mesh": device_mesh.on_mesh,
+    "chunked": schedules.chunked,
+    "halves": schedules.halves,
+    "there_and_back": sequence_and_experts.there_and_back,
+    **SCENES,
+}

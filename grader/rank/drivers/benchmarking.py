@@ -1,0 +1,50 @@
+"""Drivers of part 2: a stopwatch and a sweep, whose clock and runs are the judge's."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch.distributed as dist
+
+from grader.rank.drivers.mark import Mark
+from grader.wire.served import Bench
+
+
+def timed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Return the result of a stopwatch that measures an operation of the judge.
+
+    The clock, the synchronization and the barrier are also those of the judge: see
+    ``served.Bench``. With ``measured_again``, the stopwatch then measures another operation before
+    the first result is returned.
+    """
+    result = _measured(function, kwargs["warm_up"], kwargs["iterations"], mark.use)
+    if kwargs.get("measured_again"):
+        other = Bench(dist.get_rank(), [0.5] * 3)
+        _measured(function, 0, 3, lambda name: getattr(other, name)())
+    return result
+
+
+def _measured(stopwatch: Callable, warm_up: int, iterations: int, use: Callable[[str], Any]) -> Any:
+    given = {name: partial(use, name) for name in Bench.USES}
+    return stopwatch(given.pop("operation"), warm_up, iterations, **given)
+
+
+def swept(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Run a sweep whose runs take no time, and return the list of the rows that it yields.
+
+    The judge answers the runs, in order. Each row adds a mark to the trail. If the function returns
+    something that is not iterable, return that as it is. A row that is not iterable is added to the
+    list as it is.
+    """
+
+    def run(collective: str, size: int) -> tuple:
+        return tuple(mark.use(f"run {collective} {size}"))
+
+    table = function(*args, run)
+    if not isinstance(table, Iterable):
+        return table
+    rows = []
+    for row in table:
+        mark("row")
+        rows.append(tuple(row) if isinstance(row, Iterable) else row)
+    return rows

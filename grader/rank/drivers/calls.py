@@ -1,0 +1,126 @@
+"""Drivers that call a student's function once or several times, for any part."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from grader.rank.drivers.mark import Mark
+from grader.rank.meter import Meter
+from grader.rank.receives import Receives
+
+
+def plain(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    return function(*args, **kwargs)
+
+
+def received_at_wait(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Return the result of a call in which received data reaches its tensor only in ``wait()``.
+
+    See ``receives``.
+    """
+    with Receives(mark):
+        return function(*args, **kwargs)
+
+
+def in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Make several calls, one after the other, and return the list of their results.
+
+    ``args`` holds the arguments of each call. As in ``received_at_wait``, received data reaches its
+    tensor only in ``wait()``.
+    """
+    with Receives(mark):
+        return [function(*each, **kwargs) for each in args]
+
+
+def emptied(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Empty the list that a first call returned, and return the result of a second call."""
+    first = function(*args, **kwargs)
+    if isinstance(first, list):
+        first.clear()
+    return function(*args, **kwargs)
+
+
+def twice(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Make two calls with the very same arguments, as a training loop does; return both results."""
+    return [function(*args, **kwargs) for _ in range(2)]
+
+
+def read_while_computing(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Call a function with a tensor and with a function ``compute``, and return the result.
+
+    ``compute`` only reads the tensor: it adds a mark, and returns a copy of the tensor.
+    """
+
+    def compute() -> torch.Tensor:
+        mark("compute reads")
+        return args[0].detach().clone()
+
+    return function(args[0], compute)
+
+
+def overwritten_after(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Call a function, overwrite its first argument with the value ``after``; return the result.
+
+    The owner of that tensor may overwrite it, because the function has returned.
+    """
+    value = kwargs.pop("after")
+    result = function(*args, **kwargs)
+    args[0].fill_(value)
+    return result
+
+
+def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Return the result, whether it requires a gradient, and the bytes that its tensors keep alive.
+
+    The result requires a gradient if any tensor in it requires a gradient.
+    """
+    result = function(*args, **kwargs)
+    tensors = list(tensors_in([result]))
+    memory = {
+        storage.data_ptr(): storage.nbytes()
+        for storage in (tensor.untyped_storage() for tensor in tensors)
+    }
+    requires = any(tensor.requires_grad for tensor in tensors)
+    return {"value": result, "requires gradient": requires, "kept": sum(memory.values())}
+
+
+def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Return the result, the bytes of memory that it keeps alive, and two facts about it.
+
+    The facts are whether the result is contiguous, and whether no argument shares its memory. If
+    the result is no tensor, return only the result.
+    """
+    result = function(*args, **kwargs)
+    if not isinstance(result, torch.Tensor):
+        return {"value": result}
+    memory = result.untyped_storage()
+    own = memory.data_ptr() not in [
+        tensor.untyped_storage().data_ptr() for tensor in tensors_in([args, kwargs])
+    ]
+    return {
+        "value": result,
+        "storage": memory.nbytes(),
+        "contiguous": result.is_contiguous(),
+        "own": own,
+    }
+
+
+def metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Return the result, and the meter's ledger of products and sends: see ``meter.Meter``."""
+    mark.before_a_send()  # a first look, before anything is computed
+    with Meter(tensors_in([args, kwargs]), mark.before_a_send) as meter:
+        value = function(*args, **kwargs)
+    return {"value": value, "ledger": meter.ledger}
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return (
+        [tensor for item in value for tensor in tensors_in(item)]
+        if isinstance(value, (list, tuple))
+        else []
+    )

@@ -1,0 +1,116 @@
+"""Drivers of part 3: lists of parameters, and backward passes with gradient buckets."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from grader.rank.drivers.mark import Mark
+
+
+class Once:
+    """An iterator that can be used only once, as the generator ``model.parameters()``.
+
+    A second iteration gives nothing, and adds a mark to the trail.
+    """
+
+    def __init__(self, items: Iterable, mark: Mark) -> None:
+        self.items, self.mark, self.has_ended = iter(items), mark, False
+
+    def __iter__(self) -> Iterator:
+        if self.has_ended:
+            self.mark("gone through again")
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self.items)
+        except StopIteration:
+            self.has_ended = True
+            raise
+
+
+def generator(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Return the result of a call that gets an iterator in place of its first argument, a list.
+
+    The iterator can be used only once, as ``model.parameters()``.
+    """
+    first, *rest = args
+    return function(Once(first, mark), *rest, **kwargs)
+
+
+def views(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Call a function with views of the tensors in its first argument, a list.
+
+    Return the result, and what the views hold after the call. If the function gives a view other
+    memory, by ``parameter.data = …``, the tensor behind the view is unchanged.
+    """
+    first, *rest = args
+    seen = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in first]
+    value = function(list(seen), *rest, **kwargs)
+    return {"value": value, "views": [view.detach() for view in seen]}
+
+
+class Scaled(torch.autograd.Function):
+    """The identity. Its backward pass multiplies the gradient by the number that ``ask`` returns.
+
+    ``ask`` is called in the backward pass, and not before.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, y: torch.Tensor, ask: Callable[[], float]) -> torch.Tensor:
+        ctx.ask = ask
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple:
+        return grad * ctx.ask(), None
+
+
+def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Run backward passes of a deep MLP, with a student's ``GradientBuckets`` to average gradients.
+
+    Each pass leaves the marks ``backward began``, ``backward ended`` and, when its gradients have
+    been read, ``pass ended``. The arguments are in ``kwargs``.
+
+    Args:
+        weights: the distinct parameters.
+        registered: the list of indices of the parameters that are handed to the buckets. An index
+            that appears twice is a tied parameter.
+        frozen: the indices of the parameters that require no gradient.
+        bucket_bytes: the size of a bucket that is asked for.
+        passes: for each backward pass ``(x, layers)``. ``layers`` holds the index of the weight
+            that each layer uses.
+        squared: the indices of parameters, of any shape, whose squares are added to the loss.
+        factors: functions of the judge, one for each pass; they may be left out. The gradient that
+            reaches the first layer is multiplied by the number that the pass's function returns.
+            Nobody knows this number before the function is called.
+        as_list: whether the buckets get the parameters as a list. Otherwise they get an iterator
+            that can be used only once.
+
+    Returns:
+        For each pass the list of all parameters' gradients; None if a parameter has no gradient.
+    """
+    from handout import mlp  # the copy beside the submission
+
+    weights = [w.requires_grad_(i not in kwargs["frozen"]) for i, w in enumerate(kwargs["weights"])]
+    parameters = Once([weights[i] for i in kwargs["registered"]], mark)
+    buckets = buckets_class(
+        list(parameters) if kwargs.get("as_list") else parameters, kwargs["bucket_bytes"]
+    )
+    results = []
+    factors = kwargs.get("factors", [])
+    for p, (x, layers) in enumerate(kwargs["passes"]):
+        for weight in weights:
+            weight.grad = None
+        used, of_first = [weights[i] for i in layers], 1 if factors else 0
+        y = mlp.forward(used[:of_first], x)
+        loss = mlp.loss(mlp.forward(used[of_first:], Scaled.apply(y, factors[p]) if factors else y))
+        loss = loss + sum(weights[i].square().sum() for i in kwargs["squared"])
+        mark("backward began")
+        loss.backward()
+        mark("backward ended")
+        buckets.wait()
+        results.append([None if w.grad is None else w.grad.detach().clone() for w in weights])
+        mark("pass ended")
+    return results

@@ -1,0 +1,52 @@
+"""Drivers of part 7: the process groups of a mesh."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from grader.rank.drivers.mark import Mark
+from grader.rank.mesh_groups import row_and_column
+
+
+def in_groups(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Gather a tensor in each of the process groups that a function returns.
+
+    ``own`` is this rank's tensor. Return, for each group, the tensors of its ranks; None for what
+    is no group of this rank, or is not what its other ranks got, and None for each group after the
+    second. If the function returns no tuple or list, return that as it is.
+    """
+    groups, own = function(*args), kwargs["own"]
+    if not isinstance(groups, (tuple, list)):
+        return groups
+    size = dist.get_world_size()
+    # Row r tells which ranks are in the groups that rank r got, first to last.
+    of_ranks = torch.zeros(size, 2, size, dtype=torch.int64, device=own.device)
+    for index, group in enumerate(groups[:2]):
+        if isinstance(group, dist.ProcessGroup):
+            of_ranks[dist.get_rank(), index, dist.get_process_group_ranks(group)] = 1
+    dist.all_reduce(of_ranks)
+    gathered = [_gathered(own, group, of_ranks[:, i]) for i, group in enumerate(groups[:2])]
+    return gathered + [None] * (len(groups) - 2)
+
+
+def _gathered(own: torch.Tensor, group: Any, of_ranks: torch.Tensor) -> torch.Tensor | None:
+    """Return the tensors of the ranks of a group; None where these ranks would wait for ever."""
+    if not isinstance(group, dist.ProcessGroup):
+        return None
+    same = of_ranks[dist.get_process_group_ranks(group)]
+    if not same.eq(same[0]).all():
+        return None
+    gathered = [torch.empty_like(own) for _ in range(group.size())]
+    dist.all_gather(gathered, own, group=group)
+    return torch.stack(gathered)
+
+
+def on_mesh(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Return the result of a call whose last two arguments are process groups of this rank.
+
+    The ranks stand on a mesh of ``shape``, row by row. The groups are those of the rank's row and
+    of its column.
+    """
+    return function(*args, *row_and_column(kwargs["shape"][1]))

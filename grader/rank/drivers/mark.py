@@ -1,0 +1,36 @@
+"""What a driver gets besides the function and its arguments."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Mark(Protocol):
+    def __call__(self, name: str) -> None:
+        """Add a mark of this name to the rank's trail, its list of events."""
+
+    def use(self, name: str) -> Any:
+        """Use something that the judge has handed to the rank, and return the result of the use.
+
+        ``name`` says which use this is: see ``served``. Also add a mark of this name to the trail.
+        """
+
+    def before_a_send(self) -> None:
+        """Let the judge look at what the rank has done so far, if the judge wants to.
+
+        See ``report.Call.clocks``.
+        """
+
+
+def make_probe(node: dict, mark: Mark) -> Callable[[], Any]:
+    """Return a function for the student to call, which adds marks when it begins and ends.
+
+    The function lasts ``node["seconds"]`` seconds, and returns the value that the judge has set.
+    """
+
+    def probe() -> Any:
+        mark.use(f"{node['probe']} began")
+        time.sleep(node["seconds"])
+        return mark.use(f"{node['probe']} ended")
+
+    return probe

@@ -1,0 +1,109 @@
+"""Drivers of part 5: what a stage keeps, and the order in which it computes and sends."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from grader.rank.drivers.calls import in_turn, metered, tensors_in
+from grader.rank.drivers.mark import Mark
+from grader.rank.meter import Meter
+from grader.wire.frames import NOT_SENT_ON
+
+
+def remembered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Make calls as ``in_turn`` does. Also return how much memory the saved tensors z keep alive.
+
+    The function returns (y, saved), and ``saved`` holds pairs whose second part is a z. The number
+    of bytes is None if the results are of another form.
+    """
+    results = in_turn(function, args, kwargs, mark)
+    try:
+        memory = [z.untyped_storage() for _, saved in results for _, z in saved]
+    # The function returned something else. The check of the values will say so.
+    except (TypeError, ValueError, AttributeError):
+        return {"results": results, "kept": None}
+    return {
+        "results": results,
+        "kept": sum({own.data_ptr(): own.nbytes() for own in memory}.values()),
+    }
+
+
+def in_step(towards: int, function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Call the function as ``metered`` does, but send messages in step with the neighbour.
+
+    This rank sends a message only after the neighbour has sent on the previous message. ``towards``
+    is the direction of the messages: +1 to the next rank, -1 to the rank before. If the neighbour
+    does not send a message on in time, a mark records that, and this rank does not wait any more.
+    It never waits for a neighbour that has no rank to send messages on to. This driver is for gloo.
+    The hub has a rule of its own: see ``hub.in_step``.
+    """
+    step = Step(towards, mark)
+    with Meter(tensors_in([args, kwargs]), step.before_a_send) as meter:
+        value = function(*args, **kwargs)
+    return {"value": value, "ledger": meter.ledger}
+
+
+class Step:
+    """Records in the rendezvous file how many messages this rank has sent, for the other ranks."""
+
+    PATIENCE = 8.0  # seconds, though an honest neighbour needs only milliseconds
+
+    def __init__(self, towards: int, mark: Mark) -> None:
+        self.mark = mark
+        self.rank, size = dist.get_rank(), dist.get_world_size()
+        self.neighbour = self.rank + towards
+        # whether the neighbour has a rank to send messages on to
+        self.sends_on = 0 <= self.neighbour + towards < size
+        self.sent = 0
+        self.store = dist.FileStore(str(Path("..", "..", "rendezvous").resolve()), size)
+
+    def before_a_send(self) -> None:
+        if self.sends_on and self.sent:
+            awaited = f"sent-{self.neighbour}-{self.sent - 1}"
+            deadline = time.monotonic() + self.PATIENCE
+            while not self.store.check([awaited]):
+                if time.monotonic() > deadline:
+                    self.mark(f"{NOT_SENT_ON} {self.sent - 1}")
+                    self.sends_on = False
+                    break
+                time.sleep(0.002)
+        self.store.set(f"sent-{self.rank}-{self.sent}", "yes")
+        self.sent += 1
+
+
+def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Make calls that get a timeline as their last argument, each under a meter.
+
+    ``times`` is the number of calls with the same tensors. ``then`` holds the arguments of a
+    further call. Return the results of all calls. Also return the ledger, the spans and the first
+    argument of the last call.
+    """
+    from handout.timeline import Timeline  # the copy beside the submission
+
+    calls = [args] * kwargs.get("times", 1) + ([kwargs["then"]] if "then" in kwargs else [])
+    values = []
+    for own in calls:
+        timeline = Timeline()
+        result = metered(lambda *given: function(*given, timeline), own, {}, mark)
+        values.append(result["value"])
+    return result | {
+        "values": values,
+        "spans": [tuple(span) for span in timeline.spans],
+        "schedule": own[0],
+    }
+
+
+def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Make calls with lists of spans for each stage, and return the list of the results.
+
+    Each argument holds the spans of one call, written as plain tuples. Also return whether the
+    calls left the lists unchanged.
+    """
+    from handout.timeline import Span
+
+    given = [[[Span(*span) for span in of_stage] for of_stage in timelines] for timelines in args]
+    before = [[list(of_stage) for of_stage in timelines] for timelines in given]
+    return {"fractions": [function(timelines) for timelines in given], "kept": given == before}

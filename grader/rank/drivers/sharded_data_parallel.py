@@ -1,0 +1,154 @@
+"""Drivers of part 6: large shards, steps of ZeRO, and layers that the judge follows."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from grader.rank.drivers.calls import metered, plain
+from grader.rank.drivers.mark import Mark
+from grader.rank.drivers.memory import free_at_once, meet_at_rest
+from grader.wire.drawn import draw
+
+RESTING: list = []  # what ``zero_rests`` and ``rests`` keep until the call after it
+
+
+def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Call a step of a sharded model with large shards, and return its loss and some sums.
+
+    This rank's shard of layer l holds the ``entries`` numbers that ``draw`` returns for the rank's
+    ``seed`` and index l, as (1 + u/2) / D. The ranks meet before the step, so that the hub sees
+    what memory there is without it. If the judge's functions follow the layers (see
+    ``followed_layers``), the step gets them. The sums are those of the shards of the gradients.
+    """
+    free_at_once()
+    x, *followed = args
+    seed, entries = kwargs["seed"], kwargs["entries"]
+    shards = [
+        torch.from_numpy(draw(seed, layer, entries)).div_(2).add_(1).div_(x.shape[1])
+        for layer in range(kwargs["layers"])
+    ]
+    dist.barrier()
+    step = followed_layers if followed else plain
+    loss, gradients = step(function, [shards, x, *followed], {}, mark)
+    return loss, [gradient.sum() for gradient in gradients]
+
+
+def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Make steps with a student's ``ZeroAdamW``, one for each list of gradients in ``args[1]``.
+
+    ``args[2]`` holds a function of the judge for each step but the first. It returns the learning
+    rate of this step, which nobody knows before, and which differs from rank to rank. Return the
+    weights before the first step and after each step, the optimizer, and the gradients as they are
+    at the end.
+    """
+    weights, steps, rates = args
+    zero = zero_class(weights, **kwargs)
+    before = [weight.detach().clone() for weight in weights]
+    after = []
+    for number, gradients in enumerate(steps):
+        if number:
+            _set_rate(zero.optimizer, rates[number - 1]())
+        zero.step(list(gradients))
+        after.append([weight.detach().clone() for weight in weights])
+    kept = {"before": before, "gradients": steps}
+    return {"weights": after, "optimizer": zero.optimizer, **kept}
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate as torch's schedulers do."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Make steps of a large ``ZeroAdamW``, or communicate while it rests after its steps.
+
+    The first call gets the learning rates as ``zero_steps`` does, the ``seed`` of the weights, and
+    ``own_seed``, that of this rank's gradients. There are ``tensors`` weights of ``entries``
+    numbers, which ``draw`` returns. Index i belongs to tensor i, and later indices to later steps.
+    Return the sum of each weight at the end, and the sum of its squares. The second call has no
+    arguments. The ranks meet at the beginning of each call. So the hub sees what memory there is
+    without weights, and what they and the optimizer take between two steps.
+    """
+    meet_at_rest()
+    if not args:
+        RESTING.clear()
+        return None
+    (rates,), own_seed = args, kwargs["own_seed"]
+    count, entries = kwargs["tensors"], kwargs["entries"]
+    weights = [torch.from_numpy(draw(kwargs["seed"], index, entries)) for index in range(count)]
+    zero = zero_class(weights, lr=kwargs["lr"])
+    for number in range(len(rates) + 1):
+        if number:
+            _set_rate(zero.optimizer, rates[number - 1]())
+        indices = range(number * count, (number + 1) * count)
+        zero.step([torch.from_numpy(draw(own_seed, index, entries)) for index in indices])
+    RESTING.append((zero, weights))
+    return [(weight.sum(), weight.square().sum()) for weight in weights]
+
+
+def rests(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Make a call and keep its result, or communicate while the rank has only that.
+
+    A call without arguments does the latter: the hub sees what memory the result takes, and all
+    else that the function has kept. Afterwards the result is dropped.
+    """
+    if args:
+        RESTING.append(function(*args, **kwargs))
+        return RESTING[-1]
+    meet_at_rest()
+    RESTING.clear()
+    return None
+
+
+def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Call a step of a sharded model with a calculus that the judge follows, and return its result.
+
+    The last two arguments hold a function of the judge for each layer, forward and backward. Each
+    returns a number that nobody knows before the call. Going forward, the layer's output is
+    multiplied by this number; going back, the gradient of this output. Before the rank asks for the
+    number, a mark tells the fingerprints of what the layer was called with. With ``metered``, also
+    return the meter's ledger, as ``metered`` does.
+    """
+    from handout import mlp  # the copy beside the submission
+
+    *given, forward, backward = args
+    layers = len(forward)
+    ahead, back = iter(range(layers)), iter(reversed(range(layers)))
+
+    def layer_forward(x: torch.Tensor, weight: torch.Tensor) -> tuple:
+        layer = _next_layer(ahead, "layer_forward")
+        _tell_fingerprints(mark, f"forward of layer {layer} got", x, weight)
+        factor = forward[layer]()
+        output, z = mlp.layer_forward(x, weight)
+        return factor * output, z
+
+    def layer_backward(
+        x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, grad_y: torch.Tensor
+    ) -> tuple:
+        layer = _next_layer(back, "layer_backward")
+        _tell_fingerprints(mark, f"backward of layer {layer} got", x, weight, grad_y)
+        factor = backward[layer]()
+        return mlp.layer_backward(x, z, weight, factor * grad_y)
+
+    followed = [*given, layer_forward, layer_backward]
+    return metered(function, followed, {}, mark) if kwargs.get("metered") else function(*followed)
+
+
+def _next_layer(layers: Iterator[int], name: str) -> int:
+    layer = next(layers, None)
+    if layer is None:
+        raise RuntimeError(f"{name} was called more often than there are layers")
+    return layer
+
+
+def _tell_fingerprints(mark: Mark, name: str, *tensors: torch.Tensor) -> None:
+    """Add a mark with a number for each tensor, which depends on all its entries in their order."""
+    numbers = []
+    for tensor in tensors:
+        entries = tensor.detach().reshape(-1).to(torch.float64)
+        places = torch.linspace(1, 2, len(entries), dtype=torch.float64, device=entries.device)
+        numbers.append(float(entries.dot(places)))
+    mark(" ".join([name, *(f"{number:.9e}" for number in numbers)]))

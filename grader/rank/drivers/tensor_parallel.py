@@ -1,0 +1,66 @@
+"""Drivers of part 4: differentiable functions, alone and in pairs of layers."""
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from grader.rank.drivers.mark import Mark
+
+
+def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Return the value of a differentiable function, and the gradients of its arguments.
+
+    The function may be a ``torch.autograd.Function``. The last argument is the gradient of the
+    value, or None to differentiate ``value.sum()``. This argument is returned as well.
+    """
+    *args, upstream = args
+    value = getattr(function, "apply", function)(*args)
+    mark("backward began")
+    if isinstance(value, torch.Tensor) and value.requires_grad:
+        value.sum().backward() if upstream is None else value.backward(upstream)
+    mark("backward ended")
+    return {"value": value, "gradients": [arg.grad for arg in args], "upstream": upstream}
+
+
+def apply_and_drop(
+    function: type[torch.autograd.Function], args: list, kwargs: dict, mark: Mark
+) -> Any:
+    """Apply a ``torch.autograd.Function``, and drop our reference to its argument.
+
+    Return the value, and whether the argument is still in memory. If it is, only the function can
+    have kept it.
+    """
+    (leaf,) = args
+    term = leaf * 1
+    alive = weakref.ref(term)
+    value = function.apply(term)
+    del term
+    gc.collect()
+    return {"value": value, "kept": alive() is not None}
+
+
+def stack_of_pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Run pairs of layers, one after the other, and return the output and all gradients.
+
+    ``args`` holds the list of pairs, the input of the first pair, and the gradient of the output of
+    the last pair. With ``residual``, the input of each pair is added to the output of this pair.
+    The gradients are those of the first input and of all weights.
+    """
+    pairs, x, upstream = args
+    value = x
+    for column, row in pairs:
+        output = function(column, row, value)
+        value = (
+            output + value
+            if kwargs.get("residual") and isinstance(output, torch.Tensor)
+            else output
+        )
+    if isinstance(value, torch.Tensor) and value.requires_grad:
+        value.backward(upstream)
+    return {
+        "value": value,
+        "gradients": [x.grad] + [weight.grad for pair in pairs for weight in pair],
+    }
