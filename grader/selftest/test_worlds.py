@@ -318,6 +318,7 @@ def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
         code = 1
         try:
             ours.close()
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest's limit of time handles it
             spoil()
             world_supervisor.keep(theirs, [list(os.pipe())], started, world, "none")
             code = 0

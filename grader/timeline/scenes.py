@@ -176,14 +176,14 @@ SCENES = {
     ],
     "device_mesh": [
         Scene(
-            "mesh_step, four layers as two pairs, on a mesh of rows of two ranks (of one, if their"
-            " number is odd)",
+            "mesh_step, four layers as two pairs, on a mesh with two ranks in a row",
             "device_mesh.mesh_step",
             "mesh",
             "In a row, a sum for each pair, forward and backward: all its ranks wait for the last."
             " At the end, or in between, the averages of the columns. Ranks of different rows meet"
             " only there. (With 2 ranks there is one row, and columns of one rank, whose averages"
-            " send nothing: RANKS=4 draws a mesh of 2 × 2.)",
+            " send nothing: RANKS=4 draws a mesh of 2 × 2. If the number of ranks is odd, a row has"
+            " one rank.)",
             {"in_row": 2},
         ),
     ],
