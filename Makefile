@@ -46,6 +46,10 @@ help:  ## show this list
 	@echo "make ..."
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-13s %s\n", $$1, $$2}'
 	@echo "test, grade and report take PART=collectives, K=ring (words of a check, problem 1.7, shift_right), DEVICE=cuda, SEED=7"
+# BEGIN INSTRUCTOR
+	@echo "Beside solutions/, test runs all checks on them, and the grader's own tests. IMPL=handout or IMPL=solutions says"
+	@echo "what test (with the public checks alone), watch, report, timeline and bandwidth take."
+# END INSTRUCTOR
 
 setup: $(READY)  ## create .venv with everything in it (other commands do this when needed)
 
@@ -68,11 +72,10 @@ else
 PYTEST_ARGUMENTS += -p no:hypothesispytest $(if $(IMPL),tests,tests grader/hidden)
 endif
 # END INSTRUCTOR
-# IMPL=handout runs the public checks on handout/, also where there are solutions.
-test: $(READY)  ## run the public checks on handout/; where solutions/ exists, run all checks on it, and the grader's own tests
+test: $(READY)  ## run the public checks on handout/
 	@$(PY) -m grader.check $(PYTEST_ARGUMENTS) $(OPTIONS) $(if $(IMPL),--submission="$$IMPL") || $(SAID)
 
-watch: $(READY)  ## run the checks of what you change, each time that you save a file; IMPL=handout, PART=collectives, K=ring
+watch: $(READY)  ## run the checks of what you change, each time that you save a file; PART=collectives, K=ring
 	@$(PY) -m grader.watch $(if $(PART),--part="$$PART") $(if $(K),--only="$$K") $(if $(SEED),--seed="$$SEED") -- $(if $(IMPL),"$$IMPL") || $(SAID)
 
 # BEGIN INSTRUCTOR
@@ -100,7 +103,7 @@ grade: $(READY)  ## grade SUBMISSION=<directory or zip>; write RESULTS=<file>, R
 	@test -n "$$SUBMISSION" || { echo "Name the submission: make grade SUBMISSION=<directory or zip>"; exit 2; }
 	@$(PY) -m grader $(if $(RESULTS),--results="$$RESULTS") $(if $(REPORT),--report="$$REPORT") $(OPTIONS) -- "$$SUBMISSION" || $(SAID)
 
-report: $(READY)  ## grade handout/ with the checks that you have, write report.html; IMPL=solutions grades solutions/
+report: $(READY)  ## grade handout/ with the checks that you have, write report.html
 	@$(PY) -m grader --report="$${REPORT:-report.html}" $(OPTIONS) -- "$${IMPL:-handout}" || $(SAID)
 
 # BEGIN WITH 3 or 4 or 5
@@ -109,13 +112,13 @@ report: $(READY)  ## grade handout/ with the checks that you have, write report.
 # BEGIN WITH 5
 # MICRO_BATCHES=64 is for a pipeline there.
 # END WITH
-timeline: $(READY)  ## draw a run of PART of handout/, ranks over time; IMPL=solutions, RANKS=4, INTO=<folder>, CLUSTER=<file>
+timeline: $(READY)  ## draw a run of PART of handout/, ranks over time; RANKS=4, INTO=<folder>, CLUSTER=<file>
 	@$(PY) -m grader.timeline --submission="$${IMPL:-handout}" $(if $(RANKS),--ranks="$$RANKS") $(if $(INTO),--into="$$INTO") \
 	  $(if $(CLUSTER),--cluster="$$CLUSTER") $(if $(MICRO_BATCHES),--micro-batches="$$MICRO_BATCHES") \
 	  -- $(if $(PART),"$$PART") || $(SAID)
 
 # BEGIN WITH 2
-bandwidth: $(READY)  ## measure this machine with your own benchmarking.py; IMPL=solutions, RANKS=4, MAX_BYTES=1GiB
+bandwidth: $(READY)  ## measure this machine with your own benchmarking.py; RANKS=4, MAX_BYTES=1GiB
 	@$(PY) -m handout.bandwidth --module="$${IMPL:-handout}" $(if $(RANKS),--world-size="$$RANKS") \
 	  $(if $(MAX_BYTES),--max-bytes="$$MAX_BYTES") $(if $(DEVICE),--device="$$DEVICE") || $(SAID)
 

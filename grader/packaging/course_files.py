@@ -50,8 +50,8 @@ REFERENCES = (
     (
         "Makefile",
         "collectives",
-        "IMPL=handout, PART=collectives, K=ring",
-        "PART=<number>, K=<words>",
+        "save a file; PART=collectives, K=ring",
+        "save a file; PART=<number>, K=<words>",
     ),
     (
         "Makefile",

@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 
 from grader.assignment import FILES, GIVEN, PARTS, POINTS
-from grader.check.plugin import network_of, record_of
+from grader.check.plugin import candidate, network_of, record_of
+from grader.check.selection import chosen
 from grader.selftest.grading import ROOT
 from grader.selftest.mutation.checks import Checks
 
@@ -111,3 +112,10 @@ def test_the_files_that_the_assignment_lists_are_there():
         assert (ROOT / "handout" / name).is_file()
     for name in FILES:
         assert (ROOT / "solutions" / name).is_file()
+
+
+def test_the_first_hour_counts_the_checks_as_make_test_does(checks):
+    public = [item for item in checks if item.path == ROOT / "tests" / "test_collectives.py"]
+    of_broadcast = chosen("broadcast", map(candidate, public))
+    assert f"`{len(public)} not implemented`" in TEXT
+    assert f"When it prints `{len(of_broadcast)} passed`" in TEXT
