@@ -40,7 +40,7 @@ BEST = "best"
 MAX_SECONDS = 90
 EVERY_TIER = ["uid+landlock", "uid+landlock+reader", "landlock", "uid", "none"]
 TIERS = EVERY_TIER if IS_WHOLE else [BEST]
-TRIED = tried(CASES, lambda case: case.name, lambda case: case.threat, share=0.25)
+TRIED = tried(CASES, lambda case: case.name, lambda case: case.threat, share=0.15)
 COLLECT = """
 import json
 from grader.grade import Catalogue, run_pytest

@@ -49,7 +49,7 @@ CASES = [
     for turn in range(len(NAMES))
     for number, kind in enumerate(JUNK)
 ]
-TRIED = tried(CASES, name=" ".join, kind=lambda case: case[1], share=0.2)
+TRIED = tried(CASES, name=" ".join, kind=lambda case: case[1], share=0.1)
 
 
 def junk(part: str, value: str) -> str:
