@@ -47,8 +47,8 @@ help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-13s %s\n", $$1, $$2}'
 	@echo "test, grade and report take PART=collectives, K=ring (words of a check, problem 1.7, shift_right), DEVICE=cuda, SEED=7"
 # BEGIN INSTRUCTOR
-	@echo "Beside solutions/, test runs all checks on them, and the grader's own tests. IMPL=handout or IMPL=solutions says"
-	@echo "what test (with the public checks alone), watch, report, timeline and bandwidth take."
+	@echo "Where solutions/ exists, test runs all checks on it, and the grader's own tests. With IMPL=handout or IMPL=solutions,"
+	@echo "test runs the public checks alone, on that folder; watch, report, timeline and bandwidth take IMPL, too."
 # END INSTRUCTOR
 
 setup: $(READY)  ## create .venv with everything in it (other commands do this when needed)

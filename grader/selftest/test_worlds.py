@@ -318,7 +318,7 @@ def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
         code = 1
         try:
             ours.close()
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest's limit of time handles it
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # else pytest's own limit answers
             spoil()
             world_supervisor.keep(theirs, [list(os.pipe())], started, world, "none")
             code = 0

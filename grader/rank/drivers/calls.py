@@ -46,30 +46,6 @@ def twice(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return [function(*args, **kwargs) for _ in range(2)]
 
 
-def read_while_computing(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Call a function with a tensor and with a function ``compute``, and return the result.
-
-    ``compute`` only reads the tensor: it adds a mark, and returns a copy of the tensor.
-    """
-
-    def compute() -> torch.Tensor:
-        mark("compute reads")
-        return args[0].detach().clone()
-
-    return function(args[0], compute)
-
-
-def overwritten_after(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Call a function, overwrite its first argument with the value ``after``; return the result.
-
-    The owner of that tensor may overwrite it, because the function has returned.
-    """
-    value = kwargs.pop("after")
-    result = function(*args, **kwargs)
-    args[0].fill_(value)
-    return result
-
-
 def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Return the result, whether it requires a gradient, and the bytes that its tensors keep alive.
 
@@ -115,6 +91,7 @@ def metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return all tensors of nested lists, tuples and dictionaries."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Drivers of part 5: what a stage keeps, and the order in which it computes and sends."""
+"""Drivers of part 5: the order in which a stage computes and sends, and its timeline."""
 
 import time
 from collections.abc import Callable
@@ -7,28 +7,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from grader.rank.drivers.calls import in_turn, metered, tensors_in
+from grader.rank.drivers.calls import metered, tensors_in
 from grader.rank.drivers.mark import Mark
 from grader.rank.meter import Meter
 from grader.wire.frames import NOT_SENT_ON
-
-
-def remembered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Make calls as ``in_turn`` does. Also return how much memory the saved tensors z keep alive.
-
-    The function returns (y, saved), and ``saved`` holds pairs whose second part is a z. The number
-    of bytes is None if the results are of another form.
-    """
-    results = in_turn(function, args, kwargs, mark)
-    try:
-        memory = [z.untyped_storage() for _, saved in results for _, z in saved]
-    # The function returned something else. The check of the values will say so.
-    except (TypeError, ValueError, AttributeError):
-        return {"results": results, "kept": None}
-    return {
-        "results": results,
-        "kept": sum({own.data_ptr(): own.nbytes() for own in memory}.values()),
-    }
 
 
 def in_step(towards: int, function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:

@@ -1,4 +1,4 @@
-"""The driver of part 9 that weighs ring attention."""
+"""Drivers of part 9, which weigh what ranks keep."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch.distributed as dist
 
 from grader.rank.drivers.mark import Mark
-from grader.rank.drivers.memory import meet_at_rest
+from grader.rank.drivers.memory import RESTING, meet_at_rest
 
 
 def there_and_back(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -27,3 +27,17 @@ def there_and_back(function: Callable, args: list, kwargs: dict, mark: Mark) -> 
     )
     dist.barrier()
     return output, logsumexp, *gradients
+
+
+def rests(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Make a call and keep its result, or communicate while the rank has only that.
+
+    A call without arguments does the latter: the hub sees what memory the result takes, and all
+    else that the function has kept. Afterwards the result is dropped.
+    """
+    if args:
+        RESTING.append(function(*args, **kwargs))
+        return RESTING[-1]
+    meet_at_rest()
+    RESTING.clear()
+    return None

@@ -8,10 +8,8 @@ import torch.distributed as dist
 
 from grader.rank.drivers.calls import metered, plain
 from grader.rank.drivers.mark import Mark
-from grader.rank.drivers.memory import free_at_once, meet_at_rest
+from grader.rank.drivers.memory import RESTING, free_at_once, meet_at_rest
 from grader.wire.drawn import draw
-
-RESTING: list = []  # what ``zero_rests`` and ``rests`` keep until the call after it
 
 
 def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -87,20 +85,6 @@ def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
         zero.step([torch.from_numpy(draw(own_seed, index, entries)) for index in indices])
     RESTING.append((zero, weights))
     return [(weight.sum(), weight.square().sum()) for weight in weights]
-
-
-def rests(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Make a call and keep its result, or communicate while the rank has only that.
-
-    A call without arguments does the latter: the hub sees what memory the result takes, and all
-    else that the function has kept. Afterwards the result is dropped.
-    """
-    if args:
-        RESTING.append(function(*args, **kwargs))
-        return RESTING[-1]
-    meet_at_rest()
-    RESTING.clear()
-    return None
 
 
 def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:

@@ -1,4 +1,4 @@
-"""Drivers of part 4: differentiable functions, alone and in pairs of layers."""
+"""Drivers of part 4: saved activations, and differentiable functions, alone and in pairs."""
 
 import gc
 import weakref
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from grader.rank.drivers.calls import in_turn
 from grader.rank.drivers.mark import Mark
 
 
@@ -63,4 +64,22 @@ def stack_of_pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> 
     return {
         "value": value,
         "gradients": [x.grad] + [weight.grad for pair in pairs for weight in pair],
+    }
+
+
+def remembered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Make calls as ``in_turn`` does. Also return how much memory the saved tensors z keep alive.
+
+    The function returns (y, saved), and ``saved`` holds pairs whose second part is a z. The number
+    of bytes is None if the results are of another form.
+    """
+    results = in_turn(function, args, kwargs, mark)
+    try:
+        memory = [z.untyped_storage() for _, saved in results for _, z in saved]
+    # The function returned something else. The check of the values will say so.
+    except (TypeError, ValueError, AttributeError):
+        return {"results": results, "kept": None}
+    return {
+        "results": results,
+        "kept": sum({own.data_ptr(): own.nbytes() for own in memory}.values()),
     }
