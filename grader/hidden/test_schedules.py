@@ -20,6 +20,7 @@ from grader.reference.chunked import SPLIT, WHOLE
 
 CLOSE = rounding(np.float64)
 MIB = 2**20
+MEMORY_RUNS = 3  # of which one must not take too much memory
 
 # Each check also asks for shapes that nobody knows before: see ``interleaved`` and ``zero_bubble``.
 # (stages, chunks, micro-batches)
@@ -324,12 +325,24 @@ def require_little_memory(world, rng, function, stages, reason, layers=5, limit=
     The system measures this memory. ``limit`` is how many micro-batches may be alive; by default as
     many as the schedule has alive. ``reason`` ends the message. No two rows are alike, so no tensor
     can be kept in a smaller form. A gradient of a weight is as large as a micro-batch: nothing may
-    keep such gradients either.
+    keep such gradients either. A run that takes too much is repeated: it fails if each one does.
     """
     n, m = len(stages), sum(kind == "F" for kind, *_ in stages[0])
     p = ChunkedProblem(rng, n, 1, m, layers, rows=int(rng.integers(126, 140)), width=128)
-    (run,) = world(n, p.request(function, stages, weighs=True))
-    p.require_gradients(run)
+    # On a busy machine, right runs of the zero-bubble schedule took up to 10.2 MiB on rank 0, where
+    # 8 are usual and 10.25 are allowed. Such a run is an exception.
+    for _ in range(MEMORY_RUNS):
+        (run,) = world(n, p.request(function, stages, weighs=True))
+        p.require_gradients(run)
+        too_much = _too_much(run, p, stages, reason, limit)
+        if not too_much:
+            return
+    run.require(False, too_much[0])
+
+
+def _too_much(run, p, stages, reason, limit):
+    """Return a sentence for each rank whose process took more memory than is allowed."""
+    found = []
     for rank, actions in enumerate(stages):
         most_alive, _ = chunked.most_alive(actions)
         alive = limit or most_alive
@@ -339,12 +352,13 @@ def require_little_memory(world, rng, function, stages, reason, layers=5, limit=
         most = given + 1.12 * alive * p.saved + 31 * p.message
         what = "the activations that its schedule keeps"
         grown = run.require_grown(rank, int(0.8 * most_alive * p.saved), what)
-        text = (
-            f"rank {rank}: its process took {(grown or 0) / MIB:.1f} MiB, as the system says. At"
-            f" most {alive} of {m} micro-batches are alive at a time, and need"
-            f" {alive * p.saved / MIB:.1f} MiB; {most / MIB:.1f} MiB are allowed. {reason}"
-        )
-        run.require(grown is None or grown <= most, text)
+        if grown is not None and grown > most:
+            found.append(
+                f"rank {rank}: its process took {grown / MIB:.1f} MiB, as the system says. At"
+                f" most {alive} of {p.m} micro-batches are alive at a time, and need"
+                f" {alive * p.saved / MIB:.1f} MiB; {most / MIB:.1f} MiB are allowed. {reason}"
+            )
+    return found
 
 
 def require_steps(world, rng, function, shapes_and_stages):
@@ -493,7 +507,9 @@ def test_run_zero_bubble_on_gloo(world, rng):
 @number("8.3")
 @weight(0.25)
 def test_zero_bubble_memory(world, rng):
-    """A run of the zero-bubble schedule keeps n micro-batches in memory, however many there are"""
+    """The zero-bubble schedule, run with your two halves, keeps n micro-batches in memory, however
+    many there are
+    """
     n, m = 3, int(rng.integers(11, 14))
     _, made = zero_bubble(world, rng, ((n, m),))
     require_little_memory(
