@@ -429,12 +429,12 @@ MADE = {}
     mutant(
         "grad_z lies beside z in memory",
         LAYER,
-        """        both = torch.stack([z, torch.ops.aten.gelu_backward(grad_y, z)])
-        grad_z = both[1]
+        """        all_three = torch.stack([z, grad_y, torch.ops.aten.gelu_backward(grad_y, z)])
+        grad_z = all_three[2]
         grad_y = grad_z @ weight.T
         kept.append((x, grad_z))
 """,
-        {"public halves", "hidden input_frees_z"},
+        {"public halves", "hidden input_frees_z", "hidden zero_bubble_memory"},
         "keep no z, and no tensor that shares memory with one",
     ),
     mutant(
@@ -492,8 +492,8 @@ USED = []
         grad_y = grad_z @ weight.T
         kept.append((x, grad_z))
 """,
-        # in the zero-bubble schedule of few stages, four are enough
-        {"hidden run_halves", "hidden input_frees_z"},
+        # In the zero-bubble schedule of few stages, four are enough. But they take memory.
+        {"hidden run_halves", "hidden input_frees_z", "hidden zero_bubble_memory"},
         "the list of the chunks' gradients is wrong",
     ),
     # ——— 8.3
