@@ -213,8 +213,13 @@ def grading_session() -> Session:
 def world(grading_session: Session, request: pytest.FixtureRequest) -> CheckWorld:
     """Return ``world``: ``world(n, *calls)`` calls the submission's functions on ``n`` ranks."""
     spent = request.node.stash.setdefault(SPENT, [])
+    record = record_of(request.node)
     return make_world(
-        grading_session, spent, network=network_of(request.function), key=shared_with(request.node)
+        grading_session,
+        spent,
+        network=network_of(request.function),
+        key=shared_with(request.node),
+        visibility=record.visibility if record else "visible",
     )
 
 
@@ -247,9 +252,10 @@ def make_world(
     limits: Limits = Limits(),
     network: str | None = None,
     key: Hashable = None,
+    visibility: str = "visible",
 ) -> CheckWorld:
     """Return a check's ``world``: see ``RankStarter``."""
-    ranks = RankStarter(session, spent, limits, network, key)
+    ranks = RankStarter(session, spent, limits, network, key, visibility)
     return CheckWorld(ranks, session.gpus, session.absent, lambda: session.server.facts())
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from grader.check.failures import CheckFailed, Skipped
 from grader.check.fault import judge
+from grader.check.unfinished_imports import UnfinishedImports
 from grader.session import Session
 from grader.wire.frames import GLOO
 from grader.wire.os_support import LINUX
@@ -64,7 +65,7 @@ KEPT = KeptProcesses()
 
 
 class NotRun(CheckFailed):
-    """Raised if no time is left to start ranks."""
+    """Raised if no time is left to start ranks, or if they cannot import the file to be called."""
 
 
 class RankStarter:
@@ -77,11 +78,12 @@ class RankStarter:
         limits: Limits = Limits(),
         network: str | None = None,
         key: Hashable = None,
+        visibility: str = "visible",
     ) -> None:
         """Prepare to start ranks. Each world that is run will be added to ``spent``.
 
         Ranks are shared with checks of the same ``key``. If ``key`` is None, all ranks are fresh.
-        ``network`` is None for the usual network.
+        ``network`` is None for the usual network. ``visibility`` says who sees the check's result.
         """
         self.session, self.spent, self.limits, self.network = session, spent, limits, network
         # A submission that fails in one check may leave something behind in its ranks, and pass the
@@ -89,6 +91,7 @@ class RankStarter:
         self.key = None if key is None or not LINUX else (session.submission_dir, key)
         if self.key in KEPT.failed:
             self.key = None
+        self.unfinished = UnfinishedImports(session.submission_dir, visibility)
         self.on_report: Callable[[WorldReport], None] = lambda report: None
         self.is_doubtful = False  # whether an earlier check may be the reason for a failure
 
@@ -124,6 +127,8 @@ class RankStarter:
                 f"Not run: the {self.session.seconds:g} seconds that one submission may take were"
                 " over."
             )
+        if calls and (reason := self.unfinished.find(calls[0].function, size)):
+            raise NotRun(reason)
         left = max(1.0, self.session.ends_at - began)
         bounds = replace(self.limits, world_seconds=min(self.limits.world_seconds, left))
         world = worlds.World(
@@ -144,6 +149,7 @@ class RankStarter:
             self.spent.append(Spent(size, time.monotonic() - began, not world.is_reused))
         if world.kept and world.processes:
             KEPT.give(self.key, world.processes)
+        self.unfinished.note(report)
         self.on_report(report)
         return report
 

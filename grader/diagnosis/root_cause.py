@@ -497,7 +497,12 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
             lines.append(Line(f"    rank {rank.rank} {busy(report, rank)}", RANKS))
     if waited:
         lines.append(Line(f"({rank_list(waited)} only waited: not the cause.)"))
-    return Diagnosis(
-        f"Stopped after {report.limit} in one call: an endless loop?",
-        [*lines, *_polls(report), Line(STILL)],
-    )
+    if any(watchdog.importing(rank.stacks, report.submission_dir) for rank in computing):
+        name = f"{report.calls[call].function.partition('.')[0]}.py"
+        headline = (
+            f"Stopped after {report.limit} in the import of {name}: an endless loop outside of all"
+            " functions?"
+        )
+    else:
+        headline = f"Stopped after {report.limit} in one call: an endless loop?"
+    return Diagnosis(headline, [*lines, *_polls(report), Line(STILL)])

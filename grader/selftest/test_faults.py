@@ -214,7 +214,14 @@ def test_an_endless_loop_is_stopped_at_its_line(submit):
 
 def test_an_endless_loop_at_import(submit):
     message = verdict(submit("while True: pass", cpu_seconds=1.0), 1)
+    assert "in the import of collectives.py: an endless loop outside of all functions?" in message
     assert "rank 0 is busy at collectives.py:6:  while True: pass" in message
+
+
+def test_a_loop_in_code_that_a_function_runs_is_in_its_call(submit):
+    source = "def broken(x): exec(compile('while True: pass', __file__, 'exec'))"
+    message = verdict(submit(source, cpu_seconds=1.0), 1)
+    assert "1 seconds of processor time in one call: an endless loop?" in message
 
 
 def test_os_exit_is_no_pass(submit):

@@ -279,6 +279,19 @@ def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFram
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
+def importing(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFrame | None:
+    """Return the student's innermost line if a rank is still importing the student's file.
+
+    Return None if the rank is in a function of the student: what a function imports is a part of
+    its call.
+    """
+    for stack in stacks:
+        own = [place for place in stack if _is_own(place, submission_dir)]
+        if own and own[-1].function == "<module>":
+            return own[0]
+    return None
+
+
 def _is_own(place: StackFrame, submission_dir: Path) -> bool:
     """Return whether a line is in a file of the submission.
 

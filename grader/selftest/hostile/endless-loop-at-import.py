@@ -3,7 +3,7 @@
 threat: 6
 control: public 1.6
 some: hidden 1.6
-says: endless loop?
+says: an endless loop outside of all functions?
 says: rank 2 is busy at collectives.py
 """
 
