@@ -9,6 +9,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check.api import (
     Delay,
+    Leaf,
     Probe,
     Strided,
     call,
@@ -83,7 +84,7 @@ AS_THEY_LIE = {
 @pytest.mark.parametrize("collective", EIGHT)
 def test_the_eight_collectives(world, collective):
     """{collective} returns the right tensors on two ranks, however they lie in memory, and on one
-    rank
+    rank; they require no gradient
     """
     tensors, arguments, expected = EIGHT[collective]
     # ``spread`` has the same tensors, but not contiguous.
@@ -97,10 +98,12 @@ def test_the_eight_collectives(world, collective):
     )
     rows = arguments | ({"like": np.zeros((2, 2), np.float32)} if "like" in arguments else {})
     rows |= {"op": "sum"} if collective == "reduce" else {}
-    *runs, of_tables = world(
+    leaves = per_rank(*(None if own is None else Leaf(tensor(own)) for own in tensors.values))
+    *runs, of_tables, of_leaves = world(
         2,
         *(call(f"collectives.{collective}", given, **arguments) for given in (tensors, spread)),
         call(f"collectives.{collective}", tables, **rows),
+        call(f"collectives.{collective}", leaves, driver="described", **arguments),
     )
     for run in runs:
         run.returns(*expected, known_mistakes=MISTAKES.get(collective))
@@ -108,6 +111,7 @@ def test_the_eight_collectives(world, collective):
     known = [{mistakes.MEMORY: own} for own in AS_THEY_LIE.get(collective, [None, None])]
     of_tables.returns(*OF_TABLES[collective], known_mistakes=known)
     of_tables.keeps_inputs()
+    of_leaves.returns_without_gradient(*expected)
     alone = {
         name: 0 if name == "root" else tensor(A) if name == "like" else v
         for name, v in arguments.items()
@@ -193,15 +197,17 @@ LYING = AS_THEY_LIE["all_reduce"]
 @number("1.4")
 @weight(0.25)
 def test_average(world):
-    """average returns the average of two ranks' tensors"""
-    whole = np.array([1, 2])
-    run, of_tables, integers = world(
+    """average returns the average of two ranks' tensors, which requires no gradient"""
+    whole, leaves = np.array([1, 2]), per_rank(Leaf(tensor([1, 2])), Leaf(tensor([2, 4])))
+    run, of_tables, of_leaves, integers = world(
         2,
         call("collectives.average", per_rank([1, 2], [2, 4])),
         call("collectives.average", CROSSED),
+        call("collectives.average", leaves, driver="described"),
         call("collectives.average", whole, may_raise=True),
     )
     run.returns([1.5, 3.0], [1.5, 3.0])
+    of_leaves.returns_without_gradient([1.5, 3.0], [1.5, 3.0])
     of_tables.returns(MEAN, MEAN, known_mistakes=[{mistakes.MEMORY: own} for own in LYING])
     run.keeps_inputs()
     integers.raises_value_error("int64")
@@ -210,21 +216,22 @@ def test_average(world):
 @number("1.5")
 @weight(0.5)
 def test_overlapped_all_reduce(world):
-    """overlapped_all_reduce returns the sum, and compute runs during the all-reduce"""
+    """overlapped_all_reduce returns the sum, which requires no gradient, and compute runs during
+    the all-reduce
+    """
     late = {1: Delay(until="compute ended", on=0)}
-    run, of_tables = world(
+    leaves = per_rank(Leaf(tensor([1, 2])), Leaf(tensor([3, 4])))
+    name, compute = "collectives.overlapped_all_reduce", Probe("compute", "done")
+    run, of_tables, of_leaves = world(
         2,
-        call(
-            "collectives.overlapped_all_reduce",
-            per_rank([1, 2], [3, 4]),
-            Probe("compute", "done"),
-            delays=late,
-        ),
-        call("collectives.overlapped_all_reduce", CROSSED, Probe("compute", "done")),
+        call(name, per_rank([1, 2], [3, 4]), compute, delays=late),
+        call(name, CROSSED, compute),
+        call(name, leaves, compute, driver="described"),
     )
     label = "the result, [0] the sum and [1] what compute returned,"
     run.returns((tensor([4, 6]), "done"), (tensor([4, 6]), "done"), label=label)
     run.keeps_inputs()
+    of_leaves.returns_without_gradient((tensor([4, 6]), "done"), (tensor([4, 6]), "done"))
     of_tables.returns(
         2 * MEAN,
         2 * MEAN,
@@ -233,11 +240,17 @@ def test_overlapped_all_reduce(world):
     )
 
 
+FROM_THE_RIGHT = [
+    {"this is the right neighbour's tensor. The ring turns the wrong way": own}
+    for own in (tensor([3, 4]), tensor([5, 6]), tensor([1, 2]))
+]
+
+
 @number("1.6")
 @weight(0.25)
 @pytest.mark.parametrize("size", [2])
 def test_shift_right(world, size):
-    """shift_right returns the left neighbour's tensor, on {size} ranks and on one rank"""
+    """shift_right returns the left neighbour's tensor, on {size} and 3 ranks, and on one rank"""
     more = [tensor([[5, 6, 7], [8, 9, 10]]), tensor([[50, 60, 70], [80, 90, 100]])]
     spread = mixed(*more)  # a transpose on rank 0, a slice on rank 1
     plain, strided = world(
@@ -250,9 +263,12 @@ def test_shift_right(world, size):
     plain.returns(B, A)
     lying = mistakes.in_memory_order(more, ("F", "C"), lambda xs: xs[::-1])
     strided.returns(*reversed(more), known_mistakes=[{mistakes.MEMORY: own} for own in lying])
+    # On two ranks, both neighbours are the same rank.
+    (of_three,) = world(3, call("collectives.shift_right", per_rank([1, 2], [3, 4], [5, 6])))
+    of_three.returns([5.0, 6.0], [1.0, 2.0], [3.0, 4.0], known_mistakes=FROM_THE_RIGHT)
     (alone,) = world(1, call("collectives.shift_right", tensor(A)))
     alone.returns(A)
-    for run in (plain, strided, alone):
+    for run in (plain, strided, of_three, alone):
         run.keeps_inputs()
 
 
@@ -270,7 +286,9 @@ def test_shift_right_in_the_order_of_gpus(world):
 @weight(0.5)
 @pytest.mark.parametrize("size", [2, 4])
 def test_ring_all_reduce(world, size):
-    """ring_all_reduce returns the sum over {size} ranks"""
+    """ring_all_reduce returns the sum over {size} ranks, also of five entries and of one; it
+    requires no gradient
+    """
     tensors = [
         [1.0, 2.0, 3.0, 4.0],
         [10.0, 20.0, 30.0, 40.0],
@@ -278,16 +296,22 @@ def test_ring_all_reduce(world, size):
         [1e3, 2e3, 3e3, 4e3],
     ][:size]
     name, tables = "collectives.ring_all_reduce", [tensor(own).reshape(2, 2) for own in tensors]
-    run, of_tables = world(
+    run, of_tables, of_five, of_one, of_leaves = world(
         size,
         call(name, per_rank(*tensors), driver="received_at_wait"),
         call(name, mixed(*tables), driver="received_at_wait"),
+        call(name, per_rank(*([*own, own[0]] for own in tensors)), driver="received_at_wait"),
+        call(name, per_rank(*(own[:1] for own in tensors)), driver="received_at_wait"),
+        call(name, per_rank(*(Leaf(tensor(own)) for own in tensors)), driver="described"),
     )
     total = [float(sum(column)) for column in zip(*tensors)]
     run.returns(*[total] * size)
     run.keeps_inputs()
     run.uses_only("send", "recv", because=RING)
     of_tables.returns(*[tensor(total).reshape(2, 2)] * size)
+    of_five.returns(*[[*total, total[0]]] * size)
+    of_one.returns(*[total[:1]] * size)
+    of_leaves.returns_without_gradient(*[total] * size)
 
 
 @number("1.7")

@@ -257,6 +257,42 @@ def test_gradient_buckets(world):
 
 @number("3.5")
 @weight(0.5)
+def test_gradient_buckets_of_other_parameters(world):
+    """Buckets work if a parameter is frozen, if one is registered twice, and if one rank did not
+    use a parameter
+    """
+    passes = [[(half, [0, 1])] for half in HALVES]
+    (of_0,), (of_1,) = local_gradients(passes)
+    average = [(a + b) / 2 for a, b in zip(of_0, of_1)]
+    # Rank 1 uses only weight 1. So weight 0 has a gradient on rank 0 alone, and zero on rank 1.
+    unused = [passes[0], [(HALVES[1], [1])]]
+    _, (_, of_1_alone) = single_device.loss_and_gradients(WEIGHTS, HALVES[1], [1])
+    cases = [
+        ("weight 0 is frozen", buckets(passes, frozen=[0]), [None, average[1]]),
+        ("weight 0 is registered twice", buckets(passes, registered=[0, 1, 0]), average),
+        (
+            "rank 1 does not use weight 0",
+            buckets(unused),
+            [of_0[0] / 2, (of_0[1] + of_1_alone) / 2],
+        ),
+    ]
+    for what, request, expected in cases:
+        # If a collective is missing, one of the next call must not take its place.
+        (run,) = world(2, request)
+        label = f"the gradients, [pass][weight], where {what},"
+        run.returns([expected], [expected], tolerance=CLOSE, label=label)
+        enough = sum(gradient is not None for gradient in expected)
+        for rank in range(2):
+            started = len(run.operations(rank))
+            run.require(
+                started <= enough,
+                f"{what}: rank {rank} started {started} all-reduces, and {enough} are enough. Each"
+                " parameter that needs an average is in one bucket.",
+            )
+
+
+@number("3.5")
+@weight(0.5)
 def test_gradient_buckets_overlap(world):
     """All-reduces begin before the backward pass has ended, and the pass waits for no other rank"""
     # Rank 1 begins its backward pass when that of rank 0 has ended.

@@ -180,12 +180,19 @@ def test_schedules(world):
             run.require(wrong is None, f"{name}, stage {stage}: {wrong} in {actions}.")
         time = schedules.makespan(made, 1, 1)
         run.require(not isinstance(time, str), f"{name}: {time}.")
-        alive = 3 if name == "GPipe" else 2
-        most, after = schedules.most_alive(made[0])
+        for stage, actions in enumerate(made):
+            alive = 3 if name == "GPipe" else 2 - stage
+            most, after = schedules.most_alive(actions)
+            run.require(
+                most == alive,
+                f"{name}, stage {stage}: the largest number of micro-batches alive is {most}, after"
+                f" {after}. It should be {alive}.{schedules.warm_up(stage, actions, alive)}",
+            )
+        backward = [[i for kind, i in actions if kind == B] for actions in made]
         run.require(
-            most == alive,
-            f"{name}, stage 0: {most} micro-batches are alive after {after}. The largest number"
-            f" alive should be {alive}.{schedules.warm_up(0, made[0], alive)}",
+            backward[0] == backward[1],
+            f"{name}: stage 0 runs the backward passes of the micro-batches {backward[0]} in this"
+            f" order, and stage 1 those of {backward[1]}. The order must be the same.",
         )
 
 
@@ -251,6 +258,17 @@ def test_run_schedule(world):
                 f" {schedule}."
             )
             run.require(spans == schedule, text)
+
+
+@number("5.5")
+@weight(0.125)
+def test_run_schedule_records_the_loss(world):
+    """run_schedule computes the loss and its gradient inside the spans of the last stage"""
+    # Each micro-batch has one row. No weight has as few entries as this row of y.
+    m = len(BATCH)
+    (run,) = world(2, run_schedule([[(kind, i) for kind in (F, B) for i in range(m)]] * 2, m=m))
+    run.values()
+    schedules.require_loss_in_spans(run, 1, BATCH.shape[1], m)
 
 
 @number("5.5")

@@ -7,7 +7,7 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
-from grader.check.api import Leaf, Strided, call, per_rank, rounding, tensor
+from grader.check.api import Leaf, Strided, call, listed, per_rank, rounding, tensor
 from grader.reference import parallel, single_device
 from grader.reference.collective_mistakes import MEMORY, in_memory_order
 
@@ -27,7 +27,7 @@ CLOSE = rounding(np.float64)
 @number("4.1")
 @weight(0.5)
 def test_shards(world):
-    """A weight is sharded by columns, and by rows, on two ranks"""
+    """A weight is sharded by columns, and by rows, on two ranks; a shard has memory of its own"""
     whole = tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
     by_columns, by_rows, odd = world(
         2,
@@ -39,6 +39,12 @@ def test_shards(world):
     by_columns.returns([[1.0, 2.0], [5.0, 6.0]], [[3.0, 4.0], [7.0, 8.0]], known_mistakes=known)
     by_rows.returns([[1.0, 2.0, 3.0, 4.0]], [[5.0, 6.0, 7.0, 8.0]])
     odd.raises_value_error("3", "2")
+    names = "shard_columns", "shard_rows"
+    for run in world(2, *(call(f"tensor_parallel.{n}", whole, driver="stored") for n in names)):
+        for rank, shard in enumerate(run.read(driver_results.stored, "the memory of the shard")):
+            text = f"rank {rank}'s shard keeps {shard.bytes} bytes alive, and has 16 bytes."
+            text += " A slice is a view of the full weight, and keeps all of it. Return a copy."
+            run.require(shard.bytes <= 16 and shard.own, text)
 
 
 @number("4.2")
@@ -119,6 +125,31 @@ def test_backward(world):
         known_mistakes=of_input,
     )
     run.keeps_inputs()
+
+
+@number("4.3")
+@weight(0.5)
+def test_backward_traffic(world):
+    """In the backward pass of three layers, a rank sends no more bytes than the docstring's
+    “Traffic” gives for full credit
+    """
+    y, saved = single_device.forward(DEEP, BATCH)
+    grad_y = 2 * y / y.size
+    own = [[(x, z[:, rank : rank + 1]) for x, z in saved] for rank in range(2)]
+    shards = [[weight[:, rank : rank + 1] for weight in DEEP] for rank in range(2)]
+    name = "tensor_parallel.tensor_parallel_backward"
+    (run,) = world(2, call(name, per_rank(*shards), per_rank(*own), grad_y))
+    run.values()
+    # S = 64 bytes: half of it twice between the layers, and once all of it at the end.
+    enough = 2 * grad_y.nbytes // 2 + grad_y.nbytes
+    for rank in range(2):
+        done = run.operations(rank)
+        sent = sum(operation.traffic for operation in done)
+        run.require(
+            sent <= enough,
+            f"rank {rank} sends {sent:.0f} bytes ({listed(done)}), and {enough} are enough. Between"
+            " two layers: which columns of the sum does a rank need?",
+        )
 
 
 @number("4.3")

@@ -109,6 +109,21 @@ class CallResult(CallEvidence):
         self._took_part()
         self.expected = wanted
 
+    def returns_without_gradient(self, *expected: Any) -> None:
+        """Fail unless every rank returned its expected value, and it requires no gradient.
+
+        The call's driver must be ``described``.
+        """
+        self.returns(*expected, select=driver_results.value, label="the result")
+        found = self.read(driver_results.requires_gradient, "whether it requires a gradient")
+        for rank, requires in enumerate(found):
+            self.require(
+                requires is False,
+                f"rank {rank}'s values are right, and what it returned requires a gradient, because"
+                " its input does. Nobody may differentiate through a communication without saying"
+                " so: use tensor.detach().",
+            )
+
     def answers(self, count: int) -> list:
         """Return what rank 0 returned from ``count`` calls, made one after the other."""
         return self.read(lambda value: driver_results.several(value, count), "the list of results")[

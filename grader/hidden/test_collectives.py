@@ -376,7 +376,7 @@ def test_result_stands_alone(world, rng, collective):
     ]
     for run, options in zip(world(n, *requests), asked):
         results = getattr(truth, collective)(xs, **options)
-        _requires_no_gradient(run, results)
+        run.returns_without_gradient(*results)
         for rank, kept in enumerate(
             run.read(driver_results.kept_bytes, "the memory that it keeps")
         ):
@@ -389,25 +389,12 @@ def test_result_stands_alone(world, rng, collective):
             )
 
 
-def _requires_no_gradient(run, results):
-    run.returns(*results, select=driver_results.value, label="the result")
-    for rank, requires in enumerate(
-        run.read(driver_results.requires_gradient, "whether it requires a gradient")
-    ):
-        run.require(
-            requires is False,
-            f"rank {rank}'s values are right, and what it returned requires a gradient, because its"
-            " input does. Nobody may differentiate through a communication without saying so: use"
-            " tensor.detach().",
-        )
-
-
 def _no_gradient_of(world, rng, function, right, *more):
     """Fail if a function of a tensor and of ``more`` returns a tensor that requires a gradient."""
     xs = [integers(rng, (5,)) for _ in range(2)]
     leaves = per_rank(*map(Leaf, xs))
     (run,) = world(2, call(f"collectives.{function}", leaves, *more, driver="described"))
-    _requires_no_gradient(run, right(xs))
+    run.returns_without_gradient(*right(xs))
 
 
 @number("1.2")

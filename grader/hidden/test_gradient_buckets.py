@@ -85,7 +85,7 @@ def test_buckets_values(world, rng):
 
 
 @number("3.5")
-@weight(0.5)
+@weight(0.375)
 @visibility("after_published")
 @on_gloo
 def test_buckets_tied(world, rng):
@@ -111,7 +111,7 @@ def test_buckets_tied(world, rng):
 
 
 @number("3.5")
-@weight(0.5)
+@weight(0.375)
 @visibility("after_published")
 def test_buckets_frozen(world, rng):
     """A frozen parameter stays as it is, takes no room in a bucket, and delays no bucket"""
@@ -135,7 +135,7 @@ def test_buckets_frozen(world, rng):
 
 
 @number("3.5")
-@weight(0.5)
+@weight(0.25)
 @visibility("after_published")
 def test_buckets_without_gradient(world, rng):
     """A parameter that one rank or every rank did not use does not make the ranks disagree"""

@@ -520,7 +520,7 @@ def test_run_schedule_frees_what_was_sent(world, rng):
 
 
 @number("5.5")
-@weight(0.5)
+@weight(0.375)
 def test_own_timeline(world, rng):
     """run_schedule records only the computation of every action: no stage works before its input
     exists
@@ -562,19 +562,7 @@ def test_own_timeline(world, rng):
                 " record?"
             )
             run.require(not idle, text)
-    # These are the times of work on a micro-batch's loss, or on the gradient of this loss. Such
-    # work reads as many entries as the y of a micro-batch has.
-    work = [e.at for e in run.ledger(n - 1) if e.kind == "entries" and e.amount == p.rows * p.width]
-    outside = [at for at in work if not any(span.start <= at <= span.end for span in spans[n - 1])]
-    text = (
-        f"stage {n - 1}, the last one: entries of a micro-batch's y were squared, scaled or added"
-        " up"
-        f" {len(outside)} times outside of all spans."
-    )
-    run.require(
-        len(outside) < m,
-        f"{text} The loss and its gradient are work, too: compute them in the span.",
-    )
+    schedules.require_loss_in_spans(run, n - 1, p.rows * p.width, m)
     for stage in range(n - 1):
         for kind, giver, taker in (("forward", stage, stage + 1), ("backward", stage + 1, stage)):
             sent = [

@@ -514,7 +514,7 @@ def test_backward_traffic_of_all_reduces(world, rng):
 
 
 @number("4.3")
-@weight(2.0)
+@weight(1.5)
 def test_backward_traffic_of_reduce_scatters(world, rng):
     """In the backward pass a rank sends at most as many bytes as one reduce-scatter for each two
     neighbouring layers and one all-reduce for the input, about half of an all-reduce for each layer

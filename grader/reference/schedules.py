@@ -118,3 +118,20 @@ def _source(kind: str, i: int, stage: int, num_stages: int) -> tuple[str, int, i
     if kind == "forward":
         return ("forward", i, stage - 1) if stage > 0 else None
     return ("backward", i, stage + 1) if stage < num_stages - 1 else None
+
+
+def require_loss_in_spans(run: Any, stage: int, entries: int, m: int) -> None:
+    """Fail if the last stage computes the losses of m micro-batches outside of its spans.
+
+    Work on a micro-batch's loss, or on the gradient of this loss, reads as many ``entries`` as the
+    y of a micro-batch has.
+    """
+    spans = run.spans(stage)
+    work = [e.at for e in run.ledger(stage) if e.kind == "entries" and e.amount == entries]
+    outside = [at for at in work if not any(span.start <= at <= span.end for span in spans)]
+    run.require(
+        len(outside) < m,
+        f"stage {stage}, the last one: entries of a micro-batch's y were squared, scaled or added"
+        f" up {len(outside)} times outside of all spans. The loss and its gradient are work, too:"
+        " compute them in the span.",
+    )
