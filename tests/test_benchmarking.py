@@ -14,7 +14,7 @@ FIT = Tolerance(1e-4, "a linear problem of two unknowns, solved one way or anoth
 
 
 def as_number(value):
-    return np.array(float(value))
+    return np.array(benchmark_rows.as_float(value))
 
 
 @number("2.1")
@@ -160,7 +160,7 @@ def test_stopwatch(world):
         samples,
         samples,
         tolerance=CLOSE,
-        select=lambda r: np.array(r[1], float),
+        select=lambda r: np.array([benchmark_rows.as_float(sample) for sample in r[1]]),
         label="the list of samples",
         known_mistakes=own,
     )

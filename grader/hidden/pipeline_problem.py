@@ -137,6 +137,16 @@ class PipelineProblem:
             "pipeline_parallel.run_schedule", made, *inputs, driver="with_timeline", **options
         )
 
+    def require_products(self, run, stages, passes):
+        """Fail unless the meter saw the products of these stages.
+
+        In each of the ``passes``, each layer multiplies each micro-batch at least once. (A gradient
+        of x is not counted, because the first layer of stage 0 does not need it.) Without products,
+        the ledger tells neither what was computed before a send nor what memory was alive.
+        """
+        for stage in stages:
+            run.require_products(stage, passes * self.m * len(self.cut[stage]) * self.product)
+
     def mistakes(self):
         return parts.pipeline_mistakes(self.weights, self.saved, self.y, self.cut, self.m)
 
@@ -175,8 +185,7 @@ def require_messages(run, problem, counts, what):
 def require_flow(run, ranks, m, did, where):
     """Fail if a rank has done more than i/m of all its multiplying before its i-th send.
 
-    If a rank multiplies in a way that the meter does not know, for example entry by entry, it does
-    not fail here.
+    The caller makes sure that the meter saw the products: see ``PipelineProblem``.
     """
     for rank in ranks:
         ledger = run.ledger(rank)

@@ -22,7 +22,7 @@ FIT = Tolerance(1e-4, "a linear problem of two unknowns, solved one way or anoth
 
 
 def numbers(values):
-    return np.array([float(value) for value in values])
+    return np.array([table_rows.as_float(value) for value in values])
 
 
 def ask(world, function, cases, expected, mistakes=()):
@@ -252,7 +252,7 @@ def require_samples(run, calls, warm_up, mistakes, last=None):
     run.returns(
         *[median] * n,
         tolerance=TIMES,
-        select=lambda r: np.array(float(r[0])),
+        select=lambda r: np.array(table_rows.as_float(r[0])),
         label="the time",
         known_mistakes=medians,
     )
@@ -630,7 +630,7 @@ def test_fit(world, rng):
         run.returns(
             np.array(right) / units,
             tolerance=FIT,
-            select=lambda r: np.array([float(r[i][0]), float(r[i][1])]) / units,
+            select=lambda r: numbers(r[i][:2]) / units,
             label=f"[{i}] (α in {units[0]:.0e} s, β in {units[1]:.0e} bytes/s)",
             known_mistakes=[
                 {sentence: np.array(values) / units for sentence, values in mistakes.items()}

@@ -21,6 +21,7 @@ from grader.check.api import (
     Strided,
     call,
     in_strict_order,
+    listed,
     mixed,
     on_gloo,
     per_rank,
@@ -644,12 +645,20 @@ def test_compute_does_not_wait(world, rng):
                     len(began) == 1,
                     f"rank {rank} called compute {len(began)} times instead of once.",
                 )
-                started = [o for o in run.operations(rank) if o.kind == "all_reduce"]
+                done = run.operations(rank)
+                started = [o for o in done if o.kind == "all_reduce" and o.traffic > 0]
                 sentence = (
                     f"rank {rank} began to compute before it had started its all-reduce, so nothing"
                     " overlaps."
                 )
                 run.require(bool(started) and started[0].at <= began[0].at, sentence)
+                sent, enough = sum(o.traffic for o in done), 2 * (n - 1) / n * total.nbytes
+                sentence = (
+                    f"rank {rank} sends {sent:.0f} bytes ({listed(done)}), and {enough:.0f} are"
+                    " enough for the all-reduce of this tensor. Which operation is the one that"
+                    " compute runs beside?"
+                )
+                run.require(sent <= enough + 0.5, sentence)
 
 
 @number("1.5")

@@ -152,6 +152,7 @@ def test_forward_flows(world, rng):
             rows = most * p.rows // p.product
             text = f"rank {rank} multiplied {rows} rows at once; a micro-batch has {p.rows}."
             run.require(most <= p.product, text)
+        p.require_products(run, range(n), 1)
         require_flow(run, range(n - 1), p.m, "sent micro-batch", "to the next stage")
         require_in_step(run, 1)
     # If messages go in step, a stage cannot have computed what it has not received. But the first
@@ -220,6 +221,7 @@ def test_backward_flows(world, rng):
             known_mistakes=p.mistakes,
         )
         require_messages(run, p, {rank: p.m for rank in range(1, n)}, "gradients")
+        p.require_products(run, range(n), 1)
         require_flow(
             run, range(1, n), p.m, "sent the gradient of micro-batch", "back to the previous stage"
         )

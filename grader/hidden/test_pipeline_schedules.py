@@ -200,6 +200,7 @@ def require_step(run, problem):
     counts = {rank: m * ends.get(rank, 2) for rank in range(problem.n)}
     require_messages(run, problem, counts, "activations and gradients")
     require_order(run, given)
+    problem.require_products(run, range(problem.n), 2)
     for rank, left in enumerate(run.read(driver_results.schedule, "the schedule")):
         schedule = given[rank]
         text = f"rank {rank} changed the schedule that it was given: {left!r:.200}"
@@ -372,6 +373,7 @@ def memory(world, rng, *makers):
             label=GRADIENTS,
             known_mistakes=p.mistakes,
         )
+        p.require_products(run, range(p.n), 2)
     return [list(zip(runs, (p for p, _ in made)))[i : i + 2] for i in range(0, len(runs), 2)]
 
 
@@ -536,6 +538,7 @@ def test_own_timeline(world, rng):
         2: Delay(until="call began", on=0, then=0.1),
     }
     (run,) = world(n, p.run(made, delays=late))
+    p.require_products(run, range(n), 2)
     spans = [run.spans(stage) for stage in range(n)]
     for stage in range(n):
         recorded = [span.action for span in spans[stage]]

@@ -318,7 +318,6 @@ SYSTEM += [
     "/proc/stat",
     "/proc/sys/kernel",
     "/proc/sys/vm",
-    "/sys/fs/cgroup",
     "/sys/kernel/mm",
 ]
 # What a GPU's driver and nccl read: which drivers, devices and links this machine has.

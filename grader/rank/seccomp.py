@@ -27,8 +27,15 @@ MACHINES = {"x86_64": (0xC000003E, 317, 157), "aarch64": (0xC00000B7, 277, 167)}
 # The numbers of system calls, by machine.
 UNCHARGED = {
     # With ``vmsplice``, one byte in a pipe can keep a huge page in memory.
-    "x86_64": {"memfd_create": 319, "memfd_secret": 447, "shmget": 29, "vmsplice": 278},
-    "aarch64": {"memfd_create": 279, "memfd_secret": 447, "shmget": 194, "vmsplice": 75},
+    # The kernel keeps keys for days after the last process of their user has ended.
+    "x86_64": {
+        **{"memfd_create": 319, "memfd_secret": 447, "shmget": 29, "vmsplice": 278},
+        **{"add_key": 248, "request_key": 249, "keyctl": 250},
+    },
+    "aarch64": {
+        **{"memfd_create": 279, "memfd_secret": 447, "shmget": 194, "vmsplice": 75},
+        **{"add_key": 217, "request_key": 218, "keyctl": 219},
+    },
 }
 CONNECTING = {
     "x86_64": {
@@ -42,7 +49,6 @@ CONNECTING = {
         # These would do all of the above, and the filter would not see it.
         **{"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427},
         **{"bpf": 321, "perf_event_open": 298, "userfaultfd": 323},
-        **{"add_key": 248, "request_key": 249, "keyctl": 250},
         # These let processes notice each other at files that all may read.
         **{"flock": 73, "inotify_init": 253, "inotify_init1": 294, "fanotify_init": 300},
         # These read or set properties of a process that others may look at.
@@ -89,7 +95,6 @@ CONNECTING = {
         **{"unshare": 97, "setns": 268, "mount": 40, "pivot_root": 41},
         **{"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427},
         **{"bpf": 280, "perf_event_open": 241, "userfaultfd": 282},
-        **{"add_key": 217, "request_key": 218, "keyctl": 219},
         **{"flock": 32, "inotify_init1": 26, "fanotify_init": 262},
         **{"getpriority": 141, "setpriority": 140, "ioprio_get": 31, "ioprio_set": 30},
         **{

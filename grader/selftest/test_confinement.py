@@ -565,7 +565,6 @@ OTHER_WAYS = {
     "a process's descriptor": "os.pidfd_open(os.getpid())",
     "a namespace": "made(libc.unshare(0x10000000))",
     "a ring": "made(libc.syscall(CALLS['io_uring_setup'], 1, bytes(120)))",
-    "a key": "made(libc.syscall(CALLS['keyctl'], 0, -3, 0))",
     "a lock of a file": "fcntl.lockf(open(os.__file__), fcntl.LOCK_SH | fcntl.LOCK_NB, 7, 12345)",
     "a look at a lock": "fcntl.fcntl(open(os.__file__), 5, bytes(32))",
     "a lock of a whole file": "fcntl.flock(open(os.__file__), fcntl.LOCK_SH | fcntl.LOCK_NB)",
@@ -613,6 +612,23 @@ def test_a_rank_has_no_way_to_another_but_the_hub(submit, on_hub, way):
             return "it works"
         """)
     assert told(world, "broken") == str(errno.EPERM)
+
+
+@pytest.mark.parametrize("network", ["hub", "gloo"])
+def test_no_key_stays_in_the_kernel(submit, monkeypatch, network):
+    """The kernel keeps a user's persistent keys for days."""
+    if not seccomp.can_refuse():
+        pytest.skip("no filter of system calls for this machine")
+    monkeypatch.setenv("LOCKSTEP_NETWORK", network)
+    of_keys = [seccomp.UNCHARGED[platform.machine()][name] for name in ("add_key", "keyctl")]
+    world = submit(f"""
+        import ctypes
+        libc = ctypes.CDLL(None, use_errno=True)
+        def broken():
+            made = [libc.syscall(number, 22, -1, -3, 0, -3) for number in {of_keys}]
+            return made, ctypes.get_errno()
+        """)
+    assert told(world, "broken") == str(([-1, -1], errno.ENOSYS))
 
 
 def test_no_thread_waits_at_a_word_that_no_thread_can_wake(submit, on_hub):

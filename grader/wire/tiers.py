@@ -65,7 +65,9 @@ class Tier:
             "share files in /tmp and /dev/shm with other ranks of its world": (
                 self.uid and not self.landlock
             ),
-            "see names, sizes and times of the files of other ranks": self.reader or not self.uid,
+            "see names, sizes and times of files that it may not read": (
+                self.reader or not self.uid
+            ),
             "share sockets that have no file with other ranks": not self.landlock or abi < 6,
             "leave System V semaphores and queues behind": not self.uid,
             (
@@ -78,6 +80,8 @@ class Tier:
             "forge the record of what it communicated": not has_hub,
             "forge the record of what it communicated, in checks on gloo": has_hub,
             "forge the account of what it computed": True,
+            "forge what it says of its call: when parts began, that it waited, what it left": True,
+            "tell another rank a few bytes by what the system shows of processes": LINUX,
         }
         return [gap for gap, there in found.items() if there]
 

@@ -89,7 +89,7 @@ def train""",
         "data_parallel",
         "reversed(dict.fromkeys(p for p in parameters if p.requires_grad))",
         "reversed([p for p in parameters if p.requires_grad])",
-        {"hidden buckets_tied"},
+        {"hidden buckets_tied", "public gradient_buckets_of_other_parameters"},
         "Is the tied parameter counted twice?",
     ),
     Mutant(
@@ -263,7 +263,7 @@ def train""",
             self.bucket_of[parameter] = len(self.buckets) - 1
             if parameter.requires_grad:
                 parameter.register""",
-        {"hidden buckets_frozen"},
+        {"hidden buckets_frozen", "public gradient_buckets_of_other_parameters"},
         "[0][3]: expected None, got a tensor of shape (4, 4), float64",
     ),
     Mutant(
@@ -658,7 +658,7 @@ def train""",
             self._start_next()
 """,
         "",
-        {"hidden buckets_without_gradient"},
+        {"hidden buckets_without_gradient", "public gradient_buckets_of_other_parameters"},
         "returned without taking part in the all-reduce",
     ),
     Mutant(

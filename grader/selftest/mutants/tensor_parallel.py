@@ -19,7 +19,7 @@ MUTANTS = [
         "tensor_parallel",
         ".chunk(n, dim)[dist.get_rank()].clone(memory_format=torch.contiguous_format)",
         ".chunk(n, dim)[dist.get_rank()]",
-        {"hidden shards_own_their_memory"},
+        {"hidden shards_own_their_memory", "public shards"},
         "a view of the full weight?",
     ),
     Mutant(
@@ -123,7 +123,7 @@ MUTANTS = [
         "            own_columns = _reduce_scatter_columns(grad_x)",
         """            dist.all_reduce(grad_x)
             own_columns = grad_x.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]""",
-        {"hidden backward_traffic_of_reduce_scatters"},
+        {"hidden backward_traffic_of_reduce_scatters", "public backward_traffic"},
         "a rank needs only its columns of a sum",
     ),
     Mutant(
