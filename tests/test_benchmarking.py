@@ -302,7 +302,7 @@ def test_model(world):
     fit.returns(
         np.array([1.0, 500.0]),
         tolerance=FIT,
-        select=lambda r: np.array(r, float),
+        select=lambda r: np.array([benchmark_rows.as_float(number) for number in r]),
         known_mistakes=[slope],
     )
     of_others = {
@@ -314,7 +314,7 @@ def test_model(world):
     nearest.returns(
         np.array([8 / 9, 3000.0]),
         tolerance=FIT,
-        select=lambda r: np.array(r, float),
+        select=lambda r: np.array([benchmark_rows.as_float(number) for number in r]),
         known_mistakes=[of_others],
     )
     equal.raises_value_error(

@@ -305,7 +305,8 @@ def test_ring_all_reduce(world, size):
         call(name, per_rank(*(Leaf(tensor(own)) for own in tensors)), driver="described"),
     )
     total = [float(sum(column)) for column in zip(*tensors)]
-    run.returns(*[total] * size)
+    known = mistakes.ring_mistakes([tensor(own) for own in tensors])
+    run.returns(*[total] * size, known_mistakes=known)
     run.keeps_inputs()
     run.uses_only("send", "recv", because=RING)
     of_tables.returns(*[tensor(total).reshape(2, 2)] * size)

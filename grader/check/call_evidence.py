@@ -11,13 +11,14 @@ from grader.check import driver_results
 from grader.check.call_failure import failure
 from grader.check.failures import OUR_MISTAKES, CheckFailed, GraderFault
 from grader.diagnosis.comparison import describe
-from grader.diagnosis.finding import Compared, Line
+from grader.diagnosis.finding import LIKELY, Compared, Line
 from grader.diagnosis.root_cause import diagnose
 from grader.wire.events import NAMES, Mark, Operation, operations
 from grader.wire.frames import AWAITED_EARLY, NOT_SENT_ON, PAUSE
 from grader.world.report import Returned, WorldReport
 
 T = TypeVar("T")
+NO_RETURN = "Likely: the function ends without a return, which gives None."
 MIB = 2**20
 
 
@@ -280,11 +281,14 @@ class CallEvidence:
                 raise
             except Exception as error:  # a rank may return anything
                 reason = f" ({error})" if isinstance(error, driver_results.Unreadable) else ""
+                # Many drivers send what the function returned together with what they saw.
+                own = value["value"] if isinstance(value, dict) and "value" in value else value
                 sentence = (
                     f"{label or 'the result'} cannot be found in what rank {rank} returned:"
-                    f" {describe(value)}"
+                    f" {describe(own)}"
                 )
-                self._fail(f"{sentence}{reason}")
+                lines = [Line(NO_RETURN, LIKELY)] if own is None else []
+                self._fail(f"{sentence}{reason}", lines)
         return picked
 
     def _fail(

@@ -4,8 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from grader.check.failures import CheckFailed
+from grader.check.hazards import in_import
 from grader.diagnosis.comparison import describe
-from grader.diagnosis.finding import Compared, Finding, Line, RankSummary
+from grader.diagnosis.finding import LIKELY, Compared, Finding, Line, RankSummary
 from grader.diagnosis.rank_summaries import summarize, timeline
 from grader.world.report import Returned, WorldReport
 
@@ -25,6 +26,8 @@ def failure(
     ``compared`` holds the comparisons of the ranks whose values are wrong.
     """
     called = report.calls[index]
+    if reason := in_import(report, index):
+        lines = [Line(f"Likely: {reason}.", LIKELY), *lines]
     note = f"({called.note})" if called.note else ""
     ranks = f"{report.size} rank{'s' if report.size > 1 else ''}"
     call = f"{called.function.partition('.')[2]}{note} on {ranks}"

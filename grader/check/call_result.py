@@ -12,7 +12,7 @@ import numpy as np
 
 from grader.assignment import COMMUNICATING, IN_PLACE
 from grader.check import driver_results
-from grader.check.call_evidence import CallEvidence
+from grader.check.call_evidence import NO_RETURN, CallEvidence
 from grader.check.failures import CheckFailed, GraderFault
 from grader.check.hazards import hazards, read_early
 from grader.check.nested import arrays, at_path, by_path
@@ -285,9 +285,7 @@ class CallResult(CallEvidence):
         if reason:
             lines.append(Line(f"Likely: {reason}", LIKELY))
         if values[rank] is None and not select:
-            lines.append(
-                Line("Likely: the function ends without a return, which gives None.", LIKELY)
-            )
+            lines.append(Line(NO_RETURN, LIKELY))
         function = self.report.calls[self.index].function.partition(".")[2]
         if function not in IN_PLACE and any(map(self._has_changed_input, range(self.report.size))):
             lines.append(Line("Your function also changed its argument: work on a copy.", LIKELY))

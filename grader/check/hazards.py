@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grader.wire.events import Mark, Operation, operations
-from grader.wire.frames import NEVER_AWAITED, OVERWRITTEN, UNFILLED
+from grader.wire.frames import IN_IMPORT, NEVER_AWAITED, OVERWRITTEN, UNFILLED
 from grader.world.report import WorldReport
 
 # A rank leaves such marks at the end of a call: what is wrong, the kind of the operation, and its
@@ -30,7 +30,8 @@ class Hazard:
         if self.what == OVERWRITTEN:
             return (
                 f"{rank} overwrites the tensor of the {operation} before it has waited for it."
-                " Until wait() returns, it is in use."
+                " Until wait() returns, it is in use: do not write to it, and receive nothing into"
+                " it."
             )
         starts = f"{rank} starts the {operation}, and never waits for it."
         if operation.kind == "recv":
@@ -66,6 +67,25 @@ def hazards(report: WorldReport, call: int) -> list[Hazard]:
                 if int(number) < len(of_this_kind):
                     found.append(Hazard(what, of_this_kind[int(number)]))
     return sorted(found, key=lambda hazard: hazard.operation.kind != "recv")
+
+
+def in_import(report: WorldReport, call: int) -> str | None:
+    """Return a sentence about an operation that a rank issued while it imported the student's file.
+
+    Return None if there is no such operation.
+    """
+    for trail in report.trails:
+        is_marked = any(
+            isinstance(event, Mark) and event.call == call and event.name.startswith(IN_IMPORT)
+            for event in trail
+        )
+        if is_marked and (issued := operations(trail, call)):
+            name = f"{report.calls[call].function.partition('.')[0]}.py"
+            return (
+                f"{name} communicates while it is imported: the {issued[0]}. What stands outside of"
+                " all functions runs at every import, before each check. Remove it"
+            )
+    return None
 
 
 def read_early(value: Sequence[np.ndarray], issued: Sequence[Operation]) -> str | None:

@@ -24,6 +24,9 @@ class Contents(Protocol):
     def spoil(self) -> None:
         """Make ``read`` return useless numbers from now on, which nobody can compute with."""
 
+    def note_landing(self, landing: Any) -> None:
+        """Note whether an operation that fills these tensors overwrites the data."""
+
 
 class Wire:
     """A socket that any thread may write to and wait at.

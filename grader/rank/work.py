@@ -92,6 +92,7 @@ class MemoryInUse:
         # An operation in place overwrites what it has sent, so there is nothing to compare later.
         self.is_in_place = any(tensor.untyped_storage().data_ptr() in places for tensor in sent)
         self.kept: int | None = None  # the hash of the bytes that were sent
+        self.is_filled_over = False  # whether an operation will fill it before it is sent
 
     def _now(self) -> bytes:
         return b"".join(map(raw, self.sent))
@@ -115,9 +116,14 @@ class MemoryInUse:
     def was_overwritten(self) -> bool:
         """Return whether the memory now differs from the bytes that were sent.
 
-        Return False if ``read`` has not kept these bytes.
+        Return False if ``read`` has not kept these bytes, unless another operation fills the memory
+        before it is sent.
         """
-        return self.kept is not None and self.kept != hash(self._now())
+        return self.is_filled_over or self.kept is not None and self.kept != hash(self._now())
+
+    def note_landing(self, landing: Tensors) -> None:
+        """Note whether an operation that fills these tensors will overwrite what is to be sent."""
+        self.is_filled_over |= any(_overlap(a, b) for a in self.sent for b in landing)
 
 
 class HubWork(dist.Work):
@@ -247,6 +253,12 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor:
     """Return the memory from a tensor's first element on, as many bytes as the tensor has."""
     flat = tensor.detach().as_strided((tensor.numel(),), (1,))
     return flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether two tensors have memory in common, from their first elements on."""
+    begins = max(a.data_ptr(), b.data_ptr())
+    return begins < min(a.data_ptr() + a.nbytes, b.data_ptr() + b.nbytes)
 
 
 def is_on_host(tensor: torch.Tensor) -> bool:

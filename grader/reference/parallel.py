@@ -396,7 +396,12 @@ def pipeline_mistakes(
         "2y / B": y.shape[1],
         "2y / D": len(y),
     }
-    known |= {BEGUN.format(start): [factor * g for g in whole] for start, factor in starts.items()}
+    # With two stages, the same factor comes out if the sum is divided by the number of ranks.
+    ranks = {"y / (B·D)": " (or was the sum divided by the 2 ranks?)"} if len(cut) == 2 else {}
+    known |= {
+        BEGUN.format(start) + ranks.get(start, ""): [factor * g for g in whole]
+        for start, factor in starts.items()
+    }
     of_stages = [
         {name: [values[l] for l in layers] for name, values in known.items()} for layers in cut
     ]

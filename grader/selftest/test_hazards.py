@@ -31,6 +31,10 @@ RIGHT = {
         """z = torch.cat([x, x]); w = dist.isend(z[:2], 1 - rank)
             z[2:].zero_(); dist.recv(y, 1 - rank); z[2:].fill_(3); w.wait()"""
     ),
+    "received into another part of the memory": (
+        """z = torch.cat([x, x]); w = dist.isend(z[:2], 1 - rank); dist.recv(z[2:], 1 - rank)
+            w.wait(); y = z[2:].clone()"""
+    ),
     "by turns": (
         """dist.send(x, 1) if rank == 0 else dist.recv(y, 0)
             dist.recv(y, 1) if rank == 0 else dist.send(x, 0)"""
@@ -92,6 +96,11 @@ WRONG = {
         "z = x.clone(); w = dist.isend(z, 1 - rank); z.zero_(); dist.recv(y, 1 - rank); w.wait()",
         *("expected 3, got 0",),
     ),
+    "received into the tensor that is sent": (
+        """y = x.clone(); ops = [dist.P2POp(kind, y, 1 - rank) for kind in (dist.isend, dist.irecv)]
+            [w.wait() for w in dist.batch_isend_irecv(ops)]""",
+        *("rank 0 overwrites the tensor of the send", "and receive nothing into it"),
+    ),
     "no wait for the receive": (
         "w = dist.irecv(y, 1 - rank); dist.send(x, 1 - rank)",
         "starts the receive",
@@ -118,6 +127,22 @@ WRONG = {
         *("nan at [0]", "was read before it was filled", "Look at the all-gather"),
     ),
 }
+
+
+def test_what_is_communicated_in_the_import_is_told(submit, on_hub):
+    """The message of a check that fails because of it names it, wherever else it points."""
+    world = submit("""
+        def ring(x):
+            return x + 1
+
+        print(dist.broadcast(torch.ones(2), 0))
+        """)
+    (run,) = world(2, call("collectives.ring", per_rank([1.0], [2.0])))
+    with pytest.raises(CheckFailed) as caught:
+        run.uses_only("send", "recv", because="Build the ring from sends only.")
+    message = str(caught.value)
+    assert "collectives.py communicates while it is imported: the broadcast" in message
+    assert "Remove it" in message
 
 
 @pytest.mark.parametrize("program", RIGHT)

@@ -102,6 +102,7 @@ PAUSE = "pause"
 # Each of these begins the name of a mark at the end of a call. What follows is the kind of an
 # operation, and its number among the operations of this kind, in the order of issue.
 NEVER_AWAITED = "never awaited:"
+IN_IMPORT = "issued in the import:"
 OVERWRITTEN = "overwritten before its wait:"
 # This begins the name of a mark of a rank whose next message the hub keeps back. What follows is
 # the number of the message that the next rank did not send on. See ``report.Call.in_step``.
