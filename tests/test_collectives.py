@@ -148,7 +148,9 @@ def test_misuse(world, collective):
 @number("1.2")
 @weight(0.25)
 def test_in_rank_order(world):
-    """in_rank_order runs the action once on every rank, in rank order"""
+    """in_rank_order runs the action once on both ranks, in rank order, and rank 0 returns when rank
+    1's action has ended
+    """
     actions = per_rank(
         Probe("action", returns="first", seconds=0.02), Probe("action", returns="second")
     )
@@ -163,6 +165,10 @@ def test_in_rank_order(world):
     )
     run.require(
         ended[0].at <= began[0].at, f"rank 1's action began before rank 0's had ended.{hint}"
+    )
+    run.require(
+        run.passed(1, "action ended") <= run.passed(0, "call ended"),
+        "rank 0 returned before rank 1's action had ended. What makes it wait?",
     )
 
 

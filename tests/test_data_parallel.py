@@ -39,17 +39,17 @@ CLOSE = rounding(np.float64)
 @number("3.1")
 @weight(0.5)
 def test_shard_batch(world):
-    """shard_batch returns two rows of four on each of two ranks"""
+    """shard_batch returns three rows of six on each of two ranks"""
     run, odd = world(
         2,
-        call("data_parallel.shard_batch", tensor([[1], [2], [3], [4]])),
+        call("data_parallel.shard_batch", tensor([[1], [2], [3], [4], [5], [6]])),
         call("data_parallel.shard_batch", tensor([[1], [2], [3]]), may_raise=True),
     )
     known = [
-        {"every n-th row was taken. Take consecutive rows": tensor([[1 + rank], [3 + rank]])}
+        {"every n-th row was taken. Take consecutive rows": tensor([[i + rank] for i in (1, 3, 5)])}
         for rank in range(2)
     ]
-    run.returns([[1.0], [2.0]], [[3.0], [4.0]], known_mistakes=known)
+    run.returns([[1.0], [2.0], [3.0]], [[4.0], [5.0], [6.0]], known_mistakes=known)
     odd.raises_value_error("3", "2")
 
 
