@@ -60,9 +60,9 @@ $(VENV)/.ready: $(REQUIREMENTS)
 
 # Checks run side by side in forked processes, or in fresh interpreters where a fork is not safe.
 ifeq ($(shell uname),Linux)
-PYTEST_ARGUMENTS := -p grader.check.workers
+PYTEST_ARGUMENTS := -rN -p grader.check.workers
 else
-PYTEST_ARGUMENTS := $(if $(K),-n 0,-n auto --dist worksteal)
+PYTEST_ARGUMENTS := -rN $(if $(K),-n 0,-n auto --dist worksteal)
 endif
 # BEGIN INSTRUCTOR
 # Only where nothing is chosen, the grader's own tests run, too. To import them takes longer than to run some checks.

@@ -331,6 +331,15 @@ def verdict(error: BaseException | None) -> tuple[str, Finding]:
     )
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Put failures into the order of the problems. They come in the order in which checks end."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        place = {item.nodeid: number for number, item in enumerate(getattr(session, "items", ()))}
+        failed = reporter.stats.get("failed", [])
+        failed.sort(key=lambda report: place.get(report.nodeid, len(place)))
+
+
 def pytest_terminal_summary(terminalreporter) -> None:
     """Print what the public checks do not look at.
 

@@ -168,6 +168,34 @@ def test_a_plugin_runs_the_checks_in_workers(tmp_path):
     assert len(list(tmp_path.glob("* by *"))) == 20
 
 
+SLOW_THEN_QUICK = """
+import time
+
+def test_first():
+    time.sleep(0.5)
+    assert False
+
+def test_second():
+    assert False
+"""
+
+
+def test_failures_are_printed_in_the_order_of_the_problems(tmp_path):
+    (tmp_path / "test_checks.py").write_text(SLOW_THEN_QUICK)
+    plugins = ["-p", "grader.check.plugin", "-p", "grader.check.workers", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *plugins, "-rN", "-q", "--rootdir", *[str(tmp_path)] * 2],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    printed = done.stdout
+    assert "2 failed" in printed, printed + done.stderr
+    assert 0 < printed.index("_ test_first _") < printed.index("_ test_second _"), printed
+
+
 def test_what_cannot_be_collected_is_not_run(tmp_path):
     code, alive, outcomes, printed = run(tmp_path, CHECKS + "\nraise KeyError('here')", 2)
     assert (code, alive, outcomes) == (pytest.ExitCode.INTERRUPTED, [], {})
