@@ -115,6 +115,7 @@ def test_without_a_file_all_other_parts_are_graded_as_usual(tmp_path, results):
     assert {test["number"] for test in graded.lost().values()} == {"1.2"}
 
 
+@pytest.mark.long
 def test_a_part_alone_is_twenty_points(results):
     graded = grade(ROOT / "handout", results, "--part", "data_parallel")
     assert graded.possible == 20 and {t["number"][0] for t in graded.document["tests"]} == {"3"}
@@ -158,6 +159,7 @@ def test_a_file_that_cannot_be_used_costs_its_own_part(tmp_path, results, server
     assert not any(str(ROOT) in test["output"] for test in lost.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["empty", "zip"])
 def test_a_submission_that_cannot_be_used_is_zero_everywhere(tmp_path, results, kind):
     path = tmp_path / "homework.zip"

@@ -228,6 +228,7 @@ def listening() -> list[tuple[str, int]]:
     return [tuple(one.laddr) for one in all_of_us if one.status == psutil.CONN_LISTEN]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["ray", "tcp://127.0.0.1:1"])
 def test_an_engine_that_is_not_there_is_a_sentence(name, monkeypatch):
     with pytest.raises(engine.NoEngine), engine.connected(name, Path(), 1, Path()):

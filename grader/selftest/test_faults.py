@@ -368,6 +368,7 @@ def test_everybody_has_the_wrong_roots_tensor(submit):
         run.returns(10 * X + 1, 10 * X + 1)
 
 
+@pytest.mark.long
 def test_a_rank_that_computes_slowly_is_busy_and_waits_for_nothing(submit):
     world = submit(
         """
@@ -502,6 +503,7 @@ def test_what_a_rank_sends_in_a_world_has_an_end(submit):
     assert "What rank 0 sent back is not a result: more than 1 MiB in all." in verdict(world, 1)
 
 
+@pytest.mark.long
 def test_neither_sleep_nor_work_is_a_deadlock(submit):
     world = submit("""
         def broken(x):
@@ -518,6 +520,7 @@ def test_neither_sleep_nor_work_is_a_deadlock(submit):
     run.returns(*[3 * X] * 3)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="only Linux shows what other processes do"
 )

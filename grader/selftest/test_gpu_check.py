@@ -10,6 +10,7 @@ from grader.selftest.gpu_check import Check
 from grader.selftest.grading import ROOT
 
 
+@pytest.mark.long
 def test_without_a_gpu_it_says_so():
     line = [sys.executable, "-m", "grader.selftest.gpu_check"]
     done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT)

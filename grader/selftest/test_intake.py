@@ -276,6 +276,7 @@ def sample_zip() -> bytes:
     return buffer.getvalue()
 
 
+@pytest.mark.long
 @settings(
     max_examples=40,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -276,12 +276,14 @@ def play(tmp_path_factory, limit: Limit, lists: str, events: list[Event], exact:
     return week
 
 
+@pytest.mark.long
 @settings(max_examples=100)
 @given(LIMITS, LISTS, weeks(crashes=False, overlap=False, regrades=True))
 def test_a_week_of_uploads_and_regrades(tmp_path_factory, limit, lists, events):
     play(tmp_path_factory, limit, lists, events, exact=True)
 
 
+@pytest.mark.long
 @settings(max_examples=100)
 @given(LIMITS, LISTS, weeks(crashes=True, overlap=True, regrades=False))
 def test_a_week_in_which_the_autograder_fails_and_uploads_overlap(

@@ -25,6 +25,7 @@ def nest(folder, depth: int) -> None:
         os.chdir(before)
 
 
+@pytest.mark.long
 def test_folders_inside_each_other_are_removed(tmp_path):
     for name in ("one", "two"):
         (tmp_path / "top" / name).mkdir(parents=True)
@@ -94,6 +95,7 @@ def test_below_a_folder_that_is_not_there_everything_is_gone(tmp_path):
     assert remove(tmp_path / "no" / "such" / "folder")
 
 
+@pytest.mark.long
 def test_a_folder_that_somebody_fills_is_left_and_says_so(tmp_path, monkeypatch):
     top, rmdir, removed = tmp_path / "top", os.rmdir, 0
     for number in range(500):

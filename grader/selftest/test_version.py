@@ -72,6 +72,7 @@ def test_a_zip_names_the_commit_that_it_was_packed_from(tmp_path, what, where):
     assert commit(tmp_path, tmp_path / where) == commit()
 
 
+@pytest.mark.long
 def test_results_name_version_and_commit(tmp_path):
     graded = grade(ROOT / "handout", tmp_path / "results.json", "--problem", "1.2")
     extra = graded.document["extra_data"]
