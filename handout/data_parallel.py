@@ -130,11 +130,11 @@ class GradientBuckets:
         """Pack the parameters into buckets and hook each one.
 
         Args:
-            parameters: leaf tensors of one float dtype, in the order of the layers, the same on
-                every rank. A parameter that does not require a gradient (frozen) stays as it is. A
-                parameter that appears twice (tied) is one parameter, and counts where it appears
-                first. You may assume that only one ``GradientBuckets`` is created for a set of
-                parameters.
+            parameters: leaf tensors (no results of operations) of one float dtype, in the order of
+                the layers, the same on every rank. A parameter that does not require a gradient
+                (frozen) stays as it is. A parameter that appears twice (tied) is one parameter, and
+                counts where it appears first. You may assume that only one ``GradientBuckets`` is
+                created for a set of parameters.
             bucket_bytes: fill the current bucket until the next parameter would push it past
                 ``bucket_bytes``; then start a new bucket. A parameter larger than ``bucket_bytes``
                 gets a bucket of its own.
@@ -142,7 +142,8 @@ class GradientBuckets:
             ValueError: ``bucket_bytes`` is not positive.
 
         With three parameters of 8 bytes each and buckets of 16: the third and the second share a
-        bucket, the first has its own. Use ``Tensor.register_post_accumulate_grad_hook``.
+        bucket, the first has its own. Use ``Tensor.register_post_accumulate_grad_hook``: autograd
+        calls the hook with the parameter as soon as the parameter's ``grad`` is complete.
         About 20 lines, or 40 with ``wait`` and the hook.
         """
         raise NotImplementedError("Problem 3.5: GradientBuckets")

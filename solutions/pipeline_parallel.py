@@ -325,11 +325,11 @@ def run_schedule(
     What a micro-batch has saved must be freed after its backward pass, otherwise 1F1B saves
     nothing. A local variable that still refers to it keeps it alive, too. What was sent must also
     be freed: it stays alive until you call ``wait()`` of the send's ``Work``. Call ``wait()`` of
-    each ``Work`` once: with gloo, a second call never returns. (``is_completed()`` does not replace
-    it: without ``wait()`` it never becomes true.) A good moment to wait for the activation of
-    micro-batch i is when its gradient has come back: then the wait is over at once. A good moment
-    to wait for the send of a gradient is just before you send the next gradient. Wait for what is
-    left at the end.
+    each ``Work`` once: with gloo, a second call never returns. (With nccl it returns at once, so
+    you may wait twice for the one ``Work`` of both messages.) ``is_completed()`` does not replace
+    ``wait()``: without ``wait()`` it never becomes true. When the gradient of micro-batch i has
+    come back, wait for the send of its activation: that wait is over at once. Just before you send
+    a gradient, wait for the send of the gradient before it. Wait for what is left at the end.
 
     Args:
         schedule: this stage's actions, in order. The stages' schedules fit each other, as those of

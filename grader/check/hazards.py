@@ -108,8 +108,8 @@ def read_early(value: Sequence[np.ndarray], issued: Sequence[Operation]) -> str 
     at = f"the {filling[0]}" if len(filling) == 1 else f"the {filling[0]}, or a later operation"
     return (
         "a tensor was read before it was filled. The grader keeps"
-        f" {kept} in it until wait() has returned. Look at {at}:"
-        " call wait() before you use the tensor."
+        f" {kept} in it until the operation's own wait() has returned. Look at {at}:"
+        " call wait() on what it returned before you use the tensor."
     )
 
 

@@ -11,6 +11,7 @@ sees, with its ``{parameters}`` filled in.
 import argparse
 import hashlib
 import os
+import textwrap
 from collections.abc import Callable, Hashable
 from functools import cache
 from pathlib import Path
@@ -343,18 +344,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter) -> None:
     """Print what the public checks do not look at.
 
-    Print it only in a student's copy. Print it only if some checks have passed, no check has
-    failed, and no check is “not implemented”.
+    Print it only in a student's copy, and not where only some checks were asked for by words. Print
+    it only if some checks have passed, no check has failed, and no check is “not implemented”.
     """
     counted = terminalreporter.stats
     if (
         HIDDEN.exists()
+        or terminalreporter.config.getoption("only", None)
         or counted.get("failed")
         or counted.get(UNIMPLEMENTED)
         or not counted.get("passed")
     ):
         return
-    terminalreporter.line(public_alone())
+    terminalreporter.line(textwrap.fill(public_alone(), 100))
 
 
 def pytest_report_teststatus(report: pytest.TestReport):

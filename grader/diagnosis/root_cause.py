@@ -32,7 +32,10 @@ BOUNDS = [
     (("File too large",), f"A file may have {tiers.FILE_BYTES >> 20} MiB."),
     (
         ("Function not implemented",),
-        "A rank may not make memory that belongs to no process: memfd_create, shmget.",
+        (
+            "A rank may not make memory or keys that belong to no process: memfd_create, shmget,"
+            " add_key."
+        ),
     ),
     (("Too many open files",), f"A rank may have {tiers.FILES_OPEN['cpu']} open files."),
     (
@@ -73,6 +76,13 @@ SLIPS = [
         (
             "a list of tensors, one for each rank, is asked for, and this is a tensor: cut it, and"
             " make a list of the parts."
+        ),
+    ),
+    (
+        ("tensor has to be contiguous", "recv"),
+        (
+            "the tensor that the message is received into is not contiguous. empty_like() of a"
+            " transpose is a transpose, too: use new_empty() with the shape."
         ),
     ),
 ]

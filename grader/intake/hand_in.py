@@ -14,6 +14,7 @@ import subprocess
 import sys
 import zipfile
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from grader.assignment import PARTS
@@ -30,13 +31,26 @@ def unwritten(texts: dict[str, str]) -> Counter[str]:
     return Counter(number for text in texts.values() for number in STUB.findall(text))
 
 
-def import_error(file: str) -> str:
-    """Return why a file of ``handout/`` cannot be imported; "" if it can be imported.
+def import_errors(files: Iterable[str]) -> dict[str, str]:
+    """Return for each file of ``handout/`` that cannot be imported why not.
 
-    The reason is the last line that Python prints. If the place of the error in the file is known,
-    its line number comes after the reason.
+    A Python of its own for each file takes long, because each imports torch. So they are needed
+    only if one Python cannot import all files.
     """
-    command = [sys.executable, "-c", f"import handout.{Path(file).stem}"]
+    if not import_error(*files):
+        return {}
+    return {file: error for file in files if (error := import_error(file))}
+
+
+def import_error(*files: str) -> str:
+    """Return why files of ``handout/`` cannot be imported together; "" if they can be imported.
+
+    The reason is the last line that Python prints. If the place of the error in the last file is
+    known, its line number comes after the reason.
+    """
+    file = files[-1]
+    modules = ", ".join(f"handout.{Path(file).stem}" for file in files)
+    command = [sys.executable, "-c", f"import {modules}"]
     try:
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, errors="replace", timeout=SECONDS
@@ -74,10 +88,7 @@ def main() -> int:
         return _cannot(str(refused))
     if wrong := [why for why in found.absent.values() if not why.startswith(NOT_ATTEMPTED)]:
         return _cannot(" ".join(wrong))
-    left, broken = unwritten(found.texts), {}
-    for name in found.texts:
-        if error := import_error(name):
-            broken[name] = error
+    left, broken = unwritten(found.texts), import_errors(found.texts)
     problems = {number: part for part in course().parts for number in PARTS[part].problems}
     for number, title in course().problems.items():
         state = (

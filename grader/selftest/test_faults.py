@@ -353,6 +353,18 @@ def test_a_tensor_for_a_list_of_tensors_is_told(submit):
     ), message
 
 
+def test_a_receive_into_memory_that_is_not_contiguous_names_the_receive(submit):
+    world = submit("""
+        def broken(x):
+            if dist.get_rank() == 0:
+                return dist.send(x.contiguous(), 1)
+            return dist.recv(torch.empty(3, 2).t(), 0)
+        """)
+    message = verdict(world, 2)
+    assert "tensor has to be contiguous" in message
+    assert "Likely: the tensor that the message is received into is not contiguous" in message
+
+
 def test_everybody_has_the_wrong_roots_tensor(submit):
     world = submit("""
         def broken(x):
