@@ -101,8 +101,9 @@ def backward() -> Picture:
     """Return a picture of the backward pass of two layers that are sharded by columns."""
     described = (
         "The backward pass of two layers on two ranks, whose weights are sharded by columns. The"
-        " gradient of y is replicated, and each rank needs its columns of it. Multiplied by its"
-        " columns of the second weight, they make a partial gradient of the full width, of which"
+        " gradient of y is replicated, and each rank needs its columns of it. Multiplied by gelu′"
+        " and by its columns of the second weight, they make a partial gradient of the full width,"
+        " of which"
         " each rank needs its columns again. The first weight makes it partial once more; the"
         " gradient of x must be replicated. On the way each rank computes the gradient of its own"
         " shard of each weight, which nobody sends. The ways from state to state are left open."
@@ -110,9 +111,9 @@ def backward() -> Picture:
     picture = Picture(340, 352, "Backward through two layers sharded by columns", described)
     states = [
         ("the gradient of y", "replicated", ["whole"], "which way?"),
-        ("", "sharded", ["r0", "r1"], "@ W₁ᵀ, own columns"),
+        ("", "sharded", ["r0", "r1"], "gelu′, then @ W₁ᵀ"),
         ("", "partial", ["r0", "+", "r1"], "which collective?"),
-        ("", "sharded", ["r0", "r1"], "@ W₀ᵀ, own columns"),
+        ("", "sharded", ["r0", "r1"], "gelu′, then @ W₀ᵀ"),
         ("", "partial", ["r0", "+", "r1"], "which collective?"),
         ("the gradient of x", "replicated", ["whole"], ""),
     ]

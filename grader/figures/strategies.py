@@ -25,13 +25,13 @@ def strategies() -> Picture:
         ),
         (
             "tensor parallelism: cut the width",
-            "travels: activations, in every layer",
+            "travels: activations and their gradients, in every layer",
             lambda r, k: (r / N, 1 / N),
             False,
         ),
         (
             "pipeline parallelism: cut the depth",
-            "travels: activations, from stage to stage",
+            "travels: activations and their gradients, between stages",
             None,
             False,
         ),
@@ -41,7 +41,7 @@ def strategies() -> Picture:
         picture.text(0, y + 13, title, 12, kind="bold")
         picture.text(0, y + 28, travels, 11)
         for rank in range(N):
-            x = rank * 86
+            x = 1 + rank * 86  # the border of the first box is as wide as the others
             picture.rect(x, y + 38, 16, 44, "empty", 0)
             if cut_batch:
                 picture.rect(x, y + 38 + rank * 11, 16, 11, f"r{rank}", 0)
@@ -98,9 +98,14 @@ def buckets() -> Picture:
             picture.block(
                 left + start * unit, y + 43, length * unit - 1, 20, "communicating", words, 10
             )
-    legend = (0, "forward"), (78, "backward"), (166, "communicating")
-    for x, kind in legend:
+    legend = (
+        (0, "forward", "forward"),
+        (78, "backward", "backward"),
+        (166, "communicating", "all-reduce"),
+        (258, "idle", "idle"),
+    )
+    for x, kind, words in legend:
         picture.rect(x, 218, 12, 12, kind)
-        picture.text(x + 17, 228, "all-reduce" if kind == "communicating" else kind, 11)
+        picture.text(x + 17, 228, words, 11)
     picture.text(0, 247, "Numbers: layers, counted from 0 as in the code.", 11)
     return picture
