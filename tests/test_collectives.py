@@ -312,7 +312,7 @@ def test_ring_all_reduce(world, size):
     )
     total = [float(sum(column)) for column in zip(*tensors)]
     known = mistakes.ring_mistakes([tensor(own) for own in tensors])
-    run.returns(*[total] * size, known_mistakes=known)
+    run.returns(*[total] * size, known_mistakes=known, otherwise=mistakes.WRONG_CHUNK)
     run.keeps_inputs()
     run.uses_only("send", "recv", because=RING)
     of_tables.returns(*[tensor(total).reshape(2, 2)] * size)

@@ -139,7 +139,12 @@ def test_backward_traffic(world):
     shards = [[weight[:, rank : rank + 1] for weight in DEEP] for rank in range(2)]
     name = "tensor_parallel.tensor_parallel_backward"
     (run,) = world(2, call(name, per_rank(*shards), per_rank(*own), grad_y))
-    run.values()
+    grad_x, whole = single_device.backward(DEEP, saved, grad_y)
+    run.returns(
+        *((grad_x, [g[:, rank : rank + 1] for g in whole]) for rank in range(2)),
+        tolerance=CLOSE,
+        label="the pair of the gradient of x and the list of the shards' gradients",
+    )
     # S = 64 bytes: half of it twice between the layers, and once all of it at the end.
     enough = 2 * grad_y.nbytes // 2 + grad_y.nbytes
     for rank in range(2):

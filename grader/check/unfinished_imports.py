@@ -22,7 +22,7 @@ class UnfinishedImports:
     """
 
     def __init__(self, submission_dir: Path, visibility: str) -> None:
-        self.folder = submission_dir.with_name(f"{submission_dir.name}-imports-{visibility}")
+        self.folder = submission_dir.parent / f"{submission_dir.name}-imports-{visibility}"
 
     def note(self, report: WorldReport) -> None:
         """Note the import at which the processor time of a world was used up, if there is one.

@@ -25,13 +25,13 @@ def strategies() -> Picture:
         ),
         (
             "tensor parallelism: cut the width",
-            "travels: activations and their gradients, in every layer",
+            "travels in every layer: activations, gradients",
             lambda r, k: (r / N, 1 / N),
             False,
         ),
         (
             "pipeline parallelism: cut the depth",
-            "travels: activations and their gradients, between stages",
+            "travels between stages: activations, gradients",
             None,
             False,
         ),

@@ -17,13 +17,9 @@ ONE_TERM = (
     " In the second phase, send the chunk that this rank has completed, not the one it began with"
 )
 TOO_FEW_STEPS = "the second phase ends one step too early: it has n − 1 steps, like the first one"
-WRONG_PLACE = (
-    "in the second phase, a chunk that arrives is put into the wrong place. It has the number of"
-    " the chunk that the left neighbour has sent"
-)
-WRONG_WAY = (
-    "in the second phase, the numbers of the chunks change in the wrong direction. In each step, a"
-    " rank sends on the chunk that it received last"
+WRONG_CHUNK = (
+    "in some step, a wrong chunk is sent, or what arrives is put into a wrong chunk. Follow one"
+    " chunk through the picture of Problem 1.7"
 )
 ONE_BARRIER = (
     "each rank called one barrier, and these barriers met. A barrier ends as"
@@ -67,39 +63,17 @@ def barrier_hint(barriers: Sequence[int]) -> str:
 
 
 def ring_mistakes(tensors: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """Return, for each rank, what a ring all-reduce gives with a mistake in a chunk's number.
+    """Return, for each rank, what two mistakes in a ring all-reduce give.
 
-    n ranks have 1-D ``tensors`` of a length that n divides. In step s of the first phase rank r
-    sends chunk r − s, and adds what it receives to chunk r − s − 1. In step s of the second phase
-    it sends chunk r + 1 − s, and puts what it receives into chunk r − s.
+    n ranks have 1-D ``tensors`` of a length that n divides.
     """
     n = len(tensors)
-    chunks = [list(np.split(np.asarray(own), n)) for own in tensors]
-    for step in range(n - 1):
-        before = [list(own) for own in chunks]
-        for rank, own in enumerate(chunks):
-            place = (rank - step - 1) % n
-            own[place] = own[place] + before[rank - 1][place]
-
-    def second(steps: int, way: int, shift: int) -> list[np.ndarray]:
-        """Run the second phase in ``steps``, where chunk numbers change by ``way`` in each step.
-
-        What a rank receives is put ``shift`` places beyond the right one.
-        """
-        ours = [list(own) for own in chunks]
-        for step in range(steps):
-            before = [list(own) for own in ours]
-            for rank, own in enumerate(ours):
-                sent = (rank + way * step) % n  # by the left neighbour, rank − 1
-                own[(sent + shift) % n] = before[rank - 1][sent]
-        return [np.concatenate(own) for own in ours]
-
-    single = np.concatenate([np.split(np.asarray(own), n)[r] for r, own in enumerate(tensors)])
-    found = {ONE_TERM: [single] * n}
-    if n > 2:
-        found |= {
-            TOO_FEW_STEPS: second(n - 2, -1, 0),
-            WRONG_PLACE: second(n - 1, -1, 1),
-            WRONG_WAY: second(n - 1, 1, 0),
-        }
-    return [{sentence: values[rank] for sentence, values in found.items()} for rank in range(n)]
+    terms = np.array([np.split(np.asarray(own), n) for own in tensors])  # [rank, chunk]
+    single = np.concatenate([terms[chunk, chunk] for chunk in range(n)])
+    found = [{ONE_TERM: single} for _ in range(n)]
+    # The chunk that would arrive last still lacks the term of the right neighbour.
+    for rank, known in enumerate(found if n > 2 else ()):
+        chunks = terms.sum(axis=0)
+        chunks[(rank + 2) % n] -= terms[(rank + 1) % n, (rank + 2) % n]
+        known[TOO_FEW_STEPS] = chunks.ravel()
+    return found

@@ -6,7 +6,7 @@ sentences that name the mistakes.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -104,6 +104,15 @@ UNTRANSPOSED = "a gradient went back through a layer by W. Use the transpose of 
 NO_DERIVATIVE = "gelu's derivative was left out"
 X_FOR_Z = "x and z are swapped"
 BEGUN = "the last stage began with {}. The gradient of the mean of y² is 2y / (B·D)"
+
+
+def begun(start: str, stages: Sequence) -> str:
+    """Return the sentence about a last stage that began its backward pass with ``start``.
+
+    With two stages, half of the gradient has another cause, too.
+    """
+    is_half = start == "y / (B·D)" and len(stages) == 2
+    return BEGUN.format(start) + (" (or was the sum divided by the 2 ranks?)" if is_half else "")
 
 
 def columns(weight: np.ndarray, n: int) -> list[np.ndarray]:
@@ -396,12 +405,7 @@ def pipeline_mistakes(
         "2y / B": y.shape[1],
         "2y / D": len(y),
     }
-    # With two stages, the same factor comes out if the sum is divided by the number of ranks.
-    ranks = {"y / (B·D)": " (or was the sum divided by the 2 ranks?)"} if len(cut) == 2 else {}
-    known |= {
-        BEGUN.format(start) + ranks.get(start, ""): [factor * g for g in whole]
-        for start, factor in starts.items()
-    }
+    known |= {begun(start, cut): [factor * g for g in whole] for start, factor in starts.items()}
     of_stages = [
         {name: [values[l] for l in layers] for name, values in known.items()} for layers in cut
     ]

@@ -385,11 +385,11 @@ def test_mistakes_of_a_pipeline_are_what_stages_get_that_make_them(layers, count
         parts.X_FOR_Z: by_hand(model, cut, swapped=True),
         parts.FORWARD_ORDER: by_hand(model, cut, forward=True),
         parts.REVERSED_LAYERS: [own[::-1] for own in right],
-        parts.BEGUN.format("y"): of(torch.cat(outputs).square().sum() / 2),
-        parts.BEGUN.format("2y"): of(torch.cat(outputs).square().sum()),
-        parts.BEGUN.format("y / (B·D)"): of(torch.cat(outputs).square().mean() / 2),
-        parts.BEGUN.format("2y / B"): of(torch.cat(outputs).square().sum() / len(model.y)),
-        parts.BEGUN.format("2y / D"): of(torch.cat(outputs).square().sum() / model.y.shape[1]),
+        parts.begun("y", cut): of(torch.cat(outputs).square().sum() / 2),
+        parts.begun("2y", cut): of(torch.cat(outputs).square().sum()),
+        parts.begun("y / (B·D)", cut): of(torch.cat(outputs).square().mean() / 2),
+        parts.begun("2y / B", cut): of(torch.cat(outputs).square().sum() / len(model.y)),
+        parts.begun("2y / D", cut): of(torch.cat(outputs).square().sum() / model.y.shape[1]),
     }
     close(right, by_hand(model, cut))
     mistakes = parts.pipeline_mistakes(model.weights, model.saved, model.y, cut, m)

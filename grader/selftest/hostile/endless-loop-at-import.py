@@ -1,8 +1,8 @@
 """Loops at import, on one rank of three.
 
 threat: 6
-control: public 1.6
-some: hidden 1.6
+control: public 1.4
+some: public 1.6, hidden 1.6
 says: an endless loop outside of all functions?
 says: rank 2 is busy at collectives.py
 """
