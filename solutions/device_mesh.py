@@ -122,7 +122,8 @@ def _check_shapes(pairs: list[tuple[Tensor, Tensor]], x: Tensor) -> None:
             raise ValueError(f"{width} columns do not fit a shard of {first.shape[0]} rows")
         if first.shape[1] != second.shape[0]:
             raise ValueError(
-                f"a shard of {first.shape[1]} columns does not fit one of {second.shape[0]} rows"
+                f"a shard of {first.shape[1]} columns does not fit a shard of"
+                f" {second.shape[0]} rows"
             )
         width = second.shape[1]
 

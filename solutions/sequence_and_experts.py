@@ -40,7 +40,7 @@ def _check_pair(pair: Pair, x: Tensor) -> None:
     if x.shape[1] != first.shape[0]:
         raise ValueError(f"{x.shape[1]} columns do not fit a shard of {first.shape[0]} rows")
     if first.shape[1] != second.shape[0]:
-        text = f"a shard of {first.shape[1]} columns does not fit one of {second.shape[0]} rows"
+        text = f"a shard of {first.shape[1]} columns does not fit a shard of {second.shape[0]} rows"
         raise ValueError(text)
     if second.shape[1] != x.shape[1]:
         raise ValueError(f"{second.shape[1]} columns cannot be added to {x.shape[1]}")

@@ -333,7 +333,7 @@ def megatron_pair(column: Tensor, row: Tensor, x: Tensor) -> Tensor:
         )
     if column.shape[1] != row.shape[0]:
         raise ValueError(
-            f"a shard of {column.shape[1]} columns does not fit one of {row.shape[0]} rows"
+            f"a shard of {column.shape[1]} columns does not fit a shard of {row.shape[0]} rows"
         )
     # f: x stays replicated, (B, D). hidden is sharded by columns, (B, H/n).
     hidden, _ = mlp.layer_forward(CopyToRanks.apply(x), column)

@@ -116,8 +116,15 @@ def test_the_eight_collectives(world, collective):
         name: 0 if name == "root" else tensor(A) if name == "like" else v
         for name, v in arguments.items()
     }
-    (run,) = world(1, call(f"collectives.{collective}", tensor(A), **alone))
+    turned_alone = Strided(TABLES[0], "transpose")
+    like = {"like": turned_alone} if "like" in alone else {}
+    run, of_table = world(
+        1,
+        call(f"collectives.{collective}", tensor(A), **alone),
+        call(f"collectives.{collective}", turned_alone, **alone | like),
+    )
     run.returns(tensor(A))
+    of_table.returns(TABLES[0])
 
 
 X, SCALAR = tensor([1, 2]), tensor(1)
@@ -126,10 +133,18 @@ MISUSES = {
     "broadcast": [((X, 2), ("2",)), ((X, -1), ("-1",))],
     "scatter": [((X, tensor([1]), 2), ("2",)), ((SCALAR, SCALAR, 0), ())],
     "gather": [((X, 2), ("2",)), ((SCALAR, 0), ())],
-    "reduce": [((X, 2, "sum"), ("2",)), ((X, 0, "mean"), ("mean",))],
+    "reduce": [((X, 2, "sum"), ("2",)), ((X, 0, "mean"), ("mean",)), ((X, 0, ["sum"]), ("sum",))],
     "all_gather": [((SCALAR,), ())],
-    "reduce_scatter": [((tensor([1, 2, 3]), "sum"), ("3", "2")), ((X, ["sum"]), ("sum",))],
-    "all_reduce": [((X, "mean"), ("mean",)), ((np.array([1, 2]), "average"), ("int64",))],
+    "reduce_scatter": [
+        ((tensor([1, 2, 3]), "sum"), ("3", "2")),
+        ((X, ["sum"]), ("sum",)),
+        ((np.array([1, 2]), "average"), ("int64",)),
+    ],
+    "all_reduce": [
+        ((X, "mean"), ("mean",)),
+        ((X, ["sum"]), ("sum",)),
+        ((np.array([1, 2]), "average"), ("int64",)),
+    ],
     "all_to_all": [((tensor([1, 2, 3]),), ("3", "2")), ((SCALAR,), ())],
 }
 

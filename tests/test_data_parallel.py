@@ -6,7 +6,17 @@ Run one problem with ``make test PART=data_parallel K=buckets``.
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.check.api import Delay, Leaf, Strided, Tolerance, call, per_rank, rounding, tensor
+from grader.check.api import (
+    Delay,
+    Leaf,
+    Probe,
+    Strided,
+    Tolerance,
+    call,
+    per_rank,
+    rounding,
+    tensor,
+)
 from grader.reference import single_device
 from grader.reference.collective_mistakes import MEMORY
 from grader.reference.training_mistakes import (
@@ -286,7 +296,7 @@ def test_gradient_buckets_of_other_parameters(world):
             started = len(run.operations(rank))
             run.require(
                 started <= enough,
-                f"{what}: rank {rank} started {started} all-reduces, and {enough} are enough. Each"
+                f"{what}: rank {rank} started {started} all-reduces, but {enough} are enough. Each"
                 " parameter that needs an average is in one bucket.",
             )
 
@@ -297,7 +307,11 @@ def test_gradient_buckets_overlap(world):
     """All-reduces begin before the backward pass has ended, and the pass waits for no other rank"""
     # Rank 1 begins its backward pass when that of rank 0 has ended.
     late = {1: Delay(until="backward ended", on=0, at="backward began")}
-    (run,) = world(2, buckets([[(half, [0, 1])] for half in HALVES], delays=late))
+    passes = [[(half, [0, 1])] for half in HALVES]
+    # Only when its backward pass reaches the first layer, a rank learns a factor of that layer's
+    # gradient. The gradient of the last layer is ready before that.
+    factors = per_rank(*[[Probe("first layer of pass 0", 1.0)]] * 2)
+    run, of_factors = world(2, buckets(passes, delays=late), buckets(passes, factors=factors))
     run.waits_for_nobody("rank 0 waited for rank 1 during its backward pass: nothing overlaps.")
     run.values()
     for rank in range(2):
@@ -305,6 +319,15 @@ def test_gradient_buckets_overlap(world):
         early = sum(began < o.at < ended for o in run.operations(rank))
         text = f"rank {rank} started no all-reduce before its backward pass had ended."
         run.require(early > 0, f"{text} Of 2 buckets, one is full before that.")
+    of_factors.values()
+    for rank in range(2):
+        asked = of_factors.passed(rank, "first layer of pass 0 began")
+        of_factors.require(
+            any(o.at < asked for o in of_factors.operations(rank)),
+            f"rank {rank} started no all-reduce before its backward pass came to the first layer."
+            " The gradient of the last layer is ready before that. Are the buckets filled, and"
+            " started, from the last parameter to the first?",
+        )
 
 
 @number("3.5")

@@ -92,11 +92,12 @@ def test_forward(world):
     """
     name, given = "pipeline_parallel.pipeline_forward", (STAGES, per_rank(BATCH, None), 9)
     # With three micro-batches of three rows, their number and their rows can be confused.
-    run, of_nine, odd = world(
+    run, of_nine, odd, none = world(
         2,
         call(name, *given, M, delays=late(1)),
         call(name, *given, 9),
         call(name, *given, 2, may_raise=True),
+        call(name, *given, 0, may_raise=True),
     )
     y, saved = single_device.forward(WEIGHTS, BATCH)
     known = [{}, parallel.output_mistakes(y, M)]
@@ -119,6 +120,7 @@ def test_forward(world):
         known_mistakes=[{}, parallel.output_mistakes(y, 9)],
     )
     odd.raises_value_error("9", "2")
+    none.raises_value_error("0")
 
 
 @number("5.3")

@@ -119,9 +119,10 @@ class CallResult(CallEvidence):
         for rank, requires in enumerate(found):
             self.require(
                 requires is False,
-                f"rank {rank}'s values are right, and what it returned requires a gradient, because"
-                " its input does. Nobody may differentiate through a communication without saying"
-                " so: use tensor.detach().",
+                f"rank {rank}'s values are right, but the tensor that it returned requires a"
+                " gradient, because the input requires one. Autograd does not know what a"
+                " communication does, so it must not differentiate through it. Use"
+                " tensor.detach().",
             )
 
     def answers(self, count: int) -> list:

@@ -33,20 +33,20 @@ class Hazard:
                 " Until wait() returns, it is in use: do not write to it, and receive nothing into"
                 " it."
             )
-        starts = f"{rank} starts the {operation}, and never waits for it."
+        starts = f"{rank} starts the {operation}, but never waits for it."
         if operation.kind == "recv":
             return (
-                f"{starts} irecv returns at once: call wait() on what it returns before you use the"
-                " tensor."
+                f"{starts} irecv returns at once: call wait() on the Work that it returns, before"
+                " you use the tensor."
             )
         if operation.kind == "send":
             return (
-                f"{starts} isend returns at once: call wait() on what it returns before you return."
-                " Until then the tensor is in use."
+                f"{starts} isend returns at once: call wait() on the Work that it returns, before"
+                " your function ends. Until then the tensor is in use."
             )
         return (
-            f"{starts} async_op=True returns at once: call wait() on what it returns before you use"
-            " the tensor."
+            f"{starts} async_op=True returns at once: call wait() on the Work that it returns,"
+            " before you use the tensor."
         )
 
     @property

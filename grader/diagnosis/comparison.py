@@ -86,7 +86,7 @@ def difference(
     """
     if least is None:
         least = tolerance.small * _largest(expected) if tolerance.small else 0.0
-    name = f"{path}: " if path else ""
+    name = f"element {path}: " if path else ""
     if isinstance(expected, (list, tuple)):
         if not isinstance(got, (list, tuple)) or len(got) != len(expected):
             return _other_kind(got, expected, path, name)
@@ -147,7 +147,8 @@ def _values(
     if got.ndim == 0:
         sentence = f"{name}expected {wanted}, got {found}"
     else:
-        sentence = f"{name}first differs at {list(at)}: expected {wanted}, got {found}; {count}"
+        where = f"element {path} first" if path else "first"
+        sentence = f"{where} differs at {list(at)}: expected {wanted}, got {found}; {count}"
     values = ""
     if got.size > 1:
         wanted, found = apart(expected.ravel()[:8], got.ravel()[:8])

@@ -81,8 +81,8 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
         return "the right numbers in another shape"
     if same(got, expected, tolerance=1e-5):
         return (
-            "right up to the last digits. Does your code round more often than necessary"
-            " (does it divide before the sum?), or use a smaller dtype?"
+            "only the last digits are wrong. Does your code round more often than necessary (does"
+            " it divide before the sum?), or does it use a smaller dtype?"
         )
     # The value is close to the expected one. The explanations below are for larger differences.
     if same(got, expected):

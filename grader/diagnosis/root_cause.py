@@ -213,12 +213,7 @@ def _exception(
             if rank in raised or not isinstance(_last(report, rank), Returned)
         ]
         if victims:
-            lines.append(
-                Line(
-                    f"({rank_list(victims)} only waited for {rank_list(sorted(alike))}: not the"
-                    " cause.)"
-                )
-            )
+            lines.append(Line(_only_waited(victims, f" for {rank_list(sorted(alike))}")))
     return Diagnosis(f"{who}{first.type}: {_cut(first.text)}", lines)
 
 
@@ -232,6 +227,12 @@ def _last(report: WorldReport, rank: int) -> Returned | Raised | None:
 
 def _exit_line(rank: RankReport) -> str:
     return f"    rank {rank.rank} {ended(rank)}"
+
+
+def _only_waited(ranks: list[int], on: str = "") -> str:
+    """Return a sentence about ranks that are not the cause."""
+    verb = "are" if len(ranks) > 1 else "is"
+    return f"({rank_list(ranks)} only waited{on}, and {verb} not the cause.)"
 
 
 def _death(report: WorldReport, exits: list[RankReport]) -> Diagnosis:
@@ -250,7 +251,7 @@ def _death(report: WorldReport, exits: list[RankReport]) -> Diagnosis:
             lines.append(Line(f"    rank {rank.rank}'s last communication was the {done[-1]}"))
     victims = sorted(set(range(report.size)) - {rank.rank for rank in exits})
     if victims:
-        lines.append(Line(f"({rank_list(victims)} only waited: not the cause.)"))
+        lines.append(Line(_only_waited(victims)))
     others = [Line(f"    {line}", RANKS) for line in more]
     return Diagnosis(headline[0].upper() + headline[1:] + ".", others + lines)
 
@@ -506,7 +507,7 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
         if rank.stacks:
             lines.append(Line(f"    rank {rank.rank} {busy(report, rank)}", RANKS))
     if waited:
-        lines.append(Line(f"({rank_list(waited)} only waited: not the cause.)"))
+        lines.append(Line(_only_waited(waited)))
     if any(watchdog.importing(rank.stacks, report.submission_dir) for rank in computing):
         name = f"{report.calls[call].function.partition('.')[0]}.py"
         headline = (

@@ -38,7 +38,7 @@ def require_traffic(run, most, sentence):
         done = run.operations(rank)
         sent = sum(operation.traffic for operation in done)
         run.require_communication(rank, sent > 0)
-        text = f"rank {rank} sends {sent:.0f} bytes, and {most:.0f} are enough."
+        text = f"rank {rank} sends {sent:.0f} bytes, but {most:.0f} are enough."
         run.require(sent <= most + 0.5, f"{text} {sentence} ({listed(done)})")
 
 

@@ -150,11 +150,11 @@ def require_traffic(run, most, sentence, when="", phase=lambda operation: True, 
         run.require_communication(rank, bool(done), when)
         if found := next((o for o in done if o.bytes in (weights or {})), None):
             sentence += (
-                f" The {found.name} of {found.bytes} bytes is as large as {weights[found.bytes]}: a"
-                " weight stays where it is, and so does its gradient."
+                f" The {found.name} of {found.bytes} bytes is as large as {weights[found.bytes]}."
+                " Do not send weights or their gradients: they stay on their rank."
             )
         text = (
-            f"{when}rank {rank} sends {sent:.0f} bytes, and {most:.0f} are enough. {sentence}"
+            f"{when}rank {rank} sends {sent:.0f} bytes, but {most:.0f} are enough. {sentence}"
             f" ({listed(done)})"
         )
         run.require(sent <= most + 0.5, text)
@@ -343,9 +343,7 @@ def test_forward_traffic(world, rng):
             *p.on_all(p.y), tolerance=p.tolerance, select=lambda r: r[0], label="the output"
         )
         most = 4 * p.bytes * (n - 1) / n
-        sentence = (
-            "One all-gather of a rank's own columns for each of the 4 layers does not need more."
-        )
+        sentence = "One all-gather of a rank's own columns for each of the 4 layers sends no more."
         require_traffic(run, most, sentence, weights=p.sizes)
 
 
@@ -509,7 +507,7 @@ def test_backward_traffic_of_all_reduces(world, rng):
         world,
         rng,
         lambda layers: 2 * layers,
-        "One all-reduce for each of the 5 layers does not need more.",
+        "One all-reduce for each of the 5 layers sends no more.",
     )
 
 
@@ -520,8 +518,8 @@ def test_backward_traffic_of_reduce_scatters(world, rng):
     neighbouring layers and one all-reduce for the input, about half of an all-reduce for each layer
     """
     sentence = (
-        "The 4 reduce-scatters between the 5 layers and one all-reduce for the input do not need"
-        " more: a rank needs only its columns of a sum."
+        "The 4 reduce-scatters between the 5 layers and one all-reduce for the input send no more."
+        " Between two layers, a rank needs only its own columns of the sum."
     )
     backward_traffic(world, rng, lambda layers: layers - 1 + 2, sentence)
 

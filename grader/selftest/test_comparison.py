@@ -105,7 +105,7 @@ def test_the_place_in_a_nested_value_is_told():
     found = difference(got, expected, EXACT)
     assert found.path == "[1][1][1]"
     assert found.text.startswith(
-        "[1][1][1]: first differs at [1]: expected 5, got 6; 1 of 2 entries differ"
+        "element [1][1][1] first differs at [1]: expected 5, got 6; 1 of 2 entries differ"
     )
     assert np.array_equal(found.got, [4, 6]) and np.array_equal(found.expected, [4, 5])
 
@@ -120,7 +120,7 @@ def test_the_place_in_a_nested_value_is_told():
 )
 def test_the_place_is_told_for_every_respect(got, path):
     found = difference(got, [f32([1]), f32([2])], EXACT)
-    assert found.path == path and found.text.startswith(f"{path}: ")
+    assert found.path == path and found.text.startswith(f"element {path}: ")
 
 
 def test_of_several_differences_the_first_is_told():

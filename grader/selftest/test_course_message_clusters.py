@@ -38,7 +38,7 @@ RAISED = """\
 shift_right(float32 (4,)) on {n} ranks
 {ranks} raised ZeroDivisionError: {what}
     collectives.py:{r} in shift_right: {source}
-(rank {n} only waited for rank {r}: not the cause.)
+(rank {n} only waited for rank {r}, and is not the cause.)
 Printed:
     rank {r}:
         {source} {n}"""

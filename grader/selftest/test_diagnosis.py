@@ -65,7 +65,7 @@ def test_a_send_that_nobody_waits_for_never_goes_out(report, ending, sender):
     text = str(diagnose(made, 0))
     assert text.startswith("Deadlock: no rank can go on.")
     assert (
-        "rank 0 started the send to rank 1 of 4 × float32 at collectives.py:3, but did not call"
+        "rank 0 started the send of 4 × float32 to rank 1 at collectives.py:3, but did not call"
         " wait() on it. So the message was never sent." in text
     )
     assert "endless loop" not in text and "isend" in text
@@ -76,7 +76,7 @@ def test_of_several_sends_it_is_the_one_that_the_receive_waits_for(report):
     made = report(
         "stuck", (sends, None), ([receive(count=6, tag=1), receive(count=4), receive(count=5)], 4)
     )
-    assert "the send to rank 1 of 5 × float32" in str(diagnose(made, 0))
+    assert "the send of 5 × float32 to rank 1" in str(diagnose(made, 0))
 
 
 def test_a_send_that_was_never_started_is_missing(report):

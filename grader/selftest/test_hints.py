@@ -132,7 +132,7 @@ def test_a_value_that_is_right_here_is_nobody_elses():
     assert likely_cause(wrong, RIGHT, alike) is None
 
 
-LAST_DIGITS = "right up to the last digits"
+LAST_DIGITS = "only the last digits are wrong"
 
 
 def test_a_value_that_is_right_up_to_rounding_is_told_so():

@@ -57,7 +57,7 @@ def full(words: str) -> Finding:
     )
     cells = (Cell("[0, 3]", "1", words, True), Cell("[0, 4]", "2.5", "2.5", False))
     wrong = Compared("", "a tensor", "a tensor", "1 of 9 entries differ", cells, 3, 1)
-    steps = (Step(f"send to rank 1 of 4 × float32 at {words}", 1200, 19200),)
+    steps = (Step(f"send of 4 × float32 to rank 1 at {words}", 1200, 19200),)
     ranks = (
         RankSummary(
             0,
@@ -331,7 +331,7 @@ def test_every_rank_and_its_traffic_are_told(tree):
     rows = [
         [cell.text() for cell in row.all("th", "td")] for row in traffic.all("tbody")[0].all("tr")
     ]
-    assert rows[0] == ["0", "send to rank 1 of 4 × float32 at twice", "1,200", "19,200"]
+    assert rows[0] == ["0", "send of 4 × float32 to rank 1 at twice", "1,200", "19,200"]
     assert rows[1:] == [["0", "… 7 other operations"], ["1", "nothing"], ["2", "nothing"]]
     assert "rank 0 19,200 bytes, rank 1 0 bytes, rank 2 0 bytes" in tree.text()
 

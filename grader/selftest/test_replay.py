@@ -284,8 +284,8 @@ def test_spans_say_what_each_rank_did_in_virtual_time():
     assert program == [
         (0, COMPUTING, "forward 3", 0.0, 2.0, 3),
         (0, COMPUTING, "", 2.0, 7.0, None),
-        (1, WAITING, "receive from rank 0 of 32 × uint8", 0.0, 2.0, None),
-        (1, COMMUNICATING, "receive from rank 0 of 32 × uint8", 2.0, 3.0, None),
+        (1, WAITING, "receive of 32 × uint8 from rank 0", 0.0, 2.0, None),
+        (1, COMMUNICATING, "receive of 32 × uint8 from rank 0", 2.0, 3.0, None),
     ]
     assert [(s.rank, s.begin, s.end) for s in found if s.background] == [(0, 2.0, 3.0)]
 

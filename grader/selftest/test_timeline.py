@@ -137,7 +137,7 @@ def test_a_receive_waits_until_its_send_is_issued():
     assert program(report, 0) == [(COMPUTING, 0, 30), (COMMUNICATING, 30, 51), (COMPUTING, 51, 52)]
     (waited,) = [span for span in spans(report, 0) if span.kind == WAITING]
     assert (
-        waited.label == "receive from rank 0 of 6 × float32" and waited.where == "collectives.py:3"
+        waited.label == "receive of 6 × float32 from rank 0" and waited.where == "collectives.py:3"
     )
 
 
@@ -435,7 +435,7 @@ def test_a_deadlock_is_open_to_the_right_and_names_whom_it_waits_for():
             "{http://www.w3.org/2000/svg}text"
         )
     ]
-    assert "waits at collectives.py:3: send to rank 1 of 6 × float32, for rank 1" in texts
+    assert "waits at collectives.py:3: send of 6 × float32 to rank 1, for rank 1" in texts
 
 
 SENDS_FIRST = """

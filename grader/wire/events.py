@@ -104,18 +104,18 @@ class Operation:
 
         The place comes last: readers of this text cut it at its last " at ".
         """
-        how = f" ({self.reduction})" if self.reduction else ""
+        how, peer = f" ({self.reduction})" if self.reduction else "", ""
         if self.kind == "send":
-            how = f" to rank {self.peer}"
+            peer = f" to rank {self.peer}"
         elif self.kind == "recv":
-            how = f" from {'any rank' if self.peer is None else f'rank {self.peer}'}"
+            peer = f" from {'any rank' if self.peer is None else f'rank {self.peer}'}"
         elif self.root is not None:
             how += f" with root {self.root}"
         count = str(sum(self.sent) or sum(self.received))
         if self.kind == "reduce_scatter" and len(set(self.sent)) > 1:  # blocks that are not equal
             count = f"({' + '.join(map(str, self.sent))})"
         what = "" if self.kind == "barrier" else f" of {count} × {self.dtype}"
-        return f"{self.name}{how}{what} at {self.where}"
+        return f"{self.name}{how}{what}{peer} at {self.where}"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ threat: 4
 zero: 1.6
 says: rank 1 raised KeyError: 'no such neighbour'
 says: in shift_right
-says: (rank 0 only waited for rank 1: not the cause.)
+says: (rank 0 only waited for rank 1, and is not the cause.)
 """
 
 

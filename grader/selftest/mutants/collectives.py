@@ -224,7 +224,7 @@ MUTANTS = [
         "    work.wait()  # only now may total be read\n",
         "",
         {"public overlapped_all_reduce", "hidden it_waits_before_it_returns"},
-        "and never waits for it. async_op=True returns at once",
+        "but never waits for it. async_op=True returns at once",
     ),
     Mutant(
         "everybody sends first",
@@ -1403,7 +1403,7 @@ def all_gather""",
         WAITS,
         "    dist.batch_isend_irecv([send, receive])[0].wait()\n",
         NEIGHBOURS,
-        "and never waits for it. irecv returns at once",
+        "but never waits for it. irecv returns at once",
     ),
     Mutant(
         "neither the send nor the receive is waited for",
@@ -1413,7 +1413,7 @@ def all_gather""",
     shift_right.__dict__.setdefault('kept', []).extend(works)
 """,
         NEIGHBOURS,
-        "and never waits for it. irecv returns at once",
+        "but never waits for it. irecv returns at once",
     ),
     *(
         Mutant(
@@ -1517,7 +1517,7 @@ def all_gather""",
             "public ring_all_reduce[4]",
             "public shift_right[2]",
         },
-        "and never waits for it. isend returns at once",
+        "but never waits for it. isend returns at once",
     ),
     Mutant(
         "neighbours that send, then receive",

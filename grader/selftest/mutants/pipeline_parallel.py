@@ -302,7 +302,7 @@ MUTANTS = [
 """,
         "                pass\n",
         {"hidden run_schedule_frees_what_was_sent", "public run_schedule"},
-        "and never waits for it. isend returns at once",
+        "but never waits for it. isend returns at once",
     ),
     Mutant(
         "a send is waited for twice",
@@ -509,7 +509,7 @@ MUTANTS = [
         """    return torch.empty(rows, like.shape[1])
 """,
         FORWARD | BACKWARD | RUN | {"hidden forward_saves", "hidden own_timeline"},
-        "receive from rank 0 of 12 × float32",
+        "receive of 12 × float32 from rank 0",
     ),
     Mutant(
         "every message is received as float64",
@@ -519,7 +519,7 @@ MUTANTS = [
         """    return torch.empty(rows, like.shape[1], dtype=torch.float64)
 """,
         {"hidden forward", "hidden forward_saves", "hidden backward", "hidden run_schedule"},
-        "receive from rank 0 of 6 × float64",
+        "receive of 6 × float64 from rank 0",
     ),
     Mutant(
         "one buffer for all messages",
@@ -544,7 +544,7 @@ MUTANTS = [
     dist.irecv(received, src=source)
 """,
         FORWARD | BACKWARD | {"hidden forward_saves"},
-        "and never waits for it. irecv returns at once",
+        "but never waits for it. irecv returns at once",
     ),
     Mutant(
         "what an action needs is used before it is there",
@@ -554,7 +554,7 @@ MUTANTS = [
 """,
         "",
         RUN | IN_ORDER | {"hidden own_timeline"},
-        "and never waits for it. irecv returns at once",
+        "but never waits for it. irecv returns at once",
     ),
     Mutant(
         "sends of the forward pass are never waited for",
@@ -564,7 +564,7 @@ MUTANTS = [
     return torch.cat(outputs)""",
         "    return torch.cat(outputs)",
         FORWARD | {"hidden forward_saves"},
-        "and never waits for it. isend returns at once",
+        "but never waits for it. isend returns at once",
     ),
     Mutant(
         "activations go to stage 1, whoever sends them",
@@ -756,7 +756,7 @@ MUTANTS = [
         "            sends.append(dist.isend(grad_x, dst=stage - 1))\n",
         "            sends.append(dist.isend(grad_x, dst=0))\n",
         {"hidden backward", "hidden backward_flows"},
-        "its receive from rank 2 of 18",
+        "its receive of 18 from rank 2",
     ),
     Mutant(
         "the gradients of all stages are added up, as in data parallelism",
@@ -1056,7 +1056,7 @@ MUTANTS = [
         """                sending = {j: send for j, send in sending.items() if not send.is_completed()}
 """,
         {"hidden run_schedule_frees_what_was_sent", "public run_schedule"},
-        "and never waits for it. isend returns at once",
+        "but never waits for it. isend returns at once",
     ),
     Mutant(
         "the last stage keeps the outputs of all micro-batches",
@@ -1409,7 +1409,7 @@ MUTANTS = [
         "    for send in sends:\n        send.wait()\n    return totals",
         "    return totals",
         BACKWARD,
-        "and never waits for it. isend returns at once",
+        "but never waits for it. isend returns at once",
     ),
     Mutant(
         "every gradient is added twice",

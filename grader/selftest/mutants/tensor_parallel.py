@@ -58,7 +58,7 @@ MUTANTS = [
         saved.append((x, z.chunk(dist.get_world_size(), 1)[dist.get_rank()]))
         x = y""",
         {"hidden forward_traffic"},
-        "as large as a rank's shard of a weight: a weight stays where it is",
+        "as large as a rank's shard of a weight. Do not send weights",
     ),
     Mutant(
         "gathered in the wrong order",
@@ -124,7 +124,7 @@ MUTANTS = [
         """            dist.all_reduce(grad_x)
             own_columns = grad_x.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]""",
         {"hidden backward_traffic_of_reduce_scatters", "public backward_traffic"},
-        "a rank needs only its columns of a sum",
+        "a rank needs only its own columns of the sum",
     ),
     Mutant(
         "f writes into the gradient that it is given",
@@ -328,7 +328,7 @@ def shard_columns""",
         dist.all_reduce(x)
     return x, saved""",
         {"hidden forward_traffic"},
-        "One all-gather of a rank's own columns for each of the 4 layers does not need more.",
+        "One all-gather of a rank's own columns for each of the 4 layers sends no more.",
     ),
     Mutant(
         "the forward pass looks at no shapes",
@@ -455,7 +455,7 @@ def shard_columns""",
     dist.all_gather(gathered, partial)
     return sum(gathered).chunk(len(blocks), dim=1)[dist.get_rank()]""",
         {"hidden backward_traffic_of_all_reduces", "hidden backward_traffic_of_reduce_scatters"},
-        "One all-reduce for each of the 5 layers does not need more.",
+        "One all-reduce for each of the 5 layers sends no more.",
     ),
     Mutant(
         "a partial gradient is reshaped where it is to be cut",
@@ -600,7 +600,7 @@ def shard_columns""",
         "tensor_parallel",
         """    if column.shape[1] != row.shape[0]:
         raise ValueError(
-            f"a shard of {column.shape[1]} columns does not fit one of {row.shape[0]} rows"
+            f"a shard of {column.shape[1]} columns does not fit a shard of {row.shape[0]} rows"
         )
 """,
         "",
@@ -745,7 +745,7 @@ def shard_columns""",
         grad_x, gradient = mlp.layer_backward(x, z, whole, own_columns)
 """,
         {"hidden backward_traffic_of_all_reduces", "hidden backward_traffic_of_reduce_scatters"},
-        "as large as a rank's shard of a weight: a weight stays where it is, and so does its gradient",
+        "as large as a rank's shard of a weight. Do not send weights or their gradients",
     ),
     Mutant(
         "contiguous() for a copy",
