@@ -98,7 +98,7 @@ class Grade:
         return lines
 
     def notes(self) -> list[str]:
-        """Return the lines that are shown below the points."""
+        """Return the lines below the points, in the terminal and on the page."""
         # In a student's copy, the notes do not say what student code could do: the student runs
         # their own code on their own machine.
         about = confinement_notes(self.confinement) if HIDDEN.exists() else [public_alone()]

@@ -251,7 +251,7 @@ def ring_attention_backward(
     its queries contribute. After n steps, a block's gradients are back on the rank that holds it.
 
     For a block of keys, with s = 1/√d (all sums over d are of one row) [Dao et al., 2022]:
-        P = exp(s·q kᵀ − logsumexp)                  the softmax of all keys, in these columns
+        P = exp(s·q kᵀ − logsumexp)      of the softmax over all keys, the columns of this block
         grad_v += Pᵀ @ grad_o,   grad_P = grad_o @ vᵀ
         grad_S = P ⊙ (grad_P − Σ grad_o ⊙ o)
         grad_q += s·grad_S @ k,   grad_k += s·grad_Sᵀ @ q
@@ -261,14 +261,14 @@ def ring_attention_backward(
         output, logsumexp: as ``ring_attention_forward`` returns them.
         grad_output: the gradient of the loss with respect to this rank's rows of output, (T/n, d).
     Returns:
-        ``(grad_q, grad_k, grad_v)``, (T/n, d) each: of this rank's queries, and of its own keys and
-        values, from the queries of all ranks.
+        ``(grad_q, grad_k, grad_v)``, (T/n, d) each. grad_q is the gradient of this rank's queries.
+        grad_k and grad_v are those of its keys and values: the queries of all ranks add to them.
     Raises:
         ValueError: k, v, output or grad_output does not have the shape of q.
 
     Memory: as for ``ring_attention_forward``, with at most sixteen tensors (T/n, d).
     Traffic: sends and receives between neighbours. The keys and values make n − 1 steps, their
-    gradients n steps: 2(2n−1)·T/n·d numbers from each rank; nothing with one rank.
+    gradients n steps: 2(2n−1)·T/n·d numbers from each rank. With one rank nothing is sent.
 
     With 2 ranks, d = 1, not causal, q and k [[0]], v [[1]] and [[3]], grad_output [[1]] and [[1]]:
     P is 1/2 everywhere, so grad_v is [[1]] on both. With q = 0, grad_k is 0; with k = 0, grad_q

@@ -145,7 +145,7 @@ class _Unknown:
 
 
 class Control(CallResult):
-    """Stands for the result of a call whose every value is as expected."""
+    """Replaces the result of a call. Every value in it counts as expected."""
 
     def values(self) -> list:
         return [_Unknown()] * self.report.size

@@ -179,7 +179,7 @@ def _points(function: Any) -> float:
 
 
 def public_alone() -> str:
-    """Return what a student is told when all public checks pass."""
+    """Return what a student's copy says of the checks that it does not have."""
     rules = course()
     total = rules.points_of(set(rules.problems) - rules.extra)
     extra = " and of the extra credit" if rules.extra else ""
@@ -271,17 +271,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture
 def rng(grading_session: Session, request: pytest.FixtureRequest) -> np.random.Generator:
-    """Return a source of random inputs: new ones in every run, unless the seed is given.
+    """Return the random generator of a check's inputs.
 
-    The same seed and check give the same inputs.
+    Each run has new inputs, unless the seed is given. The same seed and check give the same inputs.
     """
     return make_rng(grading_session.seed, request.node.nodeid)
 
 
 def make_rng(seed: int, check: str) -> np.random.Generator:
-    """Return the source of a check's inputs.
+    """Return the random generator that makes a check's inputs.
 
-    Nobody can compute the seed, or another check's inputs, from these inputs.
+    Nobody who sees these inputs can compute the seed, or another check's inputs.
     """
     key = hashlib.blake2b(str(seed).encode()).digest()
     stream = hashlib.blake2b(check.encode(), key=key).digest()

@@ -65,7 +65,7 @@ KEPT = KeptProcesses()
 
 
 class NotRun(CheckFailed):
-    """Raised if no time is left to start ranks, or if they cannot import the file to be called."""
+    """Raised if no time is left to start ranks, or if their file is known not to end its import."""
 
 
 class RankStarter:

@@ -55,9 +55,10 @@ def _points(result: SubmissionResult, number: str) -> float:
 
 
 def _safe(cell: object) -> object:
-    """Return a cell that no spreadsheet takes for a formula.
+    """Return the cell in a form that no spreadsheet reads as a formula.
 
-    A name such as ``=HYPERLINK(…)`` would be one. A quote in front of it makes it text.
+    A spreadsheet would read a name such as ``=HYPERLINK(…)`` as a formula. A quote in front of the
+    name makes it text.
     """
     if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")):
         return f"'{cell}"

@@ -160,7 +160,7 @@ class Finding:
 
     @classmethod
     def read(cls, found: dict) -> "Finding":
-        """Return the finding that ``dataclasses.asdict`` has turned into this dictionary.
+        """Make a finding again from the dictionary that ``dataclasses.asdict`` made of it.
 
         The dictionary may have passed through JSON, which turns tuples into lists.
         """

@@ -541,7 +541,7 @@ def test_sum_of_parts_requires_no_gradient(world, rng):
 @number("1.4")
 @weight(0.375)
 def test_average_is_exact(world, rng):
-    """average returns the sum's nearest quotient on 1 to 4 ranks, without ReduceOp.AVG"""
+    """average divides the sum by n and rounds once, on 1 to 4 ranks, without ReduceOp.AVG"""
     # contiguous() copies a tensor of the first layout, and returns a tensor of the second layout
     # without a copy.
     tensors = [((64,), layout) for layout in (ALIKE, None)]

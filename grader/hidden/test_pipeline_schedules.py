@@ -260,8 +260,8 @@ def require_order(run, given):
 @number("5.5")
 @weight(0.5)
 def test_run_schedule(world, rng):
-    """run_schedule returns the loss and gradients of a single device with GPipe and 1F1B, for 1 to
-    4 stages, one to many micro-batches
+    """run_schedule returns the same loss and gradients as a single device, with GPipe and 1F1B, for
+    1 to 4 stages, one to many micro-batches
     """
     for n in (1, 2, 3, 4):
         made = [(p, first, one_forward_one_backward) for p, first in problems(rng, n)]

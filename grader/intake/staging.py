@@ -258,9 +258,10 @@ class _Archive(io.BufferedReader):
 
 
 def _from_zip(archive_path: Path) -> Found:
-    """Find the listed files in a zip, which is read in memory.
+    """Find the course's files in a zip, which is read in memory.
 
-    The paths in the zip are never followed. Raise Refused if the zip cannot be used.
+    No file on disk is opened or written at a path from the zip. Raise Refused if the zip cannot be
+    used.
     """
     try:
         file = _Archive(open(archive_path, "rb", buffering=0)) if archive_path.is_file() else None

@@ -8,7 +8,7 @@ from grader.platforms.targets import Target
 
 
 def reward(document: dict) -> str:
-    """Return the points as a share of the maximum, as Harbor reads reward.txt: one number."""
+    """Return the points as a share of the maximum. Harbor expects this number in reward.txt."""
     return f"{shown.share(document)}\n"
 
 

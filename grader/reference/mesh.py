@@ -300,9 +300,10 @@ def _are_numbers(found: object) -> bool:
 
 
 def group_mistakes(mesh: Mesh, own: np.ndarray) -> list[dict[str, list]]:
-    """Return, for each rank, a dict from mistakes to what the rank then gathers in its two groups.
+    """Return, for each rank, a dict of what it gathers in its two groups if a mistake is made.
 
-    ``own`` holds the tensors of all ranks. The values are lists: of the row, and of the column.
+    ``own`` holds the tensors of all ranks. A key is the sentence about a mistake. Its value is a
+    list: what the rank gathers in its row, and what it gathers in its column.
     """
     data, tensor = mesh.shape
     turned = Mesh((tensor, data))

@@ -183,7 +183,7 @@ class Supervisors:
             self.standby = None
 
     def keep(self, request: dict, descriptors: list[int]) -> None:
-        """Give a world to the standby, or else to a new supervisor.
+        """Give a world to the standby supervisor, or fork a new one if there is none.
 
         The first descriptor is the judge's socket. All other descriptors belong to the ranks.
         """
