@@ -26,6 +26,8 @@ here:
   any m ≥ 1. It also works when it is called twice with the same arguments: it must not use them up.
 - Misuse is the same on every rank. It raises ``ValueError`` before anything is sent. The message
   holds the wrong number, or the two numbers that do not fit each other.
+- Multiply matrices with torch, in the thread that calls your function: the checks look at its
+  products.
 """
 
 import torch

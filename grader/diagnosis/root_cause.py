@@ -369,7 +369,8 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> lis
             _likely(
                 "every rank sends first and nobody is there to receive. A blocking send may wait"
                 " for its receiver:",
-                "start it with isend, receive, and then wait for it. Or let some ranks receive first.",
+                "start it with isend, receive, and then wait for it; or let some ranks receive"
+                " first.",
             )
         ]
     sent = [o for trail in report.trails for o in operations(trail, call) if o.kind == "send"]

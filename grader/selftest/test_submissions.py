@@ -26,12 +26,16 @@ TRIED = tried(MUTANTS, lambda mutant: mutant.name, lambda mutant: "any", share=0
 
 
 def using(part: str, right: str, wrong: str) -> set[str]:
-    """Return the problems of the functions that differ, and of those that use them."""
+    """Return the problems of the functions that differ, and of those that use them.
+
+    The runs of Problem 8.3 use the student's functions of Problem 8.2.
+    """
     of_problems = functions()
     names = {name for own in of_problems.values() for name in own}
     found = changes({part: parse(right)}, {part: parse(wrong)}, names)
     differ = found.direct | found.indirect
-    return {number for number, own in of_problems.items() if differ & set(own)}
+    numbers = {number for number, own in of_problems.items() if differ & set(own)}
+    return numbers | ({"8.3"} if "8.2" in numbers else set())
 
 
 @pytest.mark.parametrize("mutant", TRIED, ids=lambda mutant: mutant.name)

@@ -326,7 +326,7 @@ MUTANTS = [
     dist.all_reduce(total, op=reduction)
     return _finish(op, total).to(tensor.dtype)""",
         {"hidden values[all_reduce]", "hidden average_is_exact"},
-        "or use a smaller dtype",
+        "or does it use a smaller dtype",
     ),
     Mutant(
         "an all-reduce that wants at least one dimension",
@@ -1382,7 +1382,7 @@ def all_gather""",
             "hidden ring_traffic",
             "hidden ring_steps",
         },
-        "some entries of the sum lack terms: entry 0 lacks the term",
+        "each chunk holds the term of one rank only",
     ),
     Mutant(
         "what is received is read before the wait",
@@ -1422,7 +1422,7 @@ def all_gather""",
             old,
             new,
             {f"hidden {check}" for check in checks},
-            "differentiate through a communication without saying so",
+            "so it must not differentiate through it",
         )
         for function, old, new, *checks in GOES_ON
     ),

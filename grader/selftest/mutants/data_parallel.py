@@ -377,7 +377,7 @@ def train""",
         "values = parameter.detach().contiguous()",
         "values = parameter.detach().float().contiguous()",
         {"hidden broadcast_parameters"},
-        "or use a smaller dtype",
+        "or does it use a smaller dtype",
     ),
     Mutant(
         "the parameters are averaged, not the root's taken",

@@ -73,7 +73,7 @@ MUTANTS = [
         y_i, saved_i = ahead[i] if ahead else _stage_forward(weights, _receive(rows, weights[0], stage - 1))
 """,
         {"hidden forward_flows"},
-        "Before rank 0 sent one micro-batch to the next stage, it used only",
+        "The grader sees the products of torch in the thread that called your function",
     ),
     Mutant(
         "the last stage goes all the way back before it sends anything, by numpy, which the meter does not see",
@@ -102,7 +102,7 @@ MUTANTS = [
         )
 """,
         {"hidden backward_flows"},
-        "Before rank 1 sent one gradient to the previous stage, it used only",
+        "The grader sees the products of torch in the thread that called your function",
     ),
     Mutant(
         "stage 0 goes forward with all micro-batches before its first action, by numpy, which the meter does not see",
@@ -127,7 +127,7 @@ MUTANTS = [
                 y_i, alive[i] = ahead[i] if stage == 0 else _stage_forward(weights, x_i)
 """,
         {"hidden run_schedule"},
-        "Before rank 0 sent one micro-batch to the next stage, it used only",
+        "The grader sees the products of torch in the thread that called your function",
     ),
     Mutant(
         "the batch as a whole",
@@ -756,7 +756,7 @@ MUTANTS = [
         "            sends.append(dist.isend(grad_x, dst=stage - 1))\n",
         "            sends.append(dist.isend(grad_x, dst=0))\n",
         {"hidden backward", "hidden backward_flows"},
-        "its receive of 18 from rank 2",
+        "its receive of 18 × float64 from rank 2",
     ),
     Mutant(
         "the gradients of all stages are added up, as in data parallelism",

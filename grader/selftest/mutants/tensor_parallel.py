@@ -508,7 +508,7 @@ def shard_columns""",
         gradients.insert(0, kept.copy_(gradient))
 """,
         {"hidden backward_twice"},
-        "[call], is wrong on every rank. On rank 0: [0][1]",
+        "[call], is wrong on every rank. On rank 0: element [0][1]",
     ),
     Mutant(
         "f averages",
@@ -577,7 +577,7 @@ def shard_columns""",
         "    return F.gelu(SumOverRanks.apply(hidden @ row))",
         "    return F.gelu(SumOverRanks.apply((hidden @ row).detach()))",
         {"hidden megatron_pair_traffic"} | PAIR,
-        "[0] of column, [1] of row, [2] of x, is wrong on every rank. On rank 0: [0]: expected a tensor of",
+        "[0] of column, [1] of row, [2] of x, is wrong on every rank. On rank 0: element [0]: expected a tensor of",
     ),
     Mutant(
         "no gelu between the two layers",
