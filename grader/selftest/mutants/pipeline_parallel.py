@@ -127,7 +127,7 @@ MUTANTS = [
                 y_i, alive[i] = ahead[i] if stage == 0 else _stage_forward(weights, x_i)
 """,
         {"hidden run_schedule"},
-        "The grader sees the products of torch in the thread that called your function",
+        "Before rank 0 sent one micro-batch to the next stage, it used only",
     ),
     Mutant(
         "the batch as a whole",
