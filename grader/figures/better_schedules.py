@@ -58,9 +58,9 @@ def _draw(picture: Picture, top: float, name: str, stages: Stages, times: dict[s
 def _legend(picture: Picture, y: float) -> None:
     for x, kind, words in (
         (0, "forward", "forward"),
-        (72, "backward", "backward"),
-        (152, "weights", "gradients of weights"),
-        (284, "idle", "waiting"),
+        (65, "backward", "backward"),
+        (140, "weights", "gradients of weights"),
+        (280, "idle", "waiting"),
     ):
         picture.rect(x, y, 12, 12, kind)
         picture.text(x + 16, y + 10, words, 11)
