@@ -279,6 +279,40 @@ def test_run_schedule_records_the_loss(world):
 
 @number("5.5")
 @weight(0.125)
+def test_run_schedule_frees(world):
+    """run_schedule frees what a micro-batch has saved after its backward pass: with 1F1B, 12
+    micro-batches need no more memory than 3
+    """
+    few, many = M, 12
+    ahead = [(F, 0), *((kind, i + (kind == F)) for i in range(many) for kind in (F, B))][:-2]
+    in_turn = [(kind, i) for i in range(many) for kind in (F, B)]
+    long = np.tile(BATCH, (many // few, 1))
+    inputs = STAGES, per_rank(long, None), len(long), many
+    of_few, of_many = world(
+        2,
+        run_schedule(ONE_FORWARD_ONE_BACKWARD),
+        call(
+            "pipeline_parallel.run_schedule",
+            per_rank([*ahead, (B, many - 1)], in_turn),
+            *inputs,
+            driver="with_timeline",
+        ),
+    )
+    for rank, layers in enumerate(CUT):
+        saved = 2 * len(layers) * BATCH.nbytes // M  # x and z of each layer
+        first, second = (
+            max(entry.alive for entry in run.require_products(rank, 1)) for run in (of_few, of_many)
+        )
+        of_many.require(
+            second - first <= (many - few) * saved / 2,
+            f"rank {rank}, 1F1B: at most {first} bytes were alive with {few} micro-batches, and"
+            f" {second} with {many}. One micro-batch saves {saved} bytes on this stage. Something"
+            " keeps these bytes after the micro-batch's backward pass.",
+        )
+
+
+@number("5.5")
+@weight(0.125)
 @in_strict_order
 def test_run_schedule_in_the_order_of_gpus(world):
     """run_schedule runs GPipe and 1F1B on two stages whose messages keep their order, as on GPUs"""
@@ -302,14 +336,15 @@ def test_run_schedule_misuse(world):
     """
     own = GPIPE[0]
     broken = [own[:-1], [*own, (F, 0)], [*own[:-1], (B, 1)]]
-    *runs, odd = world(
+    *runs, odd, none = world(
         2,
         *(run_schedule([schedule] * 2, may_raise=True) for schedule in broken),
-        run_schedule(GPIPE, m=4, may_raise=True),
+        *(run_schedule(GPIPE, m=m, may_raise=True) for m in (4, 0)),
     )
     for run, schedule in zip(runs, broken):
         run.raises_value_error("3", given=f"the schedule {schedule} of 3 micro-batches")
     odd.raises_value_error("9", "4")
+    none.raises_value_error("0")
 
 
 @number("5.6")

@@ -427,7 +427,7 @@ def require_nothing_kept(run, rank, saved):
 
 
 @number("5.5")
-@weight(0.5)
+@weight(0.375)
 def test_run_schedule_frees(world, rng):
     """run_schedule frees what a micro-batch has saved after its backward pass: 12 micro-batches
     need no more memory than 4

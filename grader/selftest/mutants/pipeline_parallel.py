@@ -320,7 +320,7 @@ MUTANTS = [
         "pipeline_parallel",
         "_stage_backward(weights, alive.pop(i), grad_y, totals)",
         "_stage_backward(weights, alive[i], grad_y, totals)",
-        {"hidden run_schedule_frees", "hidden run_schedule_frees_what_was_sent"},
+        FREES | {"public run_schedule_frees"},
         "Something keeps these bytes after the micro-batch's backward pass",
     ),
     Mutant(
