@@ -76,7 +76,7 @@ def in_import(report: WorldReport, call: int) -> str | None:
     """
     for trail in report.trails:
         is_marked = any(
-            isinstance(event, Mark) and event.call == call and event.name.startswith(IN_IMPORT)
+            isinstance(event, Mark) and event.call == call and event.name == IN_IMPORT
             for event in trail
         )
         if is_marked and (issued := operations(trail, call)):

@@ -654,7 +654,7 @@ def test_compute_does_not_wait(world, rng):
                 run.require(bool(started) and started[0].at <= began[0].at, sentence)
                 sent, enough = sum(o.traffic for o in done), 2 * (n - 1) / n * total.nbytes
                 sentence = (
-                    f"rank {rank} sends {sent:.0f} bytes ({listed(done)}), and {enough:.0f} are"
+                    f"rank {rank} sends {sent:.0f} bytes ({listed(done)}), but {enough:.0f} are"
                     " enough for the all-reduce of this tensor. Which operation is the one that"
                     " compute runs beside?"
                 )

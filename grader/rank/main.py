@@ -319,7 +319,7 @@ class Rank:
         try:
             function = _find(call["function"], self.submission_dir)
             if self.network and self.network.issued:
-                self.marks(f"{frames.IN_IMPORT} {len(self.network.issued)}")
+                self.marks(frames.IN_IMPORT)
             marks = self.tracer.on_mark if self.tracer else self.marks
             result = DRIVERS[call["driver"]](function, args, kwargs, marks)
             if self.tracer:

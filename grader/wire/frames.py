@@ -102,8 +102,9 @@ PAUSE = "pause"
 # Each of these begins the name of a mark at the end of a call. What follows is the kind of an
 # operation, and its number among the operations of this kind, in the order of issue.
 NEVER_AWAITED = "never awaited:"
-IN_IMPORT = "issued in the import:"
 OVERWRITTEN = "overwritten before its wait:"
+# The mark of a rank that has issued operations while it imported the student's file.
+IN_IMPORT = "operations issued in the import"
 # This begins the name of a mark of a rank whose next message the hub keeps back. What follows is
 # the number of the message that the next rank did not send on. See ``report.Call.in_step``.
 NOT_SENT_ON = "not sent on:"
