@@ -16,6 +16,7 @@ from grader.hub.connection import End
 from grader.hub.in_step import Steps
 from grader.hub.matching import Matching, Posted, bring, bytes_due, check
 from grader.hub.resident import MAX_MAPPED, Resident
+from grader.hub.sends import Sends
 from grader.hub.slow_gathers import SlowGathers
 from grader.hub.store_values import Keys
 from grader.wire import combine, frames
@@ -95,7 +96,10 @@ class Hub:
         # by rank: the answers that wait until the rank has sent the bytes that it owes
         self.postponed: list[list[tuple]] = [[] for _ in range(size)]
         self.held = [0] * size  # by rank: the bytes of its operations that are not answered yet
+        self.sends = [Sends() for _ in range(size)]
         self.ended = [0] * size  # by rank: how many calls have ended
+        self.are_made = [False] * size  # by rank: whether all its calls are made
+        self.signs_due = [0] * size  # by rank: how often the judge has to let it go on
         # by rank: the numbers of its operations and questions that are not answered yet
         self.unanswered: list[set[int]] = [set() for _ in range(size)]
         # rank → what each of its threads waits for, for the ranks whose threads all wait
@@ -262,7 +266,8 @@ class Hub:
                 self.ranks[rank].reader.nonce = self.judges[rank].reader.nonce
                 self._register(self.ranks[rank], self._on_rank, rank)
             if frame.kind == frames.GO:
-                self.waits.pop(rank, None)
+                self.signs_due[rank] -= 1
+            self.waits.pop(rank, None)
             if frame.kind == frames.INPUTS:
                 self.served[rank] = [Served(rank, given) for given in frame.meta.pop("served", ())]
             packed = self.judges[rank].reader.pack(frame.kind, frame.meta, frame.blob)
@@ -277,9 +282,14 @@ class Hub:
         for frame in self.ranks[rank].reader.feed(data):
             self._look_before_calls(rank, frame)
             self.moves += 1
-            self.waits.pop(rank, None)  # a rank that has sent a frame does not wait any more
+            if rank in self.waits:
+                raise frames.FrameError("a frame though all threads waited, as the rank had told")
             if frame.kind == frames.WAIT:
                 self._on_wait(rank, frame.meta)
+            elif frame.kind == frames.AWAIT:
+                if not frames.is_whole(number := frame.meta.get("number")):
+                    raise frames.FrameError("a wait of no known form")
+                self._on_await(rank, number)
             elif frame.kind == frames.OPERATION:
                 posted = self._read(rank, frame)
                 if not posted.is_here:
@@ -306,14 +316,32 @@ class Hub:
                     frame.kind,
                     frame.meta | {"call": self._call_of(rank), "at": monotonic_ns()},
                 )
+            elif frame.kind in (frames.RETURNED, frames.RAISED):
+                self._on_end_of_call(rank, frame)
             else:
-                if frame.kind == frames.RETURNED:
-                    self._weigh_at_the_end(rank)
+                self.signs_due[rank] += frame.kind == frames.HELD
+                self.are_made[rank] |= frame.kind == frames.DONE
                 self._pass_on(rank, frame.kind, frame.meta, frame.blob)
-                if frame.kind in (frames.RETURNED, frames.RAISED):
-                    self.ended[rank] += 1
-                    for posted, blob in self.slow.on_end(rank):
-                        self._give(posted, blob)
+
+    def _on_end_of_call(self, rank: int, frame: frames.Frame) -> None:
+        """Pass on how a call of a rank has ended; before a result, mark sends without a wait.
+
+        Afterwards give the rank all answers that were kept until the rank does something.
+        """
+        never_awaited, kept = self.sends[rank].on_end()
+        if frame.kind == frames.RETURNED:
+            self._weigh_at_the_end(rank)
+            for place in never_awaited:
+                mark = f"{frames.NEVER_AWAITED} send {place}"
+                told = {"call": self._call_of(rank), "mark": mark, "at": monotonic_ns()}
+                self._pass_on(rank, frames.EVENT, told)
+        self._pass_on(rank, frame.kind, frame.meta, frame.blob)
+        self.ended[rank] += 1
+        self.signs_due[rank] += frame.kind == frames.RAISED
+        for number in kept:
+            self._hand_over(rank, {"to": number})
+        for posted, blob in self.slow.on_end(rank):
+            self._give(posted, blob)
 
     def _look_before_calls(self, rank: int, frame: frames.Frame) -> None:
         """Note what memory a rank has before it runs student code, when its first frame arrives.
@@ -430,7 +458,8 @@ class Hub:
         """Record that all threads of a rank wait, unless one has got its answer meanwhile.
 
         If the frame also holds steps of the rank's program, pass the steps on to the judge. Raises
-        FrameError if the frame is not of the agreed form.
+        FrameError if the frame is not of the agreed form, or if the rank has calls to make and
+        waits for the next ones.
         """
         waits = meta.get("for")
         if not isinstance(waits, list) or len(waits) > MAX_THREADS:
@@ -438,7 +467,16 @@ class Hub:
         known = [frames.is_whole(key) or key in frames.FOR_JUDGE for key in waits]
         if not all(known):
             raise frames.FrameError("a wait of no known form")
-        if not any(frames.is_whole(key) and key not in self.unanswered[rank] for key in waits):
+        if frames.FOR_INPUTS in waits and not self.are_made[rank]:
+            raise frames.FrameError("a wait for other calls before these are made")
+        for key in waits:
+            self._on_await(rank, key)
+        # A sign that the judge has sent already is on its way to the rank.
+        is_under_way = frames.FOR_GO in waits and self.signs_due[rank] <= 0
+        is_answered = any(
+            frames.is_whole(key) and key not in self.unanswered[rank] for key in waits
+        )
+        if not is_answered and not is_under_way:
             self.waits[rank] = waits
         if "steps" in meta:
             self._pass_on(
@@ -446,6 +484,11 @@ class Hub:
                 frames.EVENT,
                 {"call": self._call_of(rank), "steps": meta["steps"], "at": monotonic_ns()},
             )
+
+    def _on_await(self, rank: int, key: object) -> None:
+        """Record that a thread of a rank waits; if it waits for a send, give a kept answer."""
+        if frames.is_whole(key) and self.sends[rank].on_wait(key):
+            self._hand_over(rank, {"to": key})
 
     def _pass_on(self, rank: int, kind: bytes, meta: dict, blob: bytes = b"") -> None:
         self.passed_on += 1
@@ -480,6 +523,8 @@ class Hub:
         elif frame.blob:
             raise frames.FrameError("a send that brings its bytes too early")
         self._expect(rank, number)
+        if operation.kind == "send":
+            self.sends[rank].note(number)
         self._pass_on(rank, frames.EVENT, {"call": call, "operation": content})
         return posted
 
@@ -516,17 +561,21 @@ class Hub:
             self._give(posted, blob, **more)
 
     def _give(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation, or postpone the answer while the rank owes the bytes of a send.
+        """Answer an operation, unless it is a send that its rank has not waited for: see ``sends``."""
+        self.held[posted.rank] -= len(posted.blob)
+        if not self.sends[posted.rank].keeps(posted.number):
+            self._hand_over(posted.rank, {"to": posted.number, **more}, blob)
+
+    def _hand_over(self, rank: int, meta: dict, blob: bytes = b"") -> None:
+        """Write an answer, or postpone it while the rank owes the bytes of a send.
 
         Without this delay, a rank could announce all its sends, receive everything, and only then
         compute the contents of its sends.
         """
-        self.held[posted.rank] -= len(posted.blob)
-        meta = {"to": posted.number, **more}
-        if self.owed[posted.rank]:
-            self.postponed[posted.rank].append((meta, blob))
+        if self.owed[rank]:
+            self.postponed[rank].append((meta, blob))
         else:
-            self._write(posted.rank, meta, blob)
+            self._write(rank, meta, blob)
 
     def _write(self, rank: int, meta: dict, blob: bytes = b"") -> None:
         end = self.ranks[rank]

@@ -123,16 +123,18 @@ class Wire:
             return self.arrived.pop(key)
 
     def _begin_to_wait(self, key: Any) -> None:
-        """Record that this thread waits. Tell the hub if all threads of the rank wait now."""
+        """Record that this thread waits, and tell the hub, also if all threads wait now."""
         if key in self.arrived:
             return
         self.waits[threading.get_ident()] = key
+        if not self.tells_waits:
+            return
         # ``threading`` does not know the threads that ``_thread`` has started. The system knows
         # them, and also those that have not run yet.
-        if self.tells_waits and len(self.waits) == max(
-            threading.active_count(), os_support.threads()
-        ):
+        if len(self.waits) == max(threading.active_count(), os_support.threads()):
             self.send(frames.WAIT, {"for": list(self.waits.values()), **self.tell_more()})
+        elif frames.is_whole(key):
+            self.send(frames.AWAIT, {"number": key})
 
     def has(self, key: Any) -> bool:
         """Return whether ``take`` would return at once."""

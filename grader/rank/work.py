@@ -52,14 +52,14 @@ class Network:
         """Forget the operations of this call, and return marks for operations used wrongly.
 
         An operation was used wrongly if nobody waited for it, or if its memory was overwritten
-        before the wait. Memory that has not been sent yet now belongs to the caller again. So
+        before the wait. The hub itself marks the sends that nobody waited for. Memory that has not been sent yet now belongs to the caller again. So
         useless numbers are sent instead of its contents: see ``MemoryInUse.spoil``.
         """
         issued, self.issued = self.issued, []
         marks, counts = [], Counter[str]()
         for operation in issued:
             number, counts[operation.kind] = counts[operation.kind], counts[operation.kind] + 1
-            if not operation.was_awaited:
+            if not operation.was_awaited and operation.kind != "send":
                 marks.append(f"{frames.NEVER_AWAITED} {operation.kind} {number}")
             if operation.was_overwritten:
                 marks.append(f"{frames.OVERWRITTEN} {operation.kind} {number}")

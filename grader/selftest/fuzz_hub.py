@@ -27,12 +27,20 @@ def operation(
     batch: int | None = None,
     **changes,
 ) -> list[tuple]:
-    """Return the frames of an operation: an all-reduce of six numbers if nothing else is said."""
+    """Return the frames of an operation: an all-reduce of six numbers if nothing else is said.
+
+    A send is followed by its bytes, and by a wait for it.
+    """
     content = {name: value for name, value in OPERATION.items() if name != "at"} | changes
     meta = {"call": call, "number": number, "operation": content, "pieces": pieces, "batch": batch}
     if content["kind"] != "send" or not blob:
         return [(frames.OPERATION, meta, blob)]
-    return [(frames.OPERATION, meta, b""), (frames.CONTENTS, {"number": number}, blob)]
+    own = {"number": number}
+    return [
+        (frames.OPERATION, meta, b""),
+        (frames.CONTENTS, own, blob),
+        (frames.AWAIT, own, b""),
+    ]
 
 
 def question(number: int, do: str, *keys: str, **more) -> list[tuple]:

@@ -247,30 +247,123 @@ def test_rank_is_read_no_further_while_its_judge_does_not_read(ends):
     assert len(both.heard[both.judges[0]]) >= sent - len(packed)  # and it is read again
 
 
-def test_whoever_goes_on_or_has_an_answer_to_read_does_not_wait(ends):
+def test_a_rank_that_has_an_answer_to_read_does_not_wait(ends):
     both = ends()
     both.post(0, RECEIVE, wait(0))
     # answered at once
     both.post(1, operation(0, kind="send", peer=0, received=[], **MESSAGE), wait(0))
     both.post(0, wait(frames.FOR_NOTHING))
     assert both.told == []
-    both.post(1, [(frames.EVENT, {"call": 0, "mark": "here", "at": 4}, b"")])
-    both.post(0, wait(frames.FOR_NOTHING))
+    both.post(1, [MARK])
     assert both.told == []
     both.post(1, wait(frames.FOR_NOTHING))
     assert both.told == [{"standstill": [], "frames": 3}]
 
 
+MARK = (frames.EVENT, {"call": 0, "mark": "here", "at": 4}, b"")
+HELD = [(frames.HELD, {"call": 0}, b"")]
+
+
 def test_a_rank_that_is_held_is_told_and_waits_no_more_once_it_may_go(ends):
     both = ends()
     both.post(0, RECEIVE, wait(0))
-    both.post(1, wait(frames.FOR_GO))
-    assert both.told == [{"standstill": [1], "frames": 1}]
+    both.post(1, HELD, wait(frames.FOR_GO))
+    assert both.told == [{"standstill": [1], "frames": 2}]
     both.write(both.judges[1], frames.pack(frames.GO, {}, b"", NONCE))
-    both.post(0, wait(0))
-    assert both.told == [{"standstill": [1], "frames": 1}]
     both.post(1, wait(frames.FOR_NOTHING))
-    assert both.told[1:] == [{"standstill": [], "frames": 1}]
+    assert both.told[1:] == [{"standstill": [], "frames": 2}]
+
+
+def test_a_rank_whose_sign_to_go_on_is_under_way_does_not_wait(ends):
+    both = ends()
+    both.post(0, RECEIVE, wait(0))
+    both.post(1, HELD)
+    both.write(both.judges[1], frames.pack(frames.GO, {}, b"", NONCE))
+    both.post(1, wait(frames.FOR_GO))
+    assert both.told == []
+    both.post(1, mirrored(RECEIVE))
+    assert set(both.answers(0)) == {0}
+
+
+@pytest.mark.parametrize("step", [[MARK], RECEIVE, HELD, wait(0)])
+def test_who_told_that_all_its_threads_wait_and_goes_on_is_refused(ends, step):
+    both = ends()
+    both.post(0, wait(frames.FOR_NOTHING), step)
+    assert [line["refused"] for line in both.told] == [
+        "a frame though all threads waited, as the rank had told"
+    ]
+
+
+def test_a_wait_for_other_calls_comes_after_these(ends):
+    both = ends()
+    both.post(0, wait(frames.FOR_INPUTS))
+    assert "before these are made" in both.told[0]["refused"]
+
+
+# ——— sends that a rank has waited for
+
+
+RETURNED = [(frames.RETURNED, {"call": 0}, b"")]
+
+
+def never_awaited(ends: Ends, rank: int) -> list[str]:
+    heard = ends.frames_of(ends.judges[rank])
+    return [frame.meta["mark"] for frame in heard if "mark" in frame.meta]
+
+
+def begun(number: int) -> list[tuple]:
+    """A send of rank 0 without a wait."""
+    return operation(number, kind="send", peer=1, received=[], **MESSAGE)[:2]
+
+
+def awaits(number: int) -> list[tuple]:
+    return [(frames.AWAIT, {"number": number}, b"")]
+
+
+TAKEN = operation(0, b"", kind="recv", peer=0, sent=[], **MESSAGE)
+
+
+@pytest.mark.parametrize("waits", [wait(0), awaits(0)])
+def test_a_send_is_answered_when_its_rank_waits_for_it(ends, waits):
+    both = ends()
+    both.post(0, begun(0))
+    both.post(1, TAKEN)
+    assert set(both.answers(1)) == {0} and both.answers(0) == {}
+    both.post(0, waits)
+    assert set(both.answers(0)) == {0}
+    both.post(0, RETURNED)
+    assert never_awaited(both, 0) == []
+
+
+def test_a_send_that_its_rank_waits_for_is_answered_when_it_is_received(ends):
+    both = ends()
+    both.post(0, begun(0), awaits(0))
+    assert both.answers(0) == {}
+    both.post(1, TAKEN)
+    both.post(0, RETURNED)
+    assert set(both.answers(0)) == {0} and never_awaited(both, 0) == []
+
+
+def test_sends_that_nobody_waited_for_to_the_end_are_marked(ends):
+    both = ends()
+    both.hub.steps.towards = [0, 0]
+    both.post(0, begun(0), awaits(0), begun(1), begun(2), awaits(2))
+    both.post(1, TAKEN, operation(1, b"", kind="recv", peer=0, sent=[], **MESSAGE))
+    both.post(0, RETURNED)
+    assert never_awaited(both, 0) == [f"{frames.NEVER_AWAITED} send {place}" for place in (1, 2)]
+    # What was kept is given now, so that nothing is left of this call; and places begin anew.
+    assert set(both.answers(0)) == {0, 1}
+    both.post(0, begun(3), RETURNED)
+    assert never_awaited(both, 0)[2:] == [f"{frames.NEVER_AWAITED} send 0"]
+    for number in (2, 3):
+        both.post(1, operation(number, b"", kind="recv", peer=0, sent=[], **MESSAGE))
+    assert set(both.answers(0)) == {0, 1, 2, 3}
+
+
+def test_a_call_that_raised_marks_no_send(ends):
+    both = ends()
+    both.post(0, begun(0), [(frames.RAISED, {"call": 0}, b"")])
+    assert never_awaited(both, 0) == []
 
 
 def test_nobody_stands_still_where_a_rank_is_gone(ends):
@@ -285,7 +378,8 @@ def test_nobody_stands_still_where_a_rank_is_gone(ends):
 def test_a_wait_of_no_known_form_is_refused(ends, keys):
     both = ends()
     both.post(0, [(frames.WAIT, {"for": keys}, b"")])
-    assert "refused" in both.told[0]
+    both.post(1, [(frames.AWAIT, {"number": keys if keys != 3 else "3"}, b"")])
+    assert [line["refused"] for line in both.told] == ["a wait of no known form"] * 2
 
 
 TO_RANK_1 = {"kind": "send", "peer": 1, "received": [], **MESSAGE}
@@ -325,18 +419,18 @@ def test_an_operation_that_contradicts_itself_is_refused(ends, step, why):
 
 def test_an_operation_is_carried_out_when_its_bytes_are_here(ends):
     both, message = ends(), {"received": [], **MESSAGE}
-    issued, contents = operation(0, kind="send", peer=1, **message)
+    issued, contents, waits = operation(0, kind="send", peer=1, **message)
     both.post(0, [issued], operation(1, kind="send", peer=1, **message))
     both.post(1, mirrored([issued]), *[operation(1, b"", kind="recv", peer=0, sent=[], **MESSAGE)])
     # the second message does not overtake the first
     assert both.answers(0) == both.answers(1) == {}
-    both.post(0, [contents])
+    both.post(0, [contents, waits])
     assert set(both.answers(0)) == set(both.answers(1)) == {0, 1}
 
 
 def test_a_rank_that_announces_a_send_gets_nothing_before_it_has_sent_its_bytes(ends):
     both = ends()
-    announced, contents = operation(0, **TO_RANK_1)
+    announced, contents, _ = operation(0, **TO_RANK_1)
     both.post(0, [announced], operation(1, b"", kind="recv", peer=1, sent=[], **MESSAGE))
     both.post(1, operation(0, kind="send", peer=0, received=[], **MESSAGE))
     assert both.answers(0) == {} and set(both.answers(1)) == {0}
@@ -427,9 +521,9 @@ def test_who_waits_for_the_next_message_first_is_told_and_gets_it(in_step):
 
 def test_nobody_is_blamed_while_a_rank_is_held(in_step):
     in_step.post(1, message(0, 0, False), message(1, 0, False), wait(1))
-    in_step.post(2, wait(frames.FOR_GO))
+    in_step.post(2, HELD, wait(frames.FOR_GO))
     in_step.post(0, wait(1))
-    assert in_step.told == [{"standstill": [2], "frames": 4}]
+    assert in_step.told == [{"standstill": [2], "frames": 5}]
 
 
 def test_the_last_rank_and_other_calls_get_messages_as_they_come(in_step):
@@ -521,7 +615,7 @@ def test_a_rank_may_not_ask_the_store_for_ever_in_one_call(ends, monkeypatch):
     both.post(
         0,
         [(frames.RETURNED, {"call": 0}, b"")],
-        *(question(number, "check", "x") for number in range(3, 7))
+        *(question(number, "check", "x") for number in range(3, 7)),
     )
     assert (
         set(both.answers(0)) == set(range(6))

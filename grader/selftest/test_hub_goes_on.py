@@ -19,7 +19,7 @@ def three():
 
 def rest(ends: Ends, *ranks: int) -> None:
     for rank in ranks:
-        ends.post(rank, [(frames.WAIT, {"for": [frames.FOR_INPUTS]}, b"")])
+        ends.post(rank, [(frames.DONE, {}, b""), (frames.WAIT, {"for": [frames.FOR_INPUTS]}, b"")])
 
 
 def test_the_hub_is_at_rest_when_all_wait_and_nothing_is_left(three):
@@ -27,6 +27,10 @@ def test_the_hub_is_at_rest_when_all_wait_and_nothing_is_left(three):
     assert not three.hub.is_at_rest()
     rest(three, 2)
     assert three.hub.is_at_rest()
+
+
+def test_the_hub_is_not_at_rest_while_an_operation_is_left(three):
+    rest(three, 1, 2)
     three.post(0, operation(0, BYTES, group=[0, 1, 2]))
     rest(three, 0)
     assert not three.hub.is_at_rest()

@@ -49,6 +49,7 @@ CONTENTS = b"C"  # the bytes of a send
 STORE = b"S"  # a request to the store that the ranks of a world share
 USE = b"U"  # the rank calls something that the judge has given to it: see ``served``
 WAIT = b"W"  # every thread of the rank waits from now on; the frame says for what
+AWAIT = b"B"  # a thread of the rank waits for an operation, while other threads do not wait
 ANSWER = b"A"  # what an operation receives, what the store answers, or what a use gives
 
 # What may carry the operations of ranks. With ``strict`` the hub carries the operations, and
@@ -77,6 +78,7 @@ KINDS = (
     + STORE
     + USE
     + WAIT
+    + AWAIT
     + ANSWER
 )
 WITH_VALUES = INPUTS + RETURNED

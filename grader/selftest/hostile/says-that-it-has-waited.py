@@ -1,10 +1,10 @@
-"""Waits for no send on the hub, and says there that it has waited.
+"""Waits for no send on the hub, and notes in its own process that it has waited.
 
 threat: 24
 extends: solutions
 control: 1.4
 some: 1.6
-unless any: forge what it says of its call: when parts began, that it waited, what it left
+says: but never waits for it
 """
 
 

@@ -1,0 +1,25 @@
+"""Tells the hub that all its threads wait for its send, and goes on.
+
+threat: 24
+extends: solutions
+control: 1.4
+some: 1.6
+"""
+
+
+def shift_right(tensor):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if n == 1:
+        return tensor.detach().clone()
+    received = tensor.new_empty(tensor.shape)
+    own = tensor.detach().contiguous()
+    to_the_right = dist.P2POp(dist.isend, own, (rank + 1) % n)
+    from_the_left = dist.P2POp(dist.irecv, received, (rank - 1) % n)
+    sending, receiving = dist.batch_isend_irecv([to_the_right, from_the_left])
+    if rank and hasattr(sending, "network"):
+        wire = sending.network.wire
+        wire.pay()
+        wire.send(b"W", {"for": ["nothing"]})
+    receiving.wait()
+    sending.wait()
+    return received
