@@ -561,7 +561,7 @@ class Hub:
             self._give(posted, blob, **more)
 
     def _give(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation, unless it is a send that its rank has not waited for: see ``sends``."""
+        """Answer an operation. Keep the answer if its rank has to wait for it: see ``sends``."""
         self.held[posted.rank] -= len(posted.blob)
         if not self.sends[posted.rank].keeps(posted.number):
             self._hand_over(posted.rank, {"to": posted.number, **more}, blob)

@@ -52,8 +52,9 @@ class Network:
         """Forget the operations of this call, and return marks for operations used wrongly.
 
         An operation was used wrongly if nobody waited for it, or if its memory was overwritten
-        before the wait. The hub itself marks the sends that nobody waited for. Memory that has not been sent yet now belongs to the caller again. So
-        useless numbers are sent instead of its contents: see ``MemoryInUse.spoil``.
+        before the wait. The hub itself marks the sends that nobody waited for. Memory that has not
+        been sent yet now belongs to the caller again. So useless numbers are sent instead of its
+        contents: see ``MemoryInUse.spoil``.
         """
         issued, self.issued = self.issued, []
         marks, counts = [], Counter[str]()
