@@ -14,11 +14,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 
-from grader.check.plugin import public_alone, record_of
+from grader.check.plugin import about_hidden_checks, record_of
 from grader.check.record import ERROR, NOT_RUN, PASSED, SKIPPED, Record
 from grader.check.workers import Workers
 from grader.check.world_lending import ROOM
-from grader.session import HIDDEN, ROOT, CannotGrade, SessionOwner
+from grader.session import HIDDEN, ROOT, CannotGrade, SessionOwner, is_students_copy
 from grader.wire.tiers import TIERS
 from grader.world.fork_server_client import WorldsUnavailable, way_to_start
 from grader.world.gpus import Gpus
@@ -101,7 +101,9 @@ class Grade:
         """Return the lines below the points, in the terminal and on the page."""
         # In a student's copy, the notes do not say what student code could do: the student runs
         # their own code on their own machine.
-        about = confinement_notes(self.confinement) if HIDDEN.exists() else [public_alone()]
+        about = (
+            [about_hidden_checks()] if is_students_copy() else confinement_notes(self.confinement)
+        )
         return [
             *self.warnings,
             *about,

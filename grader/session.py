@@ -29,6 +29,11 @@ SESSION = "LOCKSTEP_SESSION"
 SERVER = "LOCKSTEP_SERVER"
 
 
+def is_students_copy() -> bool:
+    """Return whether this copy of the project is a student's, which has no hidden checks."""
+    return not HIDDEN.exists()
+
+
 class CannotGrade(RuntimeError):
     """Raised if the grader cannot grade, by no fault of the submission.
 

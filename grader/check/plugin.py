@@ -32,18 +32,18 @@ from grader.check.record import (
     Record,
 )
 from grader.check.selection import OPTIONS, Candidate, NothingChosen, chosen, part_named
-from grader.check.world_lending import RankStarter, Spent, judge_fairly
+from grader.check.world_lending import RankStarter, TimedWorld, judge_fairly
 from grader.course_file import course
 from grader.diagnosis.finding import Finding, Line
 from grader.intake.staging import NotThere
-from grader.session import HIDDEN, ROOT, SESSION, Session, SessionOwner
+from grader.session import HIDDEN, ROOT, SESSION, Session, SessionOwner, is_students_copy
 from grader.wire.frames import HUB
 from grader.wire.os_support import hide_from_tracers
 from grader.world.fork_server_client import WorldsUnavailable, usual_network
 from grader.world.gpus import usable
 from grader.world.limits import Limits
 
-SPENT = pytest.StashKey[list[Spent]]()  # what each world of a check took
+TIMED = pytest.StashKey[list[TimedWorld]]()  # what each world of a check took
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -178,7 +178,7 @@ def _points(function: Any) -> float:
     return weight if wanted is None else weight * wanted / POINTS[number]
 
 
-def public_alone() -> str:
+def about_hidden_checks() -> str:
     """Return what a student's copy says of the checks that it does not have."""
     rules = course()
     total = rules.points_of(set(rules.problems) - rules.extra)
@@ -213,11 +213,11 @@ def grading_session() -> Session:
 @pytest.fixture
 def world(grading_session: Session, request: pytest.FixtureRequest) -> CheckWorld:
     """Return ``world``: ``world(n, *calls)`` calls the submission's functions on ``n`` ranks."""
-    spent = request.node.stash.setdefault(SPENT, [])
+    timed = request.node.stash.setdefault(TIMED, [])
     record = record_of(request.node)
     return make_world(
         grading_session,
-        spent,
+        timed,
         network=network_of(request.function),
         key=shared_with(request.node),
         visibility=record.visibility if record else "visible",
@@ -249,14 +249,14 @@ def network_of(check: Callable) -> str | None:
 
 def make_world(
     session: Session,
-    spent: list[Spent],
+    timed: list[TimedWorld],
     limits: Limits = Limits(),
     network: str | None = None,
     key: Hashable = None,
     visibility: str = "visible",
 ) -> CheckWorld:
     """Return a check's ``world``: see ``RankStarter``."""
-    ranks = RankStarter(session, spent, limits, network, key, visibility)
+    ranks = RankStarter(session, timed, limits, network, key, visibility)
     return CheckWorld(ranks, session.gpus, session.absent, lambda: session.server.facts())
 
 
@@ -307,10 +307,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
             item.location[1],
             record.message,
         )
-    spent = item.stash.get(SPENT, [])
-    record.seconds, record.in_worlds = call.duration, sum(world.seconds for world in spent)
-    record.worlds = [world.size for world in spent]
-    record.fresh = [world.size for world in spent if world.is_fresh]
+    timed = item.stash.get(TIMED, [])
+    record.seconds, record.in_worlds = call.duration, sum(world.seconds for world in timed)
+    record.worlds = [world.size for world in timed]
+    record.fresh = [world.size for world in timed if world.is_fresh]
     report.lockstep = record.as_dict()
     report.location = (*report.location[:2], f"{record.number} {record.name}")
     return report
@@ -349,14 +349,14 @@ def pytest_terminal_summary(terminalreporter) -> None:
     """
     counted = terminalreporter.stats
     if (
-        HIDDEN.exists()
+        not is_students_copy()
         or terminalreporter.config.getoption("only", None)
         or counted.get("failed")
         or counted.get(UNIMPLEMENTED)
         or not counted.get("passed")
     ):
         return
-    terminalreporter.line(textwrap.fill(public_alone(), 100))
+    terminalreporter.line(textwrap.fill(about_hidden_checks(), 100))
 
 
 def pytest_report_teststatus(report: pytest.TestReport):

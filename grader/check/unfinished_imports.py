@@ -32,7 +32,7 @@ class UnfinishedImports:
         if report.ending != "late":
             return
         for rank in report.ranks:
-            line = watchdog.importing(rank.stacks, report.submission_dir)
+            line = watchdog.line_in_import(rank.stacks, report.submission_dir)
             if rank.busy and not rank.outcomes and line:
                 self._write(report, f"rank {rank.rank} was busy at {at(line)}")
                 return

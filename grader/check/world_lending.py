@@ -31,7 +31,7 @@ ROOM = 4  # ranks that a world which may be lent has room for; few checks need m
 
 
 @dataclass(frozen=True)
-class Spent:
+class TimedWorld:
     """The size of one world of a check, and the seconds that it took."""
 
     size: int
@@ -74,18 +74,18 @@ class RankStarter:
     def __init__(
         self,
         session: Session,
-        spent: list[Spent],
+        timed: list[TimedWorld],
         limits: Limits = Limits(),
         network: str | None = None,
         key: Hashable = None,
         visibility: str = "visible",
     ) -> None:
-        """Prepare to start ranks. Each world that is run will be added to ``spent``.
+        """Prepare to start ranks. Each world that is run will be added to ``timed``.
 
         Ranks are shared with checks of the same ``key``. If ``key`` is None, all ranks are fresh.
         ``network`` is None for the usual network. ``visibility`` says who sees the check's result.
         """
-        self.session, self.spent, self.limits, self.network = session, spent, limits, network
+        self.session, self.timed, self.limits, self.network = session, timed, limits, network
         # A submission that fails in one check may leave something behind in its ranks, and pass the
         # next check because of it. On other systems than Linux nobody can tell what is left behind.
         self.key = None if key is None or not LINUX else (session.submission_dir, key)
@@ -146,7 +146,7 @@ class RankStarter:
             report = world.run()
         finally:
             self.is_doubtful = self.is_doubtful or world.is_reused
-            self.spent.append(Spent(size, time.monotonic() - began, not world.is_reused))
+            self.timed.append(TimedWorld(size, time.monotonic() - began, not world.is_reused))
         if world.kept and world.processes:
             KEPT.give(self.key, world.processes)
         self.unfinished.note(report)

@@ -509,7 +509,7 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
             lines.append(Line(f"    rank {rank.rank} {busy(report, rank)}", RANKS))
     if waited:
         lines.append(Line(_only_waited(waited)))
-    if any(watchdog.importing(rank.stacks, report.submission_dir) for rank in computing):
+    if any(watchdog.line_in_import(rank.stacks, report.submission_dir) for rank in computing):
         name = f"{report.calls[call].function.partition('.')[0]}.py"
         headline = (
             f"Stopped after {report.limit} in the import of {name}: an endless loop outside of all"

@@ -227,7 +227,7 @@ def _bar(span: Span, top: float, height: float, scale: float, until: float) -> s
     end = until if span.end is None else min(max(span.end, begin), until)
     left, width = LEFT + begin * scale, max((end - begin) * scale, 0.6)
     place = f'x="{left:.2f}" y="{top:g}" width="{width:.2f}" height="{height:g}"'
-    rect = f"<rect {place} {_look(work(span))}/>"
+    rect = f"<rect {place} {_appearance(work(span))}/>"
     if span.end is None:
         rect += f"<rect {place} {_painted('frame')}/>"
         if not span.background:
@@ -347,13 +347,13 @@ def _legend(pictures: Sequence[Picture], top: float) -> tuple[list[str], float]:
         if x + wide > WIDTH and x > 4:
             x, top = 4.0, top + 18
         place = f'x="{x:g}" y="{top + (11 - height) / 2:g}" width="18" height="{height}"'
-        parts.append(f"<rect {place} {_look(kind)}/>")
+        parts.append(f"<rect {place} {_appearance(kind)}/>")
         parts.append(_text(x + 24, top + 10, name, size=11))
         x += wide
     return parts, top + 22
 
 
-def _look(kind: str) -> str:
+def _appearance(kind: str) -> str:
     """Return the SVG attributes of a rectangle for spans of this kind of work."""
     return _painted({WAITING: "idle", LATE: "empty", TIMED: "head"}.get(kind, kind))
 

@@ -675,7 +675,7 @@ def test_no_shared_memory_is_left(submit):
             time.sleep(0.2)
             return made >= 0
         """)
-    # elsewhere none can be made: see test_world_limits
+    # elsewhere none can be made: see test_world_usage
     made = platform.machine() not in seccomp.MACHINES
     assert told(world, "broken") == str(made)
     assert segments() == before

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from grader import assignment
 from grader.check.api import CheckFailed, CheckWorld, NotAttempted
-from grader.check.plugin import public_alone, record_of, verdict
+from grader.check.plugin import about_hidden_checks, record_of, verdict
 from grader.check.record import FAILED, NOT_ATTEMPTED, PASSED, Record
 from grader.course.outcomes import read as outcomes_of
 from grader.course.results import GRADED, SubmissionResult
@@ -93,11 +93,11 @@ def test_points_that_a_course_does_not_change_stay_to_the_digit(request, tmp_pat
 
 
 def test_students_are_told_the_total_of_their_course(rules):
-    assert "the rest of the 100 points" in public_alone()
+    assert "the rest of the 100 points" in about_hidden_checks()
     rules(
         '[course]\nparts = ["collectives"]\n[points]\n"1.7" = 8\n[extra_credit]\nproblems=["1.1"]'
     )
-    assert "the rest of the 15 points" in public_alone()
+    assert "the rest of the 15 points" in about_hidden_checks()
 
 
 # ——— extra credit

@@ -10,14 +10,14 @@ import zipfile
 import pytest
 
 from grader.assignment import FILES, PARTS
-from grader.check.plugin import public_alone
+from grader.check.plugin import about_hidden_checks
 from grader.course_file import FILE
 from grader.intake import hand_in
 from grader.packaging import leaks, pack, stubs, visibility
 from grader.packaging.visibility import for_students
 from grader.selftest.grading import ROOT
 
-PUBLIC_ALONE = public_alone()  # of the whole assignment
+ABOUT_HIDDEN_CHECKS = about_hidden_checks()  # of the whole assignment
 
 
 @pytest.fixture(scope="module")
@@ -155,12 +155,14 @@ def test_in_it_nothing_is_implemented_yet_and_all_checks_are_there(copy):
     told = r"(\d+) not implemented, \d+ not attempted in .*"
     (number,) = re.fullmatch(told, done.stdout.splitlines()[-1]).groups()
     assert int(number) > 30  # and none passed, failed, or could not be run
-    assert PUBLIC_ALONE not in " ".join(done.stdout.split())
+    assert ABOUT_HIDDEN_CHECKS not in " ".join(done.stdout.split())
 
 
 def test_a_student_is_not_told_what_their_own_code_could_do_to_them(copy):
     done = command(copy, "-m", "grader", "handout", "--problem", "1.2")
-    assert done.returncode == 0 and " ".join(PUBLIC_ALONE.split()) in " ".join(done.stdout.split())
+    assert done.returncode == 0 and " ".join(ABOUT_HIDDEN_CHECKS.split()) in " ".join(
+        done.stdout.split()
+    )
     assert (
         "Ignored" not in done.stdout
         and "confined" not in done.stdout
@@ -176,7 +178,7 @@ def test_with_the_answers_in_it_everything_passes_and_is_packed(copy, tmp_path):
         shutil.copy(ROOT / "solutions" / file, tmp_path / "done" / "handout" / file)
     done = command(tmp_path / "done", "-m", "pytest", "-n", "2")
     assert done.returncode == 0 and "passed" in done.stdout.splitlines()[-1], done.stdout
-    assert PUBLIC_ALONE in " ".join(done.stdout.split())
+    assert ABOUT_HIDDEN_CHECKS in " ".join(done.stdout.split())
     done = command(tmp_path / "done", "-m", "grader.intake.hand_in")
     assert done.returncode == 0 and done.stdout.count("written") == sum(
         len(p.problems) for p in PARTS.values()

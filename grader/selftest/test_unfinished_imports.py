@@ -83,6 +83,6 @@ def test_no_rank_starts_for_a_file_whose_import_did_not_end(checks):
     why(check(), 1)
     world = check()
     assert "Not run" in why(world, 1)
-    assert isinstance(world.runner, RankStarter) and world.runner.spent == []
+    assert isinstance(world.runner, RankStarter) and world.runner.timed == []
     with pytest.raises(NotRun):
         world(1, ONE)

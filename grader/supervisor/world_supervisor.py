@@ -26,7 +26,7 @@ from grader.hub.resident import Resident
 from grader.rank import rank_home
 from grader.rank.rank_home import RankHome
 from grader.supervisor import cleanup, ending
-from grader.supervisor.world_limits import (
+from grader.supervisor.world_usage import (
     MORE_TASKS,
     WorldLimits,
     add_open,

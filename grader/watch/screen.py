@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from grader.check.plugin import public_alone
+from grader.check.plugin import about_hidden_checks
 from grader.check.record import (
     ERROR,
     FAILED,
@@ -24,7 +24,7 @@ from grader.check.record import (
 from grader.course_file import course
 from grader.reports.results_json import clean
 from grader.reports.terminal import STYLES
-from grader.session import HIDDEN
+from grader.session import is_students_copy
 from grader.watch.state import WatchState
 
 # One mark for each check of a problem. A reader without colours can tell them apart, too.
@@ -191,8 +191,8 @@ def _messages(state: WatchState) -> list[Text]:
         names = ", ".join(f"{name}.py" for name in course().parts if name in left_out)
         lines.append(Text(f"Extra credit, not attempted: {names}", style=STYLES[NOT_ATTEMPTED]))
     all_pass = state.count(PASSED, NOT_ATTEMPTED) == len(state.records)
-    if all_pass and state.count(PASSED) and not HIDDEN.exists():
-        lines.append(Text(public_alone()))
+    if all_pass and state.count(PASSED) and is_students_copy():
+        lines.append(Text(about_hidden_checks()))
     return lines
 
 

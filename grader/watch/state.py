@@ -7,7 +7,7 @@ from grader.check.record import ERROR, FAILED, NOT_ATTEMPTED, PASSED, UNIMPLEMEN
 from grader.check.selection import functions
 from grader.course_file import course
 from grader.intake.staging import Contents
-from grader.session import HIDDEN
+from grader.session import is_students_copy
 from grader.watch.changes import Program, changes, parse
 
 WRONG = (FAILED, ERROR)
@@ -91,7 +91,7 @@ class WatchState:
             (len(self.waiting), "to run"),
         ]
         told = [f"{count} {what}" for count, what in counts if count]
-        kind = "checks" if HIDDEN.exists() else "public checks"
+        kind = "public checks" if is_students_copy() else "checks"
         return f"{len(self.records)} {kind}: {', '.join(told)}"
 
     def failures(self) -> list[str]:

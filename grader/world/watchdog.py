@@ -279,7 +279,7 @@ def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFram
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def importing(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFrame | None:
+def line_in_import(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFrame | None:
     """Return the student's innermost line if a rank is still importing the student's file.
 
     Return None if the rank is in a function of the student: what a function imports is a part of

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from grader.selftest.grading import ROOT
-from grader.supervisor import world_limits
-from grader.supervisor.world_limits import Files, WorldLimits, add_open, written
+from grader.supervisor import world_usage
+from grader.supervisor.world_usage import Files, WorldLimits, add_open, written
 from grader.wire import removal
 from grader.world import watchdog
 
@@ -71,7 +71,7 @@ def test_a_name_says_nothing_of_memory(name):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program.format(name)], **pipes) as named:
         named.stdout.readline()
-        found = world_limits.memory(named.pid), watchdog.pulse(named.pid)
+        found = world_usage.memory(named.pid), watchdog.pulse(named.pid)
         named.stdin.close()
     assert MIB < found[0] < 100 * MIB and list(found[1]) == [named.pid]
 
@@ -95,7 +95,7 @@ def test_files_without_a_name_are_counted_once(tmp_path):
 
 
 def test_memory_in_files_counts_as_memory(limits, monkeypatch):
-    monkeypatch.setattr(world_limits.os_support, "family", lambda pid: {os.getpid(): 1})
+    monkeypatch.setattr(world_usage.os_support, "family", lambda pid: {os.getpid(): 1})
     assert limits.exceeded({os.getpid(): 0}) == ""
     files = [os.memfd_create(f"{number}") for number in range(5)]
     try:
@@ -111,9 +111,9 @@ def test_empty_files_are_counted_too(tmp_path, monkeypatch):
     for number in range(11):
         tmp_path.joinpath(f"folder-{number % 2}").mkdir(exist_ok=True)
         tmp_path.joinpath(f"folder-{number % 2}", f"{number}").touch()
-    monkeypatch.setattr(world_limits, "ENTRIES", 13)
+    monkeypatch.setattr(world_usage, "ENTRIES", 13)
     assert not written(str(tmp_path)).hidden
-    monkeypatch.setattr(world_limits, "ENTRIES", 12)
+    monkeypatch.setattr(world_usage, "ENTRIES", 12)
     assert written(str(tmp_path)).hidden == "made more than 12 files and folders"
 
 
@@ -134,7 +134,7 @@ def test_files_may_not_lie_too_deep_to_be_found(limits, tmp_path, name, depth):
 CLOSED = """
 import os, sys
 from pathlib import Path
-from grader.supervisor.world_limits import written
+from grader.supervisor.world_usage import written
 os.chdir(sys.argv[1])
 if os.geteuid() == 0:
     os.setuid(1 << 21)
@@ -181,7 +181,7 @@ def test_memory_that_belongs_to_no_process_is_refused():
 def test_a_link_and_a_folder_take_what_they_take_on_the_disk(tmp_path):
     (tmp_path / "link").symlink_to("x" * 1000)
     (tmp_path / "folder").mkdir()
-    files = world_limits.Files()
+    files = world_usage.Files()
     taken = [os.lstat(tmp_path / name) for name in ("link", "folder")]
     for found in taken:
         files.add(found)
