@@ -169,7 +169,7 @@ def returns_its_input(name: str):
 
 
 def sizes(world: CheckWorld) -> list[int]:
-    return [spent.size for spent in world.runner.spent]
+    return [timed.size for timed in world.runner.timed]
 
 
 def test_what_fails_on_lent_ranks_is_tried_on_fresh_ones(checks):
@@ -265,7 +265,7 @@ def test_a_rank_without_calls_that_dies_disturbs_nobody(checks):
     threading.Timer(0.3, os.kill, (four[3], signal.SIGKILL)).start()
     for world, is_fresh in ((first, False), (second, True)):
         (run,) = world(2, call("collectives.slow", 1))
-        assert run.values() == [1, 1] and [spent.is_fresh for spent in world.runner.spent] == [
+        assert run.values() == [1, 1] and [timed.is_fresh for timed in world.runner.timed] == [
             is_fresh
         ]
 
