@@ -65,15 +65,16 @@ def _sends(action: Action, stage: int, n: int, parts: int) -> Message | None:
 
 
 def simulate(schedules: list[list[Action]], durations: dict[str, float]) -> list[list[Span]]:
-    """Return the spans of all stages, if messages take no time.
+    """Return, for each stage, the spans of its actions: when each began and ended.
 
-    Each action begins as soon as its stage is free and its message is there.
+    Messages are assumed to take no time. So each action begins as soon as its stage is free
+    and the message that it needs has been sent.
 
     Args:
         schedules: for each stage its actions.
         durations: the time that each kind of action takes on one chunk.
     Raises:
-        ValueError: no stage can go on. The message holds the actions at which the stages wait.
+        ValueError: no stage can go on. The text names the action that each stage waits for.
     """
     n, parts = len(schedules), _parts(schedules)
     ready: dict[Message, float] = {}  # when a message was sent

@@ -56,8 +56,9 @@ def flat_shard(tensors: list[Tensor]) -> Tensor:
     Args:
         tensors: as for ``flatten``, the same on every rank.
     Returns:
-        (P/n,): entries [rank·P/n, (rank+1)·P/n) of ``flatten(tensors)``. The shard has memory of
-        its own: if it were a view, it would keep all P entries alive.
+        (P/n,): entries [rank·P/n, (rank+1)·P/n) of ``flatten(tensors)``, which has P entries with
+        its zeros at the end; n is the number of ranks. The shard has memory of its own: if it were
+        a view, it would keep all P entries alive.
 
     With 2 ranks and the tensors [[1, 2], [3, 4]] and [5]:  rank 0 [1, 2, 3], rank 1 [4, 5, 0].
     About 2 lines.

@@ -91,7 +91,7 @@ def _check_has_rows(tensor: Tensor) -> None:
 
 
 def _empty_for_all(tensor: Tensor) -> Tensor:
-    """Room for the tensors of all ranks, one after the other along dimension 0."""
+    """Return an unfilled tensor with room for all ranks' tensors, joined along dimension 0."""
     return tensor.new_empty(dist.get_world_size() * tensor.shape[0], *tensor.shape[1:])
 
 

@@ -323,7 +323,7 @@ def test_model(world):
     falling.raises_value_error(because="The times do not grow with the size.")
     one_size.raises_value_error(because="From times of one size, α and β cannot be told apart.")
     odd.raises_value_error(because="There are 3 sizes and 2 times.")
-    quick = {"this is only the time of the bytes. Add the latency": np.array(0.5)}
+    quick = {"this is only the time that the bytes take. Add the latency": np.array(0.5)}
     predicted.returns(np.array(1.5), tolerance=CLOSE, select=as_number, known_mistakes=[quick])
     inverse = {
         "this is the bandwidth divided by the latency, which is not a number of bytes": np.array(

@@ -176,7 +176,9 @@ def test_schedules(world):
                 f"{name}, stage {stage}: the schedule is not a list of pairs like ('forward', 0).",
             )
             wrong = schedules.complete(actions, 3)
-            run.require(wrong is None, f"{name}, stage {stage}: {wrong} in {actions}.")
+            run.require(
+                wrong is None, f"{name}, stage {stage}: {wrong}. The stage's actions: {actions}"
+            )
         time = schedules.makespan(made, 1, 1)
         run.require(not isinstance(time, str), f"{name}: {time}.")
         for stage, actions in enumerate(made):

@@ -32,7 +32,10 @@ def judged(run, made, name, kinds, v, m):
         form = f"{name}, stage {stage}: this is not a list of actions like ('F', 0, 0):"
         run.require(actions is not None, f"{form} {made[stage]!r:.300}")
         wrong = chunked.complete(actions, kinds, v, m)
-        run.require(wrong is None, f"{name}, stage {stage}: {wrong}, in {str(actions)[:300]}.")
+        run.require(
+            wrong is None,
+            f"{name}, stage {stage}: {wrong}. The stage's actions: {str(actions)[:300]}",
+        )
     end = chunked.makespan(stages, dict.fromkeys(kinds, 1.0))
     run.require(not isinstance(end, str), f"{name}: {end}")
     return stages

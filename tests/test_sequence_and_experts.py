@@ -40,7 +40,7 @@ def test_sequence_pair(world):
         *np.split(Y, 2),
         tolerance=CLOSE,
         select=lambda r: r[0],
-        label="this rank's rows of y",
+        label="the tensor of this rank's rows of y",
         known_mistakes=sequences.pair_mistakes(A, B, X, 2),
     )
     forward.returns(
@@ -174,10 +174,14 @@ def test_routes(world):
         known_mistakes=experts.routes_mistakes(CHOICES, 1),
     )
     there.returns(
-        *arrived, label="the rows that arrive", known_mistakes=experts.send_mistakes(ROWS, routes)
+        *arrived,
+        label="the tensor of rows that arrive",
+        known_mistakes=experts.send_mistakes(ROWS, routes),
     )
     back.returns(
-        *ROWS, label="the rows that come back", known_mistakes=experts.back_mistakes(ROWS, routes)
+        *ROWS,
+        label="the tensor of rows that come back",
+        known_mistakes=experts.back_mistakes(ROWS, routes),
     )
     wrong.raises_value_error("5", given="5 rows, with 3 tokens on rank 0 and 1 on rank 1")
 
@@ -206,7 +210,7 @@ def test_mixture(world):
         *MIXTURE.ys,
         tolerance=CLOSE,
         select=lambda r: r[0],
-        label="the outputs of this rank's tokens",
+        label="the tensor of the outputs of this rank's tokens",
         known_mistakes=MIXTURE.forward_mistakes(),
     )
     forward.returns(

@@ -88,7 +88,7 @@ def test_zero(world):
         after,
         tolerance=STEPS,
         select=driver_results.weights,
-        label="the weights, [step][tensor],",
+        label="the list of weights, [step][tensor],",
         known_mistakes=lambda: zero.zero_mistakes(START, GRADIENTS, RATES),
     )
     run.returns(

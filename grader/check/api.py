@@ -231,7 +231,7 @@ def _layout_note(of_ranks: Sequence[Any]) -> str:
     }
     if layouts == {"contiguous"}:
         return ""
-    return " non-contiguous" if len(layouts) == 1 else " laid out differently from rank to rank"
+    return " non-contiguous" if len(layouts) == 1 else " with other strides on each rank"
 
 
 def call(

@@ -289,12 +289,13 @@ class CallResult(CallEvidence):
             lines.append(Line(NO_RETURN, LIKELY))
         function = self.report.calls[self.index].function.partition(".")[2]
         if function not in IN_PLACE and any(map(self._has_changed_input, range(self.report.size))):
-            lines.append(Line("Your function also changed its argument: work on a copy.", LIKELY))
+            lines.append(Line("Your function changed its argument: work on a copy.", LIKELY))
         disagreements = self.report.disagreements()
         if ours := [d for d in disagreements if any(side.call == self.index for side in d.sides)]:
             lines.append(Line(str(ours[0])))
         compared = {r: d.side_by_side for r, d in found.items()}
-        self._fail(f"{of} on {wrong}. On rank {rank}: {first.sentence}", lines, compared)
+        where = f" on {wrong}. On rank {rank}" if self.report.size > 1 else ""
+        self._fail(f"{of}{where}: {first.sentence}", lines, compared)
 
     def _awaited(self) -> None:
         """Fail if the values are right by luck.

@@ -114,7 +114,7 @@ def pytest_collection_modifyitems(
 
 
 def _function(item: pytest.Item) -> Any:
-    """Return a test's function, which has the check's attributes; None without a function."""
+    """Return a test's function, which holds the check's attributes, or None if it has none."""
     return getattr(item, "function", None)
 
 

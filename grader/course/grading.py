@@ -32,7 +32,7 @@ class GraderEnded(RuntimeError):
 
 
 class GradingProcesses:
-    """Holds the processes that grade for this process, so that they can be ended together."""
+    """Keeps a list of the child processes that grade, so that all can be ended together."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -69,7 +69,7 @@ def describe(value: Any) -> str:
     if isinstance(value, Foreign):
         return value.description
     if isinstance(value, (list, tuple)):
-        return f"a {type(value).__name__} of {len(value)}"
+        return f"a {type(value).__name__} of length {len(value)}"
     if isinstance(value, dict):  # a driver's
         return "a result"
     return "None" if value is None else f"{type(value).__name__} {value!r}"[:80]

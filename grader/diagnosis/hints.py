@@ -89,9 +89,9 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
         return None
     if _is_garbage(got):
         return (
-            "this looks like memory that was never filled. Is it the tensor that the communication"
-            " writes to? irecv and asynchronous calls return at once: call wait() before you use"
-            " the tensor."
+            "this looks like memory that was never filled. Return the tensor that the communication"
+            " writes to. irecv and other asynchronous calls return before the data has arrived: call"
+            " wait() before you use the tensor."
         )
     for explain in (
         _gaps,

@@ -1,4 +1,7 @@
-"""Says what became of one rank in a call. Messages and the page's tables use the same words."""
+"""Describes what one rank did in a call, and how the call ended there.
+
+Messages and the tables of the HTML report both take their words from here.
+"""
 
 import signal
 from dataclasses import replace

@@ -183,7 +183,7 @@ def require_right(run, name, stages, kinds, v, m):
         form = f"this is not a list of actions like ('F', 0, 0): {str(actions)[:200]}"
         run.require(actions is not None, text + form)
         wrong = chunked.complete(actions, kinds, v, m)
-        run.require(wrong is None, f"{text}{wrong}, in {str(actions)[:300]}.")
+        run.require(wrong is None, f"{text}{wrong}. The stage's actions: {str(actions)[:300]}")
     end = chunked.makespan(stages, dict.fromkeys(kinds, 1.0))
     run.require(not isinstance(end, str), f"{name}: {end}")
 

@@ -64,7 +64,7 @@ class LargeAttention(SharedCalls):
             *zip(*(np.split(part, self.n) for part in of_rows)),
             tolerance=self.tolerance,
             select=lambda r: tuple(part[self.sample] for part in select(r)),
-            label=f"some rows of {label}",
+            label=f"a sample of rows of {label}",
         )
 
     def has_few_blocks(self, run):

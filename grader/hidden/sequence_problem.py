@@ -106,7 +106,7 @@ class PairProblem(SharedCalls):
             *self.cast(np.split(self.y, self.n)),
             tolerance=tolerance or self.tolerance,
             select=select,
-            label="this rank's rows of y",
+            label="the tensor of this rank's rows of y",
             known_mistakes=lambda: sequences.pair_mistakes(self.a, self.b, self.x, self.n),
         )
 
@@ -171,7 +171,7 @@ class AttentionProblem(SharedCalls):
 
     @property
     def named(self):
-        return "causal" if self.causal else "not causal"
+        return f"causal={self.causal}"
 
     def forward(self, **options):
         shards = self.shards(self.q, self.k, self.v)
@@ -265,7 +265,7 @@ class ExpertProblem(SharedCalls):
             *self.cast(self.mixture.ys),
             tolerance=self.tolerance,
             select=lambda r: r[0],
-            label="the outputs of this rank's tokens",
+            label="the tensor of the outputs of this rank's tokens",
             known_mistakes=self.mixture.forward_mistakes,
         )
 
@@ -277,7 +277,7 @@ class ExpertProblem(SharedCalls):
                 *self.cast([self.mixture.saved(rank)[index] for rank in range(self.n)]),
                 tolerance=self.tolerance,
                 select=lambda r, index=index: r[1][index],
-                label=f"the saved {name}",
+                label=f"the saved tensor {name}",
                 known_mistakes=by_p if name == "outputs" else None,
             )
 

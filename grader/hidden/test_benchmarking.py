@@ -693,7 +693,7 @@ def test_predictions(world, rng):
         ),
         (NEGATIVE, [max(alpha, 0.0) + size / beta for alpha, beta, size in cases]),
         (
-            "this is only the time of the bytes. Add the latency",
+            "this is only the time that the bytes take. Add the latency",
             [size / beta for _, beta, size in cases],
         ),
     ]

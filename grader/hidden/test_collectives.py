@@ -477,11 +477,11 @@ def the_sum(xs):
 
 
 def _sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
-    """Judge a function that sums the ranks' tensors on n ranks, and return the runs.
+    """Call a function that sums the ranks' tensors, on n ranks; judge it, and return the runs.
 
-    ``tensors`` has (shape, dtype, layout) of each input. The entries of the inputs are integers
-    between ``-high`` and ``high``. ``kept`` has the request and the results of two further calls,
-    which are judged, too.
+    ``tensors`` holds the (shape, dtype, layout) of each input. The entries of the inputs are
+    integers between ``-high`` and ``high``. ``kept`` is a pair: the request of two further calls,
+    and the results that are expected of them.
     """
     inputs = [
         [integers(rng, shape, dtype, -high, high) for _ in range(n)] for shape, dtype, _ in tensors

@@ -50,7 +50,9 @@ def made_by(world, function):
             here = f"{function}({stage}, {p}, {m})"
             run.require(actions is not None, f"{here} is not a list of pairs like ('forward', 0).")
             wrong = schedules.complete(actions, m)
-            run.require(wrong is None, f"{here}: {wrong} in {str(actions)[:300]}.")
+            run.require(
+                wrong is None, f"{here}: {wrong}. The stage's actions: {str(actions)[:300]}"
+            )
     (changed,) = world(1, call(f"pipeline_parallel.{function}", 0, 2, 3, driver="emptied"))
     again = changed.read(schedules.as_actions, "the list of actions of a second call")[0]
     text = (
@@ -106,7 +108,7 @@ def test_1f1b(world, rng):
 @number("5.4")
 @weight(0.75)
 def test_1f1b_alive(world, rng):
-    """1F1B never has more than num_stages − stage micro-batches alive"""
+    """1F1B has at most (num_stages − stage) micro-batches alive on a stage"""
     run, of_shape = made_by(world, "one_forward_one_backward_schedule")
     for (p, m), stages in of_shape.items():
         for stage, actions in enumerate(stages):
@@ -524,8 +526,8 @@ def test_run_schedule_frees_what_was_sent(world, rng):
 @number("5.5")
 @weight(0.375)
 def test_own_timeline(world, rng):
-    """run_schedule records only the computation of every action: no stage works before its input
-    exists
+    """run_schedule records when each action computes, without its wait: no recorded action begins
+    before its input exists
     """
     n, m = 3, 4
     p = PipelineProblem(rng, n, m)

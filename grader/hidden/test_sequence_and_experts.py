@@ -400,12 +400,12 @@ def test_rows_travel(world, rng):
             )
             there.returns(
                 *arrived,
-                label="the rows that arrive",
+                label="the tensor of rows that arrive",
                 known_mistakes=experts.send_mistakes(rows, of_ranks),
             )
             back.returns(
                 *rows,
-                label="the rows that come back",
+                label="the tensor of rows that come back",
                 known_mistakes=experts.back_mistakes(rows, of_ranks),
             )
             there.keeps_inputs()

@@ -181,19 +181,19 @@ def test_zero_weights(world, rng):
             run.returns(
                 *[p.weights] * n,
                 select=driver_results.before,
-                label="the weights between ZeroAdamW(…) and its first step",
+                label="the list of the weights between ZeroAdamW(…) and its first step",
             )
             run.returns(
                 *[p.weights_after] * n,
                 tolerance=p.tolerance,
                 select=driver_results.weights,
-                label="the weights, [step][tensor],",
+                label="the list of weights, [step][tensor],",
                 known_mistakes=p.mistakes,
             )
             run.returns(
                 *p.gradients,
                 select=driver_results.gradients,
-                label="the caller's gradients, which must stay unchanged,",
+                label="the list of the caller's gradients, which must stay unchanged,",
             )
             run.leaves_arguments(
                 *[p.weights_after[-1]] * n,
@@ -255,7 +255,7 @@ def test_zero_traffic(world, rng):
                 *[p.weights_after] * n,
                 tolerance=p.tolerance,
                 select=driver_results.weights,
-                label="the weights, [step][tensor],",
+                label="the list of weights, [step][tensor],",
                 known_mistakes=p.mistakes,
             )
             sentence = (
@@ -387,7 +387,7 @@ def test_sharded_gradients(world, rng):
             *both,
             tolerance=again.tolerance,
             select=lambda r: [own[1] for own in r],
-            label="the shards of two steps, kept together, [step][layer],",
+            label="the list of the shards of two steps, kept together, [step][layer],",
             known_mistakes=[{overwritten: [later, later]} for _, later in both],
         )
 

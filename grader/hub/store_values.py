@@ -20,7 +20,7 @@ MAX_LETTERS = 500  # characters in a key
 
 @dataclass
 class Keys:
-    """Holds the values, and answers questions about them.
+    """Keeps a value for each key, and answers what ranks ask of the store (get, wait, …).
 
     ``get`` and ``wait`` are answered as soon as all their keys have a value.
     """

@@ -90,7 +90,7 @@ def _install(install: Install) -> bytes:
 
 
 def _origin() -> Contents:
-    """Return the file that says which commit a zip was packed from."""
+    """Return the content of the file that says which commit a zip was packed from."""
     return {str(COMMIT.relative_to(ROOT)): f"{commit()}\n".encode()}
 
 

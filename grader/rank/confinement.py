@@ -239,7 +239,7 @@ def _landlock(readable: list[str], writable: list[str], device: str) -> None:
 def gpu_files(folder: str = "/dev") -> list[str]:
     """Return the files and folders of /dev through which a process uses GPUs.
 
-    /dev/dxg is that of Windows's Subsystem for Linux.
+    /dev/dxg is the GPU in the Windows Subsystem for Linux.
     """
     return sorted(str(p) for name in ("nvidia*", "dxg") for p in Path(folder).glob(name))
 

@@ -36,6 +36,10 @@ def as_actions(value: Any) -> list[Action] | None:
     return actions
 
 
+def _span(count: int) -> str:
+    return f"0 to {count - 1}" if count > 1 else "only 0"
+
+
 def complete(actions: list[Action], kinds: tuple[str, ...], v: int, m: int) -> str | None:
     """Return what is wrong with one stage's schedule of v chunks and m micro-batches, or None.
 
@@ -45,8 +49,8 @@ def complete(actions: list[Action], kinds: tuple[str, ...], v: int, m: int) -> s
     wanted = {(kind, chunk, i): 0 for kind in kinds for chunk in range(v) for i in range(m)}
     if strange := [action for action in actions if action not in wanted]:
         return (
-            f"{strange[0]} does not exist: the kinds are {' and '.join(kinds)}, the chunks"
-            f" 0 … {v - 1}, the micro-batches 0 … {m - 1}"
+            f"there is no action {strange[0]}. The kinds are {' and '.join(kinds)}, the chunks"
+            f" {_span(v)}, the micro-batches {_span(m)}"
         )
     counted = wanted | Counter(actions)
     for action, times in counted.items():

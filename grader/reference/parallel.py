@@ -251,7 +251,9 @@ def _forward(weights: list, x: np.ndarray, output: Callable) -> np.ndarray:
 
 
 def forward_saved_mistakes(own: list, y: np.ndarray) -> dict[str, list]:
-    """Return a dict from the sentence of each mistaken forward pass to what a rank then saves.
+    """Return a dict: each key is a sentence about a mistaken forward pass.
+
+    The value is what a rank saves if it makes this mistake.
 
     ``own`` is what the rank should save. ``y`` is the output of the last layer.
     """

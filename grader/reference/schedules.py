@@ -42,7 +42,7 @@ def complete(actions: list[Action], m: int) -> str | None:
         if (times := counted[action]) != 1:
             return f"{action} is there {times} times, not once" if times else f"{action} is missing"
     if strange := [action for action in actions if action not in wanted]:
-        return f"{strange[0]} does not exist: the micro-batches are 0 … {m - 1}"
+        return f"there is no {strange[0]}: the micro-batches are 0 to {m - 1}"
     place = {action: number for number, action in enumerate(actions)}
     early = [i for i in range(m) if place["backward", i] < place["forward", i]]
     return f"('backward', {early[0]}) comes before ('forward', {early[0]})" if early else None

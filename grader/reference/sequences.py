@@ -39,9 +39,9 @@ OWN_BLOCK = "each query saw the keys of its own rank only. Keys and values must 
 UNSCALED = "the scores were not divided by √d"
 BY_D = "the scores were divided by d, not by √d"
 NOT_CAUSAL = (
-    "tokens see later tokens. If causal is True, a token sees only itself and earlier tokens"
+    "your tokens see later tokens. If causal is True, a token sees only itself and earlier tokens"
 )
-CAUSAL = "tokens do not see later tokens. If causal is False, a token sees all tokens"
+CAUSAL = "your tokens do not see later tokens. If causal is False, every token sees all tokens"
 FUTURE_BLOCKS = (
     "the mask hides later tokens in a rank's own block only. A query must not see the blocks of the"
     " ranks after its own"

@@ -21,7 +21,7 @@ def f32(values) -> np.ndarray:
     [
         # kinds
         (None, f32([1, 2]), "expected a tensor of shape (2,), float32, got None"),
-        ([1.0, 2.0], f32([1, 2]), "got a list of 2"),
+        ([1.0, 2.0], f32([1, 2]), "got a list of length 2"),
         (1.0, f32(1), "got float 1.0"),
         (
             Foreign("a tensor of dtype torch.bfloat16"),
@@ -29,9 +29,9 @@ def f32(values) -> np.ndarray:
             "got a tensor of dtype torch.bfloat16",
         ),
         (f32([1]), None, "expected None, got a tensor of shape (1,), float32"),
-        (f32([1]), [f32([1])], "expected a list of 1, got a tensor of shape (1,), float32"),
-        ([f32([1])], [f32([1]), f32([2])], "expected a list of 2, got a list of 1"),
-        (None, (f32([1]), None), "expected a tuple of 2, got None"),
+        (f32([1]), [f32([1])], "expected a list of length 1, got a tensor of shape (1,), float32"),
+        ([f32([1])], [f32([1]), f32([2])], "expected a list of length 2, got a list of length 1"),
+        (None, (f32([1]), None), "expected a tuple of length 2, got None"),
         ("done", "gone", "expected str 'gone', got str 'done'"),
         (1, 1.0, "expected float 1.0, got int 1"),
         (True, 1, "expected int 1, got bool True"),
@@ -240,7 +240,7 @@ def test_another_dtype_never_passes(array, dtype):
     "value, text",
     [
         (None, "None"),
-        ((1, 2), "a tuple of 2"),
+        ((1, 2), "a tuple of length 2"),
         (np.zeros((2, 0), np.int8), "a tensor of shape (2, 0), int8"),
         (Foreign("an object of type function"), "an object of type function"),
     ],

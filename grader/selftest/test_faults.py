@@ -294,8 +294,8 @@ def test_a_stub_is_not_a_failure(submit):
     "value, words",
     [
         ("None", "got None"),
-        ("(x,)", "got a tuple of 1"),
-        ("x.tolist()", "got a list of 4"),
+        ("(x,)", "got a tuple of length 1"),
+        ("x.tolist()", "got a list of length 4"),
         ("x[:3]", "expected shape (4,), got (3,)"),
         ("x[None]", "expected shape (4,), got (1, 4)"),
         ("x.double()", "expected dtype float32, got float64"),
@@ -305,7 +305,7 @@ def test_a_stub_is_not_a_failure(submit):
         ("x.to_sparse()", "layout torch.sparse_coo"),
         ("x.as_subclass(type('Liar', (torch.Tensor,), {}))", "only inherits from torch.Tensor"),
         ("lambda: x", "an object of type function"),
-        ("[[[[[[[[[[x]]]]]]]]]]", "got a list of 1"),
+        ("[[[[[[[[[[x]]]]]]]]]]", "got a list of length 1"),
     ],
 )
 def test_what_is_no_result(submit, value, words):
@@ -314,7 +314,7 @@ def test_what_is_no_result(submit, value, words):
 
 def test_a_value_that_cannot_be_reached(submit):
     """A cycle must not take the rank, nor the judge, with it."""
-    assert "got a list of 1" in verdict(
+    assert "got a list of length 1" in verdict(
         submit("def broken(x):\n    a = []\n    a.append(a)\n    return a"), 1
     )
 
@@ -329,7 +329,7 @@ def test_changed_inputs_are_told(submit):
 
 def test_a_changed_input_is_told_where_the_result_is_wrong(submit):
     message = verdict(submit("def broken(x): return x.add_(1)"), 1)
-    assert "Your function also changed its argument: work on a copy." in message
+    assert "Your function changed its argument: work on a copy." in message
 
 
 def test_an_input_that_is_as_it_was_is_not_told(submit):

@@ -174,7 +174,7 @@ def test_mixed_tensors_lie_in_memory_differently_on_each_rank():
     *tensors_, nothing = map(to_rank, given.values)
     assert [t.stride() for t in tensors_] == [(1, 2), (6, 2), (2, 4), (3, 1)] and nothing is None
     noted = call("part.function", given, root=0).spread(5).note
-    assert noted == "float64 (2, 3) laid out differently from rank to rank, root=0"
+    assert noted == "float64 (2, 3) with other strides on each rank, root=0"
 
 
 def test_equal_arguments_do_not_share_memory():

@@ -2,7 +2,7 @@
 
 threat: 9
 zero: 1.6
-says: got a tuple of 1
+says: got a tuple of length 1
 """
 
 

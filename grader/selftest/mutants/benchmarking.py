@@ -534,7 +534,7 @@ MUTANTS = [
             barrier()
         start""",
         {"public stopwatch", "hidden barrier"},
-        "the list of samples is wrong on every rank",
+        "the list of samples is wrong",
     ),
     Mutant(
         "all collectives of one size before the next size",

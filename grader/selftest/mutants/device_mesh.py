@@ -103,7 +103,7 @@ MUTANTS = [
 """,
         "",
         {"public coordinates", "hidden coordinates_misuse"},
-        "expected a ValueError on every rank, but rank 0 returned a tuple of 2",
+        "expected a ValueError on every rank, but rank 0 returned a tuple of length 2",
     ),
     mutant(
         "negative ranks count from the end",

@@ -592,7 +592,7 @@ MUTANTS = [
         """    outputs, saved, sends = [], pipeline_forward.__dict__.setdefault("saved", []), []
 """,
         {"hidden forward_saves"},
-        "expected a list of 1, got a list of 4",
+        "expected a list of length 1, got a list of length 4",
     ),
     Mutant(
         "an output is kept, and overwritten by the next call's",
@@ -846,7 +846,7 @@ MUTANTS = [
         "    warm_up = min(num_stages - stage - 1, num_micro_batches)",
         "    warm_up = num_stages - stage - 1",
         {"hidden 1f1b", "hidden 1f1b_alive", "hidden 1f1b_is_as_fast_as_gpipe"},
-        "does not exist: the micro-batches are 0 … 0",
+        "the micro-batches are 0 to 0",
     ),
     Mutant(
         "1F1B warms up for two stages only",
@@ -1310,7 +1310,7 @@ MUTANTS = [
         "    for weight in weights[:2]:\n        y, z = mlp",
         {"hidden forward", "hidden forward_saves", "hidden forward_flows", "hidden run_schedule"}
         | FREES,
-        "expected a list of 4, got a list of 2",
+        "expected a list of length 4, got a list of length 2",
     ),
     Mutant(
         "from the third layer on, the input of the second is saved",

@@ -594,7 +594,7 @@ USED = []
         FIRST,
         "    warm_up = num_stages - stage - 1\n",
         FEW,
-        "does not exist: the kinds are F and B and W",
+        "The kinds are F and B and W",
     ),
     mutant(
         "few micro-batches are refused",

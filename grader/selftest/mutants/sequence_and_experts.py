@@ -639,7 +639,7 @@ MUTANTS = [
             "hidden ring_traffic",
             "public ring_attention_backward",
         },
-        "Your function also changed its argument",
+        "Your function changed its argument",
     ),
     mutant(
         "the order is not stable",
@@ -828,7 +828,7 @@ MUTANTS = [
             "hidden mixture_traffic",
             "public mixture",
         },
-        "the outputs of this rank's tokens is wrong",
+        "the tensor of the outputs of this rank's tokens is wrong",
     ),
     mutant(
         "an expert without tokens is an error",

@@ -479,7 +479,7 @@ MUTANTS = [
         {
             "hidden zero_weights",
         },
-        "the weights, [step][tensor], is wrong",
+        "the list of weights, [step][tensor], is wrong",
     ),
     mutant(
         "the gradients are divided in place",

@@ -315,7 +315,7 @@ def shard_columns""",
     return x, saved""",
         "        x = x.copy_(_all_gather_columns(y))\n    return x, saved",
         {"public forward", "hidden forward", "hidden forward_saves"},
-        "also changed its argument",
+        "changed its argument",
     ),
     Mutant(
         "an output is replicated by an all-reduce of shards padded with zeros",
