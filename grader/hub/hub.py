@@ -28,7 +28,7 @@ from grader.wire.served import ALONE, PEAK, Served
 MAX_HELD = 1 << 26
 # The operations and questions of one rank that may be unanswered at a time. The time to match
 # operations grows with the square of their number.
-MAX_OPEN = 2000
+MAX_UNANSWERED = 2000
 MAX_LETTERS = 200  # characters in the name of a use
 MAX_THREADS = 64  # waiting threads that a rank may tell of
 MAX_QUEUED = 1 << 25  # bytes queued for the judge, beyond which a rank is not to be read further
@@ -374,8 +374,8 @@ class Hub:
         """
         if not frames.is_whole(number) or number in self.unanswered[rank]:
             raise frames.FrameError("an operation of no known form")
-        if len(self.unanswered[rank]) >= MAX_OPEN:
-            raise frames.FrameError(f"more than {MAX_OPEN} operations that wait for others")
+        if len(self.unanswered[rank]) >= MAX_UNANSWERED:
+            raise frames.FrameError(f"more than {MAX_UNANSWERED} operations that wait for others")
         self.unanswered[rank].add(number)
 
     def _weigh(self, rank: int) -> None:

@@ -180,7 +180,7 @@ def _text(name: str, files: dict[str, Callable[[], bytes]]) -> str:
     except OSError as error:
         raise Refused(f"{name} cannot be read ({type(error).__name__})") from None
     if len(data) > MAX_FILE_BYTES:
-        raise Refused(f"{name} is larger than {MAX_FILE_BYTES >> 20} MiB")
+        raise Refused(f"{name} is larger than {MAX_FILE_BYTES / (1 << 20):g} MiB")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
