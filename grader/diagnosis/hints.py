@@ -90,8 +90,8 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
     if _is_garbage(got):
         return (
             "this looks like memory that was never filled. Return the tensor that the communication"
-            " writes to. irecv and other asynchronous calls return before the data has arrived: call"
-            " wait() before you use the tensor."
+            " writes to. irecv and other asynchronous calls return before the data has arrived:"
+            " call wait() before you use the tensor."
         )
     for explain in (
         _gaps,

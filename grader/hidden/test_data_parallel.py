@@ -290,7 +290,7 @@ def test_step_gradients(world, rng):
             *[[gradients, later]] * n,
             tolerance=rounding(np.float64),
             select=lambda r: [own[1] for own in r],
-            label="the list of the gradients of two steps with other shards, kept together, [step][layer],",
+            label="the list of the gradients of two steps, kept together, [step][layer],",
             known_mistakes=[{OVERWRITTEN: [later, later]}] * n,
         )
 

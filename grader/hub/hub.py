@@ -104,6 +104,9 @@ class Hub:
         self.unanswered: list[set[int]] = [set() for _ in range(size)]
         # rank → what each of its threads waits for, for the ranks whose threads all wait
         self.waits: dict[int, list] = {}
+        # The ranks that waited when all did, and so the hub gave what it had kept back, or the
+        # judge was told that held ranks may go on.
+        self.believed: set[int] = set()
         # ``waits`` as it was when the judge was last told of a standstill that still lasts
         self.told_standstill: dict[int, list] | None = None
         self.passed_on = 0  # the number of frames for the judge
@@ -205,16 +208,20 @@ class Hub:
         # the ranks that wait for the judge's sign to go on
         held = [rank for rank, waits in self.waits.items() if frames.FOR_GO in waits]
         if stands and self.steps.withheld and not held:
+            self.believed = set(self.waits)
             for rank, call, number in self.steps.lift():
                 self.tell({"not_sent_on": [rank, call, number, monotonic_ns()]})
             self.matching.match_all()
         elif stands and not held and (awaited := self.slow.lift(self.waits)):
+            self.believed = set(self.waits)
             for posted, blob, place in awaited:
                 told = [posted.rank, posted.operation.call, place, monotonic_ns()]
                 self.tell({"awaited_early": told})
                 self._give(posted, blob)
         elif stands and self.told_standstill != self.waits:
             self.told_standstill = dict(self.waits)
+            if held:  # the judge lets them go on
+                self.believed = set(self.waits)
             self.tell({"standstill": held, "frames": self.passed_on} | self.matching.held_back())
         elif not stands:
             self.told_standstill = None
@@ -282,8 +289,10 @@ class Hub:
         for frame in self.ranks[rank].reader.feed(data):
             self._look_before_calls(rank, frame)
             self.moves += 1
-            if rank in self.waits:
+            if rank in self.believed and rank in self.waits:
                 raise frames.FrameError("a frame though all threads waited, as the rank had told")
+            self.waits.pop(rank, None)  # a rank that has sent a frame does not wait any more
+            self.believed.discard(rank)
             if frame.kind == frames.WAIT:
                 self._on_wait(rank, frame.meta)
             elif frame.kind == frames.AWAIT:
@@ -328,13 +337,13 @@ class Hub:
 
         Afterwards give the rank all answers that were kept until the rank does something.
         """
-        never_awaited, kept = self.sends[rank].on_end()
+        shown = frame.meta.pop("receipts", None)
+        receipts = set(filter(frames.is_whole, shown)) if isinstance(shown, list) else set()
+        never_awaited, kept = self.sends[rank].on_end(receipts)
         if frame.kind == frames.RETURNED:
             self._weigh_at_the_end(rank)
             for place in never_awaited:
-                mark = f"{frames.NEVER_AWAITED} send {place}"
-                told = {"call": self._call_of(rank), "mark": mark, "at": monotonic_ns()}
-                self._pass_on(rank, frames.EVENT, told)
+                self._mark_send(rank, place)
         self._pass_on(rank, frame.kind, frame.meta, frame.blob)
         self.ended[rank] += 1
         self.signs_due[rank] += frame.kind == frames.RAISED
@@ -342,6 +351,12 @@ class Hub:
             self._hand_over(rank, {"to": number})
         for posted, blob in self.slow.on_end(rank):
             self._give(posted, blob)
+
+    def _mark_send(self, rank: int, place: int) -> None:
+        """Tell the judge that a rank did not wait for a send of its current call."""
+        mark = f"{frames.NEVER_AWAITED} send {place}"
+        told = {"call": self._call_of(rank), "mark": mark, "at": monotonic_ns()}
+        self._pass_on(rank, frames.EVENT, told)
 
     def _look_before_calls(self, rank: int, frame: frames.Frame) -> None:
         """Note what memory a rank has before it runs student code, when its first frame arrives.
@@ -374,7 +389,8 @@ class Hub:
         """
         if not frames.is_whole(number) or number in self.unanswered[rank]:
             raise frames.FrameError("an operation of no known form")
-        if len(self.unanswered[rank]) >= MAX_UNANSWERED:
+        # An answer that waits for its rank does not wait for another one.
+        if len(self.unanswered[rank]) - len(self.sends[rank].received) >= MAX_UNANSWERED:
             raise frames.FrameError(f"more than {MAX_UNANSWERED} operations that wait for others")
         self.unanswered[rank].add(number)
 
@@ -488,7 +504,7 @@ class Hub:
     def _on_await(self, rank: int, key: object) -> None:
         """Record that a thread of a rank waits; if it waits for a send, give a kept answer."""
         if frames.is_whole(key) and self.sends[rank].on_wait(key):
-            self._hand_over(rank, {"to": key})
+            self._hand_over(rank, {"to": key, **self.sends[rank].receipt(key)})
 
     def _pass_on(self, rank: int, kind: bytes, meta: dict, blob: bytes = b"") -> None:
         self.passed_on += 1
@@ -523,10 +539,18 @@ class Hub:
         elif frame.blob:
             raise frames.FrameError("a send that brings its bytes too early")
         self._expect(rank, number)
-        if operation.kind == "send":
-            self.sends[rank].note(number)
         self._pass_on(rank, frames.EVENT, {"call": call, "operation": content})
+        if operation.kind == "send":
+            self._note_send(rank, number)
         return posted
+
+    def _note_send(self, rank: int, number: int) -> None:
+        """Record a send. After the end of the last call nobody can wait for it in time."""
+        call = self._call_of(rank)
+        if 0 < len(self.steps.towards) <= self.ended[rank]:
+            self._mark_send(rank, self.sends[rank].count(call))
+        else:
+            self.sends[rank].note(number, call)
 
     def _on_contents(self, rank: int, frame: frames.Frame) -> None:
         """Take the bytes of a send, and answer the operations that these bytes complete.
@@ -563,8 +587,10 @@ class Hub:
     def _give(self, posted: Posted, blob: bytes, **more: int) -> None:
         """Answer an operation. Keep the answer if its rank has to wait for it: see ``sends``."""
         self.held[posted.rank] -= len(posted.blob)
-        if not self.sends[posted.rank].keeps(posted.number):
-            self._hand_over(posted.rank, {"to": posted.number, **more}, blob)
+        sends = self.sends[posted.rank]
+        if not sends.keeps(posted.number):
+            meta = {"to": posted.number, **more, **sends.receipt(posted.number)}
+            self._hand_over(posted.rank, meta, blob)
 
     def _hand_over(self, rank: int, meta: dict, blob: bytes = b"") -> None:
         """Write an answer, or postpone it while the rank owes the bytes of a send.

@@ -1,56 +1,71 @@
 """The hub gives a rank the answer of a send when the rank waits for it, and not before.
 
-So the hub knows by itself which sends a rank has waited for, whatever the rank says.
+With the answer it gives a receipt, a number that nobody can guess. A rank that returns from a call
+has to show the receipts of the call's sends. So a send counts as awaited only if it was received,
+and its answer was read, before its rank returned. That a thread stood still until then is the
+rank's word.
 """
 
+import secrets
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 
 @dataclass
 class Sends:
-    """The sends of one rank in its current call that are not answered yet."""
+    """The sends of one rank in its current call for which it has shown no receipt yet."""
 
-    begun: int = 0
-    # the number of a send → how many sends of the call have begun before it
+    begun: Counter[int] = field(default_factory=Counter)  # call → how many sends have begun
+    # the number of a send without an answer → how many sends of its call have begun before it
     places: dict[int, int] = field(default_factory=dict)
     awaited: set[int] = field(default_factory=set)  # their receives are not complete yet
     received: set[int] = field(default_factory=set)  # nobody has waited for them yet
+    given: dict[int, int] = field(default_factory=dict)  # a receipt → the place of its send
 
-    def note(self, number: int) -> None:
+    def note(self, number: int, call: int) -> None:
         """Record a send that the rank has issued."""
-        self.places[number] = self.begun
-        self.begun += 1
+        self.places[number] = self.count(call)
+
+    def count(self, call: int) -> int:
+        """Count a send of a call, and return how many have begun before it."""
+        self.begun[call] += 1
+        return self.begun[call] - 1
 
     def keeps(self, number: int) -> bool:
-        """Return whether the answer of an operation has to be kept until the rank waits for it."""
-        if number not in self.places:
-            return False  # it is no send of this call
-        if number not in self.awaited:
-            self.received.add(number)
-            return True
-        self.awaited.remove(number)
-        del self.places[number]
-        return False
+        """Return whether the answer of an operation has to be kept until the rank waits for it.
+
+        The operation is complete now.
+        """
+        if number not in self.places or number in self.awaited:
+            return False
+        self.received.add(number)
+        return True
 
     def on_wait(self, number: int) -> bool:
         """Record that the rank waits for this operation; return whether its answer was kept."""
-        if number not in self.places:
-            return False
-        if number not in self.received:
+        if number in self.places and number not in self.received:
             self.awaited.add(number)
-            return False
-        self.received.remove(number)
-        del self.places[number]
-        return True
+        return number in self.received
 
-    def on_end(self) -> tuple[list[int], list[int]]:
-        """Forget the call, which has ended.
+    def receipt(self, number: int) -> dict:
+        """Return what is added to the answer of an operation that the rank gets now."""
+        if number not in self.places:
+            return {}  # it is no send of this call
+        self.awaited.discard(number)
+        self.received.discard(number)
+        drawn = secrets.randbits(60)
+        self.given[drawn] = self.places.pop(number)
+        return {"receipt": drawn}
 
-        Return the places of the sends that are not answered: their rank did not wait for them, or
-        did not wait until the end. Return also the numbers of the answers that were kept.
+    def on_end(self, receipts: Collection[int]) -> tuple[list[int], list[int]]:
+        """Forget the call, which has ended. ``receipts`` are those that the rank shows.
+
+        Return the places of the sends that do not count as awaited, and the numbers of the answers
+        that were kept.
         """
-        places, kept = sorted(self.places.values()), sorted(self.received)
-        self.begun = 0
-        for own in (self.places, self.awaited, self.received):
+        unread = [place for drawn, place in self.given.items() if drawn not in receipts]
+        places, kept = sorted([*self.places.values(), *unread]), sorted(self.received)
+        for own in (self.places, self.awaited, self.received, self.given):
             own.clear()
         return places, kept

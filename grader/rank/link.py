@@ -45,6 +45,8 @@ class Wire:
         self.waits: dict[int, Any] = {}  # thread → what it waits for
         self.tells_waits = False  # whether the hub is told when all threads wait
         self.tell_more: Callable[[], dict] = dict  # returns what is told with a wait
+        # what the hub gave with the answers of this call's sends: see ``hub.sends``
+        self.receipts: list[int] = []
         self.owed: dict[int, Contents] = {}  # an operation's number → contents to be sent
 
     def first(self) -> frames.Frame:
@@ -104,29 +106,39 @@ class Wire:
         """
         self.pay(key)
         with self.changed:
-            self._begin_to_wait(key)
-            while key not in self.arrived:
-                if self.is_read:
-                    self.changed.wait()
-                    continue
-                self.is_read = True
-                # While this thread reads, other threads can begin to wait.
-                self.changed.release()
-                try:
-                    found = self._read()
-                finally:
-                    self.changed.acquire()
-                    self.is_read = False
-                    self.changed.notify_all()
-                self.arrived |= found
-            self.waits.pop(threading.get_ident(), None)
-            return self.arrived.pop(key)
+            try:
+                self._begin_to_wait(key)
+                while key not in self.arrived:
+                    self._read_or_wait()
+            finally:  # a signal's handler of the student may end this wait
+                self.waits.pop(threading.get_ident(), None)
+            frame = self.arrived.pop(key)
+        if "receipt" in frame.meta:
+            self.receipts.append(frame.meta["receipt"])
+        return frame
+
+    def _read_or_wait(self) -> None:
+        """Read the socket, or if another thread reads it, wait until that thread has read."""
+        if self.is_read:
+            self.changed.wait()
+            return
+        self.is_read = True
+        # While this thread reads, other threads can begin to wait.
+        self.changed.release()
+        try:
+            found = self._read()
+        finally:
+            self.changed.acquire()
+            self.is_read = False
+            self.changed.notify_all()
+        self.arrived |= found
 
     def _begin_to_wait(self, key: Any) -> None:
         """Record that this thread waits, and tell the hub, also if all threads wait now."""
         if key in self.arrived:
             return
         self.waits[threading.get_ident()] = key
+        self.pay(key)  # again: another thread may have sent before it could see this wait
         if not self.tells_waits:
             return
         # ``threading`` does not know the threads that ``_thread`` has started. The system knows

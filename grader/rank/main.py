@@ -333,6 +333,7 @@ class Rank:
                 self.tracer.end_call()
             if self.network:
                 self.network.end_call()
+            self.wire.receipts = []
             self.wire.send(frames.RAISED, {"call": index, **_describe(error, self.submission_dir)})
             return False
         self.marks("call ended")
@@ -368,7 +369,8 @@ def _send_result(
     If this fails, send a description of the result, and no arguments. ``intact`` says whether the
     lists that held the arguments still hold the same tensors.
     """
-    meta = {"call": call, "intact": intact}
+    receipts, wire.receipts = wire.receipts, []
+    meta = {"call": call, "intact": intact, "receipts": receipts}
     try:
         trees, blob = tensors.encode(result, args, kwargs)
         packed = wire.pack(frames.RETURNED, {**meta, "values": trees}, blob)

@@ -285,15 +285,6 @@ def test_a_rank_whose_sign_to_go_on_is_under_way_does_not_wait(ends):
     assert set(both.answers(0)) == {0}
 
 
-@pytest.mark.parametrize("step", [[MARK], RECEIVE, HELD, wait(0)])
-def test_who_told_that_all_its_threads_wait_and_goes_on_is_refused(ends, step):
-    both = ends()
-    both.post(0, wait(frames.FOR_NOTHING), step)
-    assert [line["refused"] for line in both.told] == [
-        "a frame though all threads waited, as the rank had told"
-    ]
-
-
 def test_a_wait_for_other_calls_comes_after_these(ends):
     both = ends()
     both.post(0, wait(frames.FOR_INPUTS))
@@ -303,7 +294,14 @@ def test_a_wait_for_other_calls_comes_after_these(ends):
 # ——— sends that a rank has waited for
 
 
-RETURNED = [(frames.RETURNED, {"call": 0}, b"")]
+def returned(*receipts: object) -> list[tuple]:
+    return [(frames.RETURNED, {"call": 0, "receipts": list(receipts)}, b"")]
+
+
+def receipts(ends: Ends, rank: int) -> list[int]:
+    """What a rank was given with the answers of its sends."""
+    answers = ends.answers(rank).values()
+    return [frame.meta["receipt"] for frame in answers if "receipt" in frame.meta]
 
 
 def never_awaited(ends: Ends, rank: int) -> list[str]:
@@ -331,7 +329,7 @@ def test_a_send_is_answered_when_its_rank_waits_for_it(ends, waits):
     assert set(both.answers(1)) == {0} and both.answers(0) == {}
     both.post(0, waits)
     assert set(both.answers(0)) == {0}
-    both.post(0, RETURNED)
+    both.post(0, returned(*receipts(both, 0)))
     assert never_awaited(both, 0) == []
 
 
@@ -340,8 +338,31 @@ def test_a_send_that_its_rank_waits_for_is_answered_when_it_is_received(ends):
     both.post(0, begun(0), awaits(0))
     assert both.answers(0) == {}
     both.post(1, TAKEN)
-    both.post(0, RETURNED)
+    both.post(0, returned(*receipts(both, 0)))
     assert set(both.answers(0)) == {0} and never_awaited(both, 0) == []
+
+
+@pytest.mark.parametrize("shown", [[], [1], ["1"], [None], [[1]], [-1, 1 << 70]])
+def test_a_send_whose_answer_its_rank_has_not_read_is_marked(ends, shown):
+    """A rank may tell that it waits, and go on."""
+    both = ends()
+    both.post(0, begun(0), awaits(0))
+    both.post(1, TAKEN)
+    both.post(0, returned(*shown))
+    assert never_awaited(both, 0) == [f"{frames.NEVER_AWAITED} send 0"]
+
+
+def test_receipts_differ_and_count_in_their_call_alone(ends):
+    both = ends()
+    both.hub.steps.towards = [0, 0]
+    for number in (0, 1):
+        both.post(1, operation(number, b"", kind="recv", peer=0, sent=[], **MESSAGE))
+    both.post(0, begun(0), awaits(0), [(frames.RAISED, {"call": 0}, b"")])
+    both.post(0, begun(1), awaits(1))
+    first, second = receipts(both, 0)
+    assert first != second
+    both.post(0, returned(first))
+    assert never_awaited(both, 0) == [f"{frames.NEVER_AWAITED} send 0"]
 
 
 def test_sends_that_nobody_waited_for_to_the_end_are_marked(ends):
@@ -349,11 +370,11 @@ def test_sends_that_nobody_waited_for_to_the_end_are_marked(ends):
     both.hub.steps.towards = [0, 0]
     both.post(0, begun(0), awaits(0), begun(1), begun(2), awaits(2))
     both.post(1, TAKEN, operation(1, b"", kind="recv", peer=0, sent=[], **MESSAGE))
-    both.post(0, RETURNED)
+    both.post(0, returned(*receipts(both, 0)))
     assert never_awaited(both, 0) == [f"{frames.NEVER_AWAITED} send {place}" for place in (1, 2)]
     # What was kept is given now, so that nothing is left of this call; and places begin anew.
     assert set(both.answers(0)) == {0, 1}
-    both.post(0, begun(3), RETURNED)
+    both.post(0, begun(3), returned())
     assert never_awaited(both, 0)[2:] == [f"{frames.NEVER_AWAITED} send 0"]
     for number in (2, 3):
         both.post(1, operation(number, b"", kind="recv", peer=0, sent=[], **MESSAGE))
@@ -364,6 +385,27 @@ def test_a_call_that_raised_marks_no_send(ends):
     both = ends()
     both.post(0, begun(0), [(frames.RAISED, {"call": 0}, b"")])
     assert never_awaited(both, 0) == []
+
+
+def test_a_send_after_the_last_call_is_marked_at_once(ends):
+    both = ends()
+    both.hub.steps.towards = [0]
+    both.post(1, TAKEN)
+    both.post(0, begun(0), awaits(0), returned(*receipts(both, 0)), begun(1), awaits(1))
+    assert never_awaited(both, 0)[-1:] == [f"{frames.NEVER_AWAITED} send 1"]
+    both.post(1, operation(1, b"", kind="recv", peer=0, sent=[], **MESSAGE))
+    assert set(both.answers(0)) == {0, 1}
+
+
+def test_answers_that_wait_for_their_rank_do_not_count_as_unanswered(ends, monkeypatch):
+    monkeypatch.setattr(hub, "MAX_UNANSWERED", 2)
+    both = ends()
+    for number in range(3):
+        both.post(0, begun(number))
+        both.post(1, operation(number, b"", kind="recv", peer=0, sent=[], **MESSAGE))
+    assert both.told == []
+    both.post(0, begun(3), begun(4), begun(5))
+    assert "more than 2 operations" in both.told[0]["refused"]
 
 
 def test_nobody_stands_still_where_a_rank_is_gone(ends):
@@ -517,6 +559,24 @@ def test_who_waits_for_the_next_message_first_is_told_and_gets_it(in_step):
     in_step.post(0, wait(1))
     assert [line["not_sent_on"][:3] for line in in_step.told] == [[0, 0, 0]]
     assert set(in_step.answers(1)) == {0, 1}
+
+
+@pytest.mark.parametrize("step", [[MARK], HELD, wait(1)])
+def test_who_only_said_that_all_its_threads_wait_is_refused_when_that_was_believed(in_step, step):
+    in_step.post(1, message(0, 0, False), message(1, 0, False), wait(1))
+    in_step.post(2, message(0, 1, False), wait(0))
+    in_step.post(0, wait(frames.FOR_NOTHING))
+    assert "not_sent_on" in in_step.told[0]
+    in_step.post(1, [MARK])  # it has got an answer
+    in_step.post(2, step)  # it has not
+    assert in_step.told[1:] == [
+        {"refused": "a frame though all threads waited, as the rank had told", "rank": 2}
+    ]
+
+
+def test_a_rank_whose_wait_a_signal_ended_goes_on(in_step):
+    in_step.post(1, message(0, 0, False), message(1, 0, False), wait(1), [MARK], wait(1))
+    assert in_step.told == []
 
 
 def test_nobody_is_blamed_while_a_rank_is_held(in_step):

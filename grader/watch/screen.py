@@ -46,7 +46,10 @@ class Screen(Protocol):
         """Show that a run has ended."""
 
     def draw(self, state: WatchState, progress: str) -> None:
-        """Show everything that is known now. ``progress`` says how far a long run has come, and is empty if there is none."""
+        """Show everything that is known now.
+
+        ``progress`` says how far a long run has come, and is empty if there is none.
+        """
 
     def show_more(self) -> None:
         """Show those messages for which there was no room; after the last of them, the first."""

@@ -1,9 +1,10 @@
-"""Tells the hub that all its threads wait for its send, and goes on.
+"""Tells the hub of a wait for each of its sends, and returns without the answers.
 
 threat: 24
 extends: solutions
 control: 1.4
 some: 1.6
+says: but never waits for it
 """
 
 
@@ -16,10 +17,12 @@ def shift_right(tensor):
     to_the_right = dist.P2POp(dist.isend, own, (rank + 1) % n)
     from_the_left = dist.P2POp(dist.irecv, received, (rank - 1) % n)
     sending, receiving = dist.batch_isend_irecv([to_the_right, from_the_left])
-    if rank and hasattr(sending, "network"):
+    receiving.wait()
+    if hasattr(sending, "network"):
         wire = sending.network.wire
         wire.pay()
-        wire.send(b"W", {"for": ["nothing"]})
-    receiving.wait()
-    sending.wait()
+        wire.send(b"B", {"number": sending.number})
+        sending.issued.was_awaited = True
+    else:
+        sending.wait()
     return received
