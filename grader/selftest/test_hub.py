@@ -521,6 +521,44 @@ def test_contents_are_sent_in_the_order_of_issue():
     assert [frame.blob for frame in sent] == [b"keep", b"give", b"keep", b"keep"]
 
 
+@pytest.fixture
+def wire():
+    ours, theirs = socket.socketpair()
+    with ours:
+        made = Wire(theirs.detach())
+        made.reader.nonce = NONCE
+        made.ours = ours
+        yield made
+        made.socket.close()
+
+
+def test_a_send_that_begins_while_another_thread_begins_to_wait_is_sent(wire, monkeypatch):
+    first = wire.pay
+
+    def pay(awaited=None):
+        first(awaited)
+        monkeypatch.undo()
+        wire.owed[3] = Memory()  # the other thread sees nobody wait, and leaves it to this one
+
+    monkeypatch.setattr(wire, "pay", pay)
+    wire.ours.sendall(frames.pack(frames.ANSWER, {"to": 9}, b"", NONCE))
+    wire.take(9)
+    (sent,) = frames.Reader(NONCE).feed(wire.ours.recv(1 << 16))
+    assert (sent.kind, sent.meta["number"]) == (frames.CONTENTS, 3)
+
+
+def test_a_wait_that_an_exception_ends_is_taken_back(wire, monkeypatch):
+    """A signal's handler may raise it."""
+
+    def interrupted():
+        raise TimeoutError
+
+    monkeypatch.setattr(wire, "_read", interrupted)
+    with pytest.raises(TimeoutError):
+        wire.take(9)
+    assert wire.waits == {} and not wire.is_read
+
+
 # ——— messages that come in step
 
 
