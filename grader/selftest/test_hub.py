@@ -524,6 +524,7 @@ def test_contents_are_sent_in_the_order_of_issue():
 @pytest.fixture
 def wire():
     ours, theirs = socket.socketpair()
+    ours.settimeout(5)
     with ours:
         made = Wire(theirs.detach())
         made.reader.nonce = NONCE
