@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.diagnosis.finding import MAX_CELLS, Cell, Compared, short
+from grader.diagnosis.finding import MAX_CELLS, MAX_VALUES, Cell, Compared, short
 from grader.world.arrays import Foreign
 
 
@@ -151,8 +151,8 @@ def _values(
         sentence = f"{where} differs at {list(at)}: expected {wanted}, got {found}; {count}"
     values = ""
     if got.size > 1:
-        wanted, found = apart(expected.ravel()[:8], got.ravel()[:8])
-        more = ", …]" if got.size > 8 else "]"
+        wanted, found = apart(expected.ravel()[:MAX_VALUES], got.ravel()[:MAX_VALUES])
+        more = ", …]" if got.size > MAX_VALUES else "]"
         values = f"        expected [{wanted}{more}\n        got      [{found}{more}"
     return Difference(
         sentence, _side_by_side(got, expected, path, count, wrong), got, expected, path, values

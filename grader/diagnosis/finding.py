@@ -14,7 +14,8 @@ from grader.diagnosis.spans import Span
 # What a line of a message is about: anything, what ranks did, values, or the likely cause.
 SAID, RANKS, VALUES, LIKELY = "said", "ranks", "values", "likely"
 
-MAX_CELLS = 8  # around the first difference
+MAX_VALUES = 8  # of a tensor in the text, the first ones
+MAX_CELLS = 8  # of a tensor in the page's table, around the first difference
 MAX_DETAILS = 8  # lines about one rank
 MAX_STEPS = 12  # different operations of one rank
 MAX_SPANS = 240  # of all ranks

@@ -1,7 +1,7 @@
 """Every hostile submission in ``hostile/`` ends as its header says, and leaves no trace.
 
-`make test` tries one of each threat, in the best tier of this machine, and `make sample` a quarter
-of all. `make soak` tries all, in each tier that works here.
+`make test` tries one of each threat, in the best tier of this machine, and `make sample` a random
+share of all. `make soak` tries all, in each tier that works here.
 """
 
 import json
