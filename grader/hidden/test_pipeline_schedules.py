@@ -7,7 +7,15 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
-from grader.check.api import Delay, call, in_strict_order, on_gloo, per_rank, rounding
+from grader.check.api import (
+    Delay,
+    Tolerance,
+    call,
+    in_strict_order,
+    on_gloo,
+    per_rank,
+    rounding,
+)
 from grader.hidden.pipeline_problem import (
     NO_COUNTS,
     PipelineProblem,
@@ -471,7 +479,8 @@ def require_little_memory(world, rng, n=3, m=8, layers=5):
     )
     run.returns(
         *p.gradients_of_stages,
-        tolerance=p.tolerance,
+        # Errors of 250 units in the last place are usual, and one of 2,070 was seen.
+        tolerance=Tolerance(1e-9, "fifteen layers, and sums over 33,000 rows, in float64"),
         select=lambda r: driver_results.value(r)[1],
         label=GRADIENTS,
     )
