@@ -36,8 +36,8 @@ def as_actions(value: Any) -> list[Action] | None:
     return actions
 
 
-def _span(count: int) -> str:
-    return f"0 to {count - 1}" if count > 1 else "only 0"
+def _numbers(one: str, many: str, count: int) -> str:
+    return f"the {many} are 0 to {count - 1}" if count > 1 else f"the only {one} is 0"
 
 
 def complete(actions: list[Action], kinds: tuple[str, ...], v: int, m: int) -> str | None:
@@ -49,8 +49,8 @@ def complete(actions: list[Action], kinds: tuple[str, ...], v: int, m: int) -> s
     wanted = {(kind, chunk, i): 0 for kind in kinds for chunk in range(v) for i in range(m)}
     if strange := [action for action in actions if action not in wanted]:
         return (
-            f"there is no action {strange[0]}. The kinds are {' and '.join(kinds)}, the chunks"
-            f" {_span(v)}, the micro-batches {_span(m)}"
+            f"there is no action {strange[0]}. The kinds are {' and '.join(kinds)},"
+            f" {_numbers('chunk', 'chunks', v)}, {_numbers('micro-batch', 'micro-batches', m)}"
         )
     counted = wanted | Counter(actions)
     for action, times in counted.items():
