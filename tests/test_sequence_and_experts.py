@@ -96,7 +96,7 @@ def of_ranks(n, *arrays):
 
 
 def named(n, causal):
-    return f"{'causal' if causal else 'not causal'}, {n} ranks"
+    return f"causal={causal}, {n} ranks"
 
 
 @number("9.2")

@@ -583,7 +583,7 @@ def all_gather""",
     dist.reduce_scatter(received, blocks, op=reduction)
     return received / len(tensor) if op == "average" else received""",
         {"hidden values[reduce_scatter]"},
-        "the result is wrong on",
+        "the result is wrong",
     ),
     Mutant(
         "only rank 0 has the sum",

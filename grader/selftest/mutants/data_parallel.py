@@ -797,7 +797,7 @@ def train""",
             "hidden train_state",
             "hidden train_losses",
         },
-        "is wrong on",
+        "is wrong",
     ),
     Mutant(
         "another ε",

@@ -220,7 +220,7 @@ MUTANTS = [
     return [(names[kind], c, i) for kind, c, i in made]
 """,
         INTERLEAVED,
-        "the kinds are F and BW",
+        "The kinds are F and BW",
     ),
     mutant(
         "actions without chunks",
@@ -610,7 +610,7 @@ USED = []
         '        actions.append(("B", 0, i))\n' + WEIGHTS + REST,
         '        actions.append(("BW", 0, i))\n    return actions\n',
         ZERO_BUBBLE,
-        "('BW', 0, 0) does not exist",
+        "there is no action ('BW', 0, 0)",
     ),
     mutant(
         "W comes before its B",
