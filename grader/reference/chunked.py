@@ -11,6 +11,7 @@ import numpy as np
 
 from grader.reference import single_device
 from grader.reference.parallel import as_lists
+from grader.reference.schedules import numbers
 from grader.wire.drawn import draw
 
 Action = tuple[str, int, int]
@@ -36,10 +37,6 @@ def as_actions(value: Any) -> list[Action] | None:
     return actions
 
 
-def _numbers(one: str, many: str, count: int) -> str:
-    return f"the {many} are 0 to {count - 1}" if count > 1 else f"the only {one} is 0"
-
-
 def complete(actions: list[Action], kinds: tuple[str, ...], v: int, m: int) -> str | None:
     """Return what is wrong with one stage's schedule of v chunks and m micro-batches, or None.
 
@@ -50,7 +47,7 @@ def complete(actions: list[Action], kinds: tuple[str, ...], v: int, m: int) -> s
     if strange := [action for action in actions if action not in wanted]:
         return (
             f"there is no action {strange[0]}. The kinds are {' and '.join(kinds)},"
-            f" {_numbers('chunk', 'chunks', v)}, {_numbers('micro-batch', 'micro-batches', m)}"
+            f" {numbers('chunk', 'chunks', v)}, {numbers('micro-batch', 'micro-batches', m)}"
         )
     counted = wanted | Counter(actions)
     for action, times in counted.items():

@@ -30,6 +30,11 @@ def as_actions(value: Any) -> list[Action] | None:
     return actions
 
 
+def numbers(one: str, many: str, count: int) -> str:
+    """Return a sentence about the numbers that there are, from 0 on: “the chunks are 0 to 3”."""
+    return f"the {many} are 0 to {count - 1}" if count > 1 else f"the only {one} is 0"
+
+
 def complete(actions: list[Action], m: int) -> str | None:
     """Return what is wrong with one stage's schedule of m micro-batches, or None if it is right.
 
@@ -42,7 +47,7 @@ def complete(actions: list[Action], m: int) -> str | None:
         if (times := counted[action]) != 1:
             return f"{action} is there {times} times, not once" if times else f"{action} is missing"
     if strange := [action for action in actions if action not in wanted]:
-        return f"there is no {strange[0]}: the micro-batches are 0 to {m - 1}"
+        return f"there is no {strange[0]}: {numbers('micro-batch', 'micro-batches', m)}"
     place = {action: number for number, action in enumerate(actions)}
     early = [i for i in range(m) if place["backward", i] < place["forward", i]]
     return f"('backward', {early[0]}) comes before ('forward', {early[0]})" if early else None

@@ -80,7 +80,7 @@ class Tier:
             "forge the record of what it communicated": not has_hub,
             "forge the record of what it communicated, in checks on gloo": has_hub,
             "forge the account of what it computed": True,
-            "forge what it says of its call: when parts began, what it left": True,
+            "forge what it says of its call: when parts began, when it waited, what it left": True,
             "tell another rank a few bytes by what the system shows of processes": LINUX,
         }
         return [gap for gap, there in found.items() if there]

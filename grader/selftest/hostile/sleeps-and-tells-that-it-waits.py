@@ -15,9 +15,7 @@ def in_rank_order(action):
     work.wait()
     if rank and hasattr(work, "network"):
         work.network.wire.send(b"W", {"for": ["nothing"]})
-        time.sleep(0.25 * rank)
-    elif rank:
-        time.sleep(0.25 * rank)
+    time.sleep(0.25 * rank)
     result = action()
     if hasattr(work, "network"):
         work.network.wire.send(b"W", {"for": ["nothing"]})

@@ -1,4 +1,4 @@
-"""Tells the hub of a wait for each of its sends, and returns without the answers.
+"""Tells the hub of a wait for each send, and reads no answer: its wait() returns at once.
 
 threat: 24
 extends: solutions
@@ -7,22 +7,19 @@ some: 1.6
 says: but never waits for it
 """
 
+import sys
 
-def shift_right(tensor):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    if n == 1:
-        return tensor.detach().clone()
-    received = tensor.new_empty(tensor.shape)
-    own = tensor.detach().contiguous()
-    to_the_right = dist.P2POp(dist.isend, own, (rank + 1) % n)
-    from_the_left = dist.P2POp(dist.irecv, received, (rank - 1) % n)
-    sending, receiving = dist.batch_isend_irecv([to_the_right, from_the_left])
-    receiving.wait()
-    if hasattr(sending, "network"):
-        wire = sending.network.wire
-        wire.pay()
-        wire.send(b"B", {"number": sending.number})
-        sending.issued.was_awaited = True
-    else:
-        sending.wait()
-    return received
+_Work = sys.modules["grader.rank.work"].HubWork
+_wait = _Work.wait
+
+
+def _tell(work, timeout=None):
+    if work.issued.kind != "send":
+        return _wait(work, timeout)
+    work.network.wire.pay()
+    work.network.wire.send(b"B", {"number": work.number})
+    work.issued.was_awaited = True
+    return True
+
+
+_Work.wait = _tell

@@ -846,7 +846,7 @@ MUTANTS = [
         "    warm_up = min(num_stages - stage - 1, num_micro_batches)",
         "    warm_up = num_stages - stage - 1",
         {"hidden 1f1b", "hidden 1f1b_alive", "hidden 1f1b_is_as_fast_as_gpipe"},
-        "the micro-batches are 0 to 0",
+        "the only micro-batch is 0",
     ),
     Mutant(
         "1F1B warms up for two stages only",
