@@ -38,7 +38,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional  # noqa: F401
 
 # The error of a rank whose peer has exited.
-LOST = re.compile("Connection (closed|reset) by peer|Broken pipe")
+LOST_CONNECTION = re.compile("Connection (closed|reset) by peer|Broken pipe")
 
 
 class Interrupted(SystemExit, KeyboardInterrupt):
@@ -242,7 +242,7 @@ def _failure(ranks: list[BaseProcess], folder: Path) -> str | int:
     reports = {
         int(path.suffix[1:]): path.read_text("utf-8") for path in sorted(folder.glob("failed-*"))
     }
-    causes = [rank for rank in reports if not LOST.search(reports[rank])]
+    causes = [rank for rank in reports if not LOST_CONNECTION.search(reports[rank])]
     silent = [rank for rank in failed if rank not in reports]
     # A lost connection is a consequence, so every other failure is preferred to it.
     first = [*causes, *silent, *reports][0]

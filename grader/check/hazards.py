@@ -15,7 +15,7 @@ from grader.world.report import WorldReport
 
 # A rank leaves such marks at the end of a call: what is wrong, the kind of the operation, and its
 # number among the operations of this kind, from 0.
-MARK = re.compile(rf"({NEVER_AWAITED}|{OVERWRITTEN}) ([a-z_]+) ([0-9]{{1,5}})")
+HAZARD_MARK = re.compile(rf"({NEVER_AWAITED}|{OVERWRITTEN}) ([a-z_]+) ([0-9]{{1,5}})")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,11 @@ def hazards(report: WorldReport, call: int) -> list[Hazard]:
     for trail in report.trails:
         own = operations(trail, call)
         for mark in trail:
-            if isinstance(mark, Mark) and mark.call == call and (read := MARK.fullmatch(mark.name)):
+            if (
+                isinstance(mark, Mark)
+                and mark.call == call
+                and (read := HAZARD_MARK.fullmatch(mark.name))
+            ):
                 what, kind, number = read.groups()
                 of_this_kind = [operation for operation in own if operation.kind == kind]
                 if int(number) < len(of_this_kind):

@@ -22,7 +22,7 @@ from grader.check.plugin import is_shown_at_once, shared_with
 from grader.wire import machine_limits, os_support
 from grader.world.fork_server_client import way_to_start
 
-TRIES = 2  # of a check whose worker died, perhaps for want of memory
+TRIES_OF_A_CHECK = 2  # of a check whose worker died, perhaps for want of memory
 
 
 class Workers:
@@ -76,8 +76,8 @@ class Workers:
         """Have the workers run these checks, and return the numbers of those that were run.
 
         ``tries`` counts how many times each check was begun. If a worker dies, its check is begun
-        again, but no check is begun more than ``TRIES`` times. If all workers have died, return at
-        once.
+        again, but no check is begun more than ``TRIES_OF_A_CHECK`` times. If all workers have died,
+        return at once.
         """
         reported: set[int] = set()
         own: dict[Connection, deque[int]] = {}  # the rest of the unit that a worker runs
@@ -99,7 +99,7 @@ class Workers:
                     reports = worker.recv()
                 except (EOFError, OSError):
                     rest = own.pop(worker)
-                    if tries[check] < TRIES:
+                    if tries[check] < TRIES_OF_A_CHECK:
                         rest.appendleft(check)
                     if rest:
                         units.append(rest)

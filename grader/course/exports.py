@@ -27,8 +27,8 @@ import yaml
 from grader.course.submissions import Found, Student, Submission
 
 METADATA = "submission_metadata.yml"  # of Gradescope
-MAX_FILES = 200_000
-MAX_FILE_BYTES = 64 << 20
+MAX_EXPORT_FILES = 200_000
+MAX_EXPORT_FILE_BYTES = 64 << 20
 CANVAS = re.compile(r"(?P<name>[^_]+)(?P<late>_LATE)?_(?P<user>\d+)_\d+_(?P<file>.+)")
 ATTEMPT = re.compile(r"(.+?)-(\d+)(\.[A-Za-z]+)")  # Canvas: ring-2.py is the third ring.py
 MOODLE = re.compile(r"(?P<name>.+)_(?P<user>\d+)_assignsubmission_file_?(?P<file>.*)")
@@ -63,8 +63,8 @@ def _unpack(archive_path: Path, into: Path) -> None:
     try:
         with zipfile.ZipFile(archive_path) as archive:
             entries = archive.infolist()
-            if len(entries) > MAX_FILES:
-                raise CannotRead(f"{archive_path} holds more than {MAX_FILES} files")
+            if len(entries) > MAX_EXPORT_FILES:
+                raise CannotRead(f"{archive_path} holds more than {MAX_EXPORT_FILES} files")
             for entry in entries:
                 _unpack_entry(archive, entry, into)
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
@@ -84,7 +84,7 @@ def _unpack_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, into: Path) 
         target.parent.mkdir(parents=True, exist_ok=True)
         with archive.open(entry) as file:
             # A file that is larger is cut, and refused when it is graded.
-            target.write_bytes(file.read(MAX_FILE_BYTES))
+            target.write_bytes(file.read(MAX_EXPORT_FILE_BYTES))
     except (OSError, ValueError, zipfile.BadZipFile, RuntimeError, NotImplementedError):
         # The submission then lacks this file, and its results say so.
         target.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from grader.course.item_analysis import SHARE, Item, at_most
 from grader.course.message_clusters import MessageCluster
 from grader.course.outcomes import CourseOutcomes
 
-FEW = 10  # submissions; fewer say nothing about a check
+FEWEST_SUBMISSIONS = 10  # submissions; fewer say nothing about a check
 EASY, HARD = 0.95, 0.05  # shares that pass
 STRONG_FAIL = 0.1  # of the strongest: if fewer fail a check, it is right for those who can do it
 FAIL_OR_PASS = 5  # as many have to fail a check, and as many to pass it, to judge its correlation
@@ -37,7 +37,7 @@ def flags(
     mistakes = _mistakes(found)
     of_check = {}
     for item in items:
-        if item.count < FEW:
+        if item.count < FEWEST_SUBMISSIONS:
             continue
         own = [
             mistakes.get((course.graded[member].result.submission.id, item.check.id), "")

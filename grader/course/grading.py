@@ -19,7 +19,7 @@ from grader.packaging.visibility import NOT_FOR_GRADING, files
 from grader.version import VERSION, commit
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_SAID = 2000  # characters of the grader's own words that are kept
+MAX_STDERR_LETTERS = 2000  # characters of the grader's own words that are kept
 
 RULES = ("course", "points", "extra_credit")  # sections that change what a check is worth
 
@@ -145,7 +145,7 @@ def grade(order: Order) -> Graded:
         facts = _run([str(word) for word in command])
         return Graded(
             facts["exit_code"],
-            facts["said"][-MAX_SAID:],
+            facts["said"][-MAX_STDERR_LETTERS:],
             results.read_bytes() if results.exists() else b"",
             report.read_bytes() if report.exists() else b"",
             facts["seconds"],

@@ -6,7 +6,7 @@ from grader.course.flags import (
     EASY,
     EVERYBODY,
     FAIL_OR_PASS,
-    FEW,
+    FEWEST_SUBMISSIONS,
     HARD,
     LOW,
     MAJORITY,
@@ -49,7 +49,7 @@ NUMBERS = {
         " rest of those who pass and who fail, s is the standard deviation of the rest (Lev 1949,"
         " Annals of Mathematical Statistics 20, 125–126). A check with r near 0 or below measures"
         " something else than all other checks; “–” means that there is no number, because all"
-        f" passed, all failed, the rest of all is equal, or fewer than {FEW} count."
+        f" passed, all failed, the rest of all is equal, or fewer than {FEWEST_SUBMISSIONS} count."
     ),
     "Stubs": "How many submissions left a function of this check as a stub. They do not count.",
 }
@@ -75,6 +75,8 @@ FLAGS = {
 def html() -> Html:
     numbers = (text(tag("dt", name), tag("dd", said)) for name, said in NUMBERS.items())
     raised = (text(tag("dt", f"“{name}”"), tag("dd", said)) for name, said in FLAGS.items())
-    least = tag("dd", f"A check is flagged only if {FEW} submissions or more count for it.")
+    least = tag(
+        "dd", f"A check is flagged only if {FEWEST_SUBMISSIONS} submissions or more count for it."
+    )
     inside = tag("dl", *numbers, tag("dt", "Flags"), least, *raised)
     return tag("details", tag("summary", "What the numbers mean"), inside, class_="legend")

@@ -16,7 +16,7 @@ from functools import lru_cache
 from grader.check.record import FAILED
 from grader.course.outcomes import CourseOutcomes, GradedSubmission, Outcome
 
-LONGEST = 4_000  # characters of a message that are read; students can make messages long
+MAX_MESSAGE_LENGTH = 4_000  # characters of a message that are read; students can make messages long
 LIKE = 0.75  # the least similarity of two forms of one cluster, from 0 to 1
 # forms of a problem that are compared with each other; all others only if they are equal
 MOST_FORMS = 400
@@ -26,8 +26,8 @@ VALUES = re.compile(r"\s+(expected|got)\s+\S")  # lines of values
 QUOTED = re.compile(r"“[^”]*”|(?<!\w)'[^'\n]*'(?!\w)|(?<!\w)\"[^\"\n]*\"(?!\w)|`[^`\n]*`")
 LIST = re.compile(r"\[(?=[^\[\]]*\d)[^\[\]]*\]|\([\d, ]+\)")
 NUMBER = re.compile(r"(?<![\w.])[-−+]?(?:\d+(?:[.,_x]\d+)*(?:[eE][-+]?\d+)?|nan\b|inf\b)")
-RANKS = re.compile(r"\branks? #(?:(?:, #)*,? and #)?")
-AGAIN = re.compile(r"\b([^,()]{3,80})(?:, \1)+")
+RANK_LIST = re.compile(r"\branks? #(?:(?:, #)*,? and #)?")
+REPETITION = re.compile(r"\b([^,()]{3,80})(?:, \1)+")
 SOURCE = re.compile(r"(\.py:)#.*")  # the student's own line follows the place
 COMPARED = re.compile(r"\bexpected #,? got #")
 SOME_WRONG = re.compile(
@@ -66,7 +66,7 @@ class Failure:
         """
         if not self.form.bare:
             return ""
-        some = SOME_WRONG.search(self.outcome.message[:LONGEST])
+        some = SOME_WRONG.search(self.outcome.message[:MAX_MESSAGE_LENGTH])
         if some and some["wrong"] != some["all"]:
             return f"{some['place']} {some['wrong']} of {some['all']}"
         return self.outcome.message
@@ -122,7 +122,7 @@ def clusters(course: CourseOutcomes) -> list[MessageCluster]:
 
 def form(message: str) -> Form:
     """Return the normal form of a message."""
-    lines = message[:LONGEST].partition("\nPrinted:\n")[0].splitlines()
+    lines = message[:MAX_MESSAGE_LENGTH].partition("\nPrinted:\n")[0].splitlines()
     if lines and CALL.match(lines[0]):
         lines = lines[1:]
     said = [line for line in lines if not VALUES.match(line)]
@@ -137,8 +137,8 @@ def form(message: str) -> Form:
 def normalized(line: str) -> str:
     """Return a line without what differs from student to student, and from rank to rank."""
     line = NUMBER.sub("#", LIST.sub("[…]", QUOTED.sub("“…”", line.strip())))
-    line = SOURCE.sub(r"\1#", RANKS.sub("rank #", line))
-    line = AGAIN.sub(r"\1", line) if ", " in line else line
+    line = SOURCE.sub(r"\1#", RANK_LIST.sub("rank #", line))
+    line = REPETITION.sub(r"\1", line) if ", " in line else line
     return re.sub(r"\s+", " ", line)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from grader.atomic_write import written_whole
 from grader.course import charts, page_checks
-from grader.course.flags import FEW
+from grader.course.flags import FEWEST_SUBMISSIONS
 from grader.course.item_analysis import histogram, quartiles
 from grader.course.outcomes import GradedSubmission
 from grader.course.results import BROKE, GRADED, REFUSED, SET_ASIDE, WAITING, SubmissionResult
@@ -101,10 +101,10 @@ def _summary(view: View) -> list[Html]:
 
 def _warnings(view: View) -> list[Html]:
     course, told = view.course, []
-    if 0 < len(course.graded) < FEW:
+    if 0 < len(course.graded) < FEWEST_SUBMISSIONS:
         told.append(
-            f"With fewer than {FEW} graded submissions (here {len(course.graded)}) the numbers of"
-            " checks mean little, and no check or problem is flagged."
+            f"With fewer than {FEWEST_SUBMISSIONS} graded submissions (here {len(course.graded)})"
+            " the numbers of checks mean little, and no check or problem is flagged."
         )
     if len(versions := course.versions()) > 1:
         told.append(

@@ -8,7 +8,7 @@ import numpy as np
 from grader.assignment import PARTS
 from grader.check.record import UNIMPLEMENTED
 from grader.course import charts, legend
-from grader.course.flags import EVERYBODY, FEW, KINDS, Flag, ambiguous_problems
+from grader.course.flags import EVERYBODY, FEWEST_SUBMISSIONS, KINDS, Flag, ambiguous_problems
 from grader.course.item_analysis import Item, histogram
 from grader.course.message_clusters import LIKELY, MessageCluster
 from grader.course.outcomes import Check
@@ -92,7 +92,7 @@ def _item(item: Item, raised: Sequence[Flag]) -> Row:
     ]  # fmt: skip
     head = text(f"{item.check.number} {short(item.check.name)}", *flagged)
     passed = "–" if item.difficulty is None else percent(item.difficulty)
-    is_few = item.count < FEW
+    is_few = item.count < FEWEST_SUBMISSIONS
     numbers = [
         signed(None if is_few else number) for number in (item.discrimination, item.correlation)
     ]

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grader.course.submissions import Found
-from grader.intake.staging import MAX_READ, TELLING
+from grader.intake.staging import MAX_READ, PYTHON_LIKE
 
-MAX_BYTES = 32 << 20  # of one submission
-MAX_FILES = 2000
-DEEPEST = 3  # folders inside each other: the intake looks into handout/ of the only folder
+MAX_SUBMISSION_BYTES = 32 << 20  # of one submission
+MAX_SUBMISSION_FILES = 2000
+# Folders inside each other: the intake looks into handout/ of the only folder.
+MAX_SUBMISSION_DEPTH = 3
 
 
 class TooLarge(Exception):
@@ -70,8 +71,8 @@ def pack(found: Found) -> PackedSubmission:
     (path,) = found.paths
     if path.is_dir():
         return PackedSubmission(tuple(_of_folder(path)))
-    if path.stat().st_size > MAX_BYTES:
-        raise TooLarge(f"the zip is larger than {MAX_BYTES >> 20} MiB")
+    if path.stat().st_size > MAX_SUBMISSION_BYTES:
+        raise TooLarge(f"the zip is larger than {MAX_SUBMISSION_BYTES >> 20} MiB")
     return PackedSubmission((("submission.zip", path.read_bytes()),), is_zip=True)
 
 
@@ -86,13 +87,16 @@ def _of_folder(folder: Path) -> list[tuple[str, bytes | None]]:
             name = path.relative_to(folder).as_posix()
             if path.is_dir() and not path.is_symlink():
                 files.append((f"{name}/", b""))
-                to_read += [(path, depth + 1)] if depth < DEEPEST else []
-            elif path.suffix.lower() in TELLING:
+                to_read += [(path, depth + 1)] if depth < MAX_SUBMISSION_DEPTH else []
+            elif path.suffix.lower() in PYTHON_LIKE:
                 content = _content(path)
                 total += len(content or b"")
                 files.append((name, content))
-            if total > MAX_BYTES or len(files) > MAX_FILES:
-                raise TooLarge(f"it holds more than {MAX_BYTES >> 20} MiB or {MAX_FILES} files")
+            if total > MAX_SUBMISSION_BYTES or len(files) > MAX_SUBMISSION_FILES:
+                raise TooLarge(
+                    f"it holds more than {MAX_SUBMISSION_BYTES >> 20} MiB"
+                    f" or {MAX_SUBMISSION_FILES} files"
+                )
     return sorted(files, key=lambda file: file[0])
 
 

@@ -22,7 +22,7 @@ import psutil
 SLACK = 120.0  # seconds beyond the limit of the checks: to start, to report, to clean up
 TO_CLEAN_UP = 10.0  # seconds after SIGTERM
 SAMPLE_EVERY = 1.0  # seconds between two looks at the memory
-MAX_SAID = 20_000  # bytes
+MAX_STDERR_BYTES = 20_000  # bytes
 
 
 class Abandoned(Exception):
@@ -50,7 +50,7 @@ def main() -> int:
         code = grader.poll()
         if code is None:
             _end(grader)
-        errors.seek(max(0, os.fstat(errors.fileno()).st_size - MAX_SAID))
+        errors.seek(max(0, os.fstat(errors.fileno()).st_size - MAX_STDERR_BYTES))
         said = errors.read().decode(errors="replace").strip()
     print(json.dumps({"exit_code": code, "seconds": took, "peak_bytes": peak, "said": said}))
     return 0

@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Collection
 
-LOOK_EVERY = 5.0  # seconds
+LOOK_AT_WORKERS_EVERY = 5.0  # seconds
 FIRST_WORD_AFTER = 60.0  # seconds without a worker
 NEXT_WORD_AFTER = 600.0
 
@@ -30,7 +30,7 @@ class WorkerWatch:
         """``count`` returns how many workers there are now, ``jobs`` the ids of Slurm's jobs."""
         self._count, self._jobs, self._clock = count, jobs, clock
         self._submitted: set[str] = set()
-        self._next_look = clock() + LOOK_EVERY
+        self._next_look = clock() + LOOK_AT_WORKERS_EVERY
         self._absent_since: float | None = None
         self._next_word = 0.0
         self._had_ended = False
@@ -44,7 +44,7 @@ class WorkerWatch:
         now = self._clock()
         if now < self._next_look:
             return
-        self._next_look = now + LOOK_EVERY
+        self._next_look = now + LOOK_AT_WORKERS_EVERY
         self._submitted.update(self._jobs())
         if self._count():
             self._absent_since, self._had_ended = None, False

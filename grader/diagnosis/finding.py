@@ -17,10 +17,10 @@ SAID, RANKS, VALUES, LIKELY = "said", "ranks", "values", "likely"
 MAX_VALUES = 8  # of a tensor in the text, the first ones
 MAX_CELLS = 8  # of a tensor in the page's table, around the first difference
 MAX_DETAILS = 8  # lines about one rank
-MAX_STEPS = 12  # different operations of one rank
-MAX_SPANS = 240  # of all ranks
+MAX_STEPS_SHOWN = 12  # different operations of one rank
+MAX_SPANS_SHOWN = 240  # of all ranks
 MAX_PRINTED = 12  # lines of one rank, the last ones
-LONGEST = 300  # characters of a piece of evidence
+MAX_EVIDENCE_LENGTH = 300  # characters of a piece of evidence
 
 
 def printable(text: str) -> str:
@@ -34,7 +34,7 @@ def printable(text: str) -> str:
     )
 
 
-def short(text: str, most: int = LONGEST) -> str:
+def short(text: str, most: int = MAX_EVIDENCE_LENGTH) -> str:
     """Return one piece of evidence, printable and cut after ``most`` characters."""
     return printable(text[:most]) + (" […]" if len(text) > most else "")
 

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 
-from grader.wire.frames import GAP
+from grader.wire.frames import BETWEEN_ENTRIES
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _is_garbage(got: np.ndarray) -> bool:
 
 def _gaps(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     """Tell if the array holds what lies between the entries of an input that is not contiguous."""
-    if np.issubdtype(got.dtype, np.floating) and (got == GAP).any():
+    if np.issubdtype(got.dtype, np.floating) and (got == BETWEEN_ENTRIES).any():
         return (
             "the tensor is not contiguous, and the numbers between its entries were communicated,"
             " too. Communicate contiguous() of it"

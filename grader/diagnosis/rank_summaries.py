@@ -7,11 +7,11 @@ import signal
 from dataclasses import replace
 
 from grader.diagnosis.finding import (
-    LONGEST,
     MAX_DETAILS,
+    MAX_EVIDENCE_LENGTH,
     MAX_PRINTED,
-    MAX_SPANS,
-    MAX_STEPS,
+    MAX_SPANS_SHOWN,
+    MAX_STEPS_SHOWN,
     Compared,
     RankSummary,
     Step,
@@ -86,8 +86,8 @@ def summarize(
         short(fate),
         tuple(map(short, details[:MAX_DETAILS])),
         compared,
-        steps[:MAX_STEPS],
-        len(steps[MAX_STEPS:]),
+        steps[:MAX_STEPS_SHOWN],
+        len(steps[MAX_STEPS_SHOWN:]),
         round(sum(operation.traffic for operation in own)),
         tuple(line[:200] for line in lines[-MAX_PRINTED:]),
         rank.lines_cut + max(len(lines) - MAX_PRINTED, 0),
@@ -105,7 +105,7 @@ def timeline(report: WorldReport, call: int) -> tuple[Span, ...]:
         operations(trail, call) for trail in report.trails
     ):
         return ()
-    found, most = spans(report, call), MAX_SPANS // report.size
+    found, most = spans(report, call), MAX_SPANS_SHOWN // report.size
     kept = [
         span for rank in report.ranks for span in [s for s in found if s.rank == rank.rank][-most:]
     ]
@@ -121,7 +121,8 @@ def _steps(done: list[Operation]) -> tuple[Step, ...]:
     for operation in done:
         counts.setdefault(str(operation), []).append(operation.bytes)
     return tuple(
-        Step(short(what, LONGEST), len(sizes), sum(sizes)) for what, sizes in counts.items()
+        Step(short(what, MAX_EVIDENCE_LENGTH), len(sizes), sum(sizes))
+        for what, sizes in counts.items()
     )
 
 

@@ -30,9 +30,9 @@ from grader.world.report import Raised, Returned, WorldReport
 
 COMPUTING, COMMUNICATING, WAITING, TIMED = "computing", "communicating", "waiting", "timed"
 PIECE = re.compile(r"([a-z -]{1,30})(?: (\d{1,6}))? (began|ended)")  # a mark around a piece of work
-BOUNDS = {"call", "run", "watch"}  # marks with these names surround no piece of work
+NO_PIECES = {"call", "run", "watch"}  # marks with these names surround no piece of work
 ON_CORE = re.compile(r"(\d{1,18}) ns on a core")
-DEEPEST = 16  # nested pieces
+MAX_NESTING = 16  # nested pieces
 MAX_RUNS = 16  # in a call
 
 
@@ -324,7 +324,7 @@ def _cuts(trail: list) -> list[_Cut]:
     inside: list[tuple[str, int | None]] = []
     for event in trail:
         found = PIECE.fullmatch(event.name) if isinstance(event, Mark) else None
-        if not found or found[1] in BOUNDS or len(inside) == DEEPEST and found[3] == "began":
+        if not found or found[1] in NO_PIECES or len(inside) == MAX_NESTING and found[3] == "began":
             continue
         piece = found[1], None if found[2] is None else int(found[2])
         if found[3] == "began":

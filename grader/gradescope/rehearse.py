@@ -36,8 +36,8 @@ from grader.packaging.visibility import ROOT
 from grader.wire import removal
 
 CORES, MEMORY = 0.5, 768 << 20  # the platform's default container
-PROBE_SECONDS = 10  # for an index to answer
-SECONDS = 600  # after which the platform writes a score of 0
+INDEX_SECONDS = 10  # for an index to answer
+PLATFORM_SECONDS = 600  # after which the platform writes a score of 0
 SCHEMA = ROOT / "grader" / "selftest" / "results.schema.json"
 METADATA: dict[str, Any] = {
     "id": 1,
@@ -173,13 +173,13 @@ def _rehearse(root: Path, console: Console, chosen: Sequence[Play]) -> int:
             play.name, *row, complaint or "as it should be", style="red" if complaint else ""
         )
     console.print(table)
-    console.print(f"Each {held}; the platform's limit is {SECONDS} s.", markup=False)
+    console.print(f"Each {held}; the platform's limit is {PLATFORM_SECONDS} s.", markup=False)
     return 0 if good else 1
 
 
 def _can_be_reached(index: str) -> bool:
     try:
-        urllib.request.urlopen(f"{index}/torch/", timeout=PROBE_SECONDS).close()
+        urllib.request.urlopen(f"{index}/torch/", timeout=INDEX_SECONDS).close()
     except (OSError, ValueError):
         return False
     return True
@@ -211,7 +211,7 @@ def _play(play: Play, root: Path) -> tuple[str, list[str], str]:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=SECONDS,
+            timeout=PLATFORM_SECONDS,
         )
     peak = f"{usage.peak / 2**20:.0f} MiB" if usage.peak else "not measured"
     row = [f"{usage.seconds:.1f}", peak]
@@ -233,7 +233,7 @@ def _play(play: Play, root: Path) -> tuple[str, list[str], str]:
 
 def _complaint(play: Play, usage: Usage, tests: list[dict], tier: str) -> str:
     if usage.code is None:
-        return f"not over in {SECONDS} s: the platform would have written a score of 0"
+        return f"not over in {PLATFORM_SECONDS} s: the platform would have written a score of 0"
     if usage.code:
         return f"exit code {usage.code}"
     if (

@@ -21,7 +21,7 @@ from grader.hub.slow_gathers import SlowGathers
 from grader.hub.store_values import Keys
 from grader.wire import combine, frames
 from grader.wire.events import read_operation
-from grader.wire.served import ALONE, PEAK, Served
+from grader.wire.served import NEED_FRESH_RANKS, PEAK, Served
 
 # The bytes of one world that this process may hold: those of operations that are not answered yet,
 # and those of answers that ranks have not read yet.
@@ -29,8 +29,8 @@ MAX_HELD = 1 << 26
 # The operations and questions of one rank that may be unanswered at a time. The time to match
 # operations grows with the square of their number.
 MAX_UNANSWERED = 2000
-MAX_LETTERS = 200  # characters in the name of a use
-MAX_THREADS = 64  # waiting threads that a rank may tell of
+MAX_USE_LETTERS = 200  # characters in the name of a use
+MAX_WAITING_THREADS = 64  # waiting threads that a rank may tell of
 MAX_QUEUED = 1 << 25  # bytes queued for the judge, beyond which a rank is not to be read further
 
 
@@ -368,7 +368,7 @@ class Hub:
             return
         if frame.kind == frames.EVENT:
             self.have_begun.add(rank)
-        is_alone = any(given.weighs in ALONE for given in self.served[rank])
+        is_alone = any(given.weighs in NEED_FRESH_RANKS for given in self.served[rank])
         if rank not in self.began_with or is_alone and frame.kind == frames.STORE:
             found = self.resident(rank) if is_alone else Resident()
             self.began_with[rank] = found.own or self.memory(rank)
@@ -454,7 +454,7 @@ class Hub:
         """
         name, number = meta.get("use"), meta.get("number")
         given = self._serves(rank, name)
-        if given is None or not frames.is_text(name, MAX_LETTERS):
+        if given is None or not frames.is_text(name, MAX_USE_LETTERS):
             raise frames.FrameError("a use of what the rank was not given")
         self._expect(rank, number)
         self._pass_on(
@@ -478,7 +478,7 @@ class Hub:
         waits for the next ones.
         """
         waits = meta.get("for")
-        if not isinstance(waits, list) or len(waits) > MAX_THREADS:
+        if not isinstance(waits, list) or len(waits) > MAX_WAITING_THREADS:
             raise frames.FrameError("a wait of no known form")
         known = [frames.is_whole(key) or key in frames.FOR_JUDGE for key in waits]
         if not all(known):
@@ -529,7 +529,7 @@ class Hub:
         check(posted)
         # A receive follows a send, or comes before one. Looks take time.
         given = self._given(rank)
-        if operation.kind != "recv" or given is None or given.weighs not in ALONE:
+        if operation.kind != "recv" or given is None or given.weighs not in NEED_FRESH_RANKS:
             self._weigh(rank)
         self.issued[rank, call] += 1
         if given and given.slow_gathers:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from grader.wire import frames, tiers
 
-MAX_KEYS = tiers.RANKS  # keys in one question: a rank waits for one key of each rank
+MAX_KEYS = tiers.MAX_RANKS  # keys in one question: a rank waits for one key of each rank
 MAX_QUESTIONS = 60  # questions of a rank in one call: to make a group takes two
-MAX_LETTERS = 500  # characters in a key
+MAX_KEY_LETTERS = 500  # characters in a key
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Keys:
         number, do, keys = (meta.get(name) for name in ("number", "do", "keys"))
         if not frames.is_whole(number) or not isinstance(keys, list) or len(keys) > MAX_KEYS:
             raise frames.FrameError("a question to the store of no known form")
-        if not all(frames.is_text(key, MAX_LETTERS) for key in keys):
+        if not all(frames.is_text(key, MAX_KEY_LETTERS) for key in keys):
             raise frames.FrameError("a question to the store of no known form")
         if do in ("set", "add", "get") and len(keys) != 1:
             raise frames.FrameError("a question to the store about other than one key")

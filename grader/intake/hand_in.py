@@ -23,7 +23,7 @@ from grader.course_file import BadCourse, course
 from grader.intake.staging import NOT_ATTEMPTED, ROOT, read
 
 STUB = re.compile(r"raise NotImplementedError\(\"Problem (\d+\.\d+): ")
-SECONDS = 60  # for an import
+IMPORT_SECONDS = 60  # for an import
 
 
 def unwritten(texts: dict[str, str]) -> Counter[str]:
@@ -53,10 +53,15 @@ def import_error(*files: str) -> str:
     command = [sys.executable, "-c", f"import {modules}"]
     try:
         done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, errors="replace", timeout=SECONDS
+            command,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=IMPORT_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return f"it does not end within {SECONDS} seconds"
+        return f"it does not end within {IMPORT_SECONDS} seconds"
     if not done.returncode:
         return ""
     place = re.findall(rf'File ".*/({re.escape(file)})", line (\d+)', done.stderr)

@@ -23,7 +23,7 @@ from grader.intake.compiled import compile_all
 ROOT = Path(__file__).resolve().parents[2]
 # A student who hands in files with these endings may think that they count. A warning says that
 # such files do not count.
-TELLING = (".py", ".pyc", ".pth", ".so", ".ini", ".cfg", ".toml")
+PYTHON_LIKE = (".py", ".pyc", ".pth", ".so", ".ini", ".cfg", ".toml")
 NOT_ATTEMPTED = "Not attempted"  # so begins the reason if a student left out an optional part
 # A function, and what a stub is: a docstring, and at once the exception. Only text is looked at, as
 # a text may drive Python's parser out of memory.
@@ -198,7 +198,7 @@ def _printable(name: str) -> str:
 
 
 # First the listed files, each with a function that reads it. Then the names of files that do not
-# count, although a student may think that they do (see TELLING).
+# count, although a student may think that they do (see PYTHON_LIKE).
 Found = tuple[dict[str, Callable[[], bytes]], list[str]]
 
 
@@ -224,7 +224,7 @@ def _from_directory(directory: Path) -> Found:
             files[path.name] = partial(_read, path)
         elif _is_listed(path.name):
             raise Refused(f"{path.name} is a link or no regular file")
-        elif stat.S_ISREG(mode) and path.suffix in TELLING:
+        elif stat.S_ISREG(mode) and path.suffix in PYTHON_LIKE:
             others.append(path.name)
     return files, others
 
@@ -299,7 +299,9 @@ def _from_zip(archive_path: Path) -> Found:
         if path.parent == home:
             files[path.name] = partial(_extract, archive, paths[path])
     others = [
-        p.name for p in paths if p.parent == home and not _is_listed(p.name) and p.suffix in TELLING
+        p.name
+        for p in paths
+        if p.parent == home and not _is_listed(p.name) and p.suffix in PYTHON_LIKE
     ]
     return files, others
 

@@ -34,8 +34,8 @@ from grader.platforms import autolab, formats, github, prairielearn
 from grader.reports import results_json
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 480.0
-GRACE = 90.0  # seconds for the start and the end of the grader, besides the checks
+DEFAULT_SECONDS = 480.0
+START_AND_END_SECONDS = 90.0  # seconds for the start and the end of the grader, besides the checks
 STOPPED = (
     "The autograder itself failed: tell your instructor. Checks that it could not run count as"
     " zero."
@@ -85,11 +85,11 @@ class Grading:
         output: dict = {} if self.shows else {"stdout": subprocess.DEVNULL, "stderr": complaint}
         grader = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, **output)
         try:
-            return grader.wait(seconds + GRACE)
+            return grader.wait(seconds + START_AND_END_SECONDS)
         except subprocess.TimeoutExpired:
             grader.terminate()  # it cleans up, and the fork server ends all ranks
         try:
-            return grader.wait(GRACE) or 1
+            return grader.wait(START_AND_END_SECONDS) or 1
         except subprocess.TimeoutExpired:
             grader.kill()
             return grader.wait()
@@ -97,9 +97,9 @@ class Grading:
 
 def _seconds() -> float:
     try:
-        return float(os.environ.get("LOCKSTEP_SECONDS") or SECONDS)
+        return float(os.environ.get("LOCKSTEP_SECONDS") or DEFAULT_SECONDS)
     except ValueError:
-        return SECONDS
+        return DEFAULT_SECONDS
 
 
 def grade_for_autolab(submission: Path) -> int:

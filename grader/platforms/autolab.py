@@ -18,12 +18,13 @@ from grader.check.record import PASSED
 from grader.platforms.shown import ShownEntry, every_check, fitted, for_students, notes
 from grader.reports.results_json import points_of
 
-MAX_BYTES = 256 << 10  # Tango keeps 1,000 KiB of all that a job prints (MAX_OUTPUT_FILE_SIZE)
+# Tango keeps 1,000 KiB of all that a job prints (MAX_OUTPUT_FILE_SIZE).
+MAX_OUTPUT_BYTES = 256 << 10
 
 
 def text(document: dict) -> str:
     """Return all that is printed; the autoresult is the last line."""
-    return fitted(document, _text, MAX_BYTES)
+    return fitted(document, _text, MAX_OUTPUT_BYTES)
 
 
 def _text(document: dict) -> str:

@@ -18,7 +18,7 @@ from grader.platforms.shown import ShownEntry, fitted, for_students, notes
 from grader.reports.results_json import points_of
 from grader.reports.summary import points
 
-MAX_BYTES = 1_000_000  # of a summary; GitHub refuses one of more than 1 MiB
+MAX_SUMMARY_BYTES = 1_000_000  # of a summary; GitHub refuses one of more than 1 MiB
 MAX_ANNOTATIONS = 10  # of one kind in one step
 MAX_MESSAGE = 4_000  # characters of an annotation
 PLACE = re.compile(rf"\b((?:{'|'.join(PARTS)})\.py):([1-9]\d{{0,5}})\b")
@@ -65,7 +65,7 @@ def _property(text: str) -> str:
 
 def summary(document: dict) -> str:
     """Return the step summary as Markdown. Text from a submission is only ever in a pre element."""
-    return fitted(document, _summary, MAX_BYTES)
+    return fitted(document, _summary, MAX_SUMMARY_BYTES)
 
 
 def _summary(document: dict) -> str:

@@ -14,11 +14,11 @@ from grader.platforms.shown import ShownEntry, fitted, for_students, notes, shar
 from grader.reports.results_json import points_of
 from grader.reports.summary import points
 
-MAX_BYTES = 900_000  # PrairieLearn's limit is 1 MB
+MAX_RESULTS_BYTES = 900_000  # PrairieLearn's limit is 1 MB
 
 
 def text(document: dict) -> str:
-    return fitted(document, _text, MAX_BYTES)
+    return fitted(document, _text, MAX_RESULTS_BYTES)
 
 
 def _text(document: dict) -> str:

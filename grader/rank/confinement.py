@@ -20,7 +20,7 @@ from pathlib import Path
 from grader.rank import seccomp
 from grader.wire import machine_limits
 from grader.wire.os_support import LINUX
-from grader.wire.tiers import FILE_BYTES, FILES_OPEN, RANKS, TASKS, Tier
+from grader.wire.tiers import FILE_BYTES, FILES_OPEN, MAX_RANKS, TASKS, Tier
 
 # These users belong to nobody else. Each rank takes one, computed from its supervisor's process id.
 UIDS = range(1 << 20, 1 << 30)
@@ -59,7 +59,7 @@ def _prctl(option: int, value: int) -> None:
 
 def user_of(supervisor: int, rank: int) -> int:
     """Return a uid that no other living rank has. ``supervisor`` is its supervisor's process id."""
-    return UIDS.start + supervisor * RANKS + rank
+    return UIDS.start + supervisor * MAX_RANKS + rank
 
 
 def enter(tier: Tier, user: int, readable: list[str], writable: list[str], device: str) -> None:

@@ -43,7 +43,7 @@ from grader.wire import frames, os_support
 from grader.wire.served import Served
 
 # The judge ends a world long before this time is over. gloo must not give up before the judge does.
-PATIENCE = timedelta(hours=1)
+OPERATION_TIMEOUT = timedelta(hours=1)
 
 
 def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
@@ -224,7 +224,7 @@ class Rank:
             store=store,
             rank=meta["rank"],
             world_size=meta["size"],
-            timeout=PATIENCE,
+            timeout=OPERATION_TIMEOUT,
             device_id=self.device if on_nccl else None,
         )
         if on_nccl:  # its first operation takes a second, which must not count as the student's

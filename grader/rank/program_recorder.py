@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from grader.rank.meter import PRODUCTS, operations_of
 from grader.wire.events import AWAITS, ISSUES, MAX_NAME, MULTIPLIES, PASSES
 
-MAX_STEPS = 200  # steps that are collected before they are reported
+MAX_UNREPORTED_STEPS = 200  # steps that are collected before they are reported
 # The names of the operators so far. To ask torch again would take longer than all the rest.
 NAMES: dict[Any, str] = {}
 
@@ -60,7 +60,7 @@ class ProgramTracer(TorchDispatchMode):
             return
         self._add_computed()
         self.steps.append([kind, number, text[:MAX_NAME]])
-        if len(self.steps) >= MAX_STEPS:
+        if len(self.steps) >= MAX_UNREPORTED_STEPS:
             self.tell(self.news())
 
     def _add_computed(self) -> None:

@@ -12,7 +12,14 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
-from grader.wire.frames import GAP, MAX_BLOB, MAX_DIMENSIONS, MAX_META, MAX_TENSORS, is_whole
+from grader.wire.frames import (
+    BETWEEN_ENTRIES,
+    MAX_BLOB,
+    MAX_DIMENSIONS,
+    MAX_META,
+    MAX_TENSORS,
+    is_whole,
+)
 
 MAX_DEPTH = 8
 MAX_STRING = 10_000
@@ -67,7 +74,7 @@ def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
         return tensor
     is_transpose, is_slice = layout.startswith("transpose"), layout.endswith("slice")
     shape = tuple(reversed(tensor.shape)) if is_transpose else tensor.shape
-    filled = GAP if tensor.is_floating_point() else int(GAP)
+    filled = BETWEEN_ENTRIES if tensor.is_floating_point() else int(BETWEEN_ENTRIES)
     storage = torch.full((*shape, 1 + is_slice), filled, dtype=tensor.dtype, device=tensor.device)
     view = storage[..., 0]
     if is_transpose:

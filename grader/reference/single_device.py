@@ -40,7 +40,8 @@ def forward(weights: list, x: np.ndarray) -> tuple[np.ndarray, list]:
 
 
 FLAT = 0.02  # gelu is flat at z if the size of its derivative, or gelu(z) / z, is below this
-FEW = 16  # entries of a small layer, each of which may decide how large a gradient is
+# Entries of a small layer, each of which may decide how large a gradient is.
+SMALL_LAYER_ENTRIES = 16
 
 
 def is_flat(saved: list) -> bool:
@@ -51,7 +52,7 @@ def is_flat(saved: list) -> bool:
     digits are right. Callers then draw other inputs for their comparison. Entries of z that are
     exactly zero do not count.
     """
-    small = [z[z != 0] for _, z in saved if z.size <= FEW]
+    small = [z[z != 0] for _, z in saved if z.size <= SMALL_LAYER_ENTRIES]
     return any(
         min(np.abs(gelu_derivative(z)).min(), (gelu(z) / z).min()) < FLAT for z in small if z.size
     )

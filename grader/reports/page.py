@@ -39,8 +39,8 @@ from grader.reports.results_json import clean
 from grader.reports.summary import Group, points, rule, summary
 from grader.reports.svg_drawing import svg
 
-LOST = (FAILED, UNIMPLEMENTED, NOT_ATTEMPTED, SKIPPED, ERROR, NOT_RUN)
-OPEN = (FAILED, SKIPPED, ERROR, NOT_RUN)  # the evidence of these is shown at once
+WITHOUT_FULL_POINTS = (FAILED, UNIMPLEMENTED, NOT_ATTEMPTED, SKIPPED, ERROR, NOT_RUN)
+SHOWN_AT_ONCE = (FAILED, SKIPPED, ERROR, NOT_RUN)  # the evidence of these is shown at once
 # CSS classes. All other statuses have the class "other".
 LOOKS = {PASSED: "passed", FAILED: "failed"}
 LOOKS |= {UNIMPLEMENTED: "unimplemented", NOT_ATTEMPTED: "unimplemented"}
@@ -104,7 +104,9 @@ def _main(total: Group) -> Html:
 
 
 def _lost(group: Group) -> str:
-    return ", ".join(f"{count} {status}" for status in LOST if (count := group.count(status)))
+    return ", ".join(
+        f"{count} {status}" for status in WITHOUT_FULL_POINTS if (count := group.count(status))
+    )
 
 
 # ——— tables
@@ -207,7 +209,7 @@ def _check(record: Record) -> Html:
     )
     inside = tag("div", _evidence(record.finding), _ran(record), class_="evidence")
     look = f"check {LOOKS.get(record.status, 'other')}"
-    return tag("details", line, inside, class_=look, open=record.status in OPEN)
+    return tag("details", line, inside, class_=look, open=record.status in SHOWN_AT_ONCE)
 
 
 def _ran(record: Record) -> Html | None:

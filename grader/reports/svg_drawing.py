@@ -18,12 +18,12 @@ from grader.reports.palette import FONT, STYLE, paint
 # Widths in SVG units: of the whole drawing, of the ranks' names, and of the notes beside the lanes.
 WIDTH, LEFT, RIGHT = 860, 64, 132
 # LANE is the height of a rank's program. Below it, communications under way and stopwatches have
-# rows of height THIN. At most MAX_THIN rows are for communications. GAP is below each lane.
+# rows of height THIN. At most MAX_THIN rows are for communications. LANE_GAP is below each lane.
 LANE = 24
 THIN = 6
 MAX_THIN = 4
-GAP = 10
-MAX_SPANS = 4000  # in a drawing that is not compact
+LANE_GAP = 10
+MAX_SPANS_IN_FULL = 4000  # in a drawing that is not compact
 # If there are more lanes than MANY, all lanes are low. If there are more ranks than MANY,
 # neighbouring ranks that did the same share a lane.
 MANY = 16
@@ -109,10 +109,10 @@ def _picture(picture: Picture, top: float, until: float) -> tuple[list[str], flo
     if picture.title:
         parts.append(_text(4, top + 13, picture.title, "bold", 14))
         top += 24
-    shown = list(picture.spans if picture.compact else picture.spans[:MAX_SPANS])
+    shown = list(picture.spans if picture.compact else picture.spans[:MAX_SPANS_IN_FULL])
     left_out = len(picture.spans) - len(shown)
     lanes = _lanes(shown, picture.ranks)
-    lane, gap, size = (LANE, GAP, 12) if len(lanes) <= MANY else (LOW_LANE, LOW_GAP, 9)
+    lane, gap, size = (LANE, LANE_GAP, 12) if len(lanes) <= MANY else (LOW_LANE, LOW_GAP, 9)
     axis = top
     for name, index, own in lanes:
         parts.append(_text(4, top + lane / 2 + size / 3, name, size=size))

@@ -24,7 +24,7 @@ from grader.reports.palette import TEXT
 from grader.reports.results_json import clean
 from grader.reports.summary import Group, points, rule, summary
 
-STYLES = {
+STATUS_STYLES = {
     PASSED: TEXT["good"].terminal,
     FAILED: TEXT["bad"].terminal,
     UNIMPLEMENTED: TEXT["open"].terminal,
@@ -36,7 +36,7 @@ STYLES = {
 
 
 # The statuses of checks that need no message of their own.
-OPEN = {UNIMPLEMENTED: "Not implemented yet", NOT_ATTEMPTED: "Not attempted"}
+TO_DO = {UNIMPLEMENTED: "Not implemented yet", NOT_ATTEMPTED: "Not attempted"}
 
 
 def progress(console: Console) -> Progress:
@@ -75,18 +75,18 @@ def show_also(console: Console, records: list[Record], device: str) -> None:
 
 def _messages(console: Console, records: list[Record], has_points: bool = True) -> None:
     for record in records:
-        if record.status in (PASSED, *OPEN):
+        if record.status in (PASSED, *TO_DO):
             continue
         head = Text(f"\n{record.number} {clean(record.name)}  ", style="bold")
         lost = f", −{points(record.points)}" if has_points else ""
-        head.append(f"{record.status}{lost}", style=STYLES[record.status])
+        head.append(f"{record.status}{lost}", style=STATUS_STYLES[record.status])
         console.print(head)
         console.print(Text(clean(record.message)), soft_wrap=True)
-    for status, words in OPEN.items():
+    for status, words in TO_DO.items():
         if untouched := [record for record in records if record.status == status]:
             numbers = ", ".join(dict.fromkeys(record.number for record in untouched))
             told = f"\n{words}, {len(untouched)} checks: problems {numbers}"
-            console.print(Text(told, style=STYLES[status]))
+            console.print(Text(told, style=STATUS_STYLES[status]))
 
 
 def _table(console: Console, total: Group, has_points: bool = True) -> None:
@@ -100,8 +100,10 @@ def _table(console: Console, total: Group, has_points: bool = True) -> None:
         table.add_column("Points", justify="right", footer=total.points)
     table.add_column("", footer="")
     for problem in total.problems():
-        counts = {status: problem.count(status) for status in STYLES if status != PASSED}
-        rest = Text(", ").join(Text(f"{n} {s}", style=STYLES[s]) for s, n in counts.items() if n)
+        counts = {status: problem.count(status) for status in STATUS_STYLES if status != PASSED}
+        rest = Text(", ").join(
+            Text(f"{n} {s}", style=STATUS_STYLES[s]) for s, n in counts.items() if n
+        )
         score = [problem.points] if has_points else []
         table.add_row(problem.number, problem.title, problem.checks_passed, *score, rest)
     console.print(table)

@@ -38,7 +38,7 @@ SIGNS = {
     TIMED: "[ ]",
 }
 NUMBERED = {"forward": "0 1 2 …", "backward": "a b c …", "weights": "A B C …"}
-STYLES = {kind: colour.terminal for kind, colour in BLOCKS.items()} | {
+SPAN_STYLES = {kind: colour.terminal for kind, colour in BLOCKS.items()} | {
     WAITING: "dim",
     LATE: "dim",
     TIMED: "bold",
@@ -46,7 +46,8 @@ STYLES = {kind: colour.terminal for kind, colour in BLOCKS.items()} | {
     "stuck": TEXT["bad"].terminal,
 }
 LEFT = 9  # columns for the name of a rank
-FEW = 4  # ranks; if there are no more, each has a lane of its own, even if lanes are alike
+# With no more ranks than these, each has a lane of its own, even if lanes are alike.
+MAX_LANES_OF_THEIR_OWN = 4
 MAX_LANES = 16  # of one drawing
 
 
@@ -83,7 +84,7 @@ def _drawn(picture: Picture, width: int, room: int, until: float, numbered: bool
         drawn = _lane(own, note, width, room, until, numbered)
         alike = (
             lanes
-            and len(picture.ranks) > FEW
+            and len(picture.ranks) > MAX_LANES_OF_THEIR_OWN
             and [line.plain for line in drawn] == [line.plain for line in lanes[-1][1]]
         )
         if alike:
@@ -120,7 +121,7 @@ def _lane(
     program, timed = [s for s in own if not s.background], [s for s in own if s.kind == TIMED]
     background = [s for s in own if s.background and s.kind != TIMED]
     stuck = [s for s in program if s.end is None]
-    edge = Text(">", STYLES["stuck"]) if stuck else Text("|")
+    edge = Text(">", SPAN_STYLES["stuck"]) if stuck else Text("|")
     lines = [
         Text.assemble("|", _row(program, room, until, numbered), edge, f" {note}" * bool(note))
     ]
@@ -164,7 +165,7 @@ def _row(spans: Sequence[Span], room: int, until: float, numbered: bool) -> Text
         most, style = (
             max(cell, key=lambda key: cell[key]) if sum(cell.values()) >= 0.5 else (" ", "")
         )
-        row.append(most, STYLES.get(style, ""))
+        row.append(most, SPAN_STYLES.get(style, ""))
     return row
 
 
@@ -186,7 +187,7 @@ def _under_way(spans: Sequence[Span], room: int, until: float) -> Text:
     for span in spans:
         for column in _cells(span, room, until):
             cells[column] = "-"
-    return Text("".join(cells), STYLES["under way"])
+    return Text("".join(cells), SPAN_STYLES["under way"])
 
 
 def _watched(spans: Sequence[Span], room: int, until: float) -> Text:
@@ -196,7 +197,7 @@ def _watched(spans: Sequence[Span], room: int, until: float) -> Text:
         columns = _cells(span, room, until)
         for column in columns:
             cells[column] = "[" if column == columns[0] else "]" if column == columns[-1] else "_"
-    return Text("".join(cells), STYLES[TIMED])
+    return Text("".join(cells), SPAN_STYLES[TIMED])
 
 
 def _scale(room: int, until: float) -> Text:
@@ -230,13 +231,17 @@ def legend(pictures: Sequence[Picture], width: int) -> Text:
             if kind in PASSES and kind in numbered:
                 signs = NUMBERED[kind]
             of_what = " of micro-batch 0, 1, 2, …" if kind in PASSES and kind in numbered else ""
-            parts.append(Text.assemble((signs, STYLES[kind]), f" {meaning(kind, there)}{of_what}"))
+            parts.append(
+                Text.assemble((signs, SPAN_STYLES[kind]), f" {meaning(kind, there)}{of_what}")
+            )
     if any(span.background and span.kind == COMMUNICATING for span in spans):
         parts.append(
-            Text.assemble(("-", STYLES["under way"]), " communicating while the program goes on")
+            Text.assemble(
+                ("-", SPAN_STYLES["under way"]), " communicating while the program goes on"
+            )
         )
     if any(span.end is None for span in spans):
-        parts.append(Text.assemble((">", STYLES["stuck"]), " stands still"))
+        parts.append(Text.assemble((">", SPAN_STYLES["stuck"]), " stands still"))
     lines: list[Text] = []
     for part in parts:
         if lines and lines[-1].cell_len + 3 + part.cell_len <= width:

@@ -7,7 +7,7 @@ import pytest
 from grader.selftest.grading import ROOT
 from grader.timeline.cluster import KEYS, MAY_LACK, BadCluster, Cluster, Link, read
 from grader.wire.events import KINDS
-from grader.wire.tiers import RANKS
+from grader.wire.tiers import MAX_RANKS
 
 GOOD = """
 [cluster]
@@ -67,7 +67,7 @@ def test_the_examples_are_clusters_and_say_where_their_figures_are_from(path):
 
 CHANGES = [
     ("ranks = 4", "ranks = 1", "ranks in [cluster] must be a whole number from 2 to 64, not '1'"),
-    ("ranks = 4", f"ranks = {RANKS + 1}", "from 2 to 64, not '65'"),
+    ("ranks = 4", f"ranks = {MAX_RANKS + 1}", "from 2 to 64, not '65'"),
     ("ranks = 4", "ranks = 4.5", "from 2 to 64, not '4.5'"),
     ("ranks = 4", "ranks = ²", "from 2 to 64, not '²'"),
     ("ranks = 4", "ranks =", "from 2 to 64, not ''"),

@@ -18,7 +18,7 @@ from grader.diagnosis.spans import COMPUTING, WAITING, Span
 from grader.intake.staging import stage_submission
 from grader.rank import timeline_programs
 from grader.reports import svg_drawing, text_drawing
-from grader.reports.svg_drawing import MAX_SPANS, Picture
+from grader.reports.svg_drawing import MAX_SPANS_IN_FULL, Picture
 from grader.selftest.grading import ROOT
 from grader.selftest.test_timeline import check_trace, with_stubs
 from grader.timeline.replay import program_of
@@ -393,7 +393,9 @@ def test_a_compact_drawing_has_every_rank_and_moment_and_is_small():
     spans = passes(64, 128)
     drawn = svg_drawing.sheet([Picture("many", spans, compact=True)])
     root = ElementTree.fromstring(drawn)
-    assert len(spans) > 5 * MAX_SPANS and len(drawn) < 1_000_000 and "not drawn" not in drawn
+    assert (
+        len(spans) > 5 * MAX_SPANS_IN_FULL and len(drawn) < 1_000_000 and "not drawn" not in drawn
+    )
     assert sum(e.text.startswith("rank ") for e in root.iter(f"{{{SVG}}}text")) == 64
     paths = [e.get("d") for e in root.iter(f"{{{SVG}}}path")]
     assert sum(path.count("M") for path in paths) == 64 * 128 * 2

@@ -408,7 +408,7 @@ def test_forks_without_end_are_ended(confined, grounds):
     said = told(inside(confined, grounds, source), "broken")
     assert (
         "processes and threads" in said
-        or f"started more than {tiers.PROCESSES} processes a rank" in said
+        or f"started more than {tiers.MAX_PROCESSES_PER_RANK} processes a rank" in said
     )
 
 
@@ -423,10 +423,13 @@ def test_processes_are_counted(confined, grounds):
         """
     world = inside(confined, grounds, source)
     few, many = (
-        [call("collectives.broken", many)] for many in (tiers.PROCESSES - 1, tiers.PROCESSES)
+        [call("collectives.broken", many)]
+        for many in (tiers.MAX_PROCESSES_PER_RANK - 1, tiers.MAX_PROCESSES_PER_RANK)
     )
     assert world(1, *few)[0].values() == [None]
-    with pytest.raises(CheckFailed, match=f"started more than {tiers.PROCESSES} processes a rank"):
+    with pytest.raises(
+        CheckFailed, match=f"started more than {tiers.MAX_PROCESSES_PER_RANK} processes a rank"
+    ):
         world(1, *many)[0].values()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from grader.check.record import FAILED, PASSED, UNIMPLEMENTED
 from grader.course import page
-from grader.course.flags import FEW
+from grader.course.flags import FEWEST_SUBMISSIONS
 from grader.course.results import BROKE, REFUSED, SET_ASIDE, WAITING, SubmissionResult
 from grader.course.submissions import Student, Submission
 from grader.course.tables import as_bytes, percent, signed
@@ -54,7 +54,7 @@ def other(status: str, id: str) -> SubmissionResult:
 def hostile() -> str:
     """A page with this text wherever a student, or who wrote a document, may have a say."""
     results = []
-    for index in range(FEW + 2):
+    for index in range(FEWEST_SUBMISSIONS + 2):
         test = entry(
             HOSTILE, HOSTILE, FAILED, f"f({HOSTILE}) on 2 ranks\n{HOSTILE}\nPrinted:\n{HOSTILE}"
         )
@@ -256,10 +256,11 @@ def test_time_and_memory_name_the_slowest_and_the_largest():
 
 def test_warnings_say_what_the_numbers_cannot():
     whole = [
-        result([entry("a", "1.1", PASSED), entry("b", "1.1", PASSED)], str(n)) for n in range(FEW)
+        result([entry("a", "1.1", PASSED), entry("b", "1.1", PASSED)], str(n))
+        for n in range(FEWEST_SUBMISSIONS)
     ]
     assert not notices(shown(whole))
-    assert f"fewer than {FEW}" in notices(shown(whole[1:]))[0]
+    assert f"fewer than {FEWEST_SUBMISSIONS}" in notices(shown(whole[1:]))[0]
     whole[0].version = "0.9"
     whole[2].document = {"tests": ["x"]}
     whole[3].document["tests"].pop()

@@ -86,11 +86,11 @@ def test_other_files_have_another_fingerprint(tmp_path):
 
 def test_a_flood_of_files_is_refused(tmp_path, monkeypatch):
     folder = tree(tmp_path / "jane", {f"f{i}.py": b"" for i in range(9)})
-    monkeypatch.setattr(parcel, "MAX_FILES", 8)
+    monkeypatch.setattr(parcel, "MAX_SUBMISSION_FILES", 8)
     with pytest.raises(TooLarge, match="8 files"):
         pack(Found(Submission("jane"), (folder,)))
     archive = tmp_path / "large.zip"
     archive.touch()
-    os.truncate(archive, parcel.MAX_BYTES + 1)
+    os.truncate(archive, parcel.MAX_SUBMISSION_BYTES + 1)
     with pytest.raises(TooLarge, match="32 MiB"):
         pack(Found(Submission("jane"), (archive,)))

@@ -169,7 +169,7 @@ def test_a_machine_that_cannot_grade_is_told_at_once(graded):
 
 
 def test_a_submission_that_is_too_large_is_refused(graded, tmp_path, monkeypatch):
-    monkeypatch.setattr("grader.course.parcel.MAX_FILES", 3)
+    monkeypatch.setattr("grader.course.parcel.MAX_SUBMISSION_FILES", 3)
     found = submissions(tmp_path / "in", "ab")
     for number in range(4):
         (tmp_path / "in" / "b" / f"{number}.py").touch()

@@ -3,7 +3,12 @@
 import pytest
 
 from grader.course import worker_watch
-from grader.course.worker_watch import FIRST_WORD_AFTER, LOOK_EVERY, NoWorker, WorkerWatch
+from grader.course.worker_watch import (
+    FIRST_WORD_AFTER,
+    LOOK_AT_WORKERS_EVERY,
+    NoWorker,
+    WorkerWatch,
+)
 
 
 class Now:
@@ -19,8 +24,8 @@ def now():
 
 
 def looks(watch, now, seconds):
-    for _ in range(round(seconds / LOOK_EVERY)):
-        now.seconds += LOOK_EVERY
+    for _ in range(round(seconds / LOOK_AT_WORKERS_EVERY)):
+        now.seconds += LOOK_AT_WORKERS_EVERY
         watch.look()
 
 
@@ -33,7 +38,7 @@ def test_a_scheduler_without_workers_is_told_once_in_ten_minutes(now, capsys):
     watch = WorkerWatch(lambda: 0, clock=now)
     looks(watch, now, FIRST_WORD_AFTER)
     assert capsys.readouterr().out == ""
-    looks(watch, now, LOOK_EVERY)
+    looks(watch, now, LOOK_AT_WORKERS_EVERY)
     assert capsys.readouterr().out.startswith("The scheduler has no worker: waiting for 1 min.")
     looks(watch, now, 1200)
     assert capsys.readouterr().out.count("\n") == 2
@@ -52,9 +57,9 @@ def test_jobs_that_have_all_ended_end_the_wait(now, monkeypatch):
     watch = WorkerWatch(lambda: len(workers), lambda: ids, now)
     looks(watch, now, 60)
     ids.clear(), workers.clear()
-    looks(watch, now, LOOK_EVERY)
+    looks(watch, now, LOOK_AT_WORKERS_EVERY)
     with pytest.raises(NoWorker, match="all 2 jobs of Slurm have ended"):
-        looks(watch, now, LOOK_EVERY)
+        looks(watch, now, LOOK_AT_WORKERS_EVERY)
 
 
 def test_where_slurm_does_not_say_which_jobs_are_left_nothing_ends(now, monkeypatch):

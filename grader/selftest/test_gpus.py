@@ -131,7 +131,7 @@ def test_ranks_share_gpus_as_memory_allows(monkeypatch, free, visible, ids, rank
 )
 def test_gpus_that_cannot_be_used_are_the_graders_fault(monkeypatch, program, reason):
     monkeypatch.setattr(gpus, "PROGRAM", program)
-    monkeypatch.setattr(gpus, "SECONDS", 1)
+    monkeypatch.setattr(gpus, "FIRST_USE_SECONDS", 1)
     with pytest.raises(WorldsUnavailable, match=f"no GPU can be used here: .*{reason}"):
         gpus.usable()
 

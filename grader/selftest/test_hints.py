@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grader.diagnosis.hints import Context, likely_cause, same
-from grader.wire.frames import GAP
+from grader.wire.frames import BETWEEN_ENTRIES
 
 
 def f32(*values) -> np.ndarray:
@@ -28,7 +28,7 @@ AROUND = Context(1, 4, EXPECTED, INPUTS, [EARLIER], {"that other bug": ANOTHER},
     "got, words",
     [
         (ANOTHER, "that other bug"),
-        (np.append(RIGHT[:5], GAP).astype(np.float32), "the tensor is not contiguous"),
+        (np.append(RIGHT[:5], BETWEEN_ENTRIES).astype(np.float32), "the tensor is not contiguous"),
         (4 * RIGHT, "exactly 4× the expected value"),
         (RIGHT / 4, "exactly 1/4 of the expected value"),
         (16 * RIGHT, "exactly 4²× the expected value"),
@@ -61,7 +61,7 @@ def test_a_fingerprint_gives_its_sentence(got, words):
 
 
 def test_a_sum_of_whole_numbers_is_not_taken_for_what_lies_between_entries():
-    """5 + 50 is 55, the whole number of ``GAP``."""
+    """5 + 50 is 55, the whole number of ``BETWEEN_ENTRIES``."""
     alone = Context(0, 2, [f32(5.5, 27.5)] * 2, [[f32(1, 5)], [f32(10, 50)]])
     assert "exactly 2× the expected value" in likely_cause(f32(11, 55), f32(5.5, 27.5), alone)
 

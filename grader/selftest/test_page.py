@@ -16,10 +16,10 @@ from grader.check.plugin import verdict
 from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, SKIPPED, UNIMPLEMENTED, Record
 from grader.diagnosis.finding import (
     LIKELY,
-    LONGEST,
+    MAX_EVIDENCE_LENGTH,
     MAX_PRINTED,
-    MAX_SPANS,
-    MAX_STEPS,
+    MAX_SPANS_SHOWN,
+    MAX_STEPS_SHOWN,
     RANKS,
     VALUES,
     Cell,
@@ -438,10 +438,10 @@ def test_a_submission_cannot_make_the_evidence_large(submit, end):
     )
     found = evidence(world, 2, [3.0, 4.0])
     for one in found.ranks:
-        assert len(one.steps) == MAX_STEPS and one.more_steps == 4000 - MAX_STEPS
+        assert len(one.steps) == MAX_STEPS_SHOWN and one.more_steps == 4000 - MAX_STEPS_SHOWN
         assert len(one.printed) <= MAX_PRINTED and one.printed_before > 0
-        assert max(map(len, [one.fate, *one.details, *one.printed])) < LONGEST + 10
-    assert len(found.spans) == (MAX_SPANS if end == "return x" else 0)
+        assert max(map(len, [one.fate, *one.details, *one.printed])) < MAX_EVIDENCE_LENGTH + 10
+    assert len(found.spans) == (MAX_SPANS_SHOWN if end == "return x" else 0)
     assert len(json.dumps(record(FAILED, found).as_dict())) < 100_000
     assert len(page.page([record(FAILED, found)], "x", [])) < 150_000
 

@@ -104,7 +104,9 @@ def test_the_report_page_has_the_colours_of_the_palette():
 
 def test_the_terminal_tells_apart_what_a_timeline_can_show():
     shown = [*svg_drawing.PASSES, COMPUTING, COMMUNICATING, svg_drawing.BARRIER]
-    styles = [text_drawing.STYLES[kind] for kind in shown] + [text_drawing.STYLES["stuck"]]
+    styles = [text_drawing.SPAN_STYLES[kind] for kind in shown] + [
+        text_drawing.SPAN_STYLES["stuck"]
+    ]
     assert styles == [BLOCKS[kind].terminal for kind in shown] + [TEXT["bad"].terminal]
     assert len(set(styles)) == len(styles) and all(styles)
 

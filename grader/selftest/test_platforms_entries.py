@@ -109,7 +109,7 @@ def test_a_grader_that_hangs_is_ended(monkeypatch, tmp_path):
     fake.chmod(0o755)
     (tmp_path / "document").write_text(json.dumps(document()))
     monkeypatch.setattr(sys, "executable", str(fake))
-    monkeypatch.setattr(entry, "GRACE", 0.5)
+    monkeypatch.setattr(entry, "START_AND_END_SECONDS", 0.5)
     monkeypatch.setenv("LOCKSTEP_SECONDS", "0.5")
     outcome = entry.Grading().run(tmp_path)
     assert outcome.code and outcome.document["output"].startswith(entry.STOPPED)

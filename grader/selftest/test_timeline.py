@@ -573,7 +573,10 @@ def test_fifty_thousand_events_are_drawn_in_seconds_and_not_all():
     found = spans(report, 0)
     assert len(found) > 40_000
     drawn = svg_drawing.svg(found)
-    assert drawn.count("<rect") < 3 * svg_drawing.MAX_SPANS and "more spans are not drawn" in drawn
+    assert (
+        drawn.count("<rect") < 3 * svg_drawing.MAX_SPANS_IN_FULL
+        and "more spans are not drawn" in drawn
+    )
 
 
 def test_odd_times_are_drawn_all_the_same():

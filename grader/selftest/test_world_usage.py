@@ -111,9 +111,9 @@ def test_empty_files_are_counted_too(tmp_path, monkeypatch):
     for number in range(11):
         tmp_path.joinpath(f"folder-{number % 2}").mkdir(exist_ok=True)
         tmp_path.joinpath(f"folder-{number % 2}", f"{number}").touch()
-    monkeypatch.setattr(world_usage, "ENTRIES", 13)
+    monkeypatch.setattr(world_usage, "MAX_ENTRIES", 13)
     assert not written(str(tmp_path)).hidden
-    monkeypatch.setattr(world_usage, "ENTRIES", 12)
+    monkeypatch.setattr(world_usage, "MAX_ENTRIES", 12)
     assert written(str(tmp_path)).hidden == "made more than 12 files and folders"
 
 

@@ -17,9 +17,10 @@ from grader.wire import os_support
 
 # In these seconds everything has to end; what ranks have left may keep the machine busy. Must be
 # less than ``world_supervisor.STUCK_SECONDS``.
-SECONDS = 10.0
-LOOK_EVERY = 0.02  # seconds
-LOOKS = 20  # in a row that find only dead processes, until those are left to their tracers
+ENDING_SECONDS = 10.0
+LOOK_AT_DYING_EVERY = 0.02  # seconds
+# Looks in a row that find only dead processes, until those are left to their tracers.
+MAX_LOOKS_AT_DEAD = 20
 ROUNDS = 50  # of stopping processes that fork without end
 
 
@@ -79,7 +80,7 @@ def end_descendants(
     spare: Collection[int] = (),
     users: Collection[int] = (),
     wake: int | None = None,
-    seconds: float = SECONDS,
+    seconds: float = ENDING_SECONDS,
 ) -> tuple[bool, set[int]]:
     """Kill every descendant of this process.
 
@@ -103,7 +104,7 @@ def end_descendants(
             left -= collect(spare).keys()
         except ChildProcessError:
             return True, met
-        if not (left and woken) or time.monotonic() - looked > LOOK_EVERY:
+        if not (left and woken) or time.monotonic() - looked > LOOK_AT_DYING_EVERY:
             looked = time.monotonic()
             found = _kill_family(spare)
             if users and found - set(known):
@@ -111,9 +112,11 @@ def end_descendants(
                     end_user(user)
             met |= found
             dead_only = 0 if found else dead_only + 1
-            if dead_only > LOOKS:
+            if dead_only > MAX_LOOKS_AT_DEAD:
                 return True, met
-        woken = bool(select.select([wake] if wake is not None else [], [], [], LOOK_EVERY)[0])
+        woken = bool(
+            select.select([wake] if wake is not None else [], [], [], LOOK_AT_DYING_EVERY)[0]
+        )
         if wake is not None and woken:
             signals(wake)
     return False, met

@@ -59,7 +59,7 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
         "failed": {},
         "kernel": confinement.machine(),
     }
-    facts |= {"unheld": "ranks are not forked", "looks": world_supervisor.LOOK_EVERY}
+    facts |= {"unheld": "ranks are not forked", "looks": world_supervisor.LOOK_AT_WORLD_EVERY}
     where: tuple[Path, ...] = ()
     if way == "fork":
         # Imported modules stay in memory. To look through them for garbage again and again takes a
@@ -456,7 +456,7 @@ def _start_world(
     from grader.wire import tiers
 
     room, rest = divmod(len(descriptors) - 1, 3)
-    if request["size"] not in range(1, room + 1) or room > tiers.RANKS:
+    if request["size"] not in range(1, room + 1) or room > tiers.MAX_RANKS:
         raise ValueError("more ranks than descriptors for them, or too many")
     if rest:
         raise ValueError("not three descriptors for each rank")

@@ -37,8 +37,9 @@ from grader.supervisor.world_usage import (
 from grader.wire import frames, os_support, removal, tiers
 from grader.wire.control_group import Group
 
-LOOK_EVERY = 0.1  # seconds, for up to 10 ranks; longer for more, because a look takes longer
-REST_SECONDS = 0.5  # in which ranks have to come to rest after their last call
+# Seconds for up to 10 ranks, and longer for more, because a look takes longer.
+LOOK_AT_WORLD_EVERY = 0.1
+COME_TO_REST_SECONDS = 0.5  # in which ranks have to come to rest after their last call
 # The system ends a supervisor that has not looked at its world for so long, or takes so long to end
 # its world.
 STUCK_SECONDS = 20
@@ -238,10 +239,12 @@ def _look_after(
         sources.append(hub)
     while True:
         signal.alarm(STUCK_SECONDS)
-        readable, _, _ = select.select(sources, [], [], LOOK_EVERY)
+        readable, _, _ = select.select(sources, [], [], LOOK_AT_WORLD_EVERY)
         if hub and hub in readable:
             hub.serve()
-        if time.monotonic() - looked > max(LOOK_EVERY, LOOK_EVERY / 10 * len(ranks.alive)):
+        if time.monotonic() - looked > max(
+            LOOK_AT_WORLD_EVERY, LOOK_AT_WORLD_EVERY / 10 * len(ranks.alive)
+        ):
             looked = time.monotonic()
             if exceeded := _exceeded(limits, ranks.alive):
                 _tell(judge, {"limit": exceeded})
@@ -263,7 +266,7 @@ def _look_after(
             if asked == frames.MOVES_ASKED:
                 _tell(judge, {"moves": hub.moves_until_now() if hub else 0})
             else:
-                wanted = NextCheck(**asked, until=time.monotonic() + REST_SECONDS)
+                wanted = NextCheck(**asked, until=time.monotonic() + COME_TO_REST_SECONDS)
         if wanted and hub and hub.is_at_rest():
             _go_on(judge, ranks, limits, hub, wanted)
             wanted = None

@@ -18,9 +18,9 @@ from grader.wire import os_support, removal, tiers
 from grader.wire.control_group import Group
 
 SHARED = "/dev/shm"
-DEEPEST = 64  # folders inside each other
-LONGEST = 3000  # bytes of a folder's path; the system takes 4095
-ENTRIES = 20_000  # files and folders of a world, empty ones included
+MAX_FOLDER_DEPTH = 64  # folders inside each other
+MAX_PATH_BYTES = 3000  # bytes of a folder's path; the system takes 4095
+MAX_ENTRIES = 20_000  # files and folders of a world, empty ones included
 # How many bytes a pipe or a socket takes before somebody reads. Ranks may not make these larger.
 PIPE_BYTES, SOCKET_BYTES = 1 << 16, 212_992
 # At this many looks in a row a process may hide what it has open, because a process that is about
@@ -28,7 +28,7 @@ PIPE_BYTES, SOCKET_BYTES = 1 << 16, 212_992
 UNSEEN_LOOKS = 5
 # Lines of a process's status file: memory that comes from no file, pages of files, the most of both
 # together that the process ever had, and the size of page tables, also of those for empty pages.
-OWN = (b"RssAnon:", b"RssShmem:")
+UNSHARED = (b"RssAnon:", b"RssShmem:")
 MAPPED, MOST, TABLES = b"RssFile:", b"VmHWM:", b"VmPTE:"
 # The kernel's bounds for a world are larger by these amounts, because the kernel counts more: pages
 # that a rank has inherited and written to, kernel memory and files (up to 38 MiB a rank in the
@@ -122,8 +122,8 @@ class WorldLimits:
         if self.group and self.group.is_out_of_memory():
             return self.memory_exceeded()
         family = os_support.family(os.getpid())
-        if len(family) > tiers.PROCESSES * self.size:
-            return f"started more than {tiers.PROCESSES} processes a rank"
+        if len(family) > tiers.MAX_PROCESSES_PER_RANK * self.size:
+            return f"started more than {tiers.MAX_PROCESSES_PER_RANK} processes a rank"
         if sum(family.values()) > self.tasks or self.group and self.group.is_out_of_tasks():
             most = tiers.TASKS[self.device]
             return f"started more than {most} processes and threads a rank"
@@ -164,12 +164,12 @@ def memory(pid: int, *more: bytes) -> int:
 
     ``more`` names further lines of the process's status file that count.
     """
-    return sum(_shown(pid, (*OWN, *more)).values())
+    return sum(_shown(pid, (*UNSHARED, *more)).values())
 
 
 def resident(pid: int) -> Resident:
     """Return what a process has in memory; zeros if nobody can tell."""
-    shown = _shown(pid, (*OWN, MAPPED, MOST))
+    shown = _shown(pid, (*UNSHARED, MAPPED, MOST))
     mapped, most = shown.pop(MAPPED, 0), shown.pop(MOST, 0)
     return Resident(sum(shown.values()), mapped, most)
 
@@ -206,17 +206,18 @@ def written(folder: str) -> Files:
     pending: list[tuple[str, int, os.stat_result | None]] = [(folder, 0, None)]
     while pending:
         path, depth, known = pending.pop()
-        if depth > DEEPEST or len(os.fsencode(path)) > LONGEST:
+        if depth > MAX_FOLDER_DEPTH or len(os.fsencode(path)) > MAX_PATH_BYTES:
             files.hidden = (
-                f"made more than {DEEPEST} folders inside each other, or gave them very long names"
+                f"made more than {MAX_FOLDER_DEPTH} folders inside each other,"
+                " or gave them very long names"
             )
             break
         try:
             with _opened(path, known) as place, os.scandir(place) as entries:
                 for entry in entries:
                     seen += 1
-                    if seen > ENTRIES:  # somebody may make them as fast as this reads
-                        files.hidden = f"made more than {ENTRIES} files and folders"
+                    if seen > MAX_ENTRIES:  # somebody may make them as fast as this reads
+                        files.hidden = f"made more than {MAX_ENTRIES} files and folders"
                         return files
                     with contextlib.suppress(OSError):  # gone
                         found = entry.stat(follow_symlinks=False)
@@ -238,7 +239,7 @@ def _opened(path: str, known: os.stat_result | None) -> Iterator[int]:
     Raises OSError if the path leads to another folder than ``known`` by now, whichever part of the
     path has changed.
     """
-    place = os.open(path, removal.FOLDER)
+    place = os.open(path, removal.OPEN_FOLDER)
     try:
         if known and not os.path.samestat(os.fstat(place), known):
             raise FileNotFoundError(path)
@@ -272,7 +273,7 @@ def add_open(files: Files, family: Iterable[int]) -> set[int]:
 def add_shared(files: Files, users: set[int]) -> None:
     """Add to ``files`` the files that these users have in shared memory (/dev/shm)."""
     with contextlib.suppress(OSError), os.scandir(SHARED) as entries:
-        for entry in itertools.islice(entries, ENTRIES):
+        for entry in itertools.islice(entries, MAX_ENTRIES):
             with contextlib.suppress(OSError):
                 found = entry.stat(follow_symlinks=False)
                 if found.st_uid in users:

@@ -67,7 +67,7 @@ def _arguments() -> argparse.Namespace:
         "--cluster",
         type=Path,
         metavar="FILE",
-        help=f"of a cluster: be timed there, on 2 to {tiers.RANKS} ranks",
+        help=f"of a cluster: be timed there, on 2 to {tiers.MAX_RANKS} ranks",
     )
     parser.add_argument(
         "--micro-batches", metavar="M", help="of a pipeline on a cluster (as many as stages)"
@@ -101,7 +101,7 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
     return (
         cluster
         if arguments.ranks is None
-        else replace(cluster, ranks=_ranks(arguments.ranks, tiers.RANKS))
+        else replace(cluster, ranks=_ranks(arguments.ranks, tiers.MAX_RANKS))
     )
 
 

@@ -19,7 +19,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from grader.wire.tiers import RANKS
+from grader.wire.tiers import MAX_RANKS
 
 # How often each of these collectives goes around a ring of n ranks, in n − 1 steps.
 RING_PHASES = {
@@ -245,7 +245,7 @@ LINK: dict[str, Callable] = {
 KEYS: dict[str, dict[str, Callable]] = {
     "cluster": {
         "name": _name,
-        "ranks": _whole(2, RANKS),
+        "ranks": _whole(2, MAX_RANKS),
         "devices_per_node": _whole(1, 1024),
         "flop_per_second": _number(0, 1e21, above=True),
         "scale": _number(0, 1e6, above=True),

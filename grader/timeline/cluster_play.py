@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 
-from grader.reports.svg_drawing import MAX_SPANS
+from grader.reports.svg_drawing import MAX_SPANS_IN_FULL
 from grader.session import Session
 from grader.timeline.cluster import Cluster
 from grader.timeline.ideal import is_pass
@@ -64,7 +64,9 @@ class Model:
             for number in replay.ranks[rank].issued
         ]
         communications = counted(started, range(n), partial(size_on, self.cluster))
-        picture = replace(picture_of(scene, drawn, communications), compact=len(drawn) > MAX_SPANS)
+        picture = replace(
+            picture_of(scene, drawn, communications), compact=len(drawn) > MAX_SPANS_IN_FULL
+        )
         if troubled := failed_scene(scene, picture, report):
             return troubled
         if replay.stands_still:

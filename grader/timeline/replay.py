@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from grader.diagnosis.spans import BOUNDS, DEEPEST, PIECE
+from grader.diagnosis.spans import MAX_NESTING, NO_PIECES, PIECE
 from grader.timeline.cluster import Cluster, whole_of
 from grader.wire.agreement import match
 from grader.wire.combine import ITEMSIZES
@@ -239,10 +239,10 @@ class Replay:
     def _pass(self, rank: int, name: str) -> None:
         """Record that a piece of work began or ended, if the mark says so."""
         found, inside = PIECE.fullmatch(name), self.pieces[rank]
-        if not found or found[1] in BOUNDS:
+        if not found or found[1] in NO_PIECES:
             return
         piece = found[1], None if found[2] is None else int(found[2])
-        if found[3] == "began" and len(inside) < DEEPEST:
+        if found[3] == "began" and len(inside) < MAX_NESTING:
             inside.append(piece)
         elif found[3] == "ended" and piece in inside:
             inside.remove(piece)

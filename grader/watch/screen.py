@@ -23,7 +23,7 @@ from grader.check.record import (
 )
 from grader.course_file import course
 from grader.reports.results_json import clean
-from grader.reports.terminal import STYLES
+from grader.reports.terminal import STATUS_STYLES
 from grader.session import is_students_copy
 from grader.watch.state import WatchState
 
@@ -148,7 +148,7 @@ def keys() -> str:
 def _top(state: WatchState, said: str, width: int) -> list[Text]:
     """Return how many checks pass, what has just happened, and the checks by problem."""
     counts = Text(state.summary() if state.records else "Lockstep", style="bold")
-    style = STYLES[FAILED] if state.errors else ""
+    style = STATUS_STYLES[FAILED] if state.errors else ""
     happened = [Text(line, style=style) for line in clean(said).splitlines()]
     return [counts, *happened, Text(), *_problems(state, width), Text()]
 
@@ -180,19 +180,21 @@ def _messages(state: WatchState) -> list[Text]:
     for check in state.failures():
         record, is_old = state.records[check], check in state.waiting
         told = f"{_head(record)}: {record.status}{', before the last change' if is_old else ''}"
-        lines.append(Text(told, style="dim" if is_old else STYLES[record.status]))
+        lines.append(Text(told, style="dim" if is_old else STATUS_STYLES[record.status]))
         lines += [Text(f"  {line}") for line in clean(record.message).splitlines()]
         lines.append(Text())
     untouched = [one.number for one in state.records.values() if one.status == UNIMPLEMENTED]
     if untouched:
         numbers = ", ".join(dict.fromkeys(untouched))
-        lines.append(Text(f"Not implemented yet: {numbers}", style=STYLES[UNIMPLEMENTED]))
+        lines.append(Text(f"Not implemented yet: {numbers}", style=STATUS_STYLES[UNIMPLEMENTED]))
     left_out = {name for name, part in course().parts.items() if part.is_extra} - {
         one.part for one in state.records.values() if one.status != NOT_ATTEMPTED
     }
     if left_out and state.count(NOT_ATTEMPTED):
         names = ", ".join(f"{name}.py" for name in course().parts if name in left_out)
-        lines.append(Text(f"Extra credit, not attempted: {names}", style=STYLES[NOT_ATTEMPTED]))
+        lines.append(
+            Text(f"Extra credit, not attempted: {names}", style=STATUS_STYLES[NOT_ATTEMPTED])
+        )
     all_pass = state.count(PASSED, NOT_ATTEMPTED) == len(state.records)
     if all_pass and state.count(PASSED) and is_students_copy():
         lines.append(Text(about_hidden_checks()))
@@ -225,7 +227,7 @@ def _wrapped(lines: list[Text], width: int) -> list[Text]:
 def _mark(state: WatchState, record: Record) -> Text:
     if record.id in state.waiting or record.status == NOT_RUN:
         return Text(WAITING, style="dim")
-    return Text(MARKS.get(record.status, "?"), style=STYLES[record.status])
+    return Text(MARKS.get(record.status, "?"), style=STATUS_STYLES[record.status])
 
 
 def _head(record: Record) -> str:

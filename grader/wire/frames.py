@@ -90,14 +90,14 @@ WITH_BYTES = WITH_VALUES + OPERATION + CONTENTS + ANSWER
 # Optimizers and functional collectives import this module, to ask whether they are being compiled.
 COMPILER = "torch._dynamo"
 # backward(gradient) and grad(…, grad_outputs) import this module, to handle shapes.
-SHAPES = "torch.fx.experimental.symbolic_shapes"
-HEAVY = (COMPILER, SHAPES)
+SYMBOLIC_SHAPES = "torch.fx.experimental.symbolic_shapes"
+HEAVY = (COMPILER, SYMBOLIC_SHAPES)
 # The value of integers in memory where nothing has arrived yet. Any other value would do, too. In
 # such memory floating-point and complex numbers are nan.
 UNFILLED = 77
 # The value in memory between the entries of a tensor that is not contiguous. No sum or average of
 # whole numbers on a few ranks gives it. Among integers it is 55.
-GAP = 55.8125
+BETWEEN_ENTRIES = 55.8125
 # The name of the USE that a rank sends when a call begins and before each send, if the judge wants
 # to know the processor time of the rank: see ``report.Call.clocks``.
 PAUSE = "pause"

@@ -15,7 +15,7 @@ PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 MADV_COLLAPSE = 25
 HUGE_PAGE = 1 << 21
-REST_SECONDS = 0.005  # time for a process to stop running, when it is about to wait
+STOP_RUNNING_SECONDS = 0.005  # time for a process to stop running, when it is about to wait
 
 LINUX = sys.platform.startswith("linux")
 
@@ -127,11 +127,11 @@ def processor_time(pid: int) -> int:
     The result is 0 if nobody can tell, as on other systems than Linux. An ended descendant counts
     only if its parent has waited for it, and in ticks of 10 ms. The process itself must be about to
     wait, because the system knows the time of a running process only up to its last tick. The
-    process gets ``REST_SECONDS`` to stop running.
+    process gets ``STOP_RUNNING_SECONDS`` to stop running.
     """
     if not LINUX:
         return 0
-    deadline = time.monotonic() + REST_SECONDS
+    deadline = time.monotonic() + STOP_RUNNING_SECONDS
     while (fields := _stat(pid)) and fields[0] == b"R" and time.monotonic() < deadline:
         time.sleep(1e-4)
     if not fields:

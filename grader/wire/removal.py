@@ -12,8 +12,8 @@ import secrets
 import stat
 import time
 
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-TRIES = 3  # for a folder that somebody fills while it is emptied
+OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+TRIES_OF_A_FOLDER = 3  # for a folder that somebody fills while it is emptied
 MAX_SECONDS = 60.0  # in case somebody makes folders as fast as they are removed
 
 
@@ -30,7 +30,7 @@ def remove(path: str | os.PathLike) -> bool:
         return not os.path.lexists(path)
     deadline = time.monotonic() + MAX_SECONDS
     try:
-        for _ in range(TRIES):
+        for _ in range(TRIES_OF_A_FOLDER):
             kind = _kind(name, above)
             if kind is None:
                 return True
@@ -121,7 +121,7 @@ def _open(name: str, above: int) -> int | None:
     """
     for _ in range(2):
         try:
-            found = os.open(name, FOLDER, dir_fd=above)
+            found = os.open(name, OPEN_FOLDER, dir_fd=above)
         except OSError:
             _allow(name, above)
             continue

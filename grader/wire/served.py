@@ -11,12 +11,12 @@ from typing import Any
 
 from grader.wire.frames import PAUSE
 
-TELLING = 0.001  # seconds that the host takes to tell the device what to do
+LAUNCH_SECONDS = 0.001  # seconds that the host takes to tell the device what to do
 
 # Values of ``weighs``: the memory that a rank has when it communicates, exactly, or the most memory
 # that it ever had until then. The ranks are fresh, and they may start no processes.
 SETTLED, PEAK = "settled", "peak"
-ALONE = (SETTLED, PEAK)
+NEED_FRESH_RANKS = (SETTLED, PEAK)
 
 
 class Served:
@@ -108,7 +108,7 @@ class Bench:
         self.done, self.met = self.done + 1, False
         if self.asynchronous:
             self.device_free = max(self.device_free, self.now) + takes
-            self.now += TELLING
+            self.now += LAUNCH_SECONDS
         else:
             self.now += takes
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from grader.wire.os_support import LINUX
 
-RANKS = 64  # at most, in one world and in one modelled cluster
+MAX_RANKS = 64  # at most, in one world and in one modelled cluster
 # The most descriptors in one request for a world: three for each rank, and a socket. Linux has a
 # limit of 253.
-DESCRIPTORS = 3 * RANKS + 1
+DESCRIPTORS = 3 * MAX_RANKS + 1
 
 FILE_BYTES = 16 << 20  # of one file
 FOLDER_BYTES = 64 << 20  # of all files of a world
@@ -25,7 +25,7 @@ FOLDER_BYTES = 64 << 20  # of all files of a world
 FILES_OPEN = {"cpu": 256, "cuda": 2048}  # a GPU's driver opens many
 # processes and threads of a rank; honest ones have four, and a GPU's driver and nccl have more
 TASKS = {"cpu": 40, "cuda": 200}
-PROCESSES = 8  # of a rank, itself included
+MAX_PROCESSES_PER_RANK = 8  # of a rank, itself included
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ ENVIRONMENT = (
     "LOCKSTEP_TIER",
     "LOCKSTEP_GROUPS",
 )
-SECONDS = 60  # in which a server has to import torch, or to answer
+SERVER_SECONDS = 60  # in which a server has to import torch, or to answer
 
 
 class WorldsUnavailable(RuntimeError):
@@ -158,7 +158,7 @@ class Server:
         return mine
 
     def _send(self, data: bytes, descriptors: list[int]) -> None:
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + SERVER_SECONDS
         with socket.socket(fileno=os.dup(self.door)) as door:
             while True:
                 try:
@@ -180,10 +180,10 @@ class Server:
         (how ranks are confined), and ``failed`` (why better tiers do not work). With
         ``tiers=True``, and if the way is fork, there is also ``tiers``: for each tier, why it does
         not work (empty if it works). Raises WorldsUnavailable if the server does not run, or does
-        not answer within ``SECONDS``.
+        not answer within ``SERVER_SECONDS``.
         """
         with self.request({"hello": True, "network": usual_network(), **more}) as connection:
-            connection.settimeout(SECONDS)
+            connection.settimeout(SERVER_SECONDS)
             try:
                 answer = connection.makefile().readline()
             except OSError:  # it broke off, or took longer than a minute

@@ -13,9 +13,10 @@ from typing import Any
 
 from grader.world.fork_server_client import ENGINE, WorldsUnavailable
 
-SECONDS = 120  # in which torch has to use each GPU once; the first use after a boot is slow
+# Seconds in which torch has to use each GPU once. The first use after a boot is slow.
+FIRST_USE_SECONDS = 120
 # What a rank takes of a GPU: the driver's context, cuBLAS, and the small tensors of a check.
-RANK_BYTES = 2 << 30
+RANK_GPU_BYTES = 2 << 30
 MAX_RANKS_EACH = 8  # ranks that share one GPU; more would only wait for each other
 PROGRAM = (
     "import json, sys; sys.path.insert(0, sys.argv[1]); import torch;"
@@ -52,9 +53,11 @@ def usable() -> Gpus:
     """
     line = [sys.executable, "-I", "-c", PROGRAM, str(ENGINE)]
     try:
-        asked = subprocess.run(line, capture_output=True, text=True, timeout=SECONDS)
+        asked = subprocess.run(line, capture_output=True, text=True, timeout=FIRST_USE_SECONDS)
     except subprocess.TimeoutExpired:
-        raise _none(f"torch did not use each of them once within {SECONDS} seconds") from None
+        raise _none(
+            f"torch did not use each of them once within {FIRST_USE_SECONDS} seconds"
+        ) from None
     if asked.returncode:
         last = asked.stderr.strip().splitlines()[-1:] or [f"exit code {asked.returncode}"]
         raise _none(last[0])
@@ -64,9 +67,9 @@ def usable() -> Gpus:
     gpus = found["gpus"]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     ids = visible.split(",")[: len(gpus)] if visible else [str(i) for i in range(len(gpus))]
-    room = min(gpu["free"] for gpu in gpus) // RANK_BYTES
+    room = min(gpu["free"] for gpu in gpus) // RANK_GPU_BYTES
     if not room:
-        raise _none(f"one of them has less than {RANK_BYTES >> 30} GiB of free memory")
+        raise _none(f"one of them has less than {RANK_GPU_BYTES >> 30} GiB of free memory")
     return Gpus(ids, gpus[0]["name"], int(min(room, MAX_RANKS_EACH)), found["nccl"])
 
 

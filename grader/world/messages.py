@@ -10,7 +10,7 @@ from grader.world import arrays
 from grader.world.report import Raised, Returned
 
 MAX_TYPE = 200
-MAX_TEXT = 4000
+MAX_MESSAGE_LETTERS = 4000
 MAX_LINES = 12
 MAX_SOURCE = 200
 
@@ -35,7 +35,7 @@ def read_raised(meta: dict) -> Raised:
     }
     if not (
         is_name(meta.get("type"), MAX_TYPE)
-        and is_text(meta.get("text"), MAX_TEXT)
+        and is_text(meta.get("text"), MAX_MESSAGE_LETTERS)
         and is_whole(meta.get("at"))
         and all(isinstance(flag, bool) for flag in flags.values())
         and isinstance(lines, list)

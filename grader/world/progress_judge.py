@@ -16,7 +16,7 @@ LOOK_SECONDS = 0.01
 MIN_LOOK_SECONDS = 0.05
 # If ranks have to wait for a processor, they get up to this many times the limit of wall time in
 # addition.
-PATIENCE = 3
+MAX_STRETCH = 3
 # Additional seconds, of processor time and of wall time, in which the ranks of a world start their
 # GPUs before their first call.
 GPU_START_SECONDS = 60.0
@@ -228,10 +228,10 @@ class ProgressJudge:
         """Return for how many seconds ranks have waited for a processor since ``before``.
 
         ``before`` maps each pid to its seconds of waiting by that time. Such waits are the
-        machine's fault, up to a bound: the result is at most ``PATIENCE`` limits of wall time.
+        machine's fault, up to a bound: the result is at most ``MAX_STRETCH`` limits of wall time.
         """
         waited = sum(seconds - before.get(pid, 0.0) for pid, seconds in self.watch.starved.items())
-        return min(waited, PATIENCE * self.limits.wall_seconds)
+        return min(waited, MAX_STRETCH * self.limits.wall_seconds)
 
     # ——— ranks that wait
 

@@ -15,7 +15,7 @@ from grader.world.report import RankReport
 
 PATIENCE_SECONDS = 2.0  # for all answers to arrive
 QUIET_SECONDS = 0.03  # without news, after which all stacks are taken to be complete
-MAX_TEXT = 1 << 18  # bytes of one rank
+MAX_STACK_BYTES = 1 << 18  # bytes of one rank
 # Stacks leave out the lines of the grader around a wait. These lines are neither the student's nor
 # torch's.
 OUR_LINES = ("wait_recorder.py", "receives.py", "process_group.py", "work.py", "link.py")
@@ -60,7 +60,7 @@ class Stacks:
 
     def add(self, rank: int, data: bytes) -> None:
         """Add a part of the text of a rank's stacks, unless the text is too long already."""
-        if len(self.texts[rank]) < MAX_TEXT:
+        if len(self.texts[rank]) < MAX_STACK_BYTES:
             self.texts[rank] += data
             self.grew_at = time.monotonic()
 

@@ -15,17 +15,17 @@ from grader.packaging.pack import CannotPack, Contents
 from grader.packaging.visibility import ROOT
 from grader.platforms.packing.contents import everything
 
-MARK = ".packed"  # only a folder with this file is ever replaced
+PACKED_MARK = ".packed"  # only a folder with this file is ever replaced
 
 
 def write(contents: Contents, target: Path) -> None:
     """Write the folder, and replace the one that an earlier run has written."""
-    if target.exists() and not (target / MARK).exists():
+    if target.exists() and not (target / PACKED_MARK).exists():
         raise CannotPack(f"{target} was not written by this command; name another folder")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".packing-") as temporary:
         fresh, old = Path(temporary) / "fresh", Path(temporary) / "old"
-        for name, data in (contents | {MARK: b""}).items():
+        for name, data in (contents | {PACKED_MARK: b""}).items():
             path = fresh / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
