@@ -14,7 +14,7 @@ class Limits:
     # additional processor time, for the modules that torch imports on first use
     import_seconds: float = 15.0
     # of wall time, for one call; time in which ranks wait for a processor does not count, up to
-    # ``PATIENCE`` (in ``progress_judge``) times this limit
+    # ``MAX_STRETCH`` (in ``progress_judge``) times this limit
     wall_seconds: float = 20.0
     # of wall time, for all calls of a world; the same time does not count, up to the same bound
     world_seconds: float = 40.0
@@ -25,5 +25,5 @@ class Limits:
     # of all ranks together, beyond the memory that they begin with; None means as much as
     # ``machine_limits.world_memory_limit`` allows
     memory_bytes: int | None = None
-    # time after the first failure in which other ranks may fail by themselves; see VICTIMS_PATIENCE
+    # time after the first failure in which other ranks may fail by themselves; see VICTIMS_MAX_STRETCH
     grace_seconds: float = 0.25
