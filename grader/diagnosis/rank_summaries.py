@@ -167,7 +167,7 @@ def _of_group(report: WorldReport, operation: Operation) -> str:
 
 
 def busy(report: WorldReport, rank: RankReport) -> str:
-    """Return where a rank computes. The rank must have stacks."""
+    """Return words that name the line at which a rank is busy. It must have stacks."""
     place = watchdog.own_frame(rank.stacks, report.submission_dir)
     return (
         f"is busy at {at(place)}"
