@@ -329,8 +329,8 @@ def require_little_memory(world, rng, function, stages, reason, layers=5, limit=
     """
     n, m = len(stages), sum(kind == "F" for kind, *_ in stages[0])
     p = ChunkedProblem(rng, n, 1, m, layers, rows=int(rng.integers(126, 140)), width=128)
-    # On a busy machine, right runs of the zero-bubble schedule took up to 32 messages more than what
-    # is alive, where 20 are usual and 36 are allowed. Such a run is an exception.
+    # On a busy machine, right runs of the zero-bubble schedule took up to 32 messages more than
+    # what is alive. 20 are usual, and 36 are allowed. Such a run is an exception.
     for _ in range(MEMORY_RUNS):
         (run,) = world(n, p.request(function, stages, weighs=True))
         p.require_gradients(run)

@@ -25,5 +25,5 @@ class Limits:
     # of all ranks together, beyond the memory that they begin with; None means as much as
     # ``machine_limits.world_memory_limit`` allows
     memory_bytes: int | None = None
-    # time after the first failure in which other ranks may fail by themselves; see VICTIMS_MAX_STRETCH
+    # time after the first failure in which other ranks may fail by themselves; see VICTIMS_PATIENCE
     grace_seconds: float = 0.25
