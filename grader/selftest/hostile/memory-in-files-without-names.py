@@ -3,7 +3,7 @@
 threat: 11
 full: hidden 1.6
 zero: public 1.6
-says: belongs to no process
+says: belong to no process
 seconds: 60
 """
 
