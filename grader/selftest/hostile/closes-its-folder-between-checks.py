@@ -2,7 +2,7 @@
 
 threat: 13
 runs: 1.6
-seconds: 40
+seconds: 60
 """
 
 

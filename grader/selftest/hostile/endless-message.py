@@ -3,7 +3,7 @@
 threat: 6
 full: hidden 1.6
 zero: public 1.6
-seconds: 40
+seconds: 60
 """
 
 

@@ -5,7 +5,7 @@ threat: 24
 part: pipeline_parallel
 extends: solutions
 some: 5.2
-says: ms of processor time
+says: computed products of matrices with 0 floating-point operations
 seconds: 60
 """
 

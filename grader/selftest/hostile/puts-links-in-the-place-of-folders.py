@@ -2,7 +2,7 @@
 
 threat: 14
 full: 1.6
-seconds: 40
+seconds: 60
 """
 
 import threading

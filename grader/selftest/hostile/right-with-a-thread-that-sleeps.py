@@ -3,7 +3,7 @@
 threat: 8
 full: public 1.6
 runs: 1.6
-seconds: 40
+seconds: 60
 """
 
 import threading

@@ -2,7 +2,7 @@
 
 threat: 8
 full: 1.6
-seconds: 40
+seconds: 60
 """
 
 signal.signal(signal.SIGALRM, lambda *_: None)

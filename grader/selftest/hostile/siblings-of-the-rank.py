@@ -3,7 +3,7 @@ the kernel.
 
 threat: 13
 runs: 1.6
-seconds: 40
+seconds: 60
 """
 
 
