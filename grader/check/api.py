@@ -241,7 +241,7 @@ def call(
     may_raise: bool = False,
     delays: Mapping[int, Delay] | None = None,
     in_step: int = 0,
-    weighs: bool | str = False,
+    weighs: str = "",
     clocks: bool = False,
     slow_gathers: bool = False,
     squares: bool = False,
@@ -252,11 +252,11 @@ def call(
     An argument ``per_rank(…)`` gives each rank a value of its own. ``driver`` names the program
     around the call (see ``rank.drivers``). With ``may_raise``, a rank continues with the next call
     after an exception. ``delays`` makes ranks come late, and ``in_step`` holds messages back (see
-    ``Call``). ``weighs`` has the hub look at the ranks' memory: with ``SETTLED`` exactly, and with
-    ``PEAK`` exactly at the most that they have ever had (see ``CallResult.grown``). ``clocks`` has
-    it look at their processor time (see ``CallResult.spent``), and ``squares`` has it add up the
-    squares of what they send (see ``CallResult.squares``). ``slow_gathers`` has it give the results
-    of all-gathers late (see ``CallResult.awaited_early``).
+    ``Call``). ``weighs`` has the hub look at the ranks' memory: with ``SETTLED`` at what they have
+    then, and with ``PEAK`` at the most that they have ever had (see ``CallResult.grown``).
+    ``clocks`` has it look at their processor time (see ``CallResult.spent``), and ``squares`` has
+    it add up the squares of what they send (see ``CallResult.squares``). ``slow_gathers`` has it
+    give the results of all-gathers late (see ``CallResult.awaited_early``).
     """
     options = {
         "driver": driver,

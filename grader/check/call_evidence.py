@@ -139,11 +139,9 @@ class CallEvidence:
         when it sent its result. If the call weighs peaks, a look finds the most memory that the
         rank ever had until then, also between its operations and in earlier calls.
 
-        The operating system measures the memory. Growth counts from the time before the first check
-        on this rank, within about 2 MiB. In a world with a call that weighs ``SETTLED`` or ``PEAK``
-        it is exact to about 0.1 MiB on a quiet machine, and the arguments of the calls do not
-        count: the ranks have them before. Up to 2 MiB more were seen in some runs, before ranks
-        filled the gaps of their heaps (see ``drivers.memory.free_at_once``).
+        The operating system measures the memory. Growth counts from the time before the rank runs
+        code of the submission, and is exact to about 0.1 MiB on a quiet machine. The arguments of
+        the calls do not count: the ranks have them before.
 
         Return None if the call weighs nothing, if the system does not report memory, or if no hub
         looks at it (see ``Call.weighs``). Nothing that a rank does makes this None.
@@ -151,6 +149,18 @@ class CallEvidence:
         looks = self.report.ranks[rank].grown.get(self.index, [])
         found = [grown for before, grown in looks if operations is None or before <= operations]
         return max(found, default=None)
+
+    def grown_since(
+        self, first: "CallEvidence", rank: int, at_most: float, operations: int | None = None
+    ) -> int | None:
+        """Return ``grown`` without what the rank took in the first call of its world.
+
+        In that call, which should have tiny arguments, a rank takes memory for what the submission
+        imports. A submission can also take memory there for nothing, and free it for this call. So
+        no more than ``at_most`` bytes are left out. Return None where ``grown`` does.
+        """
+        grown, before = self.grown(rank, operations), first.grown(rank)
+        return None if grown is None else grown - int(min(max(before or 0, 0), at_most))
 
     def require_grown(self, rank: int, at_least: int, what: str) -> int | None:
         """Return ``grown``; fail if it is less than the bytes of ``what`` the rank must hold.

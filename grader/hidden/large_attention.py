@@ -10,8 +10,10 @@ MOST_BLOCKS = 5  # blocks of scores at a time, as the docstring says
 # How many tensors (T/n, d) a rank may have beside its arguments when it communicates. The docstring
 # allows 12 and 16. What is sent and received takes about 6 more, in the buffers of the network.
 # Right programs have had 8 to 13 and 11 to 19, and 2 MiB more in some runs on a busy machine. With
-# the keys and values of all 12 ranks, a program had at least 27 and 30.
+# the keys and values of all 12 ranks, a program had at least 27 and 30. What is imported is left
+# out, up to ``IMPORTED`` tensors or ``IMPORTED_BLOCKS``.
 FORWARD, BACKWARD = 20, 25
+IMPORTED, IMPORTED_BLOCKS = 6, 2.5
 # The memory of so many ranks is not judged, of those that have most. Who collects keys and values
 # does so on all ranks.
 SPARED = 2
@@ -67,13 +69,15 @@ class LargeAttention(SharedCalls):
             label=f"a sample of rows of {label}",
         )
 
-    def has_few_blocks(self, run):
+    def has_few_blocks(self, run, of_tiny):
         """Fail if ranks held the keys and values of many ranks when they communicated."""
         forward, backward = [], []
         for rank in range(self.n):
             run.require_grown(rank, self.shard_bytes, "one rank's keys")
-            forward.append(run.grown(rank, run.issued_before(rank, "backward began")) or 0)
-            backward.append(run.grown(rank) or 0)
+            turn = run.issued_before(rank, "backward began")
+            for operations, grown in ((turn, forward), (None, backward)):
+                most = IMPORTED * self.shard_bytes
+                grown.append(run.grown_since(of_tiny, rank, most, operations) or 0)
         for way, grown, most in (("forward", forward, FORWARD), ("backward", backward, BACKWARD)):
             for rank in sorted(range(self.n), key=grown.__getitem__)[:-SPARED]:
                 tensors = grown[rank] / self.shard_bytes
@@ -89,13 +93,15 @@ class LargeAttention(SharedCalls):
                 )
                 run.require(tensors <= most, f"{text} {likely}")
 
-    def has_few_scores(self, run):
+    def has_few_scores(self, run, of_tiny):
         """Fail if a rank ever had more than a few blocks of scores."""
         for rank in range(self.n):
             run.require_grown(rank, self.block_bytes, "the scores of one block")
-            blocks = (run.grown(rank) or 0) / self.block_bytes
+            most = IMPORTED_BLOCKS * self.block_bytes
+            grown = run.grown_since(of_tiny, rank, most) or 0
+            blocks = grown / self.block_bytes
             text = (
-                f"rank {rank}'s process took {(run.grown(rank) or 0) / MIB:.1f} MiB at most, as the"
+                f"rank {rank}'s process took {grown / MIB:.1f} MiB at most, as the"
                 f" system says. That is as much as {blocks:.1f} blocks of scores, (T/{self.n},"
                 f" T/{self.n}), of {self.block_bytes / MIB:.2f} MiB. At most {MOST_BLOCKS} are"
                 " needed at a time."

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from grader.check.api import Probe, call, draw, listed, per_rank, rounding
+from grader.check.api import SETTLED, Probe, call, draw, listed, per_rank, rounding
 from grader.reference import sharded
 
 FORWARD, BACKWARD = "forward of layer {}", "backward of layer {}"  # names of probes
@@ -167,7 +167,7 @@ class LargeModel:
             layers=self.layers,
             entries=self.entries,
             driver="drawn_shards",
-            weighs=True,
+            weighs=SETTLED,
         )
 
     def has_values(self, run, is_followed=False):

@@ -21,7 +21,7 @@ from grader.hub.slow_gathers import SlowGathers
 from grader.hub.store_values import Keys
 from grader.wire import combine, frames
 from grader.wire.events import read_operation
-from grader.wire.served import NEED_FRESH_RANKS, PEAK, Served
+from grader.wire.served import PEAK, Served
 
 # The bytes of one world that this process may hold: those of operations that are not answered yet,
 # and those of answers that ranks have not read yet.
@@ -361,14 +361,14 @@ class Hub:
     def _look_before_calls(self, rank: int, frame: frames.Frame) -> None:
         """Note what memory a rank has before it runs student code, when its first frame arrives.
 
-        If the rank is weighed exactly, its last question before the first call decides: by then it
-        has its arguments, it has given back what it does not need, and it waits (see ``Rank``).
+        If the rank is weighed, its last question before the first call decides: by then it has its
+        arguments, it has given back what it does not need, and it waits (see ``Rank``).
         """
         if rank in self.have_begun:
             return
         if frame.kind == frames.EVENT:
             self.have_begun.add(rank)
-        is_alone = any(given.weighs in NEED_FRESH_RANKS for given in self.served[rank])
+        is_alone = any(given.weighs for given in self.served[rank])
         if rank not in self.began_with or is_alone and frame.kind == frames.STORE:
             found = self.resident(rank) if is_alone else Resident()
             self.began_with[rank] = found.own or self.memory(rank)
@@ -529,7 +529,7 @@ class Hub:
         check(posted)
         # A receive follows a send, or comes before one. Looks take time.
         given = self._given(rank)
-        if operation.kind != "recv" or given is None or given.weighs not in NEED_FRESH_RANKS:
+        if operation.kind != "recv":
             self._weigh(rank)
         self.issued[rank, call] += 1
         if given and given.slow_gathers:

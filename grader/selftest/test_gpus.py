@@ -189,7 +189,7 @@ def test_there_are_too_few_gpus_for_some_checks(on_gpus):
     with pytest.raises(Skipped, match="needs 2 GPUs, and this machine has 1"):
         seen(world, 3)
     with pytest.raises(Skipped, match="runs only when you grade on CPUs"):
-        world(2, call("collectives.sees", 2, weighs=True))
+        world(2, call("collectives.sees", 2, weighs="settled"))
 
 
 @pytest.mark.parametrize(

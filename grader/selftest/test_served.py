@@ -2,6 +2,12 @@
 say that it has asked.
 """
 
+import os
+import subprocess
+import sys
+from subprocess import PIPE
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -10,6 +16,7 @@ from grader.hub.in_step import Steps
 from grader.rank import seccomp
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import GIVEN, Ends, operation, use
+from grader.supervisor.world_supervisor import RankProcesses
 from grader.wire import frames
 from grader.wire.served import Bench, Served
 
@@ -149,7 +156,7 @@ def test_memory_is_looked_at_where_a_check_asks_and_told_when_it_has_grown(two):
     sizes = iter([100, 90, 130, 120, 150, 170, 0])
     two.hub.memory = lambda rank: next(sizes)
     two.write(
-        two.judges[0], frames.pack(frames.INPUTS, {"served": [{"weighs": True}, {}]}, b"", NONCE)
+        two.judges[0], frames.pack(frames.INPUTS, {"served": [{"weighs": SETTLED}, {}]}, b"", NONCE)
     )
     two.post(0, mark("call began"))
     for number in range(5):
@@ -167,7 +174,9 @@ def weighed(two, *sizes):
     two.hub.begin(2, Steps([0, 0]))
     told = iter(sizes)
     two.hub.memory = lambda rank: next(told)
-    two.write(two.judges[0], frames.pack(frames.INPUTS, {"served": [{"weighs": True}]}, b"", NONCE))
+    two.write(
+        two.judges[0], frames.pack(frames.INPUTS, {"served": [{"weighs": SETTLED}]}, b"", NONCE)
+    )
     two.post(0, mark("call began"))
 
 
@@ -202,18 +211,12 @@ def test_where_the_system_tells_nothing_of_memory_nothing_is_told_or_refused(two
 HOLDS = {
     "tensors": "held.append(torch.ones(8 << 18))",
     "a file": "open('held', 'wb').write(bytes(8 << 20))",
-    "a process": (
-        "held.append(subprocess.Popen([sys.executable, '-c', 'x = bytes([1]) * (8 << 20); print(1);"
-        " input()'], stdout=-1, stdin=-1)), held[-1].stdout.read(1)"
-    ),
 }
 
 
 @pytest.mark.parametrize("where", HOLDS)
 def test_a_ranks_memory_is_what_it_has_started_and_written_as_well(submit, where, on_hub):
     world = submit(f"""
-        import subprocess
-
         held = []
 
         def hold(x):
@@ -222,10 +225,22 @@ def test_a_ranks_memory_is_what_it_has_started_and_written_as_well(submit, where
                 {HOLDS[where]}
             dist.barrier()
         """)
-    small, run = world(2, call("collectives.hold", 1), call("collectives.hold", 1, weighs=True))
+    small, run = world(2, call("collectives.hold", 1), call("collectives.hold", 1, weighs=SETTLED))
     run.values()
     assert small.grown(1) is None
     assert run.grown(1) > 8 << 20 > 4 << 20 > run.grown(0)
+
+
+def test_a_ranks_memory_is_that_of_the_processes_that_it_has_started_as_well(tmp_path):
+    """Without a filter of system calls, a rank that is weighed can start processes."""
+    ranks = RankProcesses(lambda *_: os.getpid(), [[]], [SimpleNamespace(folder=tmp_path)])
+    ranks.grow(1)
+    before = ranks.resident(0).own
+    hold = "x = bytes([1]) * (32 << 20); print(1, flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", hold], stdout=PIPE, stdin=PIPE) as process:
+        process.stdout.read(1)
+        assert ranks.resident(0).own - before > 32 << 20
+        process.communicate(b"\n")
 
 
 def test_the_looks_before_an_operation_are_told_from_those_after_it(submit, on_hub):
@@ -236,7 +251,7 @@ def test_the_looks_before_an_operation_are_told_from_those_after_it(submit, on_h
             held = torch.ones(16 << 18)
             dist.barrier()
         """)
-    (run,) = world(2, call("collectives.hold", weighs=True))
+    (run,) = world(2, call("collectives.hold", weighs=SETTLED))
     run.values()
     assert run.grown(0, 1) < 6 << 20 < 12 << 20 < run.grown(0, 2) == run.grown(0)
 
@@ -303,7 +318,7 @@ def test_settled_growth_is_exact_and_arguments_do_not_count(submit, on_hub):
 
 @pytest.mark.skipif(not seccomp.can_refuse(), reason="no filter of system calls here")
 @pytest.mark.parametrize("how", [SETTLED, PEAK])
-def test_a_rank_starts_threads_and_no_process_where_it_is_weighed_exactly(submit, on_hub, how):
+def test_a_rank_starts_threads_and_no_process_where_it_is_weighed(submit, on_hub, how):
     world = submit(USES)
     starts = (
         call("collectives.start", what, weighs=how, may_raise=True)
@@ -313,7 +328,7 @@ def test_a_rank_starts_threads_and_no_process_where_it_is_weighed_exactly(submit
     thread.values()
     with pytest.raises(CheckFailed, match="(?s)not permitted.*it may not start processes"):
         process.values()
-    (free,) = world(1, call("collectives.start", "a process", weighs=True))
+    (free,) = world(1, call("collectives.start", "a process"))
     free.values()
 
 
@@ -343,7 +358,7 @@ def test_a_call_must_hold_what_it_was_given(submit, on_hub):
         def hold(size):
             held = torch.ones(size << 17)
         """)
-    (run,) = world(1, call("collectives.hold", 0, weighs=True))
+    (run,) = world(1, call("collectives.hold", 0, weighs=SETTLED))
     run.values()
     assert run.require_grown(0, -(1 << 20), "the weights") == run.grown(0) < 4 << 20
     with pytest.raises(CheckFailed, match="but the weights alone have 8.0 MiB"):

@@ -13,10 +13,9 @@ from grader.wire.frames import PAUSE
 
 LAUNCH_SECONDS = 0.001  # seconds that the host takes to tell the device what to do
 
-# Values of ``weighs``: the memory that a rank has when it communicates, exactly, or the most memory
-# that it ever had until then. The ranks are fresh, and they may start no processes.
+# Values of ``weighs``: the memory that a rank has when it communicates, or the most memory that it
+# ever had until then. The ranks are fresh, and they may start no processes.
 SETTLED, PEAK = "settled", "peak"
-NEED_FRESH_RANKS = (SETTLED, PEAK)
 
 
 class Served:
@@ -25,12 +24,12 @@ class Served:
     This object is made from a dict with some or all of these keys:
 
         {"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …],
-         "weighs": bool, SETTLED or PEAK, "clocks": bool, "squares": bool, "slow_gathers": bool}
+         "weighs": SETTLED or PEAK, "clocks": bool, "squares": bool, "slow_gathers": bool}
 
     With ``weighs`` the hub looks at the rank's memory whenever the rank communicates, or when it
     returns if it has communicated nothing: at the memory that it has then, or with ``PEAK`` at the
-    most that it has had until then. With ``SETTLED`` and ``PEAK`` growth is exact, because the rank
-    settles before its first call. With ``clocks`` the hub looks at the rank's processor time
+    most that it has had until then. Growth is exact, because the rank settles before its first
+    call. With ``clocks`` the hub looks at the rank's processor time
     whenever the rank pauses. With ``squares`` it adds up the squares of what each operation sends.
     With ``slow_gathers`` it keeps the results of all-gathers back: see ``hub.slow_gathers``.
     """
@@ -39,7 +38,7 @@ class Served:
         self.probes = given.get("probes", {})
         self.bench = Bench(rank, **given["bench"]) if "bench" in given else None
         self.runs = given.get("runs")
-        self.weighs, self.clocks = given.get("weighs", False), given.get("clocks", False)
+        self.weighs, self.clocks = given.get("weighs", ""), given.get("clocks", False)
         self.slow_gathers = given.get("slow_gathers", False)
         self.squares = given.get("squares", False)
         self.made = 0  # runs so far

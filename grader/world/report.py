@@ -59,10 +59,10 @@ class Call:
     # for each rank, the things that it may call and their results: see ``wire.served``
     served: list[dict] = field(default_factory=list)
     # have the hub look at each rank's memory whenever the rank communicates, or when it returns if
-    # it has communicated nothing. ``served.SETTLED`` makes this exact. ``served.PEAK`` is exact,
-    # too, and looks at the most memory that the rank ever had. In a world with one of these, the
-    # ranks are fresh, settle before their first call, and may start no processes
-    weighs: bool | str = False
+    # it has communicated nothing: at the memory that it has then (``served.SETTLED``), or at the
+    # most that it ever had (``served.PEAK``). In a world with such a call, the ranks are fresh,
+    # settle before their first call, and may start no processes
+    weighs: str = ""
     # have the hub look at each rank's processor time before every send, if the driver has a meter;
     # the rank waits for this look
     clocks: bool = False

@@ -19,7 +19,6 @@ from pathlib import Path
 from grader.assignment import OPTIMIZING
 from grader.wire import frames, machine_limits
 from grader.wire.events import Event, Mark, Operation, Program, Progress, read_event, weight
-from grader.wire.served import NEED_FRESH_RANKS
 from grader.world import arrays, messages, watchdog
 from grader.world.fork_server_client import ENGINE, Server, usual_network
 from grader.world.gpus import Gpus
@@ -84,9 +83,9 @@ class World:
         self.supervisor_lines = b""
         self.gone = False
         self.room, self.processes, self.is_reused = max(room, size), processes, False
-        # Where memory is weighed exactly, ranks may start no processes. This is refused before they
+        # Where memory is weighed, ranks may start no processes. This is refused before they
         # run student code, and for good. So they are fresh, and make no calls of other checks.
-        self.are_alone = any(call.weighs in NEED_FRESH_RANKS for call in calls)
+        self.are_alone = any(call.weighs for call in calls)
         self.keeps = room > 0 and self.network in frames.HUBS and not self.are_alone
         self.kept = self.is_spoiled = False  # spoiled: something of this world is left in the ranks
         self.events = self.printed = 0  # weight of all events, bytes of all output

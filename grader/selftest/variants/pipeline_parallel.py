@@ -1,6 +1,6 @@
 """Right submissions of pipeline_parallel, in other styles than the solution's."""
 
-from grader.selftest.variants.variant import Variant
+from grader.selftest.variants.variant import IMPORTS, IMPORTS_MORE, Variant
 
 VARIANTS = [
     Variant(
@@ -849,4 +849,5 @@ def run_schedule(
 ''',
         base="naive",
     ),
+    Variant(IMPORTS_MORE, "pipeline_parallel", IMPORTS),
 ]

@@ -1,6 +1,6 @@
 """Right submissions of schedules, in other styles than the solution's."""
 
-from grader.selftest.variants.variant import Variant
+from grader.selftest.variants.variant import IMPORTS, IMPORTS_MORE, Variant
 
 BACKWARD_IN_TIME = '''
 def interleaved_schedule(stage, num_stages, num_chunks, num_micro_batches):
@@ -201,4 +201,5 @@ VARIANTS = [
     Variant("named tuples, numpy's numbers, products in one batch", "schedules", OF_NUMPY),
     Variant("a warm-up of fewer passes", "schedules", LESS_MEMORY),
     Variant("one schedule from another", "schedules", FROM_OTHERS),
+    Variant(IMPORTS_MORE, "schedules", IMPORTS),
 ]

@@ -1,6 +1,6 @@
 """Right submissions of sequence_and_experts, in other styles than the solution's."""
 
-from grader.selftest.variants.variant import Variant
+from grader.selftest.variants.variant import IMPORTS, IMPORTS_MORE, Variant
 
 AUTOGRAD = '''
 def _with_gradients(function, tensors, grads):
@@ -278,4 +278,5 @@ VARIANTS = [
     Variant("messages between pairs in place of all-to-alls", "sequence_and_experts", LISTS),
     Variant("other sums, and messages without rows", "sequence_and_experts", OTHER_SUMS),
     Variant("a ring that overlaps with torch's kernel", "sequence_and_experts", KERNEL),
+    Variant(IMPORTS_MORE, "sequence_and_experts", IMPORTS),
 ]

@@ -1,6 +1,6 @@
 """Right submissions of sharded_data_parallel, in other styles than the solution's."""
 
-from grader.selftest.variants.variant import Variant
+from grader.selftest.variants.variant import IMPORTS, IMPORTS_MORE, Variant
 
 LISTS = '''
 def flatten(tensors):
@@ -384,4 +384,5 @@ VARIANTS = [
     Variant("functional collectives", "sharded_data_parallel", FUNCTIONAL),
     Variant("buffers that stay", "sharded_data_parallel", BUFFERS),
     Variant("other collectives, and messages", "sharded_data_parallel", OTHER_COLLECTIVES),
+    Variant(IMPORTS_MORE, "sharded_data_parallel", IMPORTS),
 ]

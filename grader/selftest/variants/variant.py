@@ -20,3 +20,14 @@ class Variant:
     loses: set[str] = field(default_factory=set)
     because: str = ""
     base: str = ""
+
+
+# Modules that a student may import and not use. They take 3 MiB of a rank's memory, which the
+# checks that weigh it must not hold against the student.
+IMPORTS = """
+import numpy
+import torch.distributed.fsdp
+import torch.distributed.pipelining
+import torch.distributed.tensor
+"""
+IMPORTS_MORE = "imports modules that it does not use"
