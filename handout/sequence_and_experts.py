@@ -87,8 +87,8 @@ def sequence_parallel_backward(pair: Pair, saved: Pair, grad_y: Tensor) -> tuple
         ValueError: as for ``sequence_parallel_forward``; or grad_y does not have the shape of x.
 
     Traffic: an all-gather of the gradients, one of the normalised rows, and a reduce-scatter: one
-    and a half times the bytes of an all-reduce. The second all-gather is the price for saving 1/n
-    of the rows.
+    and a half times the bytes of an all-reduce. The second all-gather is needed because the forward
+    pass saved only this rank's rows.
 
     With 2 ranks, K = 1, x [[1]] and [[-1]], A [[0, 0]] and B [[3], [5]]: z is 0, gelu(0) = 0 and
     gelu′(0) = 1/2. If the gradients of y are [[1]] and [[2]], the gradient of A on rank 0 is

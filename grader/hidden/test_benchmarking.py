@@ -461,7 +461,8 @@ def test_stopwatch_twice(world, rng):
     own = list(rng.permutation([1.0, 1.25, 2.0]) * rng.uniform(1, 2))  # the mean is no median
     (run,) = world(2, watch([own] * 2, 0, measured_again=True))
     later = {
-        "these are of the second measurement. Make a new list for each measurement": [[0.5] * 3] * 2
+        "these are the samples of the second measurement, which overwrote those of the first. Make"
+        " a new list for each measurement": [[0.5] * 3] * 2
     }
     require_samples(run, [own] * 2, 0, later)
 

@@ -98,9 +98,9 @@ def test_pair_traffic(world, rng):
         p.has_y(forward)
         p.has_gradients(backward)
         shard = p.bytes * (n - 1) / n
-        sentence = "That is one all-gather and one reduce-scatter of the sequence."
+        sentence = "One all-gather and one reduce-scatter of the sequence send that many."
         require_traffic(forward, 2 * shard, sentence, least=2 * shard)
-        sentence = "That is two all-gathers and one reduce-scatter of the sequence."
+        sentence = "Two all-gathers and one reduce-scatter of the sequence send that many."
         require_traffic(backward, 3 * shard, sentence, least=3 * shard)
 
 
@@ -278,7 +278,9 @@ def test_ring_traffic(world, rng):
                             operation.peer == (rank + towards) % n,
                             f"rank {rank} issued a {operation}. {because}",
                         )
-                sentence = f"That is {steps} tensors of {p.shard_bytes} bytes, T/n rows each."
+                sentence = (
+                    f"{steps} tensors of {p.shard_bytes} bytes, T/n rows each, have that many."
+                )
                 # If causal, the last ranks need not pass on what no query sees.
                 least = 0 if causal else least * p.shard_bytes
                 require_traffic(run, steps * p.shard_bytes, sentence, least)
@@ -305,7 +307,7 @@ def test_ring_memory(world, rng):
     for problem, run in ((wide, of_wide), (long, of_long)):
         problem.has_results(run)
         steps = 2 * (n - 1) + 2 * (2 * n - 1)
-        sentence = f"That is {steps} tensors of {problem.shard_bytes} bytes, T/n rows each."
+        sentence = f"{steps} tensors of {problem.shard_bytes} bytes, T/n rows each, have that many."
         require_traffic(run, steps * problem.shard_bytes, sentence)
     wide.has_few_blocks(of_wide, of_tiny)
     long.has_few_scores(of_long, of_tiny)
@@ -419,7 +421,7 @@ def test_rows_travel(world, rng):
                 require_traffic(run, with_empty(moved, n), UNPADDED, least=moved)
 
 
-COUNTED = "That is one number for each expert of the other ranks."
+COUNTED = "Send each other rank one number for each of its experts."
 UNPADDED = (
     "Send each token to its expert's rank only, without padding, and back. (An empty message counts"
     f" as {EMPTY_BYTES} bytes.)"

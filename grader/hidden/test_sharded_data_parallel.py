@@ -259,8 +259,8 @@ def test_zero_traffic(world, rng):
                 known_mistakes=p.mistakes,
             )
             sentence = (
-                f"That is one reduce-scatter and one all-gather of {p.bytes} bytes for each of"
-                f" {p.steps} steps."
+                f"One reduce-scatter and one all-gather of {p.bytes} bytes for each of {p.steps}"
+                " steps send that many."
             )
             require_traffic(run, p.steps * 2 * (n - 1) / n * p.bytes, sentence)
 

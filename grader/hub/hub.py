@@ -290,7 +290,9 @@ class Hub:
             self._look_before_calls(rank, frame)
             self.moves += 1
             if rank in self.believed and rank in self.waits:
-                raise frames.FrameError("a frame though all threads waited, as the rank had told")
+                raise frames.FrameError(
+                    "a rank said that all its threads wait, but then it sent a frame"
+                )
             self.waits.pop(rank, None)  # a rank that has sent a frame does not wait any more
             self.believed.discard(rank)
             if frame.kind == frames.WAIT:

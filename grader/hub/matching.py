@@ -297,7 +297,7 @@ def check(posted: Posted) -> None:
         raise frames.FrameError("an operation without proper pieces")
     others = [other for other in (operation.peer, operation.root) if other is not None]
     if not set(others) <= set(operation.group):
-        raise frames.FrameError("an operation with a rank that is not in its group")
+        raise frames.FrameError("an operation names a peer or a root that is not in its group")
     itemsize = combine.ITEMSIZES.get(operation.dtype or "", 0)
     if operation.kind == "all_to_all" and operation.sent != pieces[0]:
         raise frames.FrameError("an operation without proper pieces")

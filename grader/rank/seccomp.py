@@ -203,8 +203,8 @@ def refuse_connections() -> bool:
 def refuse_processes() -> bool:
     """Refuse to start processes; return whether that works here. Threads can be started.
 
-    ``clone3`` fails as on a kernel that lacks it, because a filter does not see what it starts. The
-    C library then calls ``clone``.
+    A filter cannot see whether ``clone3`` starts a thread or a process. So ``clone3`` fails as if
+    the kernel did not have it, and the C library calls ``clone`` in its place.
     """
     if not can_refuse():
         return False

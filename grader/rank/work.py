@@ -270,9 +270,9 @@ def is_on_host(tensor: torch.Tensor) -> bool:
 def raw(tensor: torch.Tensor) -> bytes:
     """Return the bytes of a tensor's memory.
 
-    Dispatch is disabled here and in ``write``, so that no mode that watches the program sees this
-    access. A mode would make it take longer than all the rest. If the memory is a GPU's, wait until
-    the operations before this one have computed it.
+    Dispatch is disabled here and in ``write``: a mode that watches the program would see each of
+    these copies, and would take longer than all the rest. If the memory is a GPU's, this function
+    waits until the operations before it have computed the entries.
     """
     with torch._C._DisableTorchDispatch():
         memory = _memory(tensor)

@@ -609,7 +609,7 @@ def test_who_only_said_that_all_its_threads_wait_is_refused_when_that_was_believ
     in_step.post(1, [MARK])  # it has got an answer
     in_step.post(2, step)  # it has not
     assert in_step.told[1:] == [
-        {"refused": "a frame though all threads waited, as the rank had told", "rank": 2}
+        {"refused": "a rank said that all its threads wait, but then it sent a frame", "rank": 2}
     ]
 
 

@@ -265,10 +265,11 @@ def may_wake(stack: list[StackFrame], submission_dir: Path) -> bool:
 
 
 def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFrame | None:
-    """Return the student's innermost line; None if there is none.
+    """Return the innermost line of the student's code; None if there is none.
 
-    If several threads are in the student's code, return the line that is nearest to the top of its
-    stack. Files that the assignment gives, such as ``run.py``, are not the student's.
+    Each stack has the innermost line first. If several threads are in the student's code, return
+    the line that has the fewest lines of other code before it in its stack. Files that the
+    assignment gives, such as ``run.py``, are not the student's.
     """
     found = []
     for stack in stacks:

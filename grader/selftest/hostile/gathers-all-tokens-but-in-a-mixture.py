@@ -4,7 +4,7 @@ threat: 23
 part: sequence_and_experts
 extends: solutions
 some: 9.3
-says: That is one number for each expert of the other ranks.
+says: Send each other rank one number for each of its experts.
 says: Send each token to its expert's rank only, without padding, and back.
 seconds: 60
 """

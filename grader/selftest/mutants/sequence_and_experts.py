@@ -83,7 +83,7 @@ MUTANTS = [
         "    total = torch.empty_like(shards[0])\n    dist.reduce_scatter(total, shards)\n    return total\n",
         "    total = torch.cat(shards)\n    dist.all_reduce(total)\n    return total.chunk(len(shards))[dist.get_rank()].clone()\n",
         {"hidden pair_traffic"},
-        "That is one all-gather and one reduce-scatter of the sequence",
+        "One all-gather and one reduce-scatter of the sequence",
     ),
     mutant(
         "gathered rows are remembered",
@@ -707,7 +707,7 @@ MUTANTS = [
         "    incoming = torch.empty_like(outgoing)  # from each rank, for each of this rank's experts\n    dist.all_to_all_single(incoming, outgoing)\n",
         "    everybody = [torch.empty_like(outgoing) for _ in range(n)]\n    dist.all_gather(everybody, outgoing)\n    incoming = torch.cat([own.view(n, experts)[dist.get_rank()] for own in everybody])\n",
         {"hidden mixture_traffic", "hidden routes"},
-        "That is one number for each expert of the other ranks",
+        "Send each other rank one number for each of its experts",
     ),
     mutant(
         "experts without tokens are not counted",

@@ -421,7 +421,7 @@ MUTANTS = [
         {
             "hidden zero_traffic",
         },
-        "That is one reduce-scatter and one all-gather",
+        "One reduce-scatter and one all-gather",
     ),
     mutant(
         "own gradients only",
@@ -807,7 +807,7 @@ def _gathered_ahead""",
             "hidden sharded_traffic",
             "hidden prefetch_order",
         },
-        "two all-gathers and one reduce-scatter",
+        "Two all-gathers and one reduce-scatter",
     ),
     mutant(
         "a layer is gathered twice going back",
@@ -816,7 +816,7 @@ def _gathered_ahead""",
         {
             "hidden sharded_traffic",
         },
-        "two all-gathers and one reduce-scatter",
+        "Two all-gathers and one reduce-scatter",
     ),
     mutant(
         "shards that are too long",
