@@ -1,0 +1,58 @@
+"""The map in grader/README.md names files that exist, and in each row names that these files have."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from grader.selftest.grading import ROOT
+
+TEXT = (ROOT / "grader" / "README.md").read_text()
+TABLES = TEXT[TEXT.index("## Where to change what") : TEXT.index("## Run one test")]
+ROWS = [line for line in TABLES.splitlines() if line.startswith("| ") and "`" in line]
+QUOTED = re.compile(r"`([^`]+)`")
+NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*=?")
+KINDS = (
+    ".py",
+    ".md",
+    ".toml",
+    ".sh",
+    ".html",
+    ".css",
+    ".js",
+    ".txt",
+    ".ini",
+    ".json",
+    ".cfg",
+    ".yml",
+)
+
+
+def files(row: str) -> dict[str, list[Path]]:
+    """Return the files that each quoted path of a row names: all those below it, if it is a folder.
+
+    A path begins in the grader, at the top, or in the folder of an earlier path of the row.
+    """
+    found, folders = {}, [ROOT / "grader", ROOT]
+    for quoted in QUOTED.findall(row):
+        if not quoted.endswith((*KINDS, "/", "Makefile")) or re.search(r"[ *…]|PART", quoted):
+            continue
+        paths = [folder / quoted for folder in folders if (folder / quoted).exists()]
+        assert paths, f"there is no {quoted}"
+        folders += [path if path.is_dir() else path.parent for path in paths]
+        found[quoted] = [
+            each for path in paths for each in (path.rglob("*.*"), [path])[path.is_file()]
+        ]
+    return found
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[2:40])
+def test_a_row_of_the_map_names_what_is_there(row):
+    there = files(row)
+    paths = [path for found in there.values() for path in found]
+    text = "\n".join(path.read_text() for path in paths if path.suffix in ("", *KINDS))
+    words = set(re.findall(r"\w+", text))
+    names = [each for each in QUOTED.findall(row) if NAME.fullmatch(each) and each not in there]
+    names = [each for each in names if "PART" not in each]
+    if there:
+        assert [each for each in names if not set(re.findall(r"\w+", each)) <= words] == []
