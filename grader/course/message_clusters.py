@@ -31,7 +31,7 @@ REPETITION = re.compile(r"\b([^,()]{3,80})(?:, \1)+")
 SOURCE = re.compile(r"(\.py:)#.*")  # the student's own line follows the place
 COMPARED = re.compile(r"\bexpected #,? got #")
 SOME_WRONG = re.compile(
-    r"first differs at (?P<place>\[[\d, ]*\]): [^;\n]*;"
+    r"first differs at (?:its entry )?(?P<place>\[[\d, ]*\]): [^;\n]*;"
     r" (?P<wrong>\d+) of (?P<all>\d+) entries differ"
 )
 LIKELY = "Likely: "

@@ -147,8 +147,8 @@ def _values(
     if got.ndim == 0:
         sentence = f"{name}expected {wanted}, got {found}"
     else:
-        where = f"element {path} first" if path else "first"
-        sentence = f"{where} differs at {list(at)}: expected {wanted}, got {found}; {count}"
+        where = f"element {path} first differs at its entry" if path else "first differs at"
+        sentence = f"{where} {list(at)}: expected {wanted}, got {found}; {count}"
     values = ""
     if got.size > 1:
         wanted, found = apart(expected.ravel()[:MAX_VALUES], got.ravel()[:MAX_VALUES])

@@ -105,7 +105,7 @@ def test_the_place_in_a_nested_value_is_told():
     found = difference(got, expected, EXACT)
     assert found.path == "[1][1][1]"
     assert found.text.startswith(
-        "element [1][1][1] first differs at [1]: expected 5, got 6; 1 of 2 entries differ"
+        "element [1][1][1] first differs at its entry [1]: expected 5, got 6; 1 of 2 entries differ"
     )
     assert np.array_equal(found.got, [4, 6]) and np.array_equal(found.expected, [4, 5])
 

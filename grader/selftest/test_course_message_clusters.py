@@ -249,6 +249,8 @@ def test_bare_failures_of_the_same_entries_are_one_mistake_whatever_the_values()
     every = [BARE.format(n=60, r=0, x=x, where="every rank") for x in (0.5, 7)]
     assert evidence(some[0]) == evidence(some[1]) == "[0, 1] 8 of 60"
     assert len({evidence(one) for one in [*some, *others, *every]}) == 5
+    of_a_list = some[0].replace("first differs at", "element [1] first differs at its entry")
+    assert evidence(of_a_list) == "[0, 1] 8 of 60"
     assert evidence(WRONG_ORDER.format(n=8, r=1, x=1, where="every rank")) == ""
 
 
