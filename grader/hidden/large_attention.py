@@ -13,7 +13,7 @@ MOST_BLOCKS = 5  # blocks of scores at a time, as the docstring says
 # had at least 26 forward. What is imported is left out, up to ``IMPORTED`` tensors or
 # ``IMPORTED_BLOCKS``: a wrong program has too much even if it frees so much for the call.
 FORWARD, BACKWARD = 18, 23
-IMPORTED, IMPORTED_BLOCKS = 6.5, 2.8
+IMPORTED, IMPORTED_BLOCKS = 6.5, 3.2
 # The memory of so many ranks is not judged, of those that have most. Who collects keys and values
 # does so on all ranks.
 SPARED = 2
