@@ -112,7 +112,7 @@ def test_pair_keeps_no_rows(world, rng):
     """
     n = 4
     tiny = PairProblem(rng, n, rows=1, width=4, hidden=1)
-    p = PairProblem(rng, n, rows=80, width=4096, hidden=1)
+    p = PairProblem(rng, n, rows=40, width=4096, hidden=1)
     of_tiny, run, rest = world(
         n, tiny.forward(weighs=SETTLED), p.forward(driver="rests"), p.forward_rests()
     )
@@ -122,7 +122,7 @@ def test_pair_keeps_no_rows(world, rng):
     shard = p.bytes // n
     for rank in range(n):
         rest.require_grown(rank, shard, "this rank's rows of y")
-        grown = rest.grown_since(of_tiny, rank, at_most=1.4 * shard) or 0
+        grown = rest.grown_since(of_tiny, rank, at_most=1.7 * shard) or 0
         text = (
             f"rank {rank}'s process holds {grown / MIB:.1f} MiB more after the forward pass than"
             f" before it, as the system says. Its rows of y have {shard / MIB:.1f} MiB, and z is"
