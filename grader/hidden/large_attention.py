@@ -72,12 +72,12 @@ class LargeAttention(SharedCalls):
     def has_few_blocks(self, run, of_tiny):
         """Fail if ranks held the keys and values of many ranks when they communicated."""
         forward, backward = [], []
+        imported = IMPORTED * self.shard_bytes
         for rank in range(self.n):
             run.require_grown(rank, self.shard_bytes, "one rank's keys")
             turn = run.issued_before(rank, "backward began")
-            for operations, grown in ((turn, forward), (None, backward)):
-                most = IMPORTED * self.shard_bytes
-                grown.append(run.grown_since(of_tiny, rank, most, operations) or 0)
+            forward.append(run.grown_since(of_tiny, rank, imported, turn) or 0)
+            backward.append(run.grown_since(of_tiny, rank, imported) or 0)
         for way, grown, most in (("forward", forward, FORWARD), ("backward", backward, BACKWARD)):
             for rank in sorted(range(self.n), key=grown.__getitem__)[:-SPARED]:
                 tensors = grown[rank] / self.shard_bytes
@@ -98,8 +98,7 @@ class LargeAttention(SharedCalls):
         for rank in range(self.n):
             # A kernel that goes through a block in tiles has had 0.9 of a block.
             run.require_grown(rank, int(0.4 * self.block_bytes), "two fifths of a block of scores")
-            most = IMPORTED_BLOCKS * self.block_bytes
-            grown = run.grown_since(of_tiny, rank, most) or 0
+            grown = run.grown_since(of_tiny, rank, IMPORTED_BLOCKS * self.block_bytes) or 0
             blocks = grown / self.block_bytes
             text = (
                 f"rank {rank}'s process took {grown / MIB:.1f} MiB at most, as the"

@@ -29,9 +29,9 @@ class Served:
     With ``weighs`` the hub looks at the rank's memory whenever the rank communicates, or when it
     returns if it has communicated nothing: at the memory that it has then, or with ``PEAK`` at the
     most that it has had until then. Growth is exact, because the rank settles before its first
-    call. With ``clocks`` the hub looks at the rank's processor time
-    whenever the rank pauses. With ``squares`` it adds up the squares of what each operation sends.
-    With ``slow_gathers`` it keeps the results of all-gathers back: see ``hub.slow_gathers``.
+    call. With ``clocks`` the hub looks at the rank's processor time whenever the rank pauses. With
+    ``squares`` it adds up the squares of what each operation sends. With ``slow_gathers`` it keeps
+    the results of all-gathers back: see ``hub.slow_gathers``.
     """
 
     def __init__(self, rank: int, given: dict) -> None:
