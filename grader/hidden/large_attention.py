@@ -96,8 +96,7 @@ class LargeAttention(SharedCalls):
     def has_few_scores(self, run, of_tiny):
         """Fail if a rank ever had more than a few blocks of scores."""
         for rank in range(self.n):
-            # A kernel that goes through a block in tiles has had 0.9 of a block.
-            run.require_grown(rank, int(0.4 * self.block_bytes), "two fifths of a block of scores")
+            run.require_grown(rank, self.block_bytes, "the scores of one block")
             grown = run.grown_since(of_tiny, rank, IMPORTED_BLOCKS * self.block_bytes) or 0
             blocks = grown / self.block_bytes
             text = (
