@@ -210,12 +210,12 @@ def test_where_the_system_tells_nothing_of_memory_nothing_is_told_or_refused(two
 
 HOLDS = {
     "tensors": "held.append(torch.ones(8 << 18))",
-    "a file": "open('held', 'wb').write(bytes(8 << 20))",
+    "a file": "open('held', 'wb').write(bytes(9 << 20))",
 }
 
 
 @pytest.mark.parametrize("where", HOLDS)
-def test_a_ranks_memory_is_what_it_has_started_and_written_as_well(submit, where, on_hub):
+def test_a_ranks_memory_is_that_of_the_files_that_it_has_written_as_well(submit, where, on_hub):
     world = submit(f"""
         held = []
 
