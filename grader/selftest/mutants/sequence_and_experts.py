@@ -448,7 +448,7 @@ MUTANTS = [
         "        if step < n - 1:\n            block = _pass_on(block)\n    return output / total",
         "        block = _pass_on(block)\n    return output / total",
         {"hidden ring_traffic"},
-        "T/n rows each.",
+        "T/n rows each, have that many.",
     ),
     mutant(
         "keys are gathered by a collective",
