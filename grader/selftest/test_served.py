@@ -2,11 +2,8 @@
 say that it has asked.
 """
 
-import os
 import subprocess
 import sys
-from subprocess import PIPE
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +13,6 @@ from grader.hub.in_step import Steps
 from grader.rank import seccomp
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import GIVEN, Ends, operation, use
-from grader.supervisor.world_supervisor import RankProcesses
 from grader.wire import frames
 from grader.wire.served import Bench, Served
 
@@ -231,16 +227,32 @@ def test_a_ranks_memory_is_that_of_the_files_that_it_has_written_as_well(submit,
     assert run.grown(1) > 8 << 20 > 4 << 20 > run.grown(0)
 
 
+STARTS = """
+import os, subprocess, sys
+from types import SimpleNamespace
+from grader.supervisor.world_supervisor import RankProcesses
+
+ranks = RankProcesses(lambda *_: os.getpid(), [[]], [SimpleNamespace(folder=sys.argv[1])])
+ranks.grow(1)
+before = ranks.resident(0).own
+hold = "x = bytes([1]) * (32 << 20); print(1, flush=True); input()"
+pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+with subprocess.Popen([sys.executable, "-c", hold], **pipes) as process:
+    process.stdout.read(1)
+    print(ranks.resident(0).own - before)
+    process.communicate(b"\\n")
+"""
+
+
 def test_a_ranks_memory_is_that_of_the_processes_that_it_has_started_as_well(tmp_path):
-    """Without a filter of system calls, a rank that is weighed can start processes."""
-    ranks = RankProcesses(lambda *_: os.getpid(), [[]], [SimpleNamespace(folder=tmp_path)])
-    ranks.grow(1)
-    before = ranks.resident(0).own
-    hold = "x = bytes([1]) * (32 << 20); print(1, flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", hold], stdout=PIPE, stdin=PIPE) as process:
-        process.stdout.read(1)
-        assert ranks.resident(0).own - before > 32 << 20
-        process.communicate(b"\n")
+    """Without a filter of system calls, a rank that is weighed can start processes.
+
+    The rank is a process of its own, because the tests that ran before have left processes here.
+    """
+    told = subprocess.run(
+        [sys.executable, "-c", STARTS, tmp_path], capture_output=True, text=True, check=True
+    )
+    assert int(told.stdout) > 32 << 20
 
 
 def test_the_looks_before_an_operation_are_told_from_those_after_it(submit, on_hub):
