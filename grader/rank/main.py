@@ -16,6 +16,7 @@ import random
 import resource
 import signal
 import sys
+import threading
 import time
 import traceback
 from datetime import timedelta
@@ -202,6 +203,7 @@ class Rank:
         )
         self.marks = Marks(wire, self.current, self.network)
         _announce_exit(self.marks, self.recorder)
+        _print_own_lines_of_threads(self.submission_dir)
         # before any student code: how many modules there are, and how this process is set up
         self.modules, self.before = len(sys.modules), surroundings.look()
 
@@ -404,6 +406,23 @@ def _announce_exit(mark: Mark, recorder: Recorder) -> None:
             leave(status)
 
     os._exit = announced
+
+
+def _print_own_lines_of_threads(submission_dir: Path) -> None:
+    """Make threads that raise an exception print the student's lines alone, and none of ours."""
+
+    def tell(raised: threading.ExceptHookArgs) -> None:
+        if raised.exc_value is None or isinstance(raised.exc_value, SystemExit):
+            return
+        described = _describe(raised.exc_value, submission_dir)
+        name = raised.thread.name if raised.thread else "A thread"
+        text = [f"{name} raised {described['type']}: {described['text']}"]
+        for step in described["lines"]:
+            where = f"{step['file']}:{step['line']}, in {step['function']}"
+            text.append(f"  {where}:  {step['source']}")
+        print("\n".join(text), file=sys.stderr)
+
+    threading.excepthook = tell
 
 
 class Missing(Exception):

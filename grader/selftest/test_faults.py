@@ -606,6 +606,24 @@ def test_communication_of_threads_is_recorded(submit):
     assert [o.kind for o in run.operations(0)] == ["all_reduce"]
 
 
+def test_a_thread_that_raises_prints_the_lines_of_its_own_file_alone(submit):
+    source = """
+        import threading
+        def broken(x):
+            def work():
+                dist.all_reduce(x, op="nonsense")
+            thread = threading.Thread(target=work, name="the worker")
+            thread.start()
+            thread.join()
+            dist.all_reduce(x)
+            return x
+        """
+    message = verdict(submit(source), 2)
+    assert "the worker raised TypeError: " in message
+    assert "collectives.py:10, in work:  dist.all_reduce(x, op=" in message
+    assert "Traceback" not in message and "/" not in message.split("Printed")[1]
+
+
 LEFT_BEHIND = """
 import subprocess
 def broken(x):

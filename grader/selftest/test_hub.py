@@ -2,6 +2,7 @@
 and of the agreed form.
 """
 
+import multiprocessing
 import socket
 from collections import defaultdict
 
@@ -531,6 +532,17 @@ def wire():
         made.ours = ours
         yield made
         made.socket.close()
+
+
+def test_a_rank_whose_world_has_ended_ends_in_silence_when_it_sends(wire, capfd):
+    wire.ours.close()
+    rank = multiprocessing.get_context("fork").Process(
+        target=wire.send, args=(frames.EVENT, {"call": 0, "mark": "late", "at": 1})
+    )
+    rank.start()
+    rank.join()
+    assert rank.exitcode == 0
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_send_that_begins_while_another_thread_begins_to_wait_is_sent(wire, monkeypatch):

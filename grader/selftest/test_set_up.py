@@ -26,7 +26,7 @@ SCRIPT = ROOT / "handout" / "set_up.py"
 BARE = {
     name: value
     for name, value in os.environ.items()
-    if not name.startswith(("PIP_", "TORCH", "VENV", "MAKE"))
+    if not name.startswith(("PIP_", "TORCH", "VENV", "MAKE")) and name != "PY"
 }
 
 
