@@ -45,9 +45,9 @@ def rounding(dtype: Any) -> Tolerance:
 class Difference:
     """The first difference between a value and the expected one.
 
-    ``sentence`` states the difference, and ``side_by_side`` shows it in a report. ``got`` and
-    ``expected`` are the arrays, for code that looks for the cause. Both are None unless the
-    difference is in the shapes or in finite entries.
+    ``sentence`` states the difference, and ``side_by_side`` shows it in a report. If the shapes
+    or finite entries differ, ``got`` and ``expected`` are the arrays, for code that looks for the
+    cause. Otherwise both are None.
     """
 
     sentence: str
@@ -200,8 +200,8 @@ def apart(expected: Any, got: Any) -> tuple[str, str]:
 def number(value: Any, digits: int | None = None) -> str:
     """Return one entry as text, with ``digits`` significant digits.
 
-    If ``digits`` is None, use as many digits as distinguish the entry from the neighbouring
-    numbers.
+    If ``digits`` is None, use the fewest digits that distinguish the entry from all other numbers
+    of its dtype.
     """
     if digits is None or not np.issubdtype(type(value), np.floating):
         return str(value).removesuffix(".0")

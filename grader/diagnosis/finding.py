@@ -62,7 +62,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Compared:
-    """An expected value and the one that came: what both are, and entries near the difference."""
+    """An expected value and the value that came, as text, with entries near the difference."""
 
     path: str  # in nested lists; "" for the result itself
     expected: str
@@ -161,7 +161,7 @@ class Finding:
 
     @classmethod
     def read(cls, found: dict) -> "Finding":
-        """Make a finding again from the dictionary that ``dataclasses.asdict`` made of it.
+        """Return the finding from which ``dataclasses.asdict`` made this dictionary.
 
         The dictionary may have passed through JSON, which turns tuples into lists.
         """

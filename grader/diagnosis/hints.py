@@ -124,7 +124,7 @@ def _is_garbage(got: np.ndarray) -> bool:
 
 
 def _gaps(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    """Tell if the array holds what lies between the entries of an input that is not contiguous."""
+    """Return a sentence if ``got`` has numbers from between a non-contiguous input's entries."""
     if np.issubdtype(got.dtype, np.floating) and (got == BETWEEN_ENTRIES).any():
         return (
             "the tensor is not contiguous, and the numbers between its entries were communicated,"
@@ -226,7 +226,7 @@ def _shape(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
     if got.shape == expected.shape:
         return None
     if got.size == expected.size and expected.ndim > 1 and got.shape == expected.shape[::-1]:
-        return "transposed" if same(got.T, expected) else "of a transposed shape"
+        return "transposed" if same(got.T, expected) else "the shape is transposed"
     if n > 1 and got.size == n * expected.size:
         return (
             f"{n} times as many entries as expected. Did you return the tensors of all ranks"
@@ -283,7 +283,7 @@ def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
         return _lacking(got, expected.ravel(), terms, scale)
     wrong = {0: "is missing", 2: "is added twice", 3: "is added three times"}
     what = [f"rank {rank}'s term {wrong[k]}" for rank, k in enumerate(found) if k in wrong]
-    return f"in entries {begin} to {longest - 1} of the sum {', '.join(what)}" if what else None
+    return f"in entries {begin} to {longest - 1} of the sum: {', '.join(what)}" if what else None
 
 
 def _lacking(got: np.ndarray, expected: np.ndarray, terms: list, scale: float) -> str | None:

@@ -33,7 +33,7 @@ GLOO = (
 
 SIGNALS: dict[int, str] = {
     signal.SIGSEGV: "segmentation fault",
-    signal.SIGABRT: "abort, here often gloo's answer to sizes or dtypes that do not fit",
+    signal.SIGABRT: "abort; gloo often aborts if sizes or dtypes do not match",
     signal.SIGKILL: "out of memory, perhaps",
     signal.SIGFPE: "arithmetic error",
     signal.SIGBUS: "bus error",
@@ -67,7 +67,7 @@ def summarize(
     elif rank.exit is not None:
         fate = ended(rank)
     elif rank.refused:
-        fate = f"sent back what is not a result: {rank.refused}"
+        fate = f"sent back something that is not a result: {rank.refused}"
     elif rank.busy and rank.stacks:
         fate = busy(report, rank)
     elif rank.stacks or rank.held is not None:
@@ -131,7 +131,7 @@ def stands(
 ) -> tuple[str, list[str]]:
     """Return where in its program a rank is, and what its last open operations wait for."""
     if rank.held is not None:
-        return f"was made to come late: not before {_release(report, rank)}", []
+        return f"is delayed by this check until {_release(report, rank)}", []
     if isinstance(rank.outcomes.get(call), Returned):
         return "has already returned", []
     place = watchdog.own_frame(rank.stacks, report.submission_dir)
@@ -167,7 +167,7 @@ def _of_group(report: WorldReport, operation: Operation) -> str:
 
 
 def busy(report: WorldReport, rank: RankReport) -> str:
-    """Return words that name the line at which a rank is busy. It must have stacks."""
+    """Return words that name the line at which a rank is busy. The rank must have stacks."""
     place = watchdog.own_frame(rank.stacks, report.submission_dir)
     return (
         f"is busy at {at(place)}"

@@ -15,15 +15,12 @@ from grader.wire.events import Mark, operations
 from grader.world import watchdog
 from grader.world.report import Raised, RankReport, Returned, WorldReport
 
-# Signs in an exception of Python or torch → the limit of ours that the rank has exceeded. One of
+# Signs in an exception of Python or torch → the grader's limit that the rank has exceeded. One of
 # the signs is enough.
 BOUNDS = [
     (
         ("MemoryError", "allocate memory", "bad_alloc"),
-        (
-            f"A rank may use {machine_limits.rank_memory_limit() >> 20} MiB beyond what it begins"
-            " with."
-        ),
+        f"A rank may use {machine_limits.rank_memory_limit() >> 20} MiB more than at its start.",
     ),
     (
         ("Resource temporarily unavailable", "can't start new thread"),
@@ -42,15 +39,15 @@ BOUNDS = [
         ("PermissionError: [Errno 1] Operation not permitted",),
         (
             "A rank may reach the others only through torch.distributed: it may not open sockets,"
-            " share memory or locks, make links, or change rights and times of files. In checks of"
-            " the memory of a rank, it may not start processes either."
+            " share memory or locks, make links, or change permissions and times of files. In"
+            " checks that measure a rank's memory, it may not start processes either."
         ),
     ),
     (
         ("PermissionError: [Errno 13]",),
         (
-            "A rank may write in its working directory, and read there and in Python's own; it may"
-            " touch nothing else."
+            "A rank may write in its working directory. It may read there and in Python's folders."
+            " It may touch nothing else."
         ),
     ),
 ]
@@ -74,8 +71,8 @@ SLIPS = [
     (
         ("Boolean value of Tensor", "dist."),
         (
-            "a list of tensors, one for each rank, is asked for, and this is a tensor: cut it, and"
-            " make a list of the parts."
+            "the call needs a list of tensors, one for each rank, but it got one tensor. Cut the"
+            " tensor, and make a list of the parts."
         ),
     ),
     (
@@ -89,9 +86,9 @@ SLIPS = [
 
 DEADLOCK = "Deadlock: no rank can go on."
 ASK = (
-    "If it hangs, ask: do the ranks disagree about which operation this is? Does one wait for a"
-    " rank that has returned?\n"
-    "    Do all wait in a send, or all in a receive? Is one elsewhere, in a loop? More: “When it"
+    "If it hangs, ask: do the ranks disagree about which operation this is? Does a rank wait for"
+    " a rank that has returned?\n"
+    "    Do all ranks wait in a send, or all in a receive? Is a rank busy in a loop? More: “When it"
     " hangs” in ASSIGNMENT.md."
 )
 STILL = "If it still hangs, read “When it hangs” in ASSIGNMENT.md."
@@ -141,14 +138,14 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
         return Diagnosis(f"The ranks {report.limit}, and were stopped.")
     if report.ending == "lost":
         return Diagnosis(
-            "The process that looks after the ranks was ended while they ran: by one of them?"
+            "The process that looks after the ranks was ended while they ran. Did a rank end it?"
         )
     if raised:
         return _exception(report, raised, raised)
     earlier = [o for rank in report.ranks for o in rank.outcomes.values() if isinstance(o, Raised)]
     if stub := next((o for o in earlier if o.stub), None):
         return Diagnosis(not_implemented(stub), implemented=False)
-    return Diagnosis("An earlier call of this check did not end well, so this one was not made.")
+    return Diagnosis("An earlier call of this check failed, so this call was not made.")
 
 
 # ——— exceptions
@@ -181,7 +178,7 @@ def _exception(
         return Diagnosis(f"{first.text}: is it spelled as in the handout?")
     if first.around and not first.lines:
         text = (
-            f"{rank_list(sorted(alike))} failed around your function: {first.type}:"
+            f"{rank_list(sorted(alike))} failed outside your function: {first.type}:"
             f" {_cut(first.text, 300)}"
         )
         return Diagnosis(
@@ -200,7 +197,7 @@ def _exception(
     said = first.text + "".join(line["source"] for line in first.lines[-1:])
     lines += [_likely(sentence) for signs, sentence in SLIPS if all(sign in said for sign in signs)]
     if first.type == "SystemExit":
-        lines.append(Line("A rank returns its result; it does not end the process."))
+        lines.append(Line("A rank must return its result. It must not end the process."))
     if any(o.peer == o.rank for rank in alike for o in operations(report.ranks[rank].trail)):
         lines.append(_likely("a rank sends to itself, or receives from itself."))
     if others:
@@ -246,7 +243,7 @@ def _death(report: WorldReport, exits: list[RankReport]) -> Diagnosis:
         if announced:
             lines.append(Line(f"    rank {rank.rank} called {announced[-1]}"))
         elif place:
-            lines.append(Line(f"    rank {rank.rank} stood at {at(place)}"))
+            lines.append(Line(f"    rank {rank.rank} was at {at(place)}"))
         elif done := operations(rank.trail):
             lines.append(Line(f"    rank {rank.rank}'s last communication was the {done[-1]}"))
     victims = sorted(set(range(report.size)) - {rank.rank for rank in exits})
@@ -301,22 +298,22 @@ def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
     # If a message is held back although its partner has come, the cure is to start it in one batch
     # with the operation before it. If its partner has not come, a batch does not help.
     alone = {id(w.operation) for w in waiting}
-    pairs = {}  # for each operation that has begun one that waits for its end
+    pairs = {}  # for each operation that has begun: one that waits for its end
     for begun, waits in told:
         if begun and waits:
             has_partner = waits.kind in ("send", "recv") and id(waits) not in alone
             if has_partner or id(begun) not in pairs:
                 pairs[id(begun)] = begun, waits, has_partner
     rule = (
-        "Here the operations that a rank starts in a group run one after the other, as with nccl on"
-        " GPUs. A send ends when it is received."
+        "Here, a rank's operations in a group run one after the other, as with nccl on GPUs. A send"
+        " ends when it is received."
     )
     lines = [
         f"    rank {begun.rank}'s {waits} begins only when its {begun} has ended."
         for begun, waits, _ in pairs.values()
     ]
     likely = _likely(
-        "ranks that send to each other do one thing after the other.",
+        "ranks that send to each other start two operations one after the other.",
         "Start both with one dist.batch_isend_irecv.",
     )
     is_cause = any(has_partner for *_, has_partner in pairs.values())
@@ -369,8 +366,8 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> lis
             _likely(
                 "every rank sends first and nobody is there to receive. A blocking send may wait"
                 " for its receiver:",
-                "start it with isend, receive, and then wait for it; or let some ranks receive"
-                " first.",
+                "start the send with isend, receive, and then wait for the send; or let some"
+                " ranks receive first.",
             )
         ]
     sent = [o for trail in report.trails for o in operations(trail, call) if o.kind == "send"]
@@ -433,8 +430,8 @@ def _line(rank: RankReport, report: WorldReport) -> str:
 def _never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
     """Return a line about a rank that waits in a receive although the matching send was started.
 
-    A send that was started, but for which nobody waits, may never go out. Return [] if there is no
-    such rank.
+    A send may never go out if its rank does not wait for it. Return [] if no rank waits in such a
+    receive.
     """
     open_on = {w.operation.rank for w in waiting}
     for rank in report.ranks:
@@ -465,8 +462,8 @@ def _never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> l
                 _likely(
                     f"rank {send.rank} started the {send}, but did not call wait() on it. So the"
                     " message was never sent.",
-                    "Keep what isend returns, and call its wait(), before you return at the"
-                    " latest.",
+                    "Keep the object that isend returns, and call its wait() before your function"
+                    " returns.",
                 )
             ]
     return []

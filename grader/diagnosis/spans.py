@@ -71,8 +71,8 @@ class _Stay:
     starts: bool = False
 
 
-# A time in nanoseconds, and the name and number of the piece of work in which the rank is from that
-# time on.
+# A time in nanoseconds, and the name and number of the piece of work that the rank does from then
+# on.
 _Cut = tuple[int, tuple[str, int | None]]
 
 

@@ -14,8 +14,8 @@ def gpipe(n: int, m: int) -> Stages:
 def interleaved(n: int, v: int, m: int) -> Stages:
     """Return interleaved 1F1B: a forward pass whenever one is allowed, otherwise a backward pass.
 
-    A forward pass is allowed while fewer activations are alive than the schedule's limit. Passes
-    are counted, and the count tells the chunk and the micro-batch, as in Megatron-LM.
+    A forward pass is allowed while fewer activations are alive than the schedule's limit. The
+    number of a pass determines its chunk and its micro-batch, as in Megatron-LM.
     """
 
     def visit(count: int) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 Mistakes show in the bytes of the all-reduces, or in the gradients. The keys of a dict of mistakes
 are the sentences that name the mistakes. Lists of buckets hold the indices of parameters. A pass is
-``ready[rank]``: the gradients of a rank by parameter, in the order in which they become ready.
+given as ``ready[rank]``: a dict from parameters to gradients, in the order in which the gradients
+become ready.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

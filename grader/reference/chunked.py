@@ -269,7 +269,7 @@ def why_zero_bubble_is_late(stages: Stages) -> str:
 def why_zero_bubble_holds_much(actions: list[Action]) -> str:
     kinds = [kind for kind, *_ in actions]
     if kinds[-(len(kinds) // 3) :] == ["W"] * (len(kinds) // 3):
-        return " All W come at the end. Until its W, a micro-batch keeps its activation."
+        return " All W come at the end. A micro-batch keeps its activation until its W."
     return ""
 
 
@@ -336,7 +336,7 @@ def kept_mistakes(weights: list, saved: list, grad_y: np.ndarray, kept: list) ->
 
 
 UNCHANGED = (
-    "these are the gradients that the grad_z of B gives. The check has changed grad_z in place"
+    "these gradients were computed from grad_z as it was after B. The check changed grad_z in place"
     " before it called W. Multiply in backward_weights, with the tensors in kept"
 )
 
@@ -344,11 +344,10 @@ UNCHANGED = (
 def changes(
     rng: np.random.Generator, stages: Stages, cut: list, inputs: list, m: int
 ) -> tuple[list[list[int]], list[np.ndarray]]:
-    """Draw a seed for each W of each stage, from which a rank changes grad_z.
+    """Draw a seed for each W of each stage. The driver ``chunked`` uses it to change grad_z.
 
-    The driver ``chunked`` uses them. Return the seeds in the order of the schedules, and what the
-    gradient of each layer gains. ``cut`` holds, for each stage and chunk, its layers; ``inputs``
-    the input of each layer.
+    Return the seeds in the order of the schedules, and what each layer's gradient gains by the
+    changes. ``cut`` has the layers of each stage and chunk. ``inputs`` has the input of each layer.
     """
     seeds: list[list[int]] = []
     gains = [np.zeros((x.shape[1], x.shape[1])) for x in inputs]

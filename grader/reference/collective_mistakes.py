@@ -22,9 +22,9 @@ WRONG_CHUNK = (
     " chunk through the picture of Problem 1.7"
 )
 ONE_BARRIER = (
-    "each rank called one barrier, and these barriers met. A barrier ends as"
-    " soon as all ranks have called it, on whatever line. There are n turns, and"
-    " every rank must take part in the barrier of each turn"
+    "each rank called one barrier, and all ranks passed it together. A barrier ends"
+    " as soon as all ranks have called one, even on different lines. There are n"
+    " turns, and every rank must call a barrier in each turn"
 )
 
 

@@ -44,7 +44,11 @@ class Mixture:
     """A gate, the experts' weights, and the tokens of each rank, computed on one device."""
 
     def __init__(self, gate: np.ndarray, weights: list, tokens: list) -> None:
-        """``weights`` are of all experts of the world, ``tokens[rank]`` the tokens of a rank."""
+        """Compute the forward pass.
+
+        ``weights`` has the weights of all experts of the world. ``tokens[rank]`` are the tokens of
+        a rank.
+        """
         self.gate, self.weights, self.tokens = gate, weights, tokens
         self.n, self.each = len(tokens), len(weights) // len(tokens)
         self.logits = [x @ gate for x in tokens]
@@ -94,9 +98,10 @@ class Mixture:
     def backward(self, grads: list, through_p: bool = True) -> tuple[list, list, list]:
         """Return three lists of gradients, ``(of_tokens, of_gates, of_logits)``.
 
-        ``of_tokens[rank]`` is the gradient of a rank's tokens through the experts,
-        ``of_logits[rank]`` that through the logits, and ``of_gates[rank]`` the gate's gradient from
-        the rank's tokens alone. ``of_weights`` returns the gradients of the experts' weights.
+        ``of_tokens[rank]`` is the gradient of a rank's tokens through the experts, and
+        ``of_logits[rank]`` is their gradient through the logits. ``of_gates[rank]`` is the gate's
+        gradient from the rank's tokens alone. The method ``of_weights`` returns the gradients of
+        the experts' weights.
         """
         of_tokens, of_gates, of_logits = [], [], []
         for rank, x in enumerate(self.tokens):

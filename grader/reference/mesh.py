@@ -1,8 +1,8 @@
 """Computes a step on a mesh of ranks, and what well-known mistakes give instead.
 
 A mesh has D rows and T columns. Each row computes with its own rows of the batch. Each column has
-its own shards of the weights: of the first weight of a pair by columns, of the second by rows. All
-values are in numpy and float64. Lists of results have one entry for each rank.
+its own shards of the weights. The first weight of a pair is sharded by columns, the second by rows.
+All values are in numpy and float64. Lists of results have one entry for each rank.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from grader.reference.single_device import gelu, gelu_derivative
 from grader.wire.events import Operation
 
 Shape = tuple[int, int]
-# What each rank gets when the ranks exchange what they have.
+# Maps the values that the ranks have to the values that they get.
 Exchange = Callable[[list], list]
 
 SWAPPED = "row and column are swapped"
@@ -70,7 +70,7 @@ FORWARD_IN_COLUMN = (
 FORWARD_IN_WORLD = "the products with B were summed over all ranks. Sum them over the row"
 PARTIAL_BACKWARD = (
     "between two pairs, each rank used its own partial gradient. Sum the partial gradients over the"
-    " row first, as Megatron's f does backward"
+    " row first, as the backward pass of Megatron's f does"
 )
 BACKWARD_IN_COLUMN = (
     "between two pairs, the partial gradients were summed over the column. Sum them over the row"
@@ -127,7 +127,7 @@ class Mesh:
         """Return a rank's rows of the batch."""
         return np.split(batch, self.shape[0])[self.place(rank)[0]]
 
-    # ——— what the ranks can do with what each of them has
+    # ——— exchanges: from the ranks' values to the values that they get
 
     def row_sums(self, values: list) -> list:
         return [sum(values[other] for other in self.row(rank)) for rank in self.ranks]
@@ -162,12 +162,12 @@ def step(
     average: Exchange | None = None,
     gelu_first: bool = False,
 ) -> tuple[list, list]:
-    """Return (losses, gradients): of each rank its loss, and the pairs of its shards' gradients.
+    """Return (losses, gradients), with each rank's loss and the gradients of its pairs of shards.
 
-    By default the step is right. ``forward_sum`` adds up the partial products, ``through_sum`` is
-    what happens to a gradient on its way back through this sum, ``backward_sum`` adds up the
-    partial gradients between two pairs, and ``average`` averages the gradients. With
-    ``gelu_first``, gelu is applied to the partial products.
+    By default the step is right. ``forward_sum`` adds up the partial products. ``through_sum``
+    changes a gradient on its way back through this sum. ``backward_sum`` adds up the partial
+    gradients between two pairs, and ``average`` averages the gradients. With ``gelu_first``, gelu
+    is applied to the partial products.
     """
     forward_sum = forward_sum or mesh.row_sums
     backward_sum, average = backward_sum or mesh.row_sums, average or mesh.column_means
@@ -271,7 +271,7 @@ def places(shape: Shape) -> list[tuple[int, int]]:
 
 
 def likely_order(found: object, shape: Shape) -> str:
-    """Return a sentence about the order in which these coordinates of all ranks run; or ""."""
+    """Return a sentence about a known wrong order of all ranks' coordinates; "" for others."""
     if min(shape) == 1 or not isinstance(found, (list, tuple)) or not all(map(_are_numbers, found)):
         return ""
     got = [tuple(place) for place in found]
@@ -284,7 +284,10 @@ def likely_order(found: object, shape: Shape) -> str:
 
 
 def likely_ranks(found: Any, shape: Shape) -> str:
-    """Return a sentence about the order of these ranks at all places, row by row; or ""."""
+    """Return a sentence about a known wrong order of the ranks at all places; "" for others.
+
+    ``found`` has the rank at each place, row by row.
+    """
     columns_first = [t * shape[0] + d for d, t in places(shape)]
     other_side = [d * shape[0] + t for d, t in places(shape)]
     if min(shape) == 1 or not _are_numbers(found):

@@ -52,7 +52,7 @@ TANH = "this is gelu's approximation by tanh. Use the exact gelu, F.gelu with it
 GELU_TWICE = "gelu was applied twice in each layer"
 NO_GELU = "gelu is missing from layer {} on (counted from 0)"
 OVERWRITTEN = "a saved input holds the output of layer {} (counted from 0): was it overwritten?"
-EVERY_NTH = "every n-th one was taken. Take consecutive ones"
+EVERY_NTH = "every n-th row or column was taken. Take consecutive ones"
 NO_INNER_GELU = "gelu is missing between the two products: this is gelu(x @ A @ B)"
 NO_OUTER_GELU = "gelu is missing after the sum"
 EARLY_GELU = (
@@ -109,7 +109,7 @@ BEGUN = "the last stage began with {}. The gradient of the mean of y² is 2y / (
 def begun(start: str, stages: Sequence) -> str:
     """Return the sentence about a last stage that began its backward pass with ``start``.
 
-    With two stages, half of the gradient has another cause, too.
+    With two stages, half of the right gradient may also have another cause.
     """
     is_half = start == "y / (B·D)" and len(stages) == 2
     return BEGUN.format(start) + (" (or was the sum divided by the 2 ranks?)" if is_half else "")
@@ -251,9 +251,7 @@ def _forward(weights: list, x: np.ndarray, output: Callable) -> np.ndarray:
 
 
 def forward_saved_mistakes(own: list, y: np.ndarray) -> dict[str, list]:
-    """Return a dict: each key is a sentence about a mistaken forward pass.
-
-    The value is what a rank saves if it makes this mistake.
+    """Return a dict from the sentence of each mistaken forward pass to what a rank then saves.
 
     ``own`` is what the rank should save. ``y`` is the output of the last layer.
     """

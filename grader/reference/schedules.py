@@ -31,7 +31,7 @@ def as_actions(value: Any) -> list[Action] | None:
 
 
 def numbers(one: str, many: str, count: int) -> str:
-    """Return a sentence about the numbers that there are, from 0 on: “the chunks are 0 to 3”."""
+    """Return a sentence about the valid numbers, for example “the chunks are 0 to 3”."""
     return f"the {many} are 0 to {count - 1}" if count > 1 else f"the only {one} is 0"
 
 
@@ -112,8 +112,8 @@ def makespan(stages: list[list[Action]], forward: float, backward: float) -> flo
     if stuck:
         waits = [f"stage {s} at {stages[s][at[s]]}" for s in stuck]
         return (
-            f"no stage can go on: {', '.join(waits)}. Each waits for an action of a neighbour that"
-            " comes later there"
+            f"no stage can go on: {', '.join(waits)}. Each waits for an action that comes later in"
+            " a neighbour's schedule"
         )
     return max(free)
 

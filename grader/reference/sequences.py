@@ -156,7 +156,7 @@ def saved_mistakes(a: np.ndarray, x: np.ndarray, n: int) -> list[dict[str, Any]]
 def pair_backward_mistakes(
     a: np.ndarray, b: np.ndarray, x: np.ndarray, grad_y: np.ndarray, n: int
 ) -> tuple[list[dict], list[dict]]:
-    """Return dicts of mistaken gradients of x, and of mistaken gradients (of A, of B), by rank."""
+    """Return two lists with a dict for each rank: the mistaken gradients of x, and of (A, B)."""
     rows, own_x, own_grad = normalize(x), split(x, n), split(grad_y, n)
     own_a, own_b = np.split(a, n, 1), np.split(b, n)
     z = [rows @ own for own in own_a]
@@ -220,8 +220,8 @@ def attention_backward(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the gradients of q, k and v, of the whole sequence.
 
-    ``blocks`` tells which pairs of a query and a key count; by default all. Without ``row_sum``,
-    the sum Σ grad_o ⊙ o is left out.
+    ``blocks`` is True for each pair of a query and a key that counts; by default all pairs count.
+    Without ``row_sum``, the sum Σ grad_o ⊙ o is left out.
     """
     scale = q.shape[1] ** -0.5
     weights, _, _ = softmax(q, k, visible(len(q), causal), scale)
@@ -268,7 +268,7 @@ def some_gradients(
 
 
 def blocks_of(tokens: int, n: int) -> np.ndarray:
-    """Return which query and key are of the same rank."""
+    """Return which pairs of a query and a key belong to one rank."""
     owner = np.arange(tokens) // (tokens // n)
     return owner[:, None] == owner[None, :]
 
@@ -303,7 +303,7 @@ def _without_diagonal(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return causal attention in which no token sees itself.
 
-    The first query of a rank's own block then has scores of −∞ alone. Its exponentials are NaN, and
+    The first query of a rank's own block then has only scores of −∞. Its exponentials are NaN, and
     remain NaN.
     """
     first = np.arange(0, len(q), len(q) // n)
@@ -349,10 +349,10 @@ def _not_rescaled(
     rescaled_sum: bool = False,
     rescaled_output: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what rings give in which sums keep the factor of the largest score at their time.
+    """Return what a ring gives that does not rescale its sums when it finds a larger score.
 
-    These are the sum of exponentials unless ``rescaled_sum``, and the output unless
-    ``rescaled_output``.
+    With ``rescaled_sum``, it rescales the sum of exponentials. With ``rescaled_output``, it
+    rescales the output.
     """
     scores = np.where(seen, (q @ k.T) * q.shape[1] ** -0.5, -np.inf)
     outputs, sums = [], []

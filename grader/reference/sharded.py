@@ -161,7 +161,7 @@ def followed_step(
 
 
 def fingerprint(array: np.ndarray) -> float:
-    """Return the number that the driver ``followed_layers`` tells of a tensor.
+    """Return the number that the driver ``followed_layers`` reports for a tensor.
 
     It depends on all entries in their order.
     """

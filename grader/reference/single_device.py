@@ -40,7 +40,7 @@ def forward(weights: list, x: np.ndarray) -> tuple[np.ndarray, list]:
 
 
 FLAT = 0.02  # gelu is flat at z if the size of its derivative, or gelu(z) / z, is below this
-# Entries of a small layer, each of which may decide how large a gradient is.
+# A layer with at most this many entries is small: each entry may decide how large a gradient is.
 SMALL_LAYER_ENTRIES = 16
 
 

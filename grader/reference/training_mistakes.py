@@ -40,7 +40,7 @@ WEIGHTS_AVERAGED = (
 )
 NO_STEP = (
     "no step changed the weights: these are the losses of the initial weights."
-    " Does the optimizer hold these very tensors, and do they have gradients?"
+    " Did the optimizer get the weights themselves, not copies, and do they have gradients?"
 )
 OWN_LOSS = (
     "these are this rank's own losses. The loss of the whole batch is their mean over the ranks"
@@ -53,11 +53,10 @@ LATE_LOSS = "these are the losses after the updates. Return the losses before th
 STOPPED = "this is right up to step {} of {}. Then no step was made. Make one step for each shard"
 BY_TWO = "the sum was divided by 2. For the average over {}, divide it by {}"
 OF_ROWS = (
-    "the loss was the sum over each row, averaged over the rows. It is the mean over all B·D"
-    " entries"
-    " (mlp.loss)"
+    "the loss was the sum over each row, averaged over the rows. It must be the mean over all"
+    " B·D entries (mlp.loss)"
 )
-OF_ENTRIES = "the loss was the sum over all entries. It is their mean (mlp.loss)"
+OF_ENTRIES = "the loss was the sum over all entries. It must be their mean (mlp.loss)"
 ALONE_ON_RANK = "these are this rank's own gradients, without the other ranks'"
 UNREAD = (
     "these are this rank's own gradients divided by the number of ranks. Were"
@@ -82,11 +81,11 @@ FROZEN_LEFT_OUT = (
 )
 AS_IT_LIES = (
     "the parameter is not contiguous, and was written to as if it were. Broadcast contiguous() of"
-    " it, and copy what arrives back into the parameter"
+    " it, and copy the received values into the parameter"
 )
 STRIDED_LEFT_OUT = (
     "the parameters that are not contiguous were left out. contiguous() makes a"
-    " copy of them, and what arrives in the copy must be copied back"
+    " copy. After the broadcast, write its values back into the parameter"
 )
 STRIDED_KEPT = (
     "the weights that are not contiguous kept their values; the contiguous ones"

@@ -36,8 +36,8 @@ NOT_SCATTERED = (
 )
 ALONE_ON_EACH = "each rank trained only with its own gradients"
 FIRST_RATE = (
-    "every step was made at the learning rate that __init__ got. A step uses the settings that"
-    " self.optimizer has then"
+    "every step was made at the learning rate that __init__ got. A step must use the current"
+    " settings of self.optimizer"
 )
 OWN_RATE = (
     "all entries follow this rank's learning rate, so this rank has updated the shards of the other"
@@ -135,7 +135,7 @@ def _with_fresh_optimizers(weights: list, average: list, rates: Rates) -> list:
 
 
 def _with_averaged_weights(weights: list, gradients: list, rates: Rates) -> list:
-    """Return the weights after every step if each rank makes its own, and weights are averaged."""
+    """Return the weights after every step: the average of the weights after each rank's step."""
     n, after = len(gradients), [[np.asarray(w, np.float64) for w in weights]]
     optimizers = [AdamW(own[0]) for own in rates]
     for k, step in enumerate(zip(*gradients)):

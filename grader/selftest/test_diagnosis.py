@@ -108,7 +108,7 @@ def test_a_held_rank_names_what_releases_it(report, delay, words):
     made = report("stuck", ([], 4), ([], 4))
     made.calls[0].delays[1] = delay
     made.ranks[1].held = 0
-    text = f"was made to come late: not before {words}"
+    text = f"is delayed by this check until {words}"
     assert stands(made, 0, made.ranks[1], []) == (text, [])
 
 

@@ -88,7 +88,7 @@ SQUARE = np.array([[1.0, 2.0], [3.5, 4.0]])
     "got, expected, sentence",
     [
         (MATRIX.T, MATRIX, "transposed"),
-        (MATRIX.T + 1, MATRIX, "of a transposed shape"),
+        (MATRIX.T + 1, MATRIX, "the shape is transposed"),
         (SQUARE.T, SQUARE, "transposed"),
         (
             MATRIX[:1],
@@ -212,12 +212,12 @@ def test_entries_that_lack_ranks_terms_are_told():
 @pytest.mark.parametrize(
     "times, sentence",
     [
-        ((1, 0, 1), "in entries 2 to 4 of the sum rank 1's term is missing"),
+        ((1, 0, 1), "in entries 2 to 4 of the sum: rank 1's term is missing"),
         (
             (2, 1, 0),
-            "in entries 2 to 4 of the sum rank 0's term is added twice, rank 2's term is missing",
+            "in entries 2 to 4 of the sum: rank 0's term is added twice, rank 2's term is missing",
         ),
-        ((1, 1, 3), "in entries 2 to 4 of the sum rank 2's term is added three times"),
+        ((1, 1, 3), "in entries 2 to 4 of the sum: rank 2's term is added three times"),
     ],
 )
 def test_a_sum_of_other_terms_is_told(times, sentence):

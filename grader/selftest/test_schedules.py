@@ -198,9 +198,8 @@ def test_the_time_is_what_was_found_by_hand(stages, forward, backward, expected)
 def test_stages_that_wait_for_each_other_are_told(stages, expected):
     found = makespan([actions(text) for text in stages], 1, 1)
     assert (
-        found
-        == f"no stage can go on: {expected}. Each waits for an action of a neighbour that comes"
-        " later there"
+        found == f"no stage can go on: {expected}. Each waits for an action that comes later in a"
+        " neighbour's schedule"
     )
 
 

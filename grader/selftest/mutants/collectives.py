@@ -216,7 +216,7 @@ MUTANTS = [
     work.wait()  # only now may total be read""",
         "    work.wait()\n    result = compute()",
         {"public overlapped_all_reduce", "hidden compute_does_not_wait"},
-        "rank 1 was made to come late: not before “compute ended” on rank 0",
+        "rank 1 is delayed by this check until “compute ended” on rank 0",
     ),
     Mutant(
         "never waits",
@@ -275,7 +275,7 @@ MUTANTS = [
             "hidden ring_traffic",
             "hidden ring_steps",
         },
-        "of the sum rank",
+        "of the sum: rank",
     ),
     Mutant(
         "the ring is an all-reduce",
@@ -1360,7 +1360,7 @@ def all_gather""",
         "            result = action()\n        dist.barrier()",
         "            result = action()\n            dist.barrier()",
         {"public in_rank_order", "hidden in_rank_order"},
-        "each rank called one barrier, and these barriers met",
+        "each rank called one barrier, and all ranks passed it together",
     ),
     Mutant(
         "no dimension comes back as one",

@@ -82,7 +82,7 @@ def train""",
         work.wait()
         self.in_flight.append((flat, work))""",
         {"hidden buckets_overlap", "public gradient_buckets_overlap"},
-        "rank 1 was made to come late: not before “backward ended” on rank 0",
+        "rank 1 is delayed by this check until “backward ended” on rank 0",
     ),
     Mutant(
         "a tied parameter is two",
@@ -471,7 +471,7 @@ def train""",
             "public train",
             "hidden train_losses",
         },
-        "the loss was the sum over all entries. It is their mean",
+        "the loss was the sum over all entries. It must be their mean",
     ),
     Mutant(
         "the losses are those of rank 0's shards",

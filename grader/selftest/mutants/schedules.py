@@ -516,7 +516,7 @@ USED = []
         WEIGHTS + REST,
         '    return actions + [("W", 0, i) for i in range(m)]\n',
         ALIVE | IDLE | {"hidden zero_bubble_memory"},
-        "All W come at the end. Until its W, a micro-batch keeps its activation",
+        "All W come at the end. A micro-batch keeps its activation until its W",
     ),
     mutant(
         "all forward passes come first",

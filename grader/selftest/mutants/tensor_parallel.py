@@ -28,7 +28,7 @@ MUTANTS = [
         "weight.chunk(n, dim)[dist.get_rank()].clone",
         "weight.index_select(dim, torch.arange(dist.get_rank(), weight.shape[dim], n)).clone",
         {"public shards", "hidden shards"},
-        "every n-th one was taken. Take consecutive ones",
+        "every n-th row or column was taken. Take consecutive ones",
     ),
     Mutant(
         "another rank's shard",
