@@ -30,8 +30,8 @@ MAX_HELD = 1 << 26
 # operations grows with the square of their number.
 MAX_UNANSWERED = 2000
 MAX_USE_LETTERS = 200  # characters in the name of a use
-MAX_WAITING_THREADS = 64  # waiting threads that a rank may tell of
-MAX_QUEUED = 1 << 25  # bytes queued for the judge, beyond which a rank is not to be read further
+MAX_WAITING_THREADS = 64  # waiting threads that a rank may report
+MAX_QUEUED = 1 << 25  # bytes queued for the judge; with more, the hub stops reading from the rank
 
 
 class Hub:
@@ -62,7 +62,7 @@ class Hub:
             steps: the rule for messages in step, see ``in_step``; by default it never applies.
             size: how many ranks have calls to make. By default all ranks have calls to make.
             memory: returns the bytes of a rank's memory, or 0 if the system does not say.
-            resident: returns the same, with the most that the rank ever had, and pages of files.
+            resident: returns a rank's memory in parts, and its peak: see ``Resident``.
             spent: returns the nanoseconds of a rank's processor time, or 0 if the system does not
                 say.
             is_strict: whether operations are carried out in nccl's order, see ``strict``.
@@ -104,17 +104,17 @@ class Hub:
         self.unanswered: list[set[int]] = [set() for _ in range(size)]
         # rank → what each of its threads waits for, for the ranks whose threads all wait
         self.waits: dict[int, list] = {}
-        # The ranks that waited when all did, and so the hub gave what it had kept back, or the
-        # judge was told that held ranks may go on.
+        # The ranks that waited at a standstill and have sent nothing since. The hub relied on this:
+        # it gave out what it had kept back, or told the judge that held ranks may go on.
         self.believed: set[int] = set()
-        # ``waits`` as it was when the judge was last told of a standstill that still lasts
+        # ``waits`` when the judge was last told of the present standstill; None if there is none
         self.told_standstill: dict[int, list] | None = None
         self.passed_on = 0  # the number of frames for the judge
         # by rank and call: what the judge has handed to the rank
         self.served: list[list[Served]] = [[] for _ in range(size)]
         # (rank, call) → the most bytes by which a weighed rank's memory has grown
         self.most: dict[tuple[int, int], int] = {}
-        # (rank, call) → the bytes from files that a rank had at the first look of the call
+        # (rank, call) → the bytes from files that a rank had when first weighed in the call
         self.mapped: dict[tuple[int, int], int] = {}
         self.issued: Counter[tuple[int, int]] = Counter()  # (rank, call) → its operations so far
         self.keys = Keys()
@@ -125,10 +125,10 @@ class Hub:
         self.selector.register(end.socket, end.events, (handle, rank))
 
     def is_at_rest(self) -> bool:
-        """Return whether every rank waits for its next calls, and the last calls are quite over.
+        """Return whether every rank waits for its next calls, and nothing of the last ones is left.
 
-        They are not over, for example, if there is still an unanswered question, if bytes are owed,
-        if a frame is not written or read completely, or if a socket is closed.
+        Something is left, for example, if a question is unanswered, if bytes are owed, if a frame
+        is not written or read completely, or if a socket is closed.
         """
         ends = [*self.judges, *self.ranks]
         wait = all(self.waits.get(rank) == [frames.FOR_INPUTS] for rank in range(self.size))
@@ -162,7 +162,7 @@ class Hub:
                 self._hang_up(rank)
             except Exception as error:
                 # A rank may send anything. That must not harm another rank, nor make the judge
-                # fail. An error with a frame of the judge is the grader's own.
+                # fail. But an error with a frame from the judge is a fault of the grader.
                 if handle != self._on_rank:
                     raise
                 self.tell(
@@ -184,14 +184,16 @@ class Hub:
     def _look_at_memory(self) -> None:
         """Tell the judge, once, if this process holds more than ``MAX_HELD`` bytes of the ranks.
 
-        This happens if no rank takes what other ranks send, or if ranks do not read their answers.
+        This happens if no rank receives what others send, or if ranks do not read their answers.
         """
         unread = sum(end.queued for end in self.ranks) + sum(
             len(blob) for own in self.postponed for _, blob in own
         )
         if sum(self.held) + unread > MAX_HELD and not self.is_full:
             self.is_full = True
-            self.tell({"limit": f"had more than {MAX_HELD >> 20} MiB under way that nobody takes"})
+            self.tell(
+                {"limit": f"had more than {MAX_HELD >> 20} MiB of sent data that no rank received"}
+            )
 
     def _look_for_standstill(self) -> None:
         """Tell the judge, once, if all ranks wait and no rank can continue.
@@ -316,10 +318,10 @@ class Hub:
                     self._write(asker, {"to": number, **answer})
             elif frame.kind == frames.EVENT:
                 if "operation" in frame.meta:
-                    raise frames.FrameError("an operation told to the judge, past the hub")
+                    raise frames.FrameError("an operation reported to the judge, not to the hub")
                 if self._serves(rank, frame.meta.get("mark")):
                     raise frames.FrameError(
-                        "a mark of what the rank was given to call, and did not call"
+                        "a mark for a given function that the rank did not call"
                     )
                 # The hub sets the call and the time itself, because a rank's word is no evidence.
                 self._pass_on(
@@ -335,9 +337,9 @@ class Hub:
                 self._pass_on(rank, frame.kind, frame.meta, frame.blob)
 
     def _on_end_of_call(self, rank: int, frame: frames.Frame) -> None:
-        """Pass on how a call of a rank has ended; before a result, mark sends without a wait.
+        """Pass on how a call of a rank has ended, and give the rank all answers that were kept.
 
-        Afterwards give the rank all answers that were kept until the rank does something.
+        If the call returned, first mark the sends that the rank did not wait for.
         """
         shown = frame.meta.pop("receipts", None)
         receipts = set(filter(frames.is_whole, shown)) if isinstance(shown, list) else set()
@@ -363,8 +365,8 @@ class Hub:
     def _look_before_calls(self, rank: int, frame: frames.Frame) -> None:
         """Note what memory a rank has before it runs student code, when its first frame arrives.
 
-        If the rank is weighed, its last question before the first call decides: by then it has its
-        arguments, it has given back what it does not need, and it waits (see ``Rank``).
+        A rank that is weighed is measured again at its last question before the first call. By then
+        it has its arguments, has given back what it does not need, and waits (see ``Rank``).
         """
         if rank in self.have_begun:
             return
@@ -391,7 +393,7 @@ class Hub:
         """
         if not frames.is_whole(number) or number in self.unanswered[rank]:
             raise frames.FrameError("an operation of no known form")
-        # An answer that waits for its rank does not wait for another one.
+        # Do not count sends that were received: they no longer wait for another rank.
         if len(self.unanswered[rank]) - len(self.sends[rank].received) >= MAX_UNANSWERED:
             raise frames.FrameError(f"more than {MAX_UNANSWERED} operations that wait for others")
         self.unanswered[rank].add(number)
@@ -400,7 +402,7 @@ class Hub:
         """Tell the judge by how many bytes a rank's memory has grown, if the check asks for it.
 
         Tell the judge only if the growth is a new maximum in the call. Also tell how many
-        operations the rank has issued in the call before this look. The growth may be negative.
+        operations the rank had issued in the call by then. The growth may be negative.
         """
         given, call = self._given(rank), self._call_of(rank)
         if not given or not given.weighs:
@@ -414,10 +416,10 @@ class Hub:
             self.tell({"grown": [rank, call, self.issued[rank, call], grown]})
 
     def _peak(self, rank: int, call: int) -> int:
-        """Return the most bytes, from no file, that a rank has had at once; 0 if nobody can tell.
+        """Return the peak of a rank's memory without bytes from files; 0 if it is not known.
 
-        The kernel also counts what comes from files. What the rank had of it at the first look of
-        this call is subtracted. What comes from files later may have come after the peak.
+        The kernel's peak includes bytes from files. Those that the rank had when first weighed in
+        this call are subtracted. Later ones are not, because they may have come after the peak.
         """
         found = self.resident(rank)
         allowed = self.mapped_first.get(rank, 0) + MAX_MAPPED
@@ -426,9 +428,9 @@ class Hub:
     def _weigh_at_the_end(self, rank: int) -> None:
         """Weigh a rank that returns from a call in which it was not weighed yet.
 
-        So a rank that communicates nothing is weighed, too, and where the system reports memory the
-        judge is told a number for each weighed call that returns. Raises FrameError if the system
-        reported the rank's memory before, and does not report it any more.
+        So a rank that communicates nothing is weighed, too. If the system reports memory, the judge
+        gets a number for each weighed call that returns. Raises FrameError if the system reported
+        the rank's memory earlier, but does not report it any more.
         """
         key, given = (rank, self._call_of(rank)), self._given(rank)
         if given and given.weighs and key not in self.most:
@@ -457,7 +459,7 @@ class Hub:
         name, number = meta.get("use"), meta.get("number")
         given = self._serves(rank, name)
         if given is None or not frames.is_text(name, MAX_USE_LETTERS):
-            raise frames.FrameError("a use of what the rank was not given")
+            raise frames.FrameError("a use of something that the rank was not given")
         self._expect(rank, number)
         self._pass_on(
             rank, frames.EVENT, {"call": self._call_of(rank), "mark": name, "at": monotonic_ns()}
@@ -486,7 +488,7 @@ class Hub:
         if not all(known):
             raise frames.FrameError("a wait of no known form")
         if frames.FOR_INPUTS in waits and not self.are_made[rank]:
-            raise frames.FrameError("a wait for other calls before these are made")
+            raise frames.FrameError("a wait for the next calls before the current ones are made")
         for key in waits:
             self._on_await(rank, key)
         # A sign that the judge has sent already is on its way to the rank.
@@ -529,7 +531,7 @@ class Hub:
         pieces: Any = frame.meta.get("pieces")  # which ``check`` looks at
         posted = Posted(number, operation, pieces, bytes_due(operation), batch=batch)
         check(posted)
-        # A receive follows a send, or comes before one. Looks take time.
+        # Weighing takes time. A receive comes before or after a send, so skip it.
         given = self._given(rank)
         if operation.kind != "recv":
             self._weigh(rank)
@@ -547,7 +549,7 @@ class Hub:
         return posted
 
     def _note_send(self, rank: int, number: int) -> None:
-        """Record a send. After the end of the last call nobody can wait for it in time."""
+        """Record a send. After the last call, mark it at once: a wait would come too late."""
         call = self._call_of(rank)
         if 0 < len(self.steps.towards) <= self.ended[rank]:
             self._mark_send(rank, self.sends[rank].count(call))
@@ -564,7 +566,7 @@ class Hub:
         number = frame.meta.get("number")
         posted = self.owed[rank].pop(number, None) if frames.is_whole(number) else None
         if posted is None:
-            raise frames.FrameError("bytes that no operation has told of")
+            raise frames.FrameError("bytes that no operation has announced")
         self._bring(posted, frame.blob)
         self.matching.meet(posted)
         if not self.owed[rank]:
@@ -573,7 +575,7 @@ class Hub:
                 self._write(rank, meta, blob)
 
     def _bring(self, posted: Posted, blob: bytes) -> None:
-        """Give an operation its bytes. Tell the judge their sum of squares, if it asks for it."""
+        """Give an operation its bytes. Tell the judge their sum of squares if the judge asks."""
         bring(posted, blob)
         rank, call = posted.rank, posted.operation.call
         self.held[rank] += posted.due

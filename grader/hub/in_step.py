@@ -1,7 +1,7 @@
-"""The hub can withhold a message until its receiver has sent on the previous message.
+"""The hub can withhold a message until its receiver has passed on the previous message.
 
 ``report.Call.in_step`` asks for this rule. Under this rule, a rank that wants to receive all
-messages before it sends on the first one comes to a standstill, and so do all other ranks. This
+messages before it passes on the first one comes to a standstill, and so do all other ranks. This
 shows the mistake without a clock.
 """
 
@@ -25,7 +25,7 @@ class Steps:
     received: Counter = field(default_factory=Counter)
     # (rank, call) → the number of messages in this direction that the rank has begun to send
     sent_on: Counter = field(default_factory=Counter)
-    # each (rank, call) with a receive whose message is there and has to wait
+    # each (rank, call) with a message that has arrived at the hub but has to wait
     withheld: set[tuple[int, int]] = field(default_factory=set)
     # each (rank, call) that the rule does not apply to any more
     lifted: set[tuple[int, int]] = field(default_factory=set)
@@ -54,7 +54,7 @@ class Steps:
         """Return whether the message for this receive has to wait; record it if it has to.
 
         ``source`` is the sender, and ``size`` the world size. The last rank in the direction gets
-        every message at once, because it sends nothing on.
+        every message at once, because it passes nothing on.
         """
         key = receive.rank, receive.call
         is_last = not 0 <= receive.rank + self._towards(receive) < size
@@ -74,7 +74,7 @@ class Steps:
 
         In this call, the rule no longer applies to the receivers of these messages. Return (sender,
         call, number) for each message that was withheld. ``number`` is the number of the previous
-        message, which the receiver has not sent on.
+        message, which the receiver has not passed on.
         """
         found = [
             (rank - self.towards[call], call, self.received[rank, call] - 1)

@@ -55,8 +55,8 @@ class Matching:
     ) -> None:
         self.size, self.steps, self.tell = size, steps, answer
         self.order = StrictOrder() if is_strict else None
-        # Operations that may begin because the operations before them have ended. They are queued,
-        # so that a long chain of such operations is no deep recursion.
+        # Operations that may begin because the operations before them have ended. The queue avoids
+        # a deep recursion for a long chain of such operations.
         self.beginning: deque[Posted] = deque()
         # (rank, lane) → the number of the rank's collectives so far; the lane is the group
         self.counts: dict[tuple, int] = defaultdict(int)
@@ -125,7 +125,7 @@ class Matching:
         self._begin_others()
 
     def held_back(self) -> dict:
-        """Return what the judge is told about operations that only strict order holds back.
+        """Return, for the judge, the operations that only strict order holds back.
 
         This is ``{"behind": …}``, see ``StrictOrder.behind``, or ``{}`` if the order is not strict.
         """
@@ -206,7 +206,7 @@ def collect(together: list[Posted]) -> list[bytes] | None:
 
 
 def _has_room(posted: Posted, result: bytes) -> bool:
-    """Return whether a result has as many bytes as its rank has said that it receives.
+    """Return whether a result has the number of bytes that its rank expects.
 
     An empty result always fits, and the result of a barrier always fits, too.
     """
@@ -268,7 +268,7 @@ def _exchange(together: list[Posted]) -> list[bytes] | None:
 def bring(posted: Posted, blob: bytes) -> None:
     """Give an operation its bytes. Raises FrameError if it has announced more or fewer bytes."""
     if len(blob) != posted.due:
-        raise frames.FrameError("an operation that does not bring the bytes which it tells of")
+        raise frames.FrameError("an operation with more or fewer bytes than it announced")
     posted.blob = blob
 
 
@@ -304,4 +304,4 @@ def check(posted: Posted) -> None:
     if operation.kind != "barrier" and (not itemsize or operation.bytes % itemsize):
         raise frames.FrameError("an operation without a proper dtype")
     if operation.bytes != sum(operation.sent or operation.received) * itemsize:
-        raise frames.FrameError("an operation with other bytes than its elements have")
+        raise frames.FrameError("an operation whose bytes do not match its elements")

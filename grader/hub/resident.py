@@ -1,9 +1,10 @@
-"""What a rank has in memory, as the system says, and the most of it that no file holds."""
+"""Describes how much memory a rank uses, as the system reports it."""
 
 from dataclasses import dataclass
 
-# A rank may have so many bytes more from files, when a call begins, than it had at its start. More
-# of them count as memory. What torch first needs of its libraries takes about 20 MiB.
+# When a rank is first weighed in a call, it may have this many bytes more from files than at its
+# start. Further bytes count as its memory. Parts of torch's libraries that are loaded at their
+# first use take about 20 MiB.
 MAX_MAPPED = 40 << 20
 
 
@@ -16,8 +17,8 @@ class Resident:
     most: int = 0  # the most of both together that it ever had
 
     def peak(self, mapped: int) -> int:
-        """Return the most bytes that came from no file, if ``mapped`` bytes came from files then.
+        """Return the peak of the bytes that come from no file.
 
-        The kernel keeps only the most of both together.
+        The kernel keeps only the peak of both together. ``mapped`` bytes of it came from files.
         """
         return max(self.own, self.most - mapped)

@@ -2,8 +2,8 @@
 
 With the answer it gives a receipt, a number that nobody can guess. A rank that returns from a call
 has to show the receipts of the call's sends. So a send counts as awaited only if it was received,
-and its answer was read, before its rank returned. That a thread stood still until then is the
-rank's word.
+and its answer was read, before its rank returned. Only the rank itself says that a thread
+really waited until then.
 """
 
 import secrets
@@ -49,7 +49,7 @@ class Sends:
         return number in self.received
 
     def receipt(self, number: int) -> dict:
-        """Return what is added to the answer of an operation that the rank gets now."""
+        """Return the fields to add to an answer that the rank gets now."""
         if number not in self.places:
             return {}  # it is no send of this call
         self.awaited.discard(number)

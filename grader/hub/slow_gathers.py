@@ -1,7 +1,7 @@
-"""The hub can make all-gathers slow: their results come only when a rank does something meanwhile.
+"""The hub can make all-gathers slow: a rank gets the result only after it does something else.
 
-``report.Call.slow_gathers`` asks for this rule. Under it, a rank gets the result of an all-gather
-only when, after it has issued the all-gather, it uses something that the judge has given to it (see
+``report.Call.slow_gathers`` asks for this rule. Under this rule, a rank gets the result of an
+all-gather only after its next use of something that the judge has given to it (see
 ``wire.served``). A rank that waits first comes to a standstill, and so do all other ranks. Then the
 hub gives the result all the same, and tells the judge. This shows without a clock what overlaps.
 """
@@ -19,8 +19,8 @@ class SlowGathers:
 
     uses: Counter[int] = field(default_factory=Counter)  # rank → its uses in this call
     issued: Counter[int] = field(default_factory=Counter)  # rank → its all-gathers in this call
-    # (rank, number) of an all-gather that is not answered yet → how many uses came before it, and
-    # how many all-gathers of the call
+    # (rank, number) of an all-gather that is not answered yet → how many uses, and how many
+    # all-gathers, came before it in the rank's call
     before: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     kept: list[tuple[Posted, bytes]] = field(default_factory=list)
 
@@ -43,7 +43,7 @@ class SlowGathers:
         return True
 
     def on_use(self, rank: int) -> list[tuple[Posted, bytes]]:
-        """Count a use, and return what need not wait any more: all results kept for this rank."""
+        """Count a use, and return all results that were kept for this rank."""
         self.uses[rank] += 1
         return self._taken([own for own in self.kept if own[0].rank == rank])
 
@@ -57,8 +57,8 @@ class SlowGathers:
     def lift(self, waits: Mapping[int, list]) -> list[tuple[Posted, bytes, int]]:
         """Return the results that ranks wait for; call this when all ranks wait.
 
-        ``waits`` says what each rank waits for. The third entry says how many all-gathers of the
-        call the rank had issued before.
+        ``waits`` says what each rank waits for. The third entry of a result says how many
+        all-gathers of the call the rank had issued before this one.
         """
         awaited = [own for own in self.kept if own[0].number in waits.get(own[0].rank, ())]
         places = [self.before[posted.rank, posted.number][1] for posted, _ in awaited]

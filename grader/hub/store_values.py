@@ -3,8 +3,7 @@
 Ranks meet in this store, but they must not communicate through it. They may only count and say that
 they are there, as torch does when it makes a process group. This rule holds from the beginning of a
 check: if its ranks were used by an earlier check, student code may run in them between the two
-checks. Text could also be spelled in counts and keys, so a rank may ask only few questions in each
-call.
+checks. Counts and keys could also spell text, so a rank may ask only a few questions in each call.
 """
 
 from collections import Counter
@@ -44,7 +43,7 @@ class Keys:
         if not all(frames.is_text(key, MAX_KEY_LETTERS) for key in keys):
             raise frames.FrameError("a question to the store of no known form")
         if do in ("set", "add", "get") and len(keys) != 1:
-            raise frames.FrameError("a question to the store about other than one key")
+            raise frames.FrameError("a question to the store that does not name exactly one key")
         if do in ("get", "wait"):
             self.waiting.append((rank, number, meta))
         else:

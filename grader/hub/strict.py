@@ -46,12 +46,12 @@ class StrictOrder:
         return list(queue[0]) if queue else []
 
     def behind(self) -> list[list[int]]:
-        """Return lists [rank, begun, waits] for each queue in which operations wait.
+        """Return at most ``MAX_TOLD`` lists [rank, begun, waits] about operations that wait.
 
         ``begun`` is the time when the rank issued an operation that has begun and not ended.
-        ``waits`` is the time when the rank issued an operation that waits for this end: the first
-        one, and the first one of another kind. Both are in nanoseconds of the monotonic clock.
-        Return at most ``MAX_TOLD`` such lists.
+        ``waits`` is the time when the rank issued an operation that waits for this end. Each queue
+        gives one list for its first waiting operation, and one for the first of another kind than
+        the operation that has begun. Both times are in nanoseconds of the monotonic clock.
         """
         told = []
         for queue in self.queues.values():

@@ -199,7 +199,7 @@ CREATE, ADD_RULE, RESTRICT = 444, 445, 446  # system calls, the same on all arch
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 # by the number of an ABI: all file rights that this ABI knows
 EVERYTHING = [0, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF]
-IOCTL_DEV = 0x8000  # from ABI 5 on; before, every process may
+IOCTL_DEV = 0x8000  # from ABI 5 on; older ABIs do not restrict it
 READ = EXECUTE | READ_FILE | READ_DIR
 DEVICE = READ_FILE | WRITE_FILE | READ_DIR | IOCTL_DEV
 # the rights that make sense for a file that is no folder

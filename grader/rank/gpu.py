@@ -9,9 +9,10 @@ BLOCKING_SYNC = 4  # CU_CTX_SCHED_BLOCKING_SYNC of cuda.h
 
 
 def start(index: int) -> torch.device:
-    """Make the rank's GPU ready for use, and return it. ``index`` counts the GPUs that it sees.
+    """Make the rank's GPU ready for use, and return it.
 
-    The first use of a GPU takes about a second. It must not count as the student's time.
+    ``index`` is the number of this GPU among the GPUs that the rank sees. The first use of a GPU
+    takes about a second. It must not count as the student's time.
     """
     sleep_while_waiting(index)
     device = torch.device("cuda", index)

@@ -1,8 +1,8 @@
 """Reports each process group that a rank begins to make.
 
-This code runs beside student code. torch has no hook for it, and the operators that the recorder
-sees do not include it. So it stands at the one place where torch names a new group, after torch has
-checked the arguments and before it waits for other ranks.
+This code runs beside student code. torch has no hook for new groups, and the recorder sees no
+operator for them. So this module wraps the function that gives a name to each new group. torch
+calls it after it has checked the arguments, and before it waits for other ranks.
 """
 
 from collections.abc import Callable

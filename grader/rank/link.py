@@ -141,7 +141,7 @@ class Wire:
         self.arrived |= found
 
     def _begin_to_wait(self, key: Any) -> None:
-        """Record that this thread waits, and tell the hub, also if all threads wait now."""
+        """Record that this thread waits, and tell the hub this, or that all threads wait now."""
         if key in self.arrived:
             return
         self.waits[threading.get_ident()] = key

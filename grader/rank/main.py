@@ -85,8 +85,8 @@ def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tu
     signal.set_wakeup_fd(-1)
     for name in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(name, signal.SIG_DFL)
-    # Make descriptors 0, 1, … of those that are kept, and close all others, because a rank must not
-    # have the socket of another rank.
+    # Renumber the descriptors that are kept as 0, 1, …, and close all others: a rank must not have
+    # the socket of another rank.
     null = os.open(os.devnull, os.O_RDONLY)
     kept = [
         fcntl.fcntl(fd, fcntl.F_DUPFD, 100)
@@ -109,8 +109,8 @@ def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tu
 def _own_files() -> list[int]:
     """Return a descriptor of this process's folder in /proc, to be kept open; [] if there is none.
 
-    When memory is short, Linux drops what nobody has open in /proc from its cache. With it goes
-    Landlock's rule that allows this folder, and this process could not count its threads any more.
+    When memory is short, Linux removes entries of /proc from its cache if nobody has them open.
+    Then Landlock's rule for this folder is lost, and this process cannot count its threads.
     """
     with contextlib.suppress(OSError):
         return [os.open("/proc/self", os.O_PATH)] if os_support.LINUX else []
@@ -300,7 +300,7 @@ class Rank:
     def _settle(self) -> None:
         """Give back freed memory, and wait until the hub has seen how much memory is left.
 
-        What a rank's memory grows by in a call is then exact: see ``CallEvidence.grown``.
+        The growth of a rank's memory in a call is then exact: see ``CallEvidence.grown``.
         """
         gc.collect()
         free_at_once()

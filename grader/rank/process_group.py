@@ -5,10 +5,10 @@ puts it in gloo's place. Python calls its methods directly. Calls from C++ (func
 DDP) come through the trampolines of ``ProcessGroup``, which exist for some of these methods only.
 
 Tensors that are not contiguous are treated as gloo treats them. Gathers, all-to-alls of lists and
-``reduce_scatter_tensor`` communicate the entries. ``reduce_scatter`` copies its input
-tensors, and adds up the memory of these copies.
-All other operations send the memory of a tensor as it lies there, and write what arrives into the
-memory of the receiving tensor. So a transposed tensor arrives as it was before it was transposed.
+``reduce_scatter_tensor`` communicate the entries. ``reduce_scatter`` copies its input tensors, and
+adds up the memory of these copies. All other operations send the bytes of a tensor's memory
+unchanged, and write what arrives into the memory of the receiving tensor. So a transposed tensor
+arrives as it was before it was transposed.
 """
 
 from collections.abc import Sequence

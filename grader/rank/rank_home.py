@@ -13,10 +13,10 @@ from pathlib import Path
 from grader.rank import confinement
 from grader.wire import frames, tiers
 
-# With these variables nccl works between ranks that are confined. It neither opens shared memory
-# and memory of another rank's GPU, nor looks for other networks: all messages go through sockets of
-# the loopback interface. It also works between ranks that share a GPU, because a rank with a
-# NCCL_HOSTID of its own counts as a machine of its own (NCCL User Guide, Environment Variables).
+# With these variables nccl works between ranks that are confined. All messages go through sockets
+# of the loopback interface: nccl opens no shared memory and no memory of another rank's GPU, and
+# does not look for other networks. nccl also works between ranks that share a GPU, because a rank
+# with its own NCCL_HOSTID counts as its own machine (NCCL User Guide, Environment Variables).
 NCCL = {
     "NCCL_P2P_DISABLE": "1",
     "NCCL_SHM_DISABLE": "1",
@@ -40,7 +40,7 @@ class RankHome:
     user: int
     # the GPUs that the rank sees, as CUDA_VISIBLE_DEVICES names them; empty on a CPU
     gpus: str
-    local_rank: int  # the rank's own GPU is this one of them
+    local_rank: int  # the number of the rank's own GPU among them
 
     def local_world_size(self, size: int) -> int:
         """Return how many ranks of a world of this size count as ranks of this rank's node.
@@ -109,8 +109,8 @@ def _make_rendezvous(world: dict, inside: int, for_all: bool) -> str:
 def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> RankHome:
     """Make the place of one rank in the folder of the descriptor ``inside``, and return it.
 
-    Around the rank's folder lies another folder, which only the rank's user may pass. If other
-    users could pass it, they could see what the rank's folder holds, how large that is, and when it
+    The rank's folder is inside another folder, which only the rank's user may pass. If other users
+    could pass it, they could see what the rank's folder holds, how large that is, and when it
     was changed, even without a right to read the rank's folder.
     """
     around, name, user = f"rank-{rank}", f"rank-{rank}/own", confinement.user_of(os.getpid(), rank)
@@ -143,16 +143,16 @@ def refusal(submission_dir: str, engine: Path) -> str:
     """
     path = Path(submission_dir)
     if not path.is_absolute() or os.path.normpath(submission_dir) != submission_dir:
-        return "the submission's folder has no plain path"
+        return "the path of the submission's folder is not absolute and normalized"
     try:
         found = os.lstat(submission_dir)
     except OSError as error:
         return f"the submission's folder cannot be seen: {error.strerror}"
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        return "the submission's folder is no folder of ours"
+        return "the submission's folder is not a folder that belongs to this user"
     real = path.resolve()
     for name in confinement.SECRETS:
         secret = (engine / name).resolve()
         if real == secret or real in secret.parents or secret in real.parents:
-            return f"the submission's folder would show {name}"
+            return f"ranks that may read the submission's folder could read {name}"
     return ""

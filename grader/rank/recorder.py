@@ -206,7 +206,7 @@ def member(group: list[int], number: int, kind: str) -> int:
     if not 0 <= number < len(group):
         way = {"send": "send to", "recv": "receive from"}.get(kind, f"{kind} with root")
         raise IndexError(
-            f"{way} rank {number}: there is no such rank, they are 0 to {len(group) - 1}"
+            f"{way} rank {number}: there is no such rank; the ranks are 0 to {len(group) - 1}"
         )
     return group[number]
 

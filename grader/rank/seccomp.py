@@ -1,14 +1,13 @@
 """A filter of the kernel (seccomp) refuses system calls that a rank does not need, for good.
 
 Some of these calls give memory that no process is charged with. A file of ``memfd_create`` and a
-segment of ``shmget`` lie in memory until they are removed. Pages of such a file or segment that no
-process has mapped count for no process, and a descriptor of such a file may hide in the queue of a
-socket. These calls fail as on a kernel that lacks them, so that libraries fall back on something
-else.
+segment of ``shmget`` stay in memory until they are removed. Their pages count for no process if no
+process has mapped them. A descriptor of such a file may be hidden in the queue of a socket. These
+calls fail as on a kernel that lacks them, so that libraries use something else.
 
 Other calls lead to another process. A rank whose operations go through the hub does not need them.
-Where a rank's memory is weighed exactly, the rank may start no process either: the system keeps the
-most memory of each process, and this number is gone with the process.
+Where a rank's memory is weighed exactly, the rank may start no process either. The system keeps the
+peak memory of a process only as long as the process exists.
 """
 
 import contextlib
@@ -40,7 +39,8 @@ UNCHARGED = {
 CONNECTING = {
     "x86_64": {
         **{"socket": 41, "connect": 42, "accept": 43, "bind": 49, "listen": 50, "accept4": 288},
-        # These send descriptors, which no process shows then, or make sockets hold more data.
+        # These send descriptors, which no process shows until they are received, or let sockets
+        # buffer more data.
         **{"sendmsg": 46, "sendmmsg": 307, "setsockopt": 54},
         **{"msgget": 68, "semget": 64, "mq_open": 240},
         **{"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312},
@@ -63,8 +63,8 @@ CONNECTING = {
         **{"sched_setaffinity": 203, "sched_rr_get_interval": 148},
         # Some operations of a futex have system calls of their own.
         **{"futex_waitv": 449, "futex_wake": 454, "futex_wait": 455, "futex_requeue": 456},
-        # These change what may be seen of a file that may not be read, or make names, which can
-        # hold text.
+        # These change attributes of a file, which a process may see even if it may not read the
+        # file; or they make names, which can contain text.
         **{
             "symlink": 88,
             "symlinkat": 266,
@@ -76,7 +76,7 @@ CONNECTING = {
         **{"chmod": 90, "fchmod": 91, "fchmodat": 268, "fchmodat2": 452},
         **{"utime": 132, "utimes": 235, "futimesat": 261, "utimensat": 280},
         **{"setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "setxattrat": 463},
-        # These change or tell which pages of a file that all may read lie in memory.
+        # These change or show which pages of a file are in memory, if all may read the file.
         **{"fadvise64": 221, "readahead": 187, "preadv2": 327, "mincore": 27, "cachestat": 451},
     },
     "aarch64": {
@@ -121,10 +121,10 @@ CONNECTING = {
 }
 FCNTL = {"x86_64": 72, "aarch64": 25}
 # The commands of fcntl(2) that lock a part of a file, lease a file, or ask for a signal: another
-# process sees what one process does with them. The last command sets the size of a pipe, because
-# the data in pipes count as no process's memory.
+# process can notice them. The last command sets the size of a pipe. It is refused because the data
+# in pipes count as no process's memory.
 SHARING = (5, 6, 7, 36, 37, 38, 8, 10, 15, 1024, 1026, 1031)
-# The calls that start a process, or only a thread. aarch64 has no other than clone and clone3.
+# The calls that start a process. clone and clone3 also start threads; aarch64 has only these two.
 FORKS = {"x86_64": {"fork": 57, "vfork": 58}, "aarch64": {}}
 CLONE, CLONE3 = {"x86_64": 56, "aarch64": 220}, 435
 THREAD = 0x10000  # a bit in the first argument of clone: it starts a thread of this process
@@ -132,9 +132,9 @@ FUTEX = {"x86_64": 202, "aarch64": 98}
 PRIVATE = 128  # a bit of a futex operation: it is for the threads of one process only
 OPERATIONS = 127  # the bits that tell which futex operation it is
 # Two operations that wait. The C library needs WAIT_BITSET to join a thread: the kernel wakes it.
-# WAIT fails as if the word in memory had changed. Then the C++ library looks at the word again. It
-# waits in this way while another thread initialises a static variable. As nobody can wake, it would
-# wait for ever.
+# The C++ library uses WAIT while another thread initialises a static variable. As no thread can
+# wake it, it would wait for ever. So WAIT fails as if the word in memory had changed, and the
+# library reads the word again.
 WAIT, WAIT_BITSET = 0, 9
 CLOCK_GETTIME = {"x86_64": 228, "aarch64": 113}
 OF_PROCESSES = 1 << 31  # clocks from here on (negative numbers) are those of processes

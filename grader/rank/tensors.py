@@ -139,7 +139,7 @@ def encode(*values: Any) -> tuple[list, bytes]:
                 if is_whole(value)
                 else {"other": f"a whole number of {value.bit_length()} bits"}
             )
-        # Leave out the usual types first, because to ask whether a value is a Real takes long.
+        # Exclude the usual types first, because isinstance(value, Real) is slow.
         if not isinstance(value, (tuple, list, torch.Tensor)) and isinstance(value, Real):
             return float(value)
         if isinstance(value, str):
@@ -172,7 +172,8 @@ def encode(*values: Any) -> tuple[list, bytes]:
 
     trees = [tree(value, 0) for value in values]
     blob = save(parcel.tensors) if parcel.tensors else b""
-    # ``tree`` refers to itself, and to the parcel, so they are there until garbage is collected.
+    # ``tree`` refers to itself and to the parcel. Both stay in memory until the next garbage
+    # collection, so drop the tensors now.
     parcel.tensors.clear()
     return trees, blob
 
@@ -196,7 +197,7 @@ def _tensor(value: torch.Tensor, parcel: Parcel) -> dict:
     if parcel.bytes + value.nbytes > MAX_TENSOR_BYTES:
         return {"other": f"{what}: too large to judge, together with those before it"}
     if len(parcel.tensors) == MAX_TENSORS:
-        return {"other": f"a tensor, and there are {MAX_TENSORS} others: too many to judge"}
+        return {"other": f"a tensor after {MAX_TENSORS} others: too many to judge"}
     if any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape)):
         return {
             "other": (

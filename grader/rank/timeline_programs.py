@@ -21,7 +21,7 @@ from grader.rank.mesh_groups import row_and_column
 Mark = Callable[[str], None]
 RUNS = 8
 LATE = 0.02  # seconds by which the last rank is late, if it is to be late
-# The following are defaults. A scene's options may replace them, by these names in small letters.
+# The following are defaults. A scene's options of these names, in lowercase, may replace them.
 ELEMENTS = 1 << 20  # 4 MiB
 WIDTH, ROWS = 1024, 128
 # This is also the number of layers on each stage of a pipeline. With so many layers, computing
@@ -96,8 +96,7 @@ def overlap(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 def timed_calls(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     """Run a stopwatch on an all-reduce, while the last rank is late for every barrier.
 
-    The tensor has 4 MiB if the options do not say otherwise. Marks record when the
-    stopwatch runs.
+    The tensor has 4 MiB if the options do not say otherwise. Marks record when the stopwatch runs.
     """
     tensor = torch.ones(kwargs.get("elements", ELEMENTS))
     last = dist.get_rank() == dist.get_world_size() - 1
@@ -222,8 +221,8 @@ def pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 def mesh(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     """Run ``mesh_step`` with pairs of layers, on a mesh with rows of ``in_row`` ranks.
 
-    If the ranks do not divide by this number, each is a row of its own. All ranks together have
-    ``rows`` rows of the batch.
+    If the world size is not divisible by this number, each rank is a row of its own. All ranks
+    together have ``rows`` rows of the batch.
     """
     from handout import mlp
 

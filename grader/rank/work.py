@@ -263,16 +263,16 @@ def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def is_on_host(tensor: torch.Tensor) -> bool:
-    """Return whether the tensor lies in the CPU's memory, and not in a GPU's."""
+    """Return whether the tensor is in the CPU's memory, and not in a GPU's."""
     return tensor.device.type == "cpu"
 
 
 def raw(tensor: torch.Tensor) -> bytes:
     """Return the bytes of a tensor's memory.
 
-    Dispatch is disabled here and in ``write``: a mode that watches the program would see each of
-    these copies, and would take longer than all the rest. If the memory is a GPU's, this function
-    waits until the operations before it have computed the entries.
+    Dispatch is disabled here and in ``write``. Otherwise a mode that watches the program would see
+    each of these copies, and that takes longer than all the rest. If the memory is a GPU's, this
+    function waits until the operations before it have computed the entries.
     """
     with torch._C._DisableTorchDispatch():
         memory = _memory(tensor)

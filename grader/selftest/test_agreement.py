@@ -257,8 +257,7 @@ def test_the_first_groups_that_differ_are_a_disagreement():
         "The ranks disagree about which group they make:\n"
         "    rank 0: new_group([0, 2]) at device_mesh.py:9\n"
         "    rank 1: new_group([1, 3]) at device_mesh.py:9\n"
-        "Every rank makes every group, also those that it is not in, and all ranks in the same"
-        " order."
+        "All ranks must make all groups in the same order, also groups that they are not in."
     )
     assert unmade == []
 

@@ -307,7 +307,7 @@ def test_without_groups_worlds_are_looked_at(monkeypatch, grounds):
     facts = server.facts()
     report = world(server, grounds, "where").run()
     server.stop()
-    assert facts["unheld"] and any("between two looks" in gap for gap in facts["gaps"])
+    assert facts["unheld"] and any("between two measurements" in gap for gap in facts["gaps"])
     assert report.ending == "finished" and "lockstep" not in report.ranks[0].outcomes[0].value
 
 

@@ -69,7 +69,7 @@ def test_a_rank_that_does_not_exist_is_named(submit, peer):
         """)
     message = verdict(world, 2)
     assert (
-        f"rank 0 raised IndexError: receive from rank {peer}: there is no such rank, they are 0"
+        f"rank 0 raised IndexError: receive from rank {peer}: there is no such rank; the ranks are 0"
         " to 1" in message
     )
     assert f"dist.recv(x, src={peer})" in message
@@ -879,7 +879,7 @@ def test_a_group_that_a_rank_never_makes_is_told(submit):
     assert "rank 1 never made the group [0, 1], for which rank 0 waited: new_group([0, 1]) at" in (
         message
     )
-    assert "Every rank makes every group, also those that it is not in" in message
+    assert "All ranks must make all groups in the same order, also groups that they are" in message
 
 
 ORDERS = {
@@ -900,7 +900,7 @@ def test_ranks_that_make_different_groups_are_told_so(submit, groups):
         """)
     message = verdict(world, 4)
     assert "The ranks disagree about which group they make:" in message
-    assert "Every rank makes every group, also those that it is not in" in message
+    assert "All ranks must make all groups in the same order, also groups that they are" in message
 
 
 def test_a_deadlock_in_a_group_names_the_group(submit):

@@ -289,7 +289,7 @@ def test_a_rank_whose_sign_to_go_on_is_under_way_does_not_wait(ends):
 def test_a_wait_for_other_calls_comes_after_these(ends):
     both = ends()
     both.post(0, wait(frames.FOR_INPUTS))
-    assert "before these are made" in both.told[0]["refused"]
+    assert "before the current ones are made" in both.told[0]["refused"]
 
 
 # ——— sends that a rank has waited for
@@ -656,7 +656,7 @@ def test_what_nobody_takes_is_bounded(ends, monkeypatch):
     for number in range(5):
         both.post(0, operation(number, kind="send", peer=1, received=[], **MESSAGE))
     assert [line["limit"] for line in both.told] == [
-        "had more than 0 MiB under way that nobody takes"
+        "had more than 0 MiB of sent data that no rank received"
     ]
 
 
@@ -674,7 +674,7 @@ def test_what_nobody_reads_is_bounded(ends, monkeypatch):
     for number in range(6):
         both.post(0, operation(number, blob, **alone))
     both.heard[both.ranks[0]] = bytearray()
-    assert "had more than 2 MiB under way that nobody takes" in [
+    assert "had more than 2 MiB of sent data that no rank received" in [
         line.get("limit") for line in both.told
     ]
 
@@ -747,7 +747,7 @@ def test_of_many_tensors_no_entry_is_left_out(ends, many):
     assert both.answers(1)[0].blob == BYTES and both.told == []
     both.post(1, operation(1, b"", received=[0] * events.MAX_COUNTS, **changes))
     assert both.told == [
-        {"refused": "an operation with other bytes than its elements have", "rank": 1}
+        {"refused": "an operation whose bytes do not match its elements", "rank": 1}
     ]
 
 

@@ -16,7 +16,7 @@ from grader.selftest.fuzz_hub import GIVEN, Ends, operation, use
 from grader.wire import frames
 from grader.wire.served import Bench, Served
 
-NOT_GIVEN = "a use of what the rank was not given"
+NOT_GIVEN = "a use of something that the rank was not given"
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_uses_are_answered_and_told_to_the_judge_in_order(two):
 def test_a_rank_does_not_say_itself_that_it_used_something(two, name):
     two.post(0, mark("call began"), mark(name))
     assert two.told == [
-        {"refused": "a mark of what the rank was given to call, and did not call", "rank": 0}
+        {"refused": "a mark for a given function that the rank did not call", "rank": 0}
     ]
 
 

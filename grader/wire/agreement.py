@@ -1,8 +1,8 @@
 """Finds out whether the ranks agree on what they communicate, and who waits for whom.
 
-It finds where the ranks first disagree. gloo does not report many disagreements: if one rank
-reduces 4 elements and another rank 6, or if one takes the sum and the other the maximum, the ranks
-get wrong numbers and no error. The trails show the disagreement, without any help from the backend:
+It finds where the ranks first disagree. gloo does not report many disagreements. For example, if
+one rank reduces 4 elements and another reduces 6, or if one uses sum and another uses max, the
+ranks get wrong numbers and no error. The trails show this, without any help from the backend:
 
 - the k-th collective of a group must be the same on all ranks of the group: kind, elements, dtype,
   reduction, root;
@@ -62,9 +62,7 @@ class Unmade:
     absent: list[int]
 
 
-MAKE_ALL = (
-    "Every rank makes every group, also those that it is not in, and all ranks in the same order."
-)
+MAKE_ALL = "All ranks must make all groups in the same order, also groups that they are not in."
 
 
 def _ranks(ranks: list[int]) -> str:

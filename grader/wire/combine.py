@@ -1,4 +1,4 @@
-"""Computes from the bytes that all ranks have sent what each rank of a collective receives.
+"""Computes what each rank of a collective receives, from the bytes that all ranks have sent.
 
 This module runs in the hub. It needs numpy only.
 """

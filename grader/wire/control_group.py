@@ -1,10 +1,10 @@
-"""Puts each world into a control group of its own, which bounds what the world takes.
+"""Puts each world into a control group of its own, which bounds the world's memory and threads.
 
-The kernel enforces the bounds all the time, also between two looks of the world's supervisor. This
-works only if this process may make control groups. Root may do so, but not in most containers. The
+The kernel enforces the bounds all the time; the world's supervisor measures only now and then.
+This process needs the right to make control groups. Root has it, but not in most containers. The
 supervisor enters the group before it starts a rank, so that ranks and all that they start are born
-in the group. When a process enters a group, this takes the kernel some milliseconds. When a process
-is born in a group, this takes no time.
+in the group. The kernel takes some milliseconds to move a process into a group, but no time if the
+process is born there.
 
 This module treats both versions of control groups alike. A group is a folder with the name of the
 group. There is one such folder, or one for each controller.
@@ -218,9 +218,9 @@ def _text(path: Path) -> str:
 
 
 def own_name() -> str:
-    """Return how the names of this process's groups begin. No other process uses this beginning.
+    """Return the prefix of the names of this process's groups. No other process uses this prefix.
 
-    The name also shows other processes whether this process is still alive.
+    The prefix also shows other processes whether this process is still alive.
     """
     return f"lockstep-{_namespace()}-{os.getpid()}-{_start(os.getpid())}"
 

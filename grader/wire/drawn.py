@@ -1,7 +1,7 @@
 """Draws large inputs from a seed, in a rank and in the judge, so that nobody has to send them.
 
-No part of these numbers follows from another part. So a program that must hold them cannot hold
-them in fewer bytes, as it could hold copies of a few rows.
+No part of these numbers follows from another part. So a program cannot store them in fewer bytes.
+(It could store copies of a few rows in fewer bytes.)
 """
 
 import numpy as np

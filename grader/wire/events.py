@@ -20,7 +20,7 @@ NAMES = {
 }
 
 
-EMPTY_BYTES = 8  # what a message without entries counts as, because its tag tells something
+EMPTY_BYTES = 8  # a message without entries counts as 8 bytes, because its tag carries information
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class GroupMade:
 
     ``ranks`` are the global ranks of the group. If ``is_local``, only these ranks make the call
     (``use_local_synchronization``). Otherwise all ranks of the world have to make it, and in the
-    same order: torch numbers the groups, and a rank finds the others under this number.
+    same order: torch numbers the groups, and the ranks of a group find each other by this number.
     """
 
     rank: int
@@ -327,7 +327,7 @@ def _read_step(content: Any) -> Step:
 
 
 def _is_sane(value: Any) -> bool:
-    """Return whether a field of an operation is as small as an honest one, and can be shown."""
+    """Return whether a field of an operation is printable and within its limit of size."""
     if isinstance(value, str):
         return is_name(value, MAX_NAME)
     if isinstance(value, list):

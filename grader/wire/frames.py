@@ -96,22 +96,23 @@ HEAVY = (COMPILER, SYMBOLIC_SHAPES)
 # such memory floating-point and complex numbers are nan.
 UNFILLED = 77
 # The value in memory between the entries of a tensor that is not contiguous. No sum or average of
-# whole numbers on a few ranks gives it. Among integers it is 55.
+# whole numbers on a few ranks gives it. For integers the value is 55.
 BETWEEN_ENTRIES = 55.8125
 # The name of the USE that a rank sends when a call begins and before each send, if the judge wants
 # to know the processor time of the rank: see ``report.Call.clocks``.
 PAUSE = "pause"
-# Each of these begins the name of a mark at the end of a call. What follows is the kind of an
-# operation, and its number among the operations of this kind, in the order of issue.
+# Prefixes of the names of marks at the end of a call. The prefix is followed by the kind of an
+# operation, and by its number among the operations of this kind, in the order of issue.
 NEVER_AWAITED = "never awaited:"
 OVERWRITTEN = "overwritten before its wait:"
 # The mark of a rank that has issued operations while it imported the student's file.
 IN_IMPORT = "operations issued in the import"
-# This begins the name of a mark of a rank whose next message the hub keeps back. What follows is
-# the number of the message that the next rank did not send on. See ``report.Call.in_step``.
+# Prefix of the name of a mark. The hub withholds the next message of this rank, because the next
+# rank did not pass on an earlier one. The prefix is followed by the number of the earlier message.
+# See ``report.Call.in_step``.
 NOT_SENT_ON = "not sent on:"
-# This begins the name of a mark of a rank that waited for an all-gather before it did anything
-# else. What follows is the number of the all-gather. See ``report.Call.slow_gathers``.
+# Prefix of the name of a mark. This rank waited for an all-gather before it did anything else. The
+# prefix is followed by the number of the all-gather. See ``report.Call.slow_gathers``.
 AWAITED_EARLY = "awaited early:"
 
 
@@ -187,7 +188,7 @@ DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_integer)
 def is_text(value: Any, most: int) -> TypeGuard[str]:
     """Return whether a value is a string of at most ``most`` characters.
 
-    The string may have any characters, so whoever shows the string has to clean it.
+    The string may have any characters. Clean it before it is shown.
     """
     return isinstance(value, str) and len(value) <= most
 
@@ -195,7 +196,7 @@ def is_text(value: Any, most: int) -> TypeGuard[str]:
 def is_name(value: Any, most: int) -> TypeGuard[str]:
     """Return whether a value is printable text of at most ``most`` characters.
 
-    Python's own names have this form. A terminal takes no part of such a text as a command.
+    Python's own names have this form. Such a text contains no control codes for a terminal.
     """
     return is_text(value, most) and value.isprintable()
 

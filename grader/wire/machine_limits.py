@@ -18,7 +18,7 @@ OWN = Path("/proc/self/cgroup")
 # for the grader itself: the judges, the server with torch, and what all of these read from files
 ENGINE_BYTES = 512 << 20
 RANK_BYTES = 512 << 20  # for each rank, if there is plenty
-# for a world, however little there is. At 128 MiB, right programs of 5.3 and 6.2 were stopped
+# for a world, however little there is. At 128 MiB, correct solutions of 5.3 and 6.2 were stopped
 LEAST_BYTES = 256 << 20
 
 

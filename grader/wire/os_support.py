@@ -150,9 +150,9 @@ def _own_time(pid: int) -> int:
 
 
 def use_huge_pages() -> None:
-    """Lay this process's own memory into huge pages, so that a fork takes less time.
+    """Move this process's own memory into huge pages, so that a fork takes less time.
 
-    A fork then copies and drops hundreds of entries, and not tens of thousands. This function only
+    A fork then copies hundreds of page table entries, and not tens of thousands. This function only
     asks the kernel: the pages stay small if Linux is older than 6.1, or has no room.
     """
     if not LINUX:

@@ -1,9 +1,9 @@
 """Removes files and folders that student code may have made.
 
 There may be folders of any depth, folders that may not be opened, links to anywhere, and entries
-that vanish meanwhile. ``shutil.rmtree`` calls itself for each folder, and so ends with a
-RecursionError a thousand folders down. Judges, the server and the supervisors use this module, so
-it needs the standard library only.
+that vanish meanwhile. ``shutil.rmtree`` calls itself for each folder, and so raises RecursionError
+if a thousand folders are nested. Judges, the server and the supervisors use this module, so it
+needs the standard library only.
 """
 
 import contextlib
@@ -54,8 +54,8 @@ def _kind(name: str, above: int) -> int | None:
 def _empty(name: str, above: int, deadline: float) -> None:
     """Remove all that is in a folder; give up at ``deadline``.
 
-    Before a subfolder is removed, the folders in it are moved up into this folder. So no folder
-    lies deep when it is removed.
+    Before a subfolder is removed, the folders in it are moved up into this folder. So the depth of
+    the folders does not matter.
     """
     top = _open(name, above)
     if top is None:

@@ -1,9 +1,9 @@
-"""Serves the things that the judge gives to a student's function, which then calls them.
+"""Serves the functions that the judge passes to a student's function.
 
-Such a thing may be a probe, a stopwatch's clock and operation, or the runs of a sweep. If the hub
-is the network, the hub answers each call, outside of the ranks. So a rank knows no answer before it
-asks, and cannot claim to have asked when it has not. On other networks a rank answers its own
-calls. This module needs the standard library only.
+Examples are a probe, the clock and the operation of a stopwatch, and the runs of a sweep. If the
+hub is the network, the hub answers each call of them, outside of the ranks. So a rank knows no
+answer before it asks, and cannot claim to have asked when it has not. On other networks a rank
+answers its own calls. This module needs the standard library only.
 """
 
 import inspect
@@ -14,7 +14,7 @@ from grader.wire.frames import PAUSE
 LAUNCH_SECONDS = 0.001  # seconds that the host takes to tell the device what to do
 
 # Values of ``weighs``: the memory that a rank has when it communicates, or the most memory that it
-# ever had until then. The ranks are fresh, and they may start no processes.
+# ever had until then. With both, the ranks are new processes, and they may start no processes.
 SETTLED, PEAK = "settled", "peak"
 
 
@@ -26,12 +26,13 @@ class Served:
         {"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …],
          "weighs": SETTLED or PEAK, "clocks": bool, "squares": bool, "slow_gathers": bool}
 
-    With ``weighs`` the hub looks at the rank's memory whenever the rank communicates, or when it
-    returns if it has communicated nothing: at the memory that it has then, or with ``PEAK`` at the
-    most that it has had until then. Growth is exact, because the rank settles before its first
-    call. With ``clocks`` the hub looks at the rank's processor time whenever the rank pauses. With
-    ``squares`` it adds up the squares of what each operation sends. With ``slow_gathers`` it keeps
-    the results of all-gathers back: see ``hub.slow_gathers``.
+    With ``weighs`` the hub measures the rank's memory whenever the rank starts an operation other
+    than a receive. If the rank starts none in a call, the hub measures when it returns. The hub
+    measures the current memory, or with ``PEAK`` the most memory so far. The growth is exact,
+    because the rank gives back freed memory before its first call. With ``clocks`` the hub measures
+    the rank's processor time whenever the rank pauses. With ``squares`` it adds up the squares of
+    what each operation sends. With ``slow_gathers`` it withholds the results of all-gathers: see
+    ``hub.slow_gathers``.
     """
 
     def __init__(self, rank: int, given: dict) -> None:

@@ -47,8 +47,8 @@ class Tier:
         """Return what student code can do in this tier though it should not.
 
         ``abi`` is this kernel's version of Landlock. ``has_hub`` says whether the hub carries what
-        ranks communicate. ``is_held`` says whether a control group that ranks cannot leave bounds
-        what a world takes.
+        ranks communicate. ``is_held`` says whether a control group bounds the world's memory and
+        threads, and ranks cannot leave this group.
 
         A hostile submission that shows a gap names the gap in the `unless` of its header, in the
         same words as here. The tests compare these words.
@@ -71,8 +71,8 @@ class Tier:
             "share sockets that have no file with other ranks": not self.landlock or abi < 6,
             "leave System V semaphores and queues behind": not self.uid,
             (
-                "take more memory than a world may, between two looks and in what belongs to no"
-                " process"
+                "take more memory than a world may, between two measurements or in memory that"
+                " belongs to no process"
             ): (not is_held),
             "open connections to other machines": True,  # in checks on gloo
             # The following are ways to cheat, not to harm. Without a hub, the rank itself reports
@@ -80,8 +80,8 @@ class Tier:
             "forge the record of what it communicated": not has_hub,
             "forge the record of what it communicated, in checks on gloo": has_hub,
             "forge the account of what it computed": True,
-            "forge what it says of its call: when parts began, when it waited, what it left": True,
-            "tell another rank a few bytes by what the system shows of processes": LINUX,
+            "forge its report of a call: when parts began, when it waited, what it left": True,
+            "send another rank a few bytes through what the system shows of processes": LINUX,
         }
         return [gap for gap, there in found.items() if there]
 

@@ -9,7 +9,7 @@ from grader.rank.drivers.mark import Mark
 
 
 class Once:
-    """An iterator that can be used only once, as the generator ``model.parameters()``.
+    """An iterator that can be used only once, like the generator ``model.parameters()``.
 
     A second iteration gives nothing, and adds a mark to the trail.
     """
@@ -33,7 +33,7 @@ class Once:
 def generator(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Return the result of a call that gets an iterator in place of its first argument, a list.
 
-    The iterator can be used only once, as ``model.parameters()``.
+    The iterator can be used only once, like ``model.parameters()``.
     """
     first, *rest = args
     return function(Once(first, mark), *rest, **kwargs)
@@ -78,7 +78,7 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
         registered: the list of indices of the parameters that are handed to the buckets. An index
             that appears twice is a tied parameter.
         frozen: the indices of the parameters that require no gradient.
-        bucket_bytes: the size of a bucket that is asked for.
+        bucket_bytes: the bucket size to ask for.
         passes: for each backward pass ``(x, layers)``. ``layers`` holds the index of the weight
             that each layer uses.
         squared: the indices of parameters, of any shape, whose squares are added to the loss.

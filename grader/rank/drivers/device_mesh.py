@@ -13,9 +13,9 @@ from grader.rank.mesh_groups import row_and_column
 def in_groups(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Gather a tensor in each of the process groups that a function returns.
 
-    ``own`` is this rank's tensor. Return, for each group, the tensors of its ranks; None for what
-    is no group of this rank, or is not what its other ranks got, and None for each group after the
-    second. If the function returns no tuple or list, return that as it is.
+    ``own`` is this rank's tensor. Return, for each group, the tensors of its ranks. Return None
+    instead if this rank is not in the group, if the group's other ranks got another group, and for
+    each group after the second. If the function returns no tuple or list, return that as it is.
     """
     groups, own = function(*args), kwargs["own"]
     if not isinstance(groups, (tuple, list)):
@@ -32,7 +32,7 @@ def in_groups(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def _gathered(own: torch.Tensor, group: Any, of_ranks: torch.Tensor) -> torch.Tensor | None:
-    """Return the tensors of the ranks of a group; None where these ranks would wait for ever."""
+    """Return the tensors of the ranks of a group; None if these ranks would wait for ever."""
     if not isinstance(group, dist.ProcessGroup):
         return None
     same = of_ranks[dist.get_process_group_ranks(group)]
@@ -46,7 +46,7 @@ def _gathered(own: torch.Tensor, group: Any, of_ranks: torch.Tensor) -> torch.Te
 def on_mesh(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Return the result of a call whose last two arguments are process groups of this rank.
 
-    The ranks stand on a mesh of ``shape``, row by row. The groups are those of the rank's row and
+    The ranks fill a mesh of ``shape``, row by row. The groups are those of the rank's row and
     of its column.
     """
     return function(*args, *row_and_column(kwargs["shape"][1]))

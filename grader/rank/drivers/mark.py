@@ -1,4 +1,4 @@
-"""What a driver gets besides the function and its arguments."""
+"""Defines the argument ``mark`` of drivers, and the probes that use it."""
 
 import time
 from collections.abc import Callable

@@ -6,7 +6,8 @@ import gc
 import torch.distributed as dist
 
 M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
-# In front of a block, glibc keeps its size. This bit of it says that the block has its own mapping.
+# glibc stores the size of a block in front of it. A bit in this size says whether the block has a
+# mapping of its own.
 SIZE_BYTES, IS_MAPPED = ctypes.sizeof(ctypes.c_size_t), 2
 LARGE, LARGEST_GAP = 1 << 16, 1 << 24  # bytes of a block
 
@@ -22,8 +23,8 @@ def free_at_once() -> None:
     if not hasattr(library, "gnu_get_libc_version"):
         return
     library.mallopt(M_MMAP_THRESHOLD, LARGE)  # larger blocks have a mapping of their own
-    # But a large block is put into a gap of the heap if one is left, and stays there when it is
-    # freed. So fill these gaps, the largest first. Nobody writes to them, so they take no memory.
+    # But if the heap has a gap, malloc puts a large block there, and keeps its memory when it is
+    # freed. So fill the gaps, the largest first. Nobody writes to them, so they take no memory.
     library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     library.free.argtypes = [ctypes.c_void_p]
     size = LARGEST_GAP

@@ -16,11 +16,11 @@ from grader.wire.frames import NOT_SENT_ON
 def in_step(towards: int, function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Call the function as ``metered`` does, but send messages in step with the neighbour.
 
-    This rank sends a message only after the neighbour has sent on the previous message. ``towards``
-    is the direction of the messages: +1 to the next rank, -1 to the rank before. If the neighbour
-    does not send a message on in time, a mark records that, and this rank does not wait any more.
-    It never waits for a neighbour that has no rank to send messages on to. This driver is for gloo.
-    The hub has a rule of its own: see ``hub.in_step``.
+    This rank sends a message only after the neighbour has passed on the previous message.
+    ``towards`` is the direction of the messages: +1 to the next rank, -1 to the rank before. If the
+    neighbour does not pass a message on in time, a mark records that, and this rank does not wait
+    any more. If the neighbour is the last rank in this direction, this rank never waits. This
+    driver is for gloo. The hub has a rule of its own: see ``hub.in_step``.
     """
     step = Step(towards, mark)
     with Meter(tensors_in([args, kwargs]), step.before_a_send) as meter:

@@ -54,8 +54,8 @@ def _changed(backward_weights: Callable, many: int, kwargs: dict) -> Callable:
     """Return W, with each grad_z changed before it is called.
 
     The change is drawn from a seed that nobody knows before W begins, and is added in place. So
-    only a product of x and the new grad_z gives the gradient that the judge expects. What B may
-    have computed in advance does not. The numbers are divided by the number of entries of the
+    only a product of x and the new grad_z gives the gradient that the judge expects. A product that
+    B has computed in advance does not. The numbers are divided by the number of entries of the
     batch, which has ``many`` micro-batches: that is about the size of a gradient.
     """
     served = iter(kwargs["changes"])

@@ -30,10 +30,10 @@ def there_and_back(function: Callable, args: list, kwargs: dict, mark: Mark) -> 
 
 
 def rests(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Make a call and keep its result, or communicate while the rank has only that.
+    """Make a call and keep its result. Without arguments, let the hub weigh what was kept.
 
-    A call without arguments does the latter: the hub sees what memory the result takes, and all
-    else that the function has kept. Afterwards the result is dropped.
+    Without arguments, no call is made. The ranks meet, so that the hub sees what memory the result
+    takes, and all else that the function has kept. Afterwards the result is dropped.
     """
     if args:
         RESTING.append(function(*args, **kwargs))

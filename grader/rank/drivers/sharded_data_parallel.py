@@ -15,9 +15,9 @@ from grader.wire.drawn import draw
 def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Call a step of a sharded model with large shards, and return its loss and some sums.
 
-    This rank's shard of layer l holds the ``entries`` numbers that ``draw`` returns for the rank's
-    ``seed`` and index l, as (1 + u/2) / D. The ranks meet before the step, so that the hub sees
-    what memory there is without it. If the judge's functions follow the layers (see
+    This rank's shard of layer l holds (1 + u/2) / D for each of the ``entries`` numbers u that
+    ``draw`` returns for the rank's ``seed`` and index l. The ranks meet before the step, so that
+    the hub sees what memory there is without it. If the judge's functions follow the layers (see
     ``followed_layers``), the step gets them. The sums are those of the shards of the gradients.
     """
     free_at_once()
@@ -61,14 +61,14 @@ def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Make steps of a large ``ZeroAdamW``, or communicate while it rests after its steps.
+    """Make steps of a large ``ZeroAdamW``. Without arguments, let the hub weigh what was kept.
 
-    The first call gets the learning rates as ``zero_steps`` does, the ``seed`` of the weights, and
-    ``own_seed``, that of this rank's gradients. There are ``tensors`` weights of ``entries``
-    numbers, which ``draw`` returns. Index i belongs to tensor i, and later indices to later steps.
-    Return the sum of each weight at the end, and the sum of its squares. The second call has no
-    arguments. The ranks meet at the beginning of each call. So the hub sees what memory there is
-    without weights, and what they and the optimizer take between two steps.
+    The first call gets the learning rates as ``zero_steps`` does. ``seed`` is the seed of the
+    weights, and ``own_seed`` the seed of this rank's gradients. There are ``tensors`` weights of
+    ``entries`` numbers, which ``draw`` returns. Index i belongs to tensor i, and later indices to
+    later steps. Return the sum of each weight at the end, and the sum of its squares. The second
+    call has no arguments. The ranks meet at the beginning of each call. So the hub sees what memory
+    there is without weights, and what they and the optimizer take between two steps.
     """
     meet_at_rest()
     if not args:
@@ -88,13 +88,13 @@ def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Call a step of a sharded model with a calculus that the judge follows, and return its result.
+    """Call a step of a sharded model whose layers the judge follows, and return its result.
 
     The last two arguments hold a function of the judge for each layer, forward and backward. Each
-    returns a number that nobody knows before the call. Going forward, the layer's output is
-    multiplied by this number; going back, the gradient of this output. Before the rank asks for the
-    number, a mark tells the fingerprints of what the layer was called with. With ``metered``, also
-    return the meter's ledger, as ``metered`` does.
+    returns a number that nobody knows before the call. The forward pass multiplies the layer's
+    output by this number, and the backward pass multiplies the gradient of this output. Before the
+    rank asks for the number, a mark records the fingerprints of the layer's arguments. With
+    ``metered``, also return the meter's ledger, as ``metered`` does.
     """
     from handout import mlp  # the copy beside the submission
 

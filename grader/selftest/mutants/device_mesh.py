@@ -160,7 +160,7 @@ MUTANTS = [
     return row, [dist.new_group(ranks) for ranks in columns][own_tensor]
 """,
         GROUPS,
-        "Every rank makes every group, also those that it is not in, and all ranks in the same",
+        "All ranks must make all groups in the same order, also groups that they are not in.",
     ),
     mutant(
         "the last group is made by its own ranks only",
