@@ -1,15 +1,15 @@
-"""Reads ``course.toml``: what a course takes of the assignment, and what it decides about grading.
+"""Reads ``course.toml``: which parts of the assignment a course uses, and how they are graded.
 
-``course()`` returns the course that is graded. It is read from the first of these files that is
-there:
+``course()`` returns the course that is graded. It is read from the first of these files that
+exists:
 
 - the file that the environment variable ``LOCKSTEP_COURSE`` names. The grader's own tests name an
-  empty file: then everything is the default, whatever an instructor has written;
+  empty file, so that every value is the default, even if an instructor has edited course.toml;
 - ``course.json``, which is packed into a student's copy and into Gradescope's zip;
 - ``course.toml``, which an instructor edits.
 
 A key that is left out has its default. A file with a mistake is refused as a whole: nothing is
-graded or packed by a rule that nobody wrote.
+graded or packed until it is corrected.
 """
 
 import json
@@ -148,7 +148,7 @@ class Course:
 
     @property
     def last_part(self) -> str:
-        """Return the name of the last part that is not extra credit; of the last one if all are."""
+        """Return the name of the last part that is not extra credit, or else of the last part."""
         base = [name for name, part in self.parts.items() if not part.is_extra]
         return (base or list(self.parts))[-1]
 
@@ -191,9 +191,9 @@ _read_once = cache(read)
 
 
 def of(document: Any) -> Course:
-    """Return the course that a document describes, as a TOML or JSON file holds it.
+    """Return the course that a parsed TOML or JSON document describes.
 
-    Raise ValueError with a sentence if it describes none.
+    Raise ValueError with a sentence if the document has a mistake.
     """
     known = [*SECTIONS, "points"]
     for name, entries in document.items():
@@ -266,7 +266,7 @@ def packed(found: Course, sections: Iterable[str]) -> str:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value in the form that its reader takes."""
+    """Return a value in the form that its reader accepts."""
     if isinstance(value, datetime):
         return value.isoformat()
     return "" if value is None else "never" if value == math.inf else value

@@ -1,7 +1,7 @@
-"""Reads the values of ``course.toml``, each of one kind, and says what is wrong with a value.
+"""Checks and converts the values of ``course.toml``.
 
-A reader takes a value as it stands in the file. It returns the value as a ``Course`` holds it, or
-raises ValueError with the end of a sentence.
+A *reader* gets a value from the parsed file. It returns the value that a ``Course`` stores, or
+raises ValueError with the end of a sentence, such as "it must be true or false, without quotes".
 """
 
 import difflib
@@ -20,7 +20,7 @@ Reader = Callable[[Any], Any]
 def number(low: float, high: float, *, above: bool = False, instead: str = "") -> Reader:
     """Return a reader of numbers from ``low`` to ``high``. ``above`` excludes ``low`` itself.
 
-    The word ``instead``, if there is one, stands for infinity.
+    If ``instead`` is given, the reader also accepts this word, and returns infinity for it.
     """
 
     def read(value: Any) -> float:
@@ -117,7 +117,7 @@ def _list_of(value: Any, known: Iterable[str], what: str) -> list[str]:
         if one not in known:
             raise ValueError(f"there is no {what} {shown(one)}.{nearest(one, known)}")
         if value.count(one) > 1:
-            raise ValueError(f"{shown(one)} stands there twice")
+            raise ValueError(f"{shown(one)} is listed twice")
     return value
 
 
@@ -125,7 +125,7 @@ def _list_of(value: Any, known: Iterable[str], what: str) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """Return a value in the form in which it stands in the file, cut if it is long."""
+    """Return a value as it is written in the file, cut if it is long."""
     if isinstance(value, (bool, str, list)):
         text = json.dumps(value, ensure_ascii=False, default=str)
     else:

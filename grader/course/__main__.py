@@ -2,10 +2,10 @@
 
     python -m grader.course SUBMISSIONS --into FOLDER
 
-SUBMISSIONS is a folder or a zip, as Gradescope, Canvas or Moodle export it, or with a folder or a
-zip for each student. The results of each submission are kept in FOLDER. If the program is stopped
-and started again, it goes on where it was. The program exits with 0 if all submissions have been
-graded, with 1 if some could not be graded, and with 2 and a sentence if it cannot grade.
+SUBMISSIONS is a folder or a zip: an export of Gradescope, Canvas or Moodle, or a folder or zip for
+each student. The results of each submission are kept in FOLDER. If the program is stopped and
+started again, it continues where it stopped. It exits with 0 if every submission was graded or
+refused, with 1 if some could not be graded, and with 2 and a sentence if it cannot grade.
 """
 
 import _signal  # the part of signal that is built in: nothing has to be imported for it
@@ -48,7 +48,7 @@ def _arguments() -> argparse.Namespace:
         help="local (this machine), slurm, or a dask scheduler: tcp://<host>:<port>",
     )
     parser.add_argument(
-        "--settings", type=Path, default=SLURM, help="of slurm: a file as grader/course/slurm.yaml"
+        "--settings", type=Path, default=SLURM, help="slurm: a file like grader/course/slurm.yaml"
     )
     many = engine.at_a_time()
     parser.add_argument(
@@ -56,18 +56,18 @@ def _arguments() -> argparse.Namespace:
         type=int,
         default=many,
         metavar="N",
-        help=f"gradings at a time on this machine (here {many} unless you say so)",
+        help=f"how many gradings run at a time on this machine (default: {many})",
     )
     parser.add_argument("--roster", type=Path, help="a CSV file: who is in the course")
     parser.add_argument(
-        "--due", help="when it was due, such as 2026-11-20T23:59+01:00 (as course.toml says)"
+        "--due", help="the due date, such as 2026-11-20T23:59+01:00 (default: as in course.toml)"
     )
-    parser.add_argument("--seed", type=int, metavar="N", help="repeat the inputs of a course")
+    parser.add_argument("--seed", type=int, metavar="N", help="repeat the inputs of an earlier run")
     parser.add_argument(
         "--seconds",
         type=float,
         metavar="N",
-        help="for all checks of a submission (as course.toml says)",
+        help="time limit for all checks of a submission (default: as in course.toml)",
     )
     parser.add_argument(
         "--regrade",
@@ -77,7 +77,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--unconfined",
         action="store_true",
-        help="grade also where student code cannot be confined",
+        help="grade even if student code cannot be confined here",
     )
     return parser.parse_args()
 
@@ -125,7 +125,7 @@ def _grade(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _folder_alone(into: Path) -> Iterator[None]:
-    """Make the folder, and let no other course be graded into it meanwhile."""
+    """Make the folder, and lock it, so that no other process grades into it."""
     into.mkdir(parents=True, exist_ok=True)
     with open(into / ".lock", "w") as lock:
         try:

@@ -1,4 +1,4 @@
-"""Grades the submissions of a course that have no result yet, and writes what came out."""
+"""Grades the submissions of a course that have no result yet, and writes the course's reports."""
 
 import json
 import time
@@ -44,7 +44,7 @@ class Settings:
     due: datetime | None
     seconds: float  # for all checks of a submission
     official: bool  # refuse to grade where student code cannot be confined
-    regrade: bool = False  # what another version of the grader has graded
+    regrade: bool = False  # grade again what another version of the grader has graded
 
 
 class CourseRun:
@@ -58,19 +58,19 @@ class CourseRun:
         settings: Settings,
         checks_at_a_time: int,
     ) -> None:
-        """Read the results that are there. Each grading runs ``checks_at_a_time`` checks."""
+        """Read the existing results. Each grading runs ``checks_at_a_time`` checks."""
         self.store, self.settings, self.checks_at_a_time = store, settings, checks_at_a_time
         present = [student for one in found for student in one.submission.students]
         self.missing = missing(roster, present)
         self.version = version()
         self.rules = course_file.course()
         self.found = {one.submission.id: one for one in found}
-        # What a submission is now decides whether its old result still holds.
+        # An old result is used only if the submission's fingerprint has not changed.
         self.fingerprints: dict[str, str] = {}
         self.results = {one.submission.id: self._begin(one) for one in found}
 
     def _begin(self, one: Found) -> SubmissionResult:
-        """Return the result that is there, a refusal, or an empty result."""
+        """Return the existing result, a refusal, or an empty result."""
         new = SubmissionResult(
             one.submission, seed=self.store.seed_of(one.submission), version=self.version
         )
@@ -128,7 +128,7 @@ class CourseRun:
         )
 
     def _take(self, result: SubmissionResult, graded: Graded) -> None:
-        """Keep what a worker sent. Raise CannotGradeCourse if nothing at all can be graded."""
+        """Keep what a worker sent. Raise CannotGradeCourse as _stop_if_all_break does."""
         result.seconds, result.peak_bytes = graded.seconds, graded.peak_bytes
         if graded.exit_code == 0:
             result.status, result.why = GRADED, ""
@@ -144,7 +144,7 @@ class CourseRun:
         self.store.write(result, self.fingerprints[result.submission.id], results, report)
 
     def _stop_if_all_break(self, why: str) -> None:
-        """Raise CannotGradeCourse if it is the machine that cannot grade, and no submission."""
+        """Raise CannotGradeCourse if none was graded and several broke for the same reason."""
         broken = [one.why for one in self.results.values() if one.status == BROKE]
         graded = any(one.status == GRADED for one in self.results.values())
         if not graded and broken.count(why) >= ENOUGH_BROKEN:
@@ -157,7 +157,7 @@ class CourseRun:
         self._keep(result)
 
     def report(self) -> int:
-        """Write the files of the course, print what is where, and return the exit code."""
+        """Write the course's files, print where they are, and return the exit code."""
         results = list(self.results.values())
         into = self.store.into
         scores.write(into / "scores.csv", results, self.missing)

@@ -1,9 +1,10 @@
 """Runs many gradings on dask.distributed: on this machine, on a running scheduler, or on Slurm.
 
-Whoever reaches a scheduler can run any program as its owner, and student code may be able to open
-connections. So here the scheduler and its workers are threads of this process, which only wait for
-graders: they are reached through memory. (dask opens a port for pages on its state; here it serves
-no page.) On Slurm all connections are encrypted, and need a certificate of this run.
+Anyone who can connect to a scheduler can run any program as its owner, and student code may be able
+to open connections. So on this machine the scheduler and its workers are threads of this process,
+which communicate through memory and only wait for graders. (dask also opens a port for its
+dashboard; here it serves no page.) On Slurm all connections are encrypted, and need a certificate
+of this run.
 """
 
 import logging
@@ -50,15 +51,15 @@ def at_a_time() -> int:
 @dataclass(frozen=True)
 class Engine:
     client: Client
-    workers: int = 0  # that will come, if not all have come yet
+    workers: int = 0  # that are expected, started or not
     jobs: Callable[[], Collection[str]] = tuple  # the ids of the jobs that were given to Slurm
 
     def room(self) -> int:
-        """Return how many gradings may be under way."""
+        """Return how many gradings may run at a time."""
         return max(1, self.workers, self.threads())
 
     def threads(self) -> int:
-        """Return how many gradings the workers that are there now can run."""
+        """Return how many gradings the present workers can run."""
         return sum(self.client.nthreads().values())
 
 
@@ -69,7 +70,7 @@ def connected(engine: str, settings: Path, count: int, shared: Path) -> Iterator
     ``count`` is how many gradings run at a time on the local engine. ``settings`` is the settings
     file of Slurm. ``shared`` is a folder that all nodes see, for the certificate of this run.
     """
-    # dask tells much of what it does, and all of what it breaks off after Ctrl-C.
+    # dask logs a lot, and after Ctrl-C it logs all that it cancels.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     dask.config.set({"distributed.scheduler.allowed-failures": DEATHS - 1, **NO_PAGES})
     if engine == "local":
@@ -132,14 +133,14 @@ def _slurm(settings: Path, shared: Path) -> Any:
 def run(
     engine: Engine, orders: Iterable[tuple[str, Callable[[], Order]]]
 ) -> Iterator[tuple[str, Graded | Exception]]:
-    """Grade submissions, and yield the name of each with its result as soon as it is there.
+    """Grade submissions, and yield the name of each with its result as soon as it is graded.
 
-    An order is made when a worker has room for it. So a worker that ends interrupts only the
-    submissions that it was grading: no other submission waited there. What failed on a worker is
-    tried once more. A submission that fails for the second time yields its exception.
+    An order is made only when a worker has room for it. So if a worker ends, only the submissions
+    that it was grading are interrupted. A submission that fails on a worker is tried once more. If
+    it fails again, its exception is yielded.
 
     Raises:
-        NoWorker: if nobody is left to grade.
+        NoWorker: if no worker is left to grade.
     """
     waiting = iter(orders)
     names: dict[object, str] = {}
@@ -168,5 +169,5 @@ def _outcome(future: Any) -> Graded | Exception:
         return future.result()
     except KilledWorker:
         return WorkersEnded(f"it ended {DEATHS} workers")
-    except Exception as error:  # whatever went wrong on a worker is told only of this submission
+    except Exception as error:  # an error on a worker is reported only for this submission
         return error

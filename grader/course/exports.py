@@ -1,13 +1,13 @@
-"""Finds the submissions of a course in what a platform exports.
+"""Finds the submissions of a course in a platform's export.
 
 A folder or a zip is read in one of four forms:
 
 - Gradescope (*Export Submissions*): ``submission_metadata.yml`` and a folder for each submission.
-- Canvas (*Download Submissions*): files such as ``doejane_LATE_4711_98765_ring-1.py``, that is the
-  name, LATE if it was, the numbers of user and file, the file's name, the number of the attempt.
+- Canvas (*Download Submissions*): files such as ``doejane_LATE_4711_98765_ring-1.py``: the
+  student's name, LATE for a late file, the numbers of user and file, the file's name, the attempt.
 - Moodle (*Download all submissions*): folders such as ``Jane Doe_4711_assignsubmission_file_``, or
-  files of which the name begins like this.
-- Anything else: each folder and each zip is a submission, with its name as the student's name.
+  files whose names begin like this.
+- Anything else: each folder and each zip is a submission, and its name is the student's name.
 
 Names and files come from students. So names are made safe before they become ids of submissions,
 and nothing from a zip is written outside of the folder for unpacking.
@@ -59,7 +59,7 @@ def find(source: Path, unpack_into: Path) -> list[Found]:
 
 
 def _unpack(archive_path: Path, into: Path) -> None:
-    """Unpack regular files of the zip below ``into``. Leave out all that would lie elsewhere."""
+    """Unpack regular files of the zip below ``into``. Leave out files that would be elsewhere."""
     try:
         with zipfile.ZipFile(archive_path) as archive:
             entries = archive.infolist()
@@ -113,7 +113,7 @@ def _visible(folder: Path) -> list[Path]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads Gradescope's YAML, in which Ruby writes the names of its classes."""
+    """Reads Gradescope's YAML, which has tags with the names of Ruby classes."""
 
 
 def _ruby(loader: _Loader, tag: str, node: yaml.Node) -> Any:
@@ -154,7 +154,7 @@ def _students(submitters: Any) -> Iterator[Student]:
 
 
 def _time(value: Any) -> str:
-    """Return a time of the YAML as ISO 8601. Without a zone it is UTC, as Gradescope means it."""
+    """Return a time of the YAML as ISO 8601. A time without a zone is in UTC."""
     if isinstance(value, dict):  # of ActiveSupport::TimeWithZone
         value = value.get("utc") or value.get("time")
     if isinstance(value, str):
@@ -189,7 +189,7 @@ def _stem(path: Path) -> str:
 
 
 def _zip_inside(path: Path) -> Path:
-    """Return the only zip in a folder that holds no Python, or else the path itself."""
+    """Return the zip of a folder that has exactly one zip and no Python file, else the path."""
     if not path.is_dir():
         return path
     files = [inner for inner in _visible(path) if inner.is_file()]
@@ -199,7 +199,7 @@ def _zip_inside(path: Path) -> Path:
 
 
 def _grouped(matches: list[tuple[re.Match, Path]]) -> list[Found]:
-    """Return a submission for each user, with the latest of files of one name."""
+    """Return a submission for each user, with the latest attempt of each file."""
     users: dict[tuple[str, str], list[tuple[re.Match, Path]]] = {}
     for match, path in matches:
         users.setdefault((match["name"], match["user"]), []).append((match, path))
@@ -227,13 +227,13 @@ def _of_user(submission: Submission, files: list[tuple[re.Match, Path]]) -> Foun
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """Return each name in a form that is safe for a folder. Names that are equal get numbers."""
+    """Return each name in a form that is safe for a folder. Equal names get numbers."""
     taken: set[str] = set()
     found = []
     for name in names:
         plain = safe_name(name)
         numbered, count = plain, 1
-        while numbered.lower() in taken:  # some file systems do not tell a from A
+        while numbered.lower() in taken:  # some file systems ignore case
             count += 1
             numbered = f"{plain}-{count}"
         taken.add(numbered.lower())

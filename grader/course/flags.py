@@ -13,8 +13,8 @@ from grader.course.outcomes import CourseOutcomes
 
 FEWEST_SUBMISSIONS = 10  # submissions; fewer say nothing about a check
 EASY, HARD = 0.95, 0.05  # shares that pass
-STRONG_FAIL = 0.1  # of the strongest: if fewer fail a check, it is right for those who can do it
-FAIL_OR_PASS = 5  # as many have to fail a check, and as many to pass it, to judge its correlation
+STRONG_FAIL = 0.1  # of the strongest; a check that fewer of them fail is not flagged as wrong
+FAIL_OR_PASS = 5  # at least so many must fail a check, and so many pass it, to judge it
 LOW = 0.1  # a correlation that is low for any check
 SPLIT = 0.25  # of the strongest, the share that fails in one way
 ALIKE = 0.75  # of these failures, the share that looks alike
@@ -52,7 +52,7 @@ def flags(
 def ambiguous_problems(
     course: CourseOutcomes, raised: dict[str, list[Flag]]
 ) -> dict[str, list[str]]:
-    """Return for each problem why it may be ambiguous: a sentence for each such check."""
+    """Return why problems may be ambiguous: for each problem, a sentence per flagged check."""
     reasons: dict[str, list[str]] = {}
     for check in course.checks:
         for flag in raised.get(check.id, []):
@@ -75,7 +75,7 @@ def _mistakes(found: Sequence[MessageCluster]) -> dict[tuple[str, str], str]:
 
 
 def _wrong(item: Item) -> Flag | None:
-    """Return a flag if passing the check is hardly related to, or against, all other checks."""
+    """Return a flag if the correlation with all other checks is near zero or negative."""
     r, passed = item.correlation, int(item.passed.sum())
     if r is None or min(passed, item.count - passed) < FAIL_OR_PASS:
         return None
@@ -92,7 +92,7 @@ def _wrong(item: Item) -> Flag | None:
 
 
 def _ambiguous(item: Item, mistakes: Sequence[str]) -> Flag | None:
-    """Return a flag if many fail in one way: strong students, or most of all who count."""
+    """Return a flag if many strong students, or most students, fail in the same way."""
     strong = _strongest(item.other_parts)
     groups = ((strong, SPLIT, "strongest in other parts"), (strong | True, MAJORITY, "who tried"))
     for group, least, who in groups:
@@ -118,9 +118,9 @@ def _extreme(item: Item) -> Flag | None:
 
 
 def _strongest(rest: np.ndarray) -> np.ndarray:
-    """Return who is among the 27 % with the best rest. An equal rest counts as among them, too.
+    """Return which submissions are among the 27 % with the best rest, ties included.
 
-    Who has no rest (NaN) is not among them.
+    Submissions without a rest (NaN) are not among them.
     """
     known = rest[~np.isnan(rest)]
     return rest >= (np.quantile(known, 1 - SHARE, method="higher") if known.size else np.inf)

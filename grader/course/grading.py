@@ -40,9 +40,9 @@ class GradingProcesses:
         self.are_ended = False
 
     def start(self, command: list[str]) -> subprocess.Popen:
-        """Start a process whose standard input is a pipe. It ends when this pipe is closed.
+        """Start a process that ends when its standard input, a pipe, is closed.
 
-        So it also ends when this process ends, however that happens.
+        So it also ends when this process ends, for whatever reason.
         """
         environment = {
             k: v for k, v in os.environ.items() if k == FILE or not k.startswith("LOCKSTEP_")
@@ -113,10 +113,10 @@ class OtherVersion(RuntimeError):
 
 
 def version() -> str:
-    """Return which grader this is. Another text differs in what it checks, or in how.
+    """Return a text that identifies the grader. It differs if the grader checks differently.
 
-    The digest is over the rules of the course and over all files that take part in a grading, so
-    that a change counts that nobody has committed.
+    Its digest covers the rules of the course and all files that take part in a grading. So a
+    change that is not committed also changes it.
     """
     digest = hashlib.sha256(packed(course(), RULES).encode())
     for name in files(NOT_FOR_GRADING):

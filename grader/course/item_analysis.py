@@ -1,14 +1,13 @@
 """Computes how hard each check is, and whether those who pass it also do well in the other checks.
 
 A submission counts for a check if it passed or failed it, and passed or failed at least one other
-check that is worth points. A function that is still a stub says nothing about a check: its check
-does not count for the submission, neither as this check nor among the others. The other checks make
-the *rest*: the points that the submission got there, divided by the points that it could have got
-there. One misunderstanding may fail several checks of a part. The rest of *other parts* shows who
-is strong in spite of it.
+check that is worth points. If a function is still a stub, its checks are ignored for this
+submission. The *rest* is computed from all other checks: the points that the submission got in
+them, divided by the points that it could get in them. One misunderstanding may fail several checks
+of a part. So there is also a rest of *other parts*, which leaves out all checks of the same part.
 
-All functions take numpy arrays with an entry for each submission. They return None if there is no
-number.
+``discrimination`` and ``point_biserial`` take numpy arrays with an entry for each submission. They
+return None if their number is not defined.
 """
 
 import math
@@ -84,7 +83,7 @@ def _part(check: Check) -> str:
 
 
 def _elsewhere(course: CourseOutcomes) -> dict[str, np.ndarray]:
-    """Return for each part which checks belong to other parts; nothing if there is one part."""
+    """Return for each part which checks belong to other parts; {} if there is only one part."""
     parts = np.array([_part(check) for check in course.checks])
     return {name: parts != name for name in set(parts)} if len(set(parts)) > 1 else {}
 
@@ -111,9 +110,9 @@ def _tables(course: CourseOutcomes) -> tuple[np.ndarray, np.ndarray]:
 def discrimination(passed: np.ndarray, rest: np.ndarray) -> float | None:
     """Return the share that passed in the upper group, minus that share in the lower group.
 
-    The groups are the 27 % with the best and with the worst rest. If submissions with an equal rest
-    would be split, each of them counts with the same fraction, so that no order decides. There is
-    no number if nobody counts, or if the rest of all is equal.
+    The groups are the 27 % with the best and with the worst rest. If a group would split
+    submissions with the same rest, each of them counts with the same fraction, so that their order
+    does not matter. Return None if there is no submission, or if all have the same rest.
     """
     if not len(rest) or rest.min() == rest.max():
         return None
@@ -132,8 +131,8 @@ def _group(rest: np.ndarray) -> np.ndarray:
 def point_biserial(passed: np.ndarray, rest: np.ndarray) -> float | None:
     """Return Pearson's correlation of passing (1 or 0) with the rest: −1 to 1.
 
-    There is no number if one of the two columns is constant: all passed, all failed, or the rest of
-    all is equal.
+    Return None if one of the two arrays is constant: all passed, all failed, or all have the same
+    rest.
     """
     if not len(rest) or passed.min() == passed.max() or rest.min() == rest.max():
         return None
@@ -143,8 +142,8 @@ def point_biserial(passed: np.ndarray, rest: np.ndarray) -> float | None:
 def at_most(correlation: float, count: int) -> float:
     """Return an upper bound of a correlation that was seen with ``count`` submissions.
 
-    If the correlation of all possible submissions were larger than this bound, so small a
-    correlation would be seen by chance in fewer than 5 % of all courses (Fisher's z).
+    It is the upper end of a 90 % confidence interval (Fisher's z): if the true correlation were
+    larger, fewer than 5 % of all courses would show one as small as this by chance.
     """
     if count <= 3:
         return 1.0

@@ -22,14 +22,14 @@ from grader.reports.markup import Html, tag, text
 NUMBERS = {
     "Counted": (
         "A submission counts for a check if it passed or failed this check and at least one other."
-        " Checks that met a stub (“not implemented”), or that were skipped or not run, are left"
-        " out, here and in the rest: a function that nobody has touched says nothing about a check."
+        " Checks of a stub (“not implemented”), and checks that were skipped or not run, are left"
+        " out, here and in the rest: a function that is still a stub says nothing about a check."
     ),
     "Rest": (
         "How good a submission is without this check: the points of all other checks that it"
-        " passed, divided by the points of all other checks that it passed or failed. The check is"
-        " left out, because it would be compared with itself (Henrysson 1963, Psychometrika 28,"
-        " 211–218)."
+        " passed, divided by the points of all other checks that it passed or failed. The check"
+        " itself is left out: otherwise it would be compared with itself (Henrysson 1963,"
+        " Psychometrika 28, 211–218)."
     ),
     "Passed": (
         "The difficulty p = passed / counted. 100 % is the easiest check, and checks near 0 % or"
@@ -41,15 +41,15 @@ NUMBERS = {
         " the worst rest, from −1 to +1 (Kelley 1939, Journal of Educational Psychology 30,"
         " 17–24). Above +0.40 is very good, below +0.20 is poor, except where nearly everybody"
         " passes or fails (Ebel and Frisbie 1991, Essentials of Educational Measurement, chapter"
-        " 13); if submissions with an equal rest would be split, each counts with the same"
-        " fraction."
+        " 13). If a group would split submissions with the same rest, each of them counts with the"
+        " same fraction."
     ),
     "Correlation": (
         "The point-biserial correlation r = (M₁ − M₀) / s · √(p (1 − p)): M₁ and M₀ are the mean"
         " rest of those who pass and who fail, s is the standard deviation of the rest (Lev 1949,"
-        " Annals of Mathematical Statistics 20, 125–126). A check with r near 0 or below measures"
-        " something else than all other checks; “–” means that there is no number, because all"
-        f" passed, all failed, the rest of all is equal, or fewer than {FEWEST_SUBMISSIONS} count."
+        " Annals of Mathematical Statistics 20, 125–126). A check with r near 0 or below does not"
+        " measure what the other checks measure. “–” means that there is no number: all passed, all"
+        f" failed, all have the same rest, or fewer than {FEWEST_SUBMISSIONS} submissions count."
     ),
     "Stubs": "How many submissions left a function of this check as a stub. They do not count.",
 }
@@ -60,10 +60,10 @@ FLAGS = {
         f" {percent(1 - 2 * TAIL)} confidence interval (Fisher's z) is below {LOW:g}."
     ),
     AMBIGUOUS: (
-        f"At least {FAIL_OR_PASS} submissions fail in the same way, and they are at least"
+        f"At least {FAIL_OR_PASS} submissions fail in the same way. They are at least"
         f" {percent(SPLIT)} of the {percent(SHARE)} with the best rest in the other parts, or at"
-        f" least {percent(MAJORITY)} of all who tried. (The checks of this part are left out: one"
-        " misunderstanding often fails several of them.) In this group, at least"
+        f" least {percent(MAJORITY)} of all who tried. (Other parts, because one misunderstanding"
+        " often fails several checks of this part.) In this group, at least"
         f" {percent(ALIKE)} of the failures belong to one cluster. If the messages say only that a"
         " value is wrong, the wrong entries or the wrong values must be the same, too."
     ),

@@ -18,7 +18,7 @@ from grader.course.outcomes import CourseOutcomes, GradedSubmission, Outcome
 
 MAX_MESSAGE_LENGTH = 4_000  # characters of a message that are read; students can make messages long
 LIKE = 0.75  # the least similarity of two forms of one cluster, from 0 to 1
-# forms of a problem that are compared with each other; all others only if they are equal
+# of a problem that are compared with each other; a rarer form is a cluster of its own
 MOST_FORMS = 400
 
 CALL = re.compile(r"[\w.]+(\(.*\))? on \d+ ranks?\b")
@@ -58,11 +58,11 @@ class Failure:
 
     @property
     def evidence(self) -> str:
-        """Return what else has to be equal, if two failures are to come from one mistake.
+        """Return a text that must also be equal if two failures are to count as the same mistake.
 
-        That is nothing if the message says why the value is wrong. It is the place and the number
-        of the wrong entries if only some are wrong: they hardly depend on the inputs, which differ
-        from submission to submission. Otherwise only equal values tell of the same mistake.
+        It is empty if the message says why the value is wrong. If only some entries are wrong, it
+        is the place of the first and their number, which hardly depend on the submission's inputs.
+        Otherwise it is the whole message: only equal values suggest the same mistake.
         """
         if not self.form.bare:
             return ""

@@ -19,15 +19,15 @@ from grader.check.record import (
 )
 from grader.course.results import GRADED, SubmissionResult
 
-# How the message begins if the part's file was not handed in: see ``intake/staging.py``. Such a
-# check was tried as little as that of a stub.
+# The message begins like this if the part's file was not handed in: see ``intake/staging.py``. The
+# check then counts as the check of a stub.
 NO_FILE = "The submission has no "
 STATUSES = (PASSED, FAILED, UNIMPLEMENTED, NOT_ATTEMPTED, SKIPPED, ERROR, NOT_RUN)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check, as the first document that holds it describes it."""
+    """One check, as the most complete document that contains it describes it."""
 
     id: str
     number: str  # of its problem
@@ -38,7 +38,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one check for one submission. ``message`` holds text of a student."""
+    """The outcome of one check for one submission. ``message`` may hold text of a student."""
 
     check: Check
     status: str
@@ -149,7 +149,7 @@ def _outcome(test: object) -> Outcome | None:
     if score is None or points is None or extra.get("status") not in STATUSES:
         return None
     id, number, name, message = map(str, words)
-    # The name begins with the problem's title, which a reader finds at the problem.
+    # The name begins with the problem's title, which the page shows elsewhere.
     is_extra = extra.get("extra_credit") is True
     check = Check(id, number, name.partition(" · ")[2] or name, points, is_extra)
     is_missing = extra["status"] == FAILED and message.startswith(NO_FILE)

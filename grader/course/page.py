@@ -1,7 +1,7 @@
 """Writes course.html: how a whole course did, which problem was hard, and which check may be wrong.
 
 The page is for instructors. It needs no other file, no script and no network. It links to the
-report of each submission, which lies beside it. Every text in it may come from a student.
+report of each submission, which is in a folder beside it. Every text in it may come from a student.
 """
 
 import time
@@ -30,8 +30,8 @@ MOST_SLOW = 10
 MOST_NAMED = 12  # submissions in a sentence
 BINS = 20
 SEEDS = (
-    "Each submission was graded with a seed of its own, so hidden checks had other inputs and their"
-    " messages show other values. To repeat a grading exactly, take its seed from scores.csv."
+    "Each submission was graded with a seed of its own, so the inputs of hidden checks, and the"
+    " values in their messages, differ. To repeat a grading exactly, use its seed from scores.csv."
 )
 STATUSES = (GRADED, REFUSED, BROKE, SET_ASIDE, WAITING)
 
@@ -114,8 +114,8 @@ def _warnings(view: View) -> list[Html]:
         )
     if damaged := course.damaged():
         told.append(
-            f"Damaged results: {_named(damaged)}. What cannot be read in them counts as nothing,"
-            " so these totals are too low. Grade these submissions again."
+            f"Damaged results: {_named(damaged)}. The parts that cannot be read count as 0"
+            " points, so these totals are too low. Grade these submissions again."
         )
     if lacking := [one for one in course.incomplete() if not one.unreadable]:
         told.append(

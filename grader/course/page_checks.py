@@ -35,9 +35,9 @@ def problems(view: View) -> list[Html]:
         for number, whys in reasons.items()
     ]
     note = (
-        "A submission tried a problem if at least one of its functions is no stub any more. The"
-        " mean, the drawing (from no points on the left to all on the right), “all” and “nothing”"
-        " are of those that tried. Untouched: all functions are still stubs."
+        "A submission tried a problem if at least one of its functions is no longer a stub. The"
+        " mean, the drawing (no points on the left, all points on the right), “all” and “nothing”"
+        " count only submissions that tried. Untouched: all functions are still stubs."
     )
     return [tag("p", note, class_="soft"), *told, table("The numbers of each problem", names, rows)]
 
@@ -108,9 +108,9 @@ def messages(view: View) -> list[Html]:
         return [tag("p", "No check has failed.")]
     shown, rest = view.clusters[:MOST_CLUSTERS], view.clusters[MOST_CLUSTERS:]
     note = (
-        "Failures are one cluster if their messages are equal or nearly equal without numbers,"
-        " ranks, lines, values and what a student wrote. Messages that say only that a value is"
-        " wrong are compared only within one check. Stubs are not number_of."
+        "Failures form a cluster if their messages are equal or nearly equal without their numbers,"
+        " ranks, lines, values and text of a student. Messages that say only that a value is"
+        " wrong are compared only within one check. Stubs are not counted."
     )
     more = sum(len(cluster.failures) for cluster in rest)
     left_out = f"{len(rest)} rarer clusters, with {more} failures, are not shown."

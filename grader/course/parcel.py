@@ -1,7 +1,7 @@
 """Packs a submission into bytes that travel to the worker that grades it, and unpacks them there.
 
-A worker may run on another machine, which need not see the course's folder. What travels is as the
-student handed it in, so that a worker refuses what ``make grade`` refuses, with the same words.
+A worker may run on another machine, which need not see the course's folder. It gets the files as
+the student handed them in. So it refuses what ``make grade`` refuses, with the same words.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from grader.intake.staging import MAX_READ, PYTHON_LIKE
 
 MAX_SUBMISSION_BYTES = 32 << 20  # of one submission
 MAX_SUBMISSION_FILES = 2000
-# Folders inside each other: the intake looks into handout/ of the only folder.
+# Levels of folders that are read: the intake looks into handout/ of the only folder.
 MAX_SUBMISSION_DEPTH = 3
 
 
@@ -36,7 +36,7 @@ class PackedSubmission:
 
     @property
     def fingerprint(self) -> str:
-        """Return a number in hex that differs for different files."""
+        """Return a digest of the files, in hex."""
         digest = hashlib.sha256()
         for name, content in self.files:
             digest.update(repr((name, content is None, len(content or b""))).encode())
@@ -44,7 +44,7 @@ class PackedSubmission:
         return digest.hexdigest()
 
     def unpack(self, folder: Path) -> Path:
-        """Write the files into a new folder, and return what the grader is given."""
+        """Write the files into a new folder, and return the path for the grader."""
         if self.is_zip:
             [(name, content)] = self.files
             (folder / name).write_bytes(content or b"")
@@ -77,7 +77,7 @@ def pack(found: Found) -> PackedSubmission:
 
 
 def _of_folder(folder: Path) -> list[tuple[str, bytes | None]]:
-    """Return the files that the intake looks at: Python and what students take for it."""
+    """Return the files that the intake looks at: those with an ending of PYTHON_LIKE."""
     files: list[tuple[str, bytes | None]] = []
     total = 0
     to_read = [(folder, 1)]

@@ -3,7 +3,7 @@
 <into>/course.json                       the seed of the course
 <into>/submissions/<id>/results.json     as `make grade` writes it
 <into>/submissions/<id>/report.html
-<into>/submissions/<id>/result.json      the rest; it is written last, so it tells that all is there
+<into>/submissions/<id>/result.json      the rest; it is written last, when all else is complete
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from grader.course.submissions import Submission
 from grader.reports.results_json import points_of
 
 GRADED = "graded"
-REFUSED = "refused"  # the submission cannot be graded, because it is too large
+REFUSED = "refused"  # the submission is too large, or cannot be read
 BROKE = "broke"  # the grader could not grade it, or ran out of time: somebody has to look
 SET_ASIDE = "set aside"  # the submission ended two graders or two workers
 WAITING = "waiting"  # not graded yet
@@ -57,7 +57,7 @@ class Store:
     """Keeps the results of a course in a folder, each written whole or not at all."""
 
     def __init__(self, into: Path, seed: int | None) -> None:
-        """Open the folder, or make it. Raise ValueError if it belongs to another seed."""
+        """Open the folder, or make it. Raise ValueError if it was made with another seed."""
         self.into = into
         into.mkdir(parents=True, exist_ok=True)
         file = into / "course.json"
@@ -81,10 +81,7 @@ class Store:
         return self.into / "submissions" / submission.id
 
     def read(self, submission: Submission, fingerprint: str) -> SubmissionResult | None:
-        """Return the result of these very files, or None if there is none.
-
-        ``fingerprint`` tells the files from others of the same submission.
-        """
+        """Return the final result for the files with this fingerprint, or None if there is none."""
         folder = self.folder(submission)
         try:
             facts = json.loads((folder / "result.json").read_text())
@@ -118,7 +115,7 @@ def _seed(file: Path) -> int:
     try:
         return int(json.loads(file.read_text())["seed"])
     except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{file} is damaged: give the seed again, and remove the file") from None
+        raise ValueError(f"{file} is damaged: remove it, and give the seed again") from None
 
 
 def _write(file: Path, content: bytes) -> None:

@@ -19,7 +19,7 @@ class BadRoster(Exception):
 
 
 def read(path: Path) -> list[Student]:
-    """Return the students of a CSV file with a header. Staff is left out. Raise BadRoster."""
+    """Return the students of a CSV file with a header. Staff is left out."""
     try:
         text = path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:
@@ -45,8 +45,8 @@ def _first(line: dict[str, str], names: Iterable[str]) -> str:
 def missing(roster: Iterable[Student], present: Sequence[Student]) -> list[Student]:
     """Return who is in the roster and not in ``present``.
 
-    Two are the same person if their numbers or their emails are equal. Names decide only where one
-    of the two has no email: Canvas's files have names and numbers that are Canvas's own.
+    Two entries are the same person if their numbers or emails are equal. Names are compared only if
+    one of the two has no email: Canvas's file names give a name and Canvas's own number.
     """
     sids = {one.sid for one in present if one.sid}
     emails = {one.email.lower() for one in present if one.email}

@@ -19,7 +19,7 @@ MISSING = "missing"  # the status of a student of the roster who handed in nothi
 def write(path: Path, results: Sequence[SubmissionResult], missing: Sequence[Student] = ()) -> None:
     """Write the file. Points are not rounded. Groups have a line for each of their students.
 
-    A cell of points is empty if there is no score, so that no program takes it for zero.
+    If there is no score, cells of points are empty, so that no program reads them as zero.
     """
     problems = list(course().problems)
     out = io.StringIO()

@@ -1,6 +1,6 @@
 """Lays out submissions for programs that look for copied code. Nothing is uploaded.
 
-compare50 and MOSS take a folder for each submission, and the stubs as what all have in common.
+compare50 and MOSS expect a folder for each submission. They ignore code that is also in the stubs.
 """
 
 import shutil
@@ -30,7 +30,7 @@ You need its script with a user number of your own:
 
 
 def lay_out(found: Iterable[Found], into: Path) -> None:
-    """Fill the folder ``into`` afresh: submissions, stubs, and the lines to type.
+    """Fill the folder ``into`` anew with submissions, stubs, and a README.txt with the commands.
 
     Only files that the assignment lists are copied. A submission that has none is left out.
     """

@@ -1,4 +1,4 @@
-"""Says what a course's submissions are: who handed in what, and when, and where the files lie."""
+"""Describes a course's submissions: who handed in what and when, and where the files are."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Student:
-    """One person of a submission. What an export does not say is empty."""
+    """One person of a submission. A field that the export does not give is empty."""
 
     name: str = ""
     sid: str = ""  # the number that the school gave
@@ -29,8 +29,8 @@ class Submission:
 class Found:
     """A submission and the files that belong to it.
 
-    There is one path to a directory or a zip, or there are the paths of single files. ``names``
-    gives each single file the name that it had before a platform renamed it.
+    ``paths`` is one directory or zip, or several single files. For single files, ``names`` are the
+    names that they had before a platform renamed them.
     """
 
     submission: Submission

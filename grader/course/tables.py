@@ -1,6 +1,6 @@
 """Builds the tables of a page about a course, and writes their numbers.
 
-On a narrow screen each row becomes a block, in which every value stands behind its column's name.
+On a narrow screen each row becomes a block, in which every value follows its column's name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ def _look(name: str) -> str | None:
 
 
 def percent(share: float) -> str:
-    """Return a share as text. Only all is 100 %, and only nothing is 0 %."""
+    """Return a share as text. Only exactly all is 100 %, and only exactly none is 0 %."""
     if 0.995 <= share < 1:
         return "> 99 %"
     return "< 1 %" if 0 < share < 0.005 else f"{share:.0%}".replace("%", " %")

@@ -21,7 +21,7 @@ import psutil
 
 SLACK = 120.0  # seconds beyond the limit of the checks: to start, to report, to clean up
 TO_CLEAN_UP = 10.0  # seconds after SIGTERM
-SAMPLE_EVERY = 1.0  # seconds between two looks at the memory
+SAMPLE_EVERY = 1.0  # seconds between two measurements of the memory
 MAX_STDERR_BYTES = 20_000  # bytes
 
 
@@ -72,7 +72,7 @@ def _watch(grader: subprocess.Popen, until: float) -> int:
 
 
 def _memory(pid: int) -> int:
-    """Return how many bytes a process and all below it take, pages that they share counted once."""
+    """Return how many bytes a process and its descendants use. Shared pages count once."""
     total = 0
     try:
         processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]

@@ -1,7 +1,7 @@
-"""Notices that nobody grades: no worker has come, or all have left.
+"""Notices if no worker grades: none has started yet, or all have ended.
 
-dask waits for a worker for ever. A job of Slurm may rightly wait for hours until a node is free.
-But a job that fails at once, and jobs whose time has run out, never come back.
+dask waits forever for a worker. This is right while a Slurm job waits for a free node, maybe for
+hours. But jobs that failed at once, or whose time has run out, never come back.
 """
 
 import getpass
@@ -15,11 +15,11 @@ NEXT_WORD_AFTER = 600.0
 
 
 class NoWorker(Exception):
-    """Raised if nobody is left to grade. The message is a sentence."""
+    """Raised if no worker is left to grade. The message is a sentence."""
 
 
 class WorkerWatch:
-    """``look`` is to be called again and again while results are awaited."""
+    """Call ``look`` again and again while you wait for results."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class WorkerWatch:
         jobs: Callable[[], Collection[str]] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """``count`` returns how many workers there are now, ``jobs`` the ids of Slurm's jobs."""
+        """``count`` returns how many workers there are now; ``jobs``, the ids of Slurm's jobs."""
         self._count, self._jobs, self._clock = count, jobs, clock
         self._submitted: set[str] = set()
         self._next_look = clock() + LOOK_AT_WORKERS_EVERY
@@ -36,10 +36,10 @@ class WorkerWatch:
         self._had_ended = False
 
     def look(self) -> None:
-        """Say on the terminal if no worker is there for long.
+        """Print a note if there has been no worker for a long time.
 
         Raises:
-            NoWorker: if no worker is there, and Slurm's queue holds none of the jobs.
+            NoWorker: if there is no worker, and none of the jobs is in Slurm's queue.
         """
         now = self._clock()
         if now < self._next_look:
@@ -56,7 +56,8 @@ class WorkerWatch:
         ended = bool(self._submitted) and queued(self._submitted) == set()
         if ended and self._had_ended:
             raise NoWorker(
-                f"all {len(self._submitted)} jobs of Slurm have ended, and submissions are left."
+                f"all {len(self._submitted)} jobs of Slurm have ended, but some submissions"
+                " are not graded."
                 " Read what the jobs wrote (slurm-<number>.out, in the folder in which you"
                 " started this). Start again to go on: what has been graded is kept"
             )
@@ -73,7 +74,7 @@ class WorkerWatch:
 
 
 def queued(jobs: Collection[str]) -> set[str] | None:
-    """Return which of these jobs Slurm's queue holds, and None if Slurm does not say."""
+    """Return which of these jobs are in Slurm's queue, or None if Slurm does not say."""
     command = ["squeue", "--noheader", "--format=%A", f"--user={getpass.getuser()}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

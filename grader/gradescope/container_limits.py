@@ -1,8 +1,8 @@
 """Limits a command to a part of this machine, as a container does.
 
 It uses control groups if root may make them here. Otherwise it limits the command to a single core,
-if ``taskset`` is there, and not at all if ``taskset`` is missing. The result says which limits were
-held, because a rehearsal without a limit of memory does not show whether the memory suffices.
+if ``taskset`` is there, and not at all if ``taskset`` is missing. The result says which limits
+were applied: a rehearsal without a memory limit does not show whether the memory is sufficient.
 """
 
 import os
@@ -26,7 +26,7 @@ class Usage:
     seconds: float
     # bytes charged to the control group, pages of files included; None without a group
     peak: int | None
-    held: str  # which limits were held, in words
+    held: str  # which limits were applied, in words
 
 
 class Box:
@@ -59,7 +59,7 @@ class Box:
         if not self.group.set("cpu.max", f"{quota} {PERIOD}") and not self.group.set(
             "cpu.cfs_quota_us", quota
         ):
-            raise FileNotFoundError("the group has no bound of processor time")
+            raise FileNotFoundError("the group has no limit of processor time")
 
     def __exit__(self, *_: object) -> None:
         self.group.remove(seconds=5.0)
@@ -92,8 +92,9 @@ class Box:
     def held(self, groups: bool, core: bool) -> str:
         if groups:
             return (
-                f"held to {self.cores:g} CPU and {self.memory / 2**30:.2f} GiB by a control group"
+                f"limited to {self.cores:g} CPU and {self.memory / 2**30:.2f} GiB"
+                " by a control group"
             )
         return (
-            "held to one core" if core else "held to nothing"
+            "limited to one core" if core else "not limited"
         ) + ": no control group can be made here"

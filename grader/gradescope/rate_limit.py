@@ -57,7 +57,7 @@ class Decision:
     past: list[Past] = field(default_factory=list)
     own: Past | None = None  # this submission, as it is remembered once it has been graded
     instead: dict | None = None  # the results to show, if the submission is not graded
-    note: str = ""  # for the instructor: why it is graded although it is one too many
+    note: str = ""  # for the instructor: why it is graded although it is over the limit
 
     def remember(self, document: dict, graded: bool = True) -> None:
         """Write what is known about all submissions into ``document``.
@@ -98,7 +98,7 @@ def decide(limit: Limit, upload: Upload, now: datetime) -> Decision:
         reason = "the autograder runs 10 minutes or more after the upload, so this is a regrade"
         graded = before is not None and before.graded
     elif before or len(upload.earlier) < len(upload.others):
-        reason = "it is known already, or there is a later one, so this is a regrade"
+        reason = "our list names it already, or there is a later one, so this is a regrade"
     elif shown is None:
         reason = "the submission before it has no results to show again"
     if shown is None or reason:
@@ -131,7 +131,7 @@ def _told(results: dict | None) -> list[Past]:
 
 
 def _concluded(limit: Limit, earlier: list[Earlier], told: list[Past]) -> list[Past]:
-    """Return for each earlier submission whether it was graded, as told or worked out.
+    """Return for each earlier submission whether it was graded: from a list, or worked out.
 
     Submissions that are still being graded are left out, unless ``told`` has them.
     """

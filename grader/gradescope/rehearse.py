@@ -173,7 +173,7 @@ def _rehearse(root: Path, console: Console, chosen: Sequence[Play]) -> int:
             play.name, *row, complaint or "as it should be", style="red" if complaint else ""
         )
     console.print(table)
-    console.print(f"Each {held}; the platform's limit is {PLATFORM_SECONDS} s.", markup=False)
+    console.print(f"Each was {held}; the platform's limit is {PLATFORM_SECONDS} s.", markup=False)
     return 0 if good else 1
 
 
@@ -189,7 +189,7 @@ def _play(play: Play, root: Path) -> tuple[str, list[str], str]:
     """Run run_autograder on a submission.
 
     Return three things: a sentence that says what is wrong with the run ("" if nothing is wrong), a
-    row of the table, and which limits were held.
+    row of the table, and which limits were applied.
     """
     for folder in ("submission", "results"):
         removal.remove(root / folder)
@@ -233,7 +233,7 @@ def _play(play: Play, root: Path) -> tuple[str, list[str], str]:
 
 def _complaint(play: Play, usage: Usage, tests: list[dict], tier: str) -> str:
     if usage.code is None:
-        return f"not over in {PLATFORM_SECONDS} s: the platform would have written a score of 0"
+        return f"not ended in {PLATFORM_SECONDS} s: the platform would have written a score of 0"
     if usage.code:
         return f"exit code {usage.code}"
     if (
@@ -247,7 +247,7 @@ def _complaint(play: Play, usage: Usage, tests: list[dict], tier: str) -> str:
         ]
         return "\n".join(
             [
-                "points where there should be none, or none where there should be:"
+                "problems that should have lost points and did not, or the other way round:"
                 f" {', '.join(sorted(wrong))}",
                 *told[:5],
             ]

@@ -2,10 +2,10 @@
 
     python -m grader.intake.hand_in [--anyway]
 
-The program reads ``handout/`` in the same way as the grader. All files must be there, readable and
-importable, and at least one problem must be written. With ``--anyway`` it also packs files that
-cannot be imported. It exits with 0 if submission.zip was written. Otherwise it exits with 2 and a
-sentence, and an older submission.zip stays as it was.
+The program reads ``handout/`` in the same way as the grader. All files, except those of extra
+credit, must be there, readable and importable. At least one problem must be written. With
+``--anyway`` it also packs files that cannot be imported. It exits with 0 if submission.zip was
+written. Otherwise it exits with 2 and a sentence, and an older submission.zip stays as it was.
 """
 
 import argparse
@@ -32,10 +32,10 @@ def unwritten(texts: dict[str, str]) -> Counter[str]:
 
 
 def import_errors(files: Iterable[str]) -> dict[str, str]:
-    """Return for each file of ``handout/`` that cannot be imported why not.
+    """Return the error of each file of ``handout/`` that cannot be imported.
 
-    A Python of its own for each file takes long, because each imports torch. So they are needed
-    only if one Python cannot import all files.
+    First, one process imports all files. Only if it fails does each file get a process of its own,
+    because this takes long: each imports torch.
     """
     if not import_error(*files):
         return {}
@@ -45,8 +45,8 @@ def import_errors(files: Iterable[str]) -> dict[str, str]:
 def import_error(*files: str) -> str:
     """Return why files of ``handout/`` cannot be imported together; "" if they can be imported.
 
-    The reason is the last line that Python prints. If the place of the error in the last file is
-    known, its line number comes after the reason.
+    The reason is the last line that Python prints. If the traceback names a line of the last file,
+    its number comes after the reason.
     """
     file = files[-1]
     modules = ", ".join(f"handout.{Path(file).stem}" for file in files)
@@ -106,8 +106,8 @@ def main() -> int:
         print(f"handout/{name} cannot be imported: {error}")
     if broken and not arguments.anyway:
         return _cannot(
-            "mend that first; make submission ANYWAY=1 packs it as it is, and its part gets no"
-            " points"
+            "fix that first. make submission ANYWAY=1 packs the file as it is, but then its part"
+            " gets no points"
         )
     attempted = [number for number, part in problems.items() if part not in found.absent]
     if len(left) == len(attempted):

@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # such files do not count.
 PYTHON_LIKE = (".py", ".pyc", ".pth", ".so", ".ini", ".cfg", ".toml")
 NOT_ATTEMPTED = "Not attempted"  # so begins the reason if a student left out an optional part
-# A function, and what a stub is: a docstring, and at once the exception. Only text is looked at, as
-# a text may drive Python's parser out of memory.
+# The start of a function, and a stub: a docstring, directly followed by the exception. These are
+# regular expressions because some texts drive Python's parser out of memory.
 FUNCTION = re.compile(r"^(?=[ \t]*(?:async )?def )", re.MULTILINE)
 STUB = re.compile(r'[^"]*\"\"\"(?:[^"]|"(?!""))*\"\"\"\s*raise NotImplementedError\(\"Problem ')
 MAX_FILE_BYTES = 1 << 20
@@ -74,7 +74,7 @@ def stage_submission(submission: Path, folder: Path) -> StagedSubmission:
     package = folder / "handout"
     package.mkdir(parents=True)
     for given in (ROOT / "handout" / name for name in GIVEN):
-        if given.exists():  # a zip lacks those that only parts need which the course does not take
+        if given.exists():  # a zip lacks those of parts that the course does not take
             (package / given.name).write_bytes(given.read_bytes())
     found = read(submission)
     for name, text in found.texts.items():
@@ -146,8 +146,8 @@ def read(submission: Path) -> Contents:
 def _not_attempted(part: str, files: dict[str, Callable[[], bytes]]) -> str:
     """Return a sentence if a student has left out an optional part, else "".
 
-    The part is left out if its file is missing, or if all functions in it are still stubs. It is
-    not compared with the file that students were given: in a student's copy, it is that file.
+    The part is left out if its file is missing, or if all functions in it are still stubs. The file
+    is not compared with the one that students were given: in a student's copy, both are the same.
     """
     name = f"{part}.py"
     if not PARTS[part].is_extra or any(other.lower() == name for other in files if other != name):

@@ -36,8 +36,8 @@ ALSO = {
     ),
 }
 CLUSTERS = "handout/clusters/"  # of the parts CLUSTER_PARTS
-# What speaks of another part, outside of the problem set: the file, the part, what is replaced by
-# what if the course does not take the part.
+# Texts outside of the problem set that mention another part: the file, the part, the text, and the
+# text that replaces it if the course does not take the part.
 REFERENCES = (
     (
         "handout/collectives.py",
@@ -67,7 +67,7 @@ FIGURE = re.compile(r"\(figures/([\w-]+\.svg)\)")
 
 
 class NotAdapted(ValueError):
-    """Raised if a text no longer holds what has to be adapted in it."""
+    """Raised if a text lacks the words that have to be adapted."""
 
 
 def for_course(contents: Mapping[str, bytes], course: Course) -> dict[str, bytes]:
@@ -104,7 +104,7 @@ def _left_out(course: Course) -> tuple[str, ...]:
 
 
 def _adaptations(course: Course) -> dict[str, Callable[[str, str], str]]:
-    """Return for each pattern of names how to adapt a file, given its name and its text."""
+    """Return a function for each pattern of file names: it adapts a text, given name and text."""
     numbers = {part.number for part in course.parts.values()}
 
     def of_markdown(name: str, text: str) -> str:
@@ -124,7 +124,7 @@ def _adaptations(course: Course) -> dict[str, Callable[[str, str], str]]:
 
 
 def _of_python(name: str, text: str, course: Course) -> str:
-    """Return a file for students without commands and sentences that speak of other parts."""
+    """Return a file for students without commands and sentences about other parts."""
     for file, part, sentence, instead in REFERENCES:
         if file == name and part not in course.parts:
             text = _replaced(name, text, sentence, instead)
@@ -147,7 +147,7 @@ def _of_cluster(text: str, course: Course) -> str:
 
 def _replaced(name: str, text: str, old: str, new: str) -> str:
     if text.count(old) != 1:
-        raise NotAdapted(f"{name} does not hold once: {old!r}")
+        raise NotAdapted(f"{name} does not contain exactly once: {old!r}")
     return text.replace(old, new)
 
 

@@ -1,6 +1,6 @@
-"""Writes what depends on several parts of a course: lists of commands, and a few words.
+"""Writes the texts that depend on several parts of a course: lists of commands, and a few words.
 
-For the whole assignment, each of these texts is the one that stands in ``handout/ASSIGNMENT.md``.
+If the course takes all parts, each text is the same as in ``handout/ASSIGNMENT.md``.
 """
 
 from grader.course_file import NOT, ON_TOP, Course
@@ -28,13 +28,13 @@ DEMOS = {
     "schedules": "simulate and run schedules of four stages",
     "sequence_and_experts": "share a sequence and some experts among four ranks",
 }
-# With one of these parts, a course has the chapter on modelled clusters, and its files. The first
-# one is the example.
+# A course with one of these parts has the chapter on modelled clusters, and its files. The first of
+# them in the course is the example.
 CLUSTER_PARTS = ("pipeline_parallel", "data_parallel", "tensor_parallel")
 
 
 def words(course: Course) -> dict[str, str]:
-    """Return the texts that the marks ``write`` name, for a course."""
+    """Return the texts of the ``write`` marks for a course, by name."""
     numbers = [part.number for part in course.parts.values()]
     return {
         "files": _files(course),
@@ -57,7 +57,7 @@ def words(course: Course) -> dict[str, str]:
 
 
 def _block(rows: list[tuple[str, str]], column: int) -> str:
-    """Return a block of commands, with what each does from a column on."""
+    """Return a block of commands. What each does is written from ``column`` on."""
     lines = [f"{command.ljust(column - 1)} {told}".rstrip() for command, told in rows]
     return "\n".join(["```", *lines, "```\n"])
 

@@ -3,16 +3,15 @@
 A mark is a comment of HTML, which GitHub does not show. ``handout/ASSIGNMENT.md`` therefore reads
 as the text of the whole assignment. Marks have three forms:
 
-    <!-- with 3 or 5 -->text<!-- end -->    the text stands if the course takes part 3 or part 5
+    <!-- with 3 or 5 -->text<!-- end -->    the text is kept if the course takes part 3 or part 5
     <!-- with 3 and not 5: text -->         the text is inserted if it takes part 3, and not part 5
-    <!-- write NAME -->text<!-- end -->     the text of this name in ``course_words.py`` stands here
+    <!-- write NAME -->text<!-- end -->     the text NAME of ``course_words.py`` replaces the text
 
-If a line holds nothing but marks, the whole line is removed. Marks of the first form may stand in
-each other.
-A mark must not begin a line that holds more than marks: GitHub would not format that line.
+If a line holds nothing but marks, the whole line is removed. Marks of the first form may be
+nested. A mark must not begin a line that holds more than marks: GitHub would not format that line.
 
-In other files, the lines between ``# BEGIN WITH 2`` and ``# END WITH`` stand if the course takes
-part 2.
+In other files, the lines between ``# BEGIN WITH 2`` and ``# END WITH`` are kept if the course
+takes part 2.
 """
 
 import re
@@ -29,12 +28,12 @@ ALONE_INSERTED = re.compile(
     r"^(<!-- with [\w ]+:)\s((?:(?!-->).)*)\s-->\n", re.MULTILINE | re.DOTALL
 )
 LINES = re.compile(r"[ \t]*# (?:BEGIN WITH (?P<with>[\w ]+)|END WITH)")
-COLUMNS, MOST_COLUMNS = 140, 145  # of a line that is broken, and of one that stays
+COLUMNS, MOST_COLUMNS = 140, 145  # of a wrapped line, and of the longest line that is not wrapped
 CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
 class BadMarks(ValueError):
-    """Raised if marks do not pair up, or name what does not exist."""
+    """Raised if marks do not pair up, or if a condition has a mistake."""
 
 
 def holds(condition: str, parts: Collection[int]) -> bool:
@@ -54,20 +53,20 @@ def _is_so(term: str, parts: Collection[int]) -> bool:
 
 
 def adapted(text: str, parts: Collection[int], words: Mapping[str, str]) -> str:
-    """Return a text with marks as it stands for these parts, without the marks.
+    """Return the text for these parts, without the marks.
 
     ``words`` holds the texts of ``write``. Raise BadMarks if a mark has a mistake.
     """
     text = ALONE_INSERTED.sub(r"\1 \2\n -->", ALONE.sub(r"\1", text))
     kept, at = [], 0
-    open_marks: list[bool] = []  # of each, whether its text stands
+    open_marks: list[bool] = []  # for each of them, whether its text is kept
     for mark in MARK.finditer(text):
         if all(open_marks):
             kept.append(text[at : mark.start()])
         at = mark.end()
         if mark["end"]:
             if not open_marks:
-                raise BadMarks(f"a mark ends that has not begun, at {text[at : at + 40]!r}")
+                raise BadMarks(f"a mark ends, but has not begun, at {text[at : at + 40]!r}")
             open_marks.pop()
         elif mark["write"]:
             if all(open_marks):
@@ -84,14 +83,14 @@ def adapted(text: str, parts: Collection[int], words: Mapping[str, str]) -> str:
 
 
 def _without_gaps(text: str) -> str:
-    """Return a text without blank lines that follow each other, but for those of code."""
+    """Return a text without repeated blank lines, except in code."""
     pieces = CODE.split(text)
     pieces[::2] = [re.sub(r"\n{3,}", "\n\n", piece) for piece in pieces[::2]]
     return "".join(pieces)
 
 
 def reflowed(text: str) -> str:
-    """Return a text whose paragraphs with lines of more than MOST_COLUMNS are broken anew."""
+    """Return a text in which paragraphs with lines of over MOST_COLUMNS are wrapped again."""
     pieces = CODE.split(text)
     for at in range(0, len(pieces), 2):
         paragraphs = pieces[at].split("\n\n")
@@ -120,7 +119,7 @@ def _reflowed_paragraph(paragraph: str) -> str:
 
 
 def adapted_lines(text: str, parts: Collection[int]) -> str:
-    """Return a text without the lines that the parts do not have, and without the marks.
+    """Return a text without the lines of other parts, and without the marks.
 
     Raise BadMarks if the marks do not pair up.
     """

@@ -80,12 +80,12 @@ def autograder() -> Contents:
 
 
 def _course(sections: Iterable[str]) -> Contents:
-    """Return the file that says what the course takes and decides."""
+    """Return ``course.json`` with these sections of the course."""
     return {str(PACKED.relative_to(ROOT)): packed(course(), sections).encode()}
 
 
 def _install(install: Install) -> bytes:
-    """Return what setup.sh reads. Its Python cannot read ``course.json`` before it is chosen."""
+    """Return what setup.sh reads. It cannot read course.json before it has a Python."""
     return "".join(f"{key}={value}\n" for key, value in asdict(install).items()).encode()
 
 

@@ -31,7 +31,7 @@ def stub(solution: str) -> str:
                 kept.append(f'{begin[1]}raise NotImplementedError("Problem {begin["problem"]}")')
         elif END.fullmatch(line):
             if not inside:
-                raise ValueError("a solution ends that has not begun")
+                raise ValueError("a solution ends, but has not begun")
             # Otherwise the blank lines around a region that vanishes would add up.
             if not inside["problem"]:
                 while kept and not kept[-1].strip():

@@ -1,4 +1,4 @@
-"""Grade one submission in a container of a platform, and hand over the result as it wants it.
+"""Grade one submission in a platform's container, and write the result in the platform's format.
 
     python -m grader.platforms autolab SUBMISSION        prints the feedback and the autoresult
     python -m grader.platforms prairielearn GRADE        GRADE/student → GRADE/results/results.json
@@ -7,11 +7,13 @@
     python -m grader.platforms plain SUBMISSION INTO     writes results.json, junit.xml, report.html
 
 The grader runs as a process of its own, which rewrites its results as checks finish. If it fails or
-is killed, the checks that it has finished still count. If it has none, nothing is handed over, and
-the exit code is not 0: then the platform reports a failure, and nobody gets a 0 by mistake.
+is killed, the checks that it has finished still count. If there are no results, no score is
+written, and the exit code is not 0. Then the platform reports a failure, and nobody gets a 0 by
+mistake.
 
-LOCKSTEP_SECONDS limits all checks together (480). LOCKSTEP_CONFINED=no also grades where student
-code cannot be confined; by default only github and plain do.
+LOCKSTEP_SECONDS is the time limit for all checks together (default: 480). With
+LOCKSTEP_CONFINED=no the program grades even if student code cannot be confined; by default only
+github and plain do so.
 """
 
 import argparse
@@ -52,7 +54,7 @@ class GradingOutcome:
 
 @dataclass(frozen=True)
 class Grading:
-    """How the grader is run. ``shows`` means that its own report is printed, hidden checks too."""
+    """How the grader is run. With ``shows``, its own report is printed, hidden checks included."""
 
     part: str = ""
     confined: bool = True
@@ -64,7 +66,7 @@ class Grading:
             results, complaint = Path(folder) / "results.json", Path(folder) / "stderr"
             with open(complaint, "wb") as stderr:
                 code = self._run(submission, results, stderr)
-            # Students may see what is printed, so the rest of it, with lines of checks, stays here.
+            # Students may see this, so only the first line is printed: others may quote checks.
             if said := complaint.read_text(errors="replace").splitlines():
                 print(printable(said[0]), flush=True)
             try:
@@ -127,9 +129,10 @@ def grade_for_prairielearn(grade: Path) -> int:
 
 
 def grade_for_github(submission: Path) -> int:
-    """Print the report and the annotations. Return 1 if a check failed that is not just unwritten.
+    """Print the report and the annotations. Return 1 if a check failed (a stub is no failure).
 
-    The report holds text of the submission, which could look like a workflow command.
+    The report contains text of the submission, which could look like a workflow command. So no line
+    of it is read as a command.
     """
     token = secrets.token_hex(16)
     print(f"::stop-commands::{token}", flush=True)
@@ -184,8 +187,8 @@ def main() -> int:
         "platform", choices=["autolab", "prairielearn", "github", "harbor", "plain"]
     )
     parser.add_argument("submission", type=Path)
-    parser.add_argument("into", type=Path, nargs="?", help="of harbor and plain: where to write")
-    parser.add_argument("--part", choices=list(PARTS), default="", help="of harbor and plain")
+    parser.add_argument("into", type=Path, nargs="?", help="harbor and plain: where to write")
+    parser.add_argument("--part", choices=list(PARTS), default="", help="harbor and plain")
     arguments = parser.parse_args()
     if arguments.platform in ("harbor", "plain") and not arguments.into:
         parser.error(f"{arguments.platform} needs a folder to write into")

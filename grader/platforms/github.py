@@ -2,10 +2,11 @@
 
 An annotation is a workflow command, a line ``::error file=…,line=…,title=…::message``. In the
 message ``%``, carriage return and line feed are written as ``%25``, ``%0D`` and ``%0A``; in a
-property so are ``:`` (``%3A``) and ``,`` (``%2C``). A step shows at most 10 errors, 10 warnings and
-10 notices. After ``::stop-commands::token`` no line is a command, until ``::token::`` is printed;
-the token must be random. A step's summary has at most 1 MiB of GitHub's Markdown. (GitHub,
-"Workflow commands for GitHub Actions"; the escapes are the ones that actions/runner undoes.)
+property, ``:`` and ``,`` are also written as ``%3A`` and ``%2C``. A step shows at most 10 errors,
+10 warnings and 10 notices. After ``::stop-commands::token`` no line is a command, until
+``::token::`` is printed; the token must be random. A step's summary has at most 1 MiB of GitHub's
+Markdown. (GitHub, "Workflow commands for GitHub Actions"; the escapes are the ones that
+actions/runner undoes.)
 """
 
 import html

@@ -1,8 +1,8 @@
 """Says what students may see of a results document, and how long it may be.
 
 Most platforms show all of a result as soon as it is there. Only Gradescope can hold back a check
-until the grades are published. So where a platform cannot, the hidden checks of a problem are one
-entry with their points, and without their names and messages.
+until the grades are published. On other platforms, the hidden checks of a problem are one entry,
+which has their points, but not their names and messages.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class ShownEntry:
 
     @property
     def headline(self) -> str:
-        """The first line of the message that says what is wrong, after the line with the call."""
+        """Return the line of the message that says what is wrong: the second if there are two."""
         lines = [line.strip() for line in self.message.splitlines() if line.strip()]
         return (lines[1] if len(lines) > 1 else lines[0] if lines else self.status)[:300]
 

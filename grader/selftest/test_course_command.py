@@ -240,5 +240,5 @@ def test_slurm_jobs_that_fail_at_once_are_told(submissions, tmp_path, slurm):
         **{"cwd": ROOT, "text": True, "capture_output": True, "env": environment, "timeout": 300},
     )
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "all 2 jobs of Slurm have ended, and submissions are left" in done.stderr
+    assert "all 2 jobs of Slurm have ended, but some submissions are not graded" in done.stderr
     assert "Traceback" not in done.stderr and not results(tmp_path / "out")

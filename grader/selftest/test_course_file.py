@@ -116,7 +116,7 @@ REFUSED = {
     '[course]\nparts = "collectives"': "it must be a list of parts in quotes",
     "[course]\nparts = [1, 2]": 'parts in quotes, like ["collectives"]',
     '[course]\nparts = ["collective"]': 'no part "collective". Did you mean collectives?',
-    '[course]\nparts = ["collectives", "collectives"]': '"collectives" stands there twice',
+    '[course]\nparts = ["collectives", "collectives"]': '"collectives" is listed twice',
     "[points]\n1.7 = 8": 'Write a problem in quotes: "1.7" = 8.',
     '[points]\n"1.8" = 8': 'there is no problem "1.8". Did you mean 1.7?',
     '[points]\n"1.7" = "8"': '"1.7" = "8" is not possible: it must be a number above 0 up to 1000',

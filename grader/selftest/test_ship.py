@@ -309,10 +309,10 @@ def test_progress_is_told_by_problem(copy, tmp_path):
         (lambda handout: None, "nothing of yours"),
         (lambda handout: (handout / "collectives.py").unlink(), "no collectives.py"),
         (lambda handout: (handout / "collectives.py").write_bytes(b"\xff"), "not UTF-8"),
-        (lambda handout: (handout / "collectives.py").write_text("def f(:\n"), "mend that first"),
+        (lambda handout: (handout / "collectives.py").write_text("def f(:\n"), "fix that first"),
         (
             lambda handout: (handout / "collectives.py").write_text("import os; os._exit(3)\n"),
-            "mend that first",
+            "fix that first",
         ),
     ],
     ids=["untouched", "missing", "not text", "syntax", "ends Python"],

@@ -1,11 +1,11 @@
-"""Makes a Harbor task of each part, so that the problems of a part measure coding agents.
+"""Makes a Harbor task of each part, to measure coding agents on its problems.
 
 A task is a folder of ``instruction.md``, ``task.toml``, ``environment/Dockerfile``,
 ``tests/test.sh`` and ``solution/solve.sh``. The agent works in the image of ``environment/``. It
 never sees ``tests/`` and ``solution/``: the solution is uploaded for the oracle agent only. test.sh
 writes a number to /logs/verifier/reward.txt. With ``environment_mode = "separate"`` the verifier
 runs in a container of its own, built from ``tests/``, which gets only the files listed as
-``artifacts``; so an agent that changes its Python or its torch changes no verdict. (Harbor's
+``artifacts``. So an agent cannot change a verdict by changing its Python or its torch. (Harbor's
 documentation, "Task Structure" and "Task configuration"; ``harbor init`` of version 0.25.)
 
 The functions of different parts do not depend on each other. So the agent gets the student's whole
@@ -86,7 +86,7 @@ def toml(part: str) -> str:
 
 
 def instruction(part: str) -> str:
-    """Return the task of a part in words, most of them those of ASSIGNMENT.md."""
+    """Return the instructions for a part, most of them taken from ASSIGNMENT.md."""
     about, text = PARTS[part], _assignment()
     rows = [line for line in text.splitlines() if re.match(rf"\| {about.number}\.\d ", line)]
     section = _section(text, f"Part {about.number}: {about.title}")
