@@ -10,10 +10,10 @@ of 1.07. They count different bytes, use different units, or stop the clock at d
 This part fixes the conventions, which are those of NVIDIA's nccl-tests (doc/PERFORMANCE.md in its
 repository), and builds a stopwatch that you can trust. No check looks at how fast your machine is.
 
-The size S of a collective is the number of bytes of the *whole* array: of what a rank holds if it
-holds all of it.
+The size S of a collective is the number of bytes of the *whole* array, as it is on a rank that has
+all of it.
 
-    all-reduce, broadcast, reduce    the buffer, which has one size on every rank
+    all-reduce, broadcast, reduce    the buffer, which has the same size on every rank
     reduce-scatter, scatter          the *input*: n times the output of a rank
                                      (scatter: the input of the root)
     all-gather, gather               the *output*: n times the input of a rank
@@ -137,7 +137,7 @@ def usual_bandwidth(reported: float, world_size: int, counted: str) -> float:
     Args:
         reported: the figure, in 2³⁰ bytes per second. It already contains the factor with n.
         world_size: n.
-        counted: what the figure takes as the size: "whole" for the whole array, or "part" for one
+        counted: which size the figure is based on: "whole" for the whole array, or "part" for one
             rank's part, 1/n of it.
     Returns:
         The bus bandwidth of the usual convention, in decimal gigabytes per second.
@@ -164,7 +164,7 @@ def stopwatch(
       time them.
     - Barrier: before each timed call, all ranks meet in a barrier. Without it, a rank would time
       how long it waits for a late rank. The barrier itself is not timed.
-    - GPU: a call only tells the GPU what to do, and ``synchronize()`` waits until it is done.
+    - GPU: a call only starts the work of the GPU, and ``synchronize()`` waits until it is done.
       Earlier work must be over when you start the clock, and the operation must be over when you
       stop it. So synchronize twice: before the barrier, and after the operation. (If a rank
       synchronized after the barrier, it would start late, and the other ranks would time its
@@ -172,7 +172,7 @@ def stopwatch(
     - Slowest rank: a collective has ended when its slowest rank has ended. So each sample is the
       maximum over the ranks. (Exchange the times after the measurement or between iterations, but
       never while the clock runs. Use a float64 tensor on ``device()``. Communicate with
-      ``torch.distributed`` for this; ``barrier`` is only for the meeting before a timed call.)
+      ``torch.distributed`` for this; use ``barrier`` only before a timed call.)
     - Median: other work disturbs some iterations, and the median ignores such outliers. The median
       of an even number of samples is the mean of the two in the middle.
 
@@ -220,7 +220,7 @@ def sweep(
         Yields one ``Row`` for each collective and size.
     Raises:
         ValueError: a collective is none of ``COLLECTIVES``. Raise it before anything is run: when
-            ``sweep`` is called, or when the first row is asked for. (A generator raises only then.)
+            ``sweep`` is called, or when the first row is requested, as in a generator function.
 
     About 8 lines.
     """
@@ -264,7 +264,7 @@ def predict_seconds(alpha: float, beta: float, size: int) -> float:
 def half_peak_size(alpha: float, beta: float) -> float:
     """Problem 2.4 · Return the size at which half the peak is reached: S / t(S) = β/2.
 
-    Smaller messages mostly wait.
+    Smaller messages spend most of their time on the latency.
 
     α = 2, β = 500  →  1000.0 bytes. One line, after two lines of algebra.
     """

@@ -4,14 +4,14 @@
     python -m handout.run collectives --world-size 4        watch your functions work on four ranks
 
 Your functions run inside one *rank*: one of ``n = dist.get_world_size()`` processes that all
-execute this file. A rank gets its own tensors as arguments and returns its own tensors. It knows of
-the other ranks only what it receives from them.
+execute this file. A rank gets its own tensors as arguments and returns its own tensors. It knows
+nothing about the other ranks, except what it receives from them.
 
 For every function here:
-- Inputs must stay unchanged, and what you return is new memory. (With one rank you may return the
-  input itself.)
-- What you return does not require a gradient, even if the inputs do: use ``detach()``. Autograd
-  does not know what the communication did, so autograd must not differentiate through the
+- Inputs must stay unchanged, and results are in new memory. (With one rank you may return the input
+  itself.)
+- Results do not require gradients, even if the inputs do: use ``detach()``. Autograd does not know
+  what the communication did, so autograd must not differentiate through the
   communication. The operators of Problem 4.4 tell autograd what the communication did.
 - A tensor has the same shape and dtype on every rank. Its dtype is float32, float64 or int64, and
   it holds at least one element.
@@ -19,10 +19,10 @@ For every function here:
   ``torch.distributed`` reject non-contiguous tensors; others silently scramble their entries.
   ``clone()`` and ``empty_like()`` keep the strides of a transpose.
 - The function works for 1, 2, 3, 4, … ranks, for any root, and when it is called twice.
-- In Problem 1.1 the function communicates once, by the collective that it is named after. You may
-  compute anything before and after that.
-- Misuse raises ``ValueError`` with a message that holds the offending value (and n, if it matters).
-  It raises before anything is sent, on every rank that can detect it. Only the root can see a bad
+- In Problem 1.1 each function communicates once, with the collective of its name. You may compute
+  anything before and after that.
+- Misuse raises ``ValueError``. The message contains the wrong value (and n, if it matters). Raise
+  it before anything is sent, on every rank that can detect the misuse. Only the root can see a bad
   ``tensor`` in scatter, so there only the root raises. Every rank can see a bad ``root``, so every
   rank raises.
 """
@@ -273,7 +273,7 @@ def shift_right(tensor: Tensor) -> Tensor:
     is rank 0. A blocking send may wait until its receiver is there. If every rank sends before it
     receives, the ring may deadlock, whatever the size of the tensors. On GPUs it may even deadlock
     if every rank starts an ``isend`` and then an ``irecv``. ``dist.batch_isend_irecv`` starts both
-    together, and runs everywhere.
+    together, and works on CPUs and GPUs.
 
     Args:
         tensor: any shape.
@@ -292,10 +292,11 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
 
     Cut the tensor into n chunks. The first n−1 steps are the reduce-scatter: in each step every
     rank sends one chunk to its right neighbour, receives one from its left neighbour, and adds it
-    to its own. After them, each rank holds one finished chunk. The next n−1 steps are the
-    all-gather: the finished chunks travel round the ring. Each rank sends 2(n−1) chunks of 1/n of
-    the tensor. No all-reduce in which only ranks add can send fewer bytes [Patarasuk and Yuan,
-    2009]. As in Problem 1.6, the order of the messages must be one that GPUs can carry out.
+    to its own copy of that chunk. After these steps, each rank holds one finished chunk. The next
+    n−1 steps are the all-gather: the finished chunks travel round the ring. Each rank sends 2(n−1)
+    chunks of 1/n of the tensor. No all-reduce can send fewer bytes, if only ranks add, and not the
+    network [Patarasuk and Yuan, 2009]. As in Problem 1.6, send and receive in an order that also
+    works on GPUs.
 
     Args:
         tensor: any shape, with one element or more; it may have fewer than n elements.
@@ -306,9 +307,9 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
     no collectives.
 
     With 2 ranks:  rank 0 [1, 2], rank 1 [3, 4]. In the first step, rank 0 sends [1] and adds [4] to
-    its [2], while rank 1 sends [4] and adds [1] to its [3]. In the second step, the sums [6] and
-    [4] change places:  [4, 6] on both. (``torch.chunk`` may make fewer than n chunks: if you ask it
-    for 3 chunks of 4 elements, it makes 2.)
+    its [2], while rank 1 sends [4] and adds [1] to its [3]. In the second step, the ranks exchange
+    the sums [6] and [4]:  [4, 6] on both. (``torch.chunk`` may make fewer than n chunks: if you ask
+    it for 3 chunks of 4 elements, it makes 2.)
     About 15 lines.
     """
     raise NotImplementedError("Problem 1.7: ring_all_reduce")

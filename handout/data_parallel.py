@@ -5,16 +5,16 @@
 
 The loss is a mean over the batch. If n ranks hold equal parts of the batch, the mean of their
 losses is the loss of the whole batch. Differentiation is linear, so the mean of their gradients is
-the gradient of the whole batch. So each rank runs forward and backward on its own shard, and one
-average over the ranks makes the gradients those of the whole batch. Ranks that start with equal
-weights then keep equal weights.
+the gradient of the whole batch. So each rank runs forward and backward on its own shard. The
+average of the gradients over the ranks is the gradient of the whole batch. Ranks that start with
+equal weights then keep equal weights.
 
 ``n = dist.get_world_size()``. The model and its calculus are given in ``handout/mlp.py``. For every
 function here:
 - Inputs must stay unchanged unless the docstring says otherwise. They may be non-contiguous.
 - The function works for 1, 2, 3, 4, … ranks, and when it is called twice.
-- Misuse is the same on every rank. It raises ``ValueError`` with a message that holds the numbers,
-  before anything is sent.
+- If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
+  The message contains the numbers.
 """
 
 from collections.abc import Iterable
@@ -98,8 +98,9 @@ def train(
         step, before the update, equal on every rank. The optimizer is the ``torch.optim.AdamW``
         that made the steps, over ``weights`` in their order.
 
-    A hint: AdamW divides by the gradient's own size, so gradients that are n times too large train
-    almost alike. The state of the optimizer shows the difference, and the checks compare it.
+    A hint: AdamW divides by the gradient's own size. So training looks almost the same with
+    gradients that are n times too large. The state of the optimizer shows the difference, and the
+    checks compare it.
     About 12 lines.
     """
     raise NotImplementedError("Problem 3.4: train")
@@ -109,7 +110,7 @@ class GradientBuckets:
     """Problem 3.5 · Average the gradients in buckets, while the backward pass is still running.
 
     One collective for every parameter pays the latency L times. One collective for all parameters
-    cannot begin before the backward pass has ended. Buckets lie between the two: hooks collect
+    cannot begin before the backward pass has ended. Buckets are a compromise: hooks collect
     gradients as they become ready, and a full bucket is sent while earlier layers are still being
     differentiated [Li et al., PyTorch Distributed, VLDB 2020].
 
@@ -122,7 +123,7 @@ class GradientBuckets:
     - Gradients become ready from the last layer to the first. So fill the buckets from the last
       parameter to the first.
     - All ranks must start the same collectives in the same order, even if gradients become ready in
-      another order on one of them. So start bucket i+1 only after bucket i.
+      another order on one rank. So start bucket i+1 only after bucket i.
     - A hook must not wait for a communication, otherwise nothing overlaps.
     """
 
@@ -132,9 +133,9 @@ class GradientBuckets:
         Args:
             parameters: leaf tensors (no results of operations) of one float dtype, in the order of
                 the layers, the same on every rank. A parameter that does not require a gradient
-                (frozen) stays as it is. A parameter that appears twice (tied) is one parameter, and
-                counts where it appears first. You may assume that only one ``GradientBuckets`` is
-                created for a set of parameters.
+                (frozen) stays as it is. A parameter that appears twice (tied) is one parameter, at
+                the place where it appears first. You may assume that only one ``GradientBuckets``
+                is created for a set of parameters.
             bucket_bytes: fill the current bucket until the next parameter would push it past
                 ``bucket_bytes``; then start a new bucket. A parameter larger than ``bucket_bytes``
                 gets a bucket of its own.
@@ -153,7 +154,7 @@ class GradientBuckets:
 
         The caller calls this once after each backward pass, on every rank. Some buckets may not
         have been started yet, because a parameter in them got no gradient in this pass. Start these
-        buckets now, with zeros for the missing gradients, so that all ranks still agree on the
+        buckets now, with zeros for the missing gradients, so that all ranks start the same
         collectives. If no rank used a parameter, its ``grad`` may become zero or None. A ``grad``
         may be a view of its bucket. Afterwards the object is ready for the next backward pass.
         Before that pass, the caller sets every ``grad`` to None.

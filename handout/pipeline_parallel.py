@@ -23,11 +23,12 @@ here:
 - Inputs must stay unchanged. They may be non-contiguous, and are float32 or float64. Results have
   the dtype of the inputs.
 - The function works for 1, 2, 3, 4, … stages of one layer or more, also of unequal size, and for
-  any m ≥ 1. It also works when it is called twice with the same arguments: it must not use them up.
-- Misuse is the same on every rank. It raises ``ValueError`` before anything is sent. The message
-  holds the wrong number, or the two numbers that do not fit each other.
-- Multiply matrices with torch, in the thread that calls your function: the checks look at its
-  products.
+  any m ≥ 1. It also works when it is called twice with the same arguments: do not empty lists that
+  are arguments.
+- If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
+  The message contains the wrong number, or the two numbers that do not fit each other.
+- Multiply matrices with torch, in the thread that calls your function: the checks look at the
+  matrix products of this thread.
 """
 
 import torch
@@ -133,8 +134,8 @@ def gpipe_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[
         same order, which may differ from the order of the forward passes. The schedules of all
         stages fit each other: they can be executed together without a deadlock.
     Raises:
-        ValueError: ``stage`` is not one of the stages (name ``stage``); there is no micro-batch
-            (name m).
+        ValueError: ``stage`` is not one of the stages (the wrong number is ``stage``); there is no
+            micro-batch (the wrong number is m).
 
     ``gpipe_schedule(0, 2, 2)``  →  for instance [("forward", 0), ("forward", 1), ("backward", 0),
     ("backward", 1)].
@@ -160,8 +161,8 @@ def one_forward_one_backward_schedule(
         2m actions, as in ``gpipe_schedule``, and two more conditions hold:
         - At no time are more than ``num_stages − stage`` micro-batches alive. A micro-batch is
           alive between its forward pass and its backward pass.
-        - Simulated with equal stages, the schedules end as early as GPipe: after m + num_stages − 1
-          times the time of one forward and one backward pass.
+        - Simulated with equal stages, the schedules end as early as those of GPipe: after m +
+          num_stages − 1 times the time of one forward and one backward pass.
     Raises:
         ValueError: as in ``gpipe_schedule``.
 
@@ -195,14 +196,15 @@ def run_schedule(
     together. So put the receive last: then the last ``Work`` of the list is that of the receive,
     and the first is that of the send.
 
-    What a micro-batch has saved must be freed after its backward pass, otherwise 1F1B saves
-    nothing. A local variable that still refers to it keeps it alive, too. What was sent must also
-    be freed: it stays alive until you call ``wait()`` of the send's ``Work``. Call ``wait()`` of
-    each ``Work`` once: with gloo, a second call never returns. (With nccl it returns at once, so
-    you may wait twice for the one ``Work`` of both messages.) ``is_completed()`` does not replace
-    ``wait()``: without ``wait()`` it never becomes true. When the gradient of micro-batch i has
-    come back, wait for the send of its activation: that wait is over at once. Just before you send
-    a gradient, wait for the send of the gradient before it. Wait for what is left at the end.
+    Free the saved tensors of a micro-batch after its backward pass, otherwise 1F1B needs as much
+    memory as GPipe. A local variable that still refers to them keeps them alive, too. Also free
+    each tensor that was sent: it stays alive until you call ``wait()`` of the send's ``Work``. Call
+    ``wait()`` of each ``Work`` once: with gloo, a second call never returns. (With nccl it returns
+    at once, so you may wait twice for the one ``Work`` of both messages.) ``is_completed()`` does
+    not replace ``wait()``: without ``wait()`` it never becomes true. When the gradient of
+    micro-batch i has come back, wait for the send of its activation: that wait is over at once.
+    Just before you send a gradient, wait for the send of the gradient before it. At the end, wait
+    for the remaining sends.
 
     Args:
         schedule: this stage's actions, in order. The stages' schedules fit each other, as those of
@@ -210,18 +212,17 @@ def run_schedule(
         weights, x, batch_size, num_micro_batches: as in ``pipeline_forward``.
         timeline: record each action in it once, in ``with timeline.span(kind, i):``. Put this
             around the computation, but not around receiving or waiting. The computation is that of
-            the layers. On the last stage it includes the loss, and in the backward pass the loss's
-            gradient.
+            the layers. On the last stage it includes the loss and the loss's gradient.
     Returns:
         ``(loss, gradients)``. The loss is that of the whole batch, a tensor without dimensions, on
         the last stage; None on all other stages. The gradients are those of this loss with respect
         to this stage's weights, (D, D) each.
     Raises:
-        ValueError: as in ``pipeline_forward``; or the schedule does not hold each micro-batch once
-            forward and once backward (the message holds m: "a schedule of 6 actions for 4
+        ValueError: as in ``pipeline_forward``; or the schedule does not contain each micro-batch
+            once forward and once backward (the message contains m: "a schedule of 6 actions for 4
             micro-batches").
 
-    About 40 lines, or 55 if you write the two passes out.
+    About 40 lines, or 55 if you write out the two passes.
     """
     raise NotImplementedError("Problem 5.5: run_schedule")
 
@@ -230,15 +231,16 @@ def bubble_fraction(num_stages: int, num_micro_batches: int) -> float:
     """Problem 5.6 · Return the bubble in theory.
 
     The bubble is the fraction of the time in which a stage waits, averaged over the stages. The
-    result is the same for GPipe and 1F1B. Assume that a forward pass takes the same time on all
-    stages, that a backward pass does, too, and that messages take no time. It makes no difference
+    result is the same for GPipe and 1F1B. Assume that forward passes take the same time on all
+    stages, that backward passes do, too, and that messages take no time. It makes no difference
     whether a backward pass takes longer than a forward pass.
 
     Returns:
         A number from 0 to 1: idle time / total time. (Some papers use idle time / ideal time, which
         is larger.)
     Raises:
-        ValueError: there is no stage, or no micro-batch (name the number that is not positive).
+        ValueError: there is no stage, or no micro-batch (the wrong number is the one
+            that is not positive).
 
     ``bubble_fraction(4, 4)``  →  3/7.
     About 3 lines.

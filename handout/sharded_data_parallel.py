@@ -14,10 +14,10 @@ PyTorch FSDP, 2023].
 function here:
 - Inputs must stay unchanged unless the docstring says otherwise. They may be non-contiguous.
 - The function works for 1, 2, 3, 4, … ranks, and when it is called twice.
-- Misuse is the same on every rank. It raises ``ValueError`` with a message that holds the numbers,
-  before anything is sent.
-- Multiply matrices with torch, in the thread that calls your function: the checks look at its
-  products.
+- If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
+  The message contains the numbers.
+- Multiply matrices with torch, in the thread that calls your function: the checks look at the
+  matrix products of this thread.
 """
 
 import math
@@ -56,9 +56,9 @@ def flat_shard(tensors: list[Tensor]) -> Tensor:
     Args:
         tensors: as for ``flatten``, the same on every rank.
     Returns:
-        (P/n,): entries [rank·P/n, (rank+1)·P/n) of ``flatten(tensors)``, which has P entries with
-        its zeros at the end; n is the number of ranks. The shard has memory of its own: if it were
-        a view, it would keep all P entries alive.
+        (P/n,): entries [rank·P/n, (rank+1)·P/n) of ``flatten(tensors)``, which has P entries,
+        including the zeros at the end; n is the number of ranks. The shard has memory of its own:
+        if it were a view, it would keep all P entries alive.
 
     With 2 ranks and the tensors [[1, 2], [3, 4]] and [5]:  rank 0 [1, 2, 3], rank 1 [4, 5, 0].
     About 2 lines.
@@ -126,12 +126,14 @@ class ZeroAdamW:
         Traffic: 2(n−1)/n times the bytes of the weights from each rank, as for one all-reduce of
         the gradients. A reduce-scatter gives this rank its shard of the sum of all gradients. AdamW
         updates this rank's shard of the weights. An all-gather then brings the other shards.
-        Settings: each step uses those that ``self.optimizer`` has then. So a schedule of learning
-        rates can set ``zero.optimizer.param_groups[0]["lr"]`` between two steps. (The checks give
-        each rank a rate of its own. Then the entries of shard r follow rank r's rate, everywhere.)
+        Settings: each step uses the current settings of ``self.optimizer``. So a schedule of
+        learning rates can set ``zero.optimizer.param_groups[0]["lr"]`` between two steps. (The
+        checks give each rank a rate of its own. Then, on every rank, the entries of shard r are
+        those of an update with rank r's rate.)
 
         With 2 ranks, one weight [[w₀, w₁]] and the gradients [[2, 4]] and [[4, 8]]:  rank 0 updates
-        w₀ with the gradient 3, rank 1 updates w₁ with the gradient 6, and both get both.
+        w₀ with the gradient 3, rank 1 updates w₁ with the gradient 6, and both ranks get both
+        weights.
         About 12 lines.
         """
         raise NotImplementedError("Problem 6.2: ZeroAdamW.step")
@@ -141,7 +143,7 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
     """Problem 6.3 · Compute the local loss, and this rank's shard of every averaged gradient.
 
     No rank ever holds the whole model. Gather a layer just before it is used, and free it
-    afterwards. Going back, gather it again. Then reduce-scatter its gradient.
+    afterwards. In the backward pass, gather it again. Then reduce-scatter its gradient.
 
     Args:
         shards: L tensors of shape (P/n,): for each layer this rank's ``flat_shard`` of its weight
@@ -156,12 +158,12 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
             needs 3 on each of 4 ranks").
 
     Memory: beyond the shards and their gradients, at most two whole layers are alive during every
-    product, whatever L is: a layer and its gradient. (Activations come in addition.) A variable
-    that still holds the weight, the gradient or the flat copy of the layer before is a third one:
-    ``del`` each of them, or give the work of one layer a function of its own. The checks also ask
-    the system for the memory of your process, which has copies for communication, too: beyond the
-    shards and their gradients, 8 whole layers are allowed, and 4 until the first operation of the
-    backward pass.
+    product, whatever L is: a layer and its gradient. (Activations are not counted.) A variable that
+    still refers to the weight, the gradient or the flat copy of the previous layer keeps a third
+    one alive: ``del`` each of them, or give the work of one layer a function of its own. The checks
+    also measure the memory of your process. It includes copies for communication, so here the
+    limits are higher: beyond the shards and their gradients, 8 whole layers are allowed, and 4
+    until the first operation of the backward pass.
     Traffic: 3(n−1)/n times the bytes of the weights from each rank. Only the last layer may be kept
     for the backward pass; then it is gathered once.
 
@@ -182,14 +184,14 @@ def prefetched_step(
 
     A gather takes time, in which the rank could compute. So start the gather of the next layer
     before you call ``layer_forward`` or ``layer_backward`` for this layer, and wait for it only
-    when its turn comes. Going back, the next layer is the one before.
+    when its turn comes. In the backward pass, the next layer is the one before.
 
     Args:
         shards, x: as for ``fully_sharded_step``.
         layer_forward, layer_backward: the calculus of one layer, called as ``mlp.layer_forward``
             and ``mlp.layer_backward``. Call each once for every layer, and compute layers in no
-            other way: so the checks see when you compute. (They pass functions that also multiply
-            y, and grad_y, by a number that nobody knows before the call.)
+            other way: this is how the checks see when you compute. (They pass functions that also
+            multiply y, and grad_y, by a number that nobody knows before the call.)
     Returns:
         ``(loss, gradients)``, as for ``fully_sharded_step``.
     Raises:
@@ -198,9 +200,9 @@ def prefetched_step(
     Memory: beyond the shards and their gradients, at most four whole layers are alive during every
     product, whatever L is: a layer, the next one, a gradient, and one more gradient if you let its
     reduce-scatter run meanwhile. So gather one layer ahead, not more. The last layer may be kept
-    for the backward pass instead of gathered again; then L − 1 gathers go back. With copies for
-    communication, as the system says, your process may hold 12 whole layers beyond the shards and
-    their gradients, and 6 until the first operation of the backward pass.
+    for the backward pass instead of gathered again; then the backward pass has L − 1 gathers. With
+    copies for communication, your process may use the memory of 12 whole layers beyond the shards
+    and their gradients, and of 6 until the first operation of the backward pass.
     Traffic: as for ``fully_sharded_step``. Gather each layer by one ``all_gather`` of its shard,
     average gradients by ``reduce_scatter``, or use their variants for single tensors, and use
     nothing else.

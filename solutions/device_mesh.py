@@ -3,7 +3,7 @@
     make test PART=device_mesh                              judge this file
     python -m handout.run device_mesh --world-size 4        watch a mesh of 2 × 2 ranks take a step
 
-The ranks stand on a mesh of D rows and T columns, whose shape is ``(D, T)``. On a mesh of 2 × 3:
+The ranks form a mesh of D rows and T columns, whose shape is ``(D, T)``. On a mesh of 2 × 3:
 
                      tensor 0   tensor 1   tensor 2
         data 0       rank 0     rank 1     rank 2          a row: the same rows of the batch
@@ -19,11 +19,11 @@ with fast links. Tensor parallelism needs these links more, because it communica
 - Inputs keep their values, and tensors may be non-contiguous.
 - The function works on every mesh, also of one row, of one column, or of one rank, and when it is
   called twice.
-- Misuse is the same on every rank. It raises ``ValueError`` before anything is sent. The message
-  holds the numbers that do not fit.
+- If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
+  The message contains the numbers that do not fit.
 
-Use any collectives and any ``mlp`` function, also on shards. A collective with ``group=row`` is
-among the ranks of the row alone, and ``dist.get_world_size(row)`` is their number.
+Use any collectives and any ``mlp`` function, also on shards. A collective with ``group=row``
+involves only the ranks of the row, and ``dist.get_world_size(row)`` is their number.
 """
 
 import torch.distributed as dist
@@ -81,9 +81,9 @@ def mesh_groups(shape: tuple[int, int]) -> tuple[dist.ProcessGroup, dist.Process
 
     ``dist.new_group(ranks)`` makes a group. *Every* rank of the world has to call it, also the
     ranks that are not in the group, and all ranks have to make the same groups in the same order:
-    torch numbers the groups, and the ranks of a group find each other under its number. If each
-    rank makes only its own groups, different groups have the same number. gloo and nccl then
-    connect the wrong ranks, or wait for ever.
+    torch numbers the groups, and the ranks of a group find each other by its number. If each rank
+    makes only its own groups, different groups have the same number. gloo and nccl then connect the
+    wrong ranks, or wait for ever.
 
     Args:
         shape: ``(D, T)``, the same on every rank.
@@ -156,8 +156,7 @@ def mesh_step(
 
     Args:
         pairs: P ≥ 1 pairs (A, B) of this rank's shards, (K, H/T) and (H/T, K), float32 or float64.
-            H may differ between the pairs. The shards do not
-            require gradients.
+            H may differ between the pairs. The shards do not require gradients.
         x: this rank's rows of the batch, (rows, K). It is the same on all ranks of the row.
         row: the group of this rank's row, T ranks.
         column: the group of this rank's column, D ranks.
@@ -170,7 +169,7 @@ def mesh_step(
             at all pairs before the first all-reduce.
 
     Traffic: in the row, one all-reduce of (rows, K) for each pair forward, and one backward; but
-    none for the gradient of the batch, which nobody needs: 2P − 1 in all. In the column, one
+    none for the gradient of the batch, which is not needed: 2P − 1 in all. In the column, one
     all-reduce of each gradient, or one of all together. Nothing else is sent, and nothing in
     another group.
 

@@ -1,7 +1,7 @@
 """Part 8 · Better schedules (8 points): two ways to make the bubble of a pipeline smaller.
 
-Each stage holds several smaller parts of the model. Or the backward pass is cut into two halves, of
-which one can wait. This part is extra credit.
+One way: each stage holds several smaller parts of the model. The other way: the backward pass is
+cut into two halves, and one half can wait. This part is extra credit.
 
     make test PART=schedules                              judge this file
     python -m handout.run schedules --world-size 4        watch four stages work, and wait
@@ -12,22 +12,22 @@ micro_batch)``, because a stage may hold several chunks of the model:
     ("F", c, i)    the forward pass of micro-batch i through chunk c of this stage
     ("B", c, i)    the gradient of this chunk's input, which the stage before needs
     ("W", c, i)    the gradients of this chunk's weights, at any time after B
-    ("BW", c, i)   the whole backward pass: B and W, and only then the message
+    ("BW", c, i)   the whole backward pass: B and W; the message is sent after both
 
 With n stages of v chunks each, the model is cut into n·v parts, and chunk c of stage s is part c·n
 + s. A micro-batch visits all stages once for each chunk. ``handout/schedule_runner.py`` runs
 schedules, and simulates how long they take; it is given.
 
 For every schedule here:
-- It holds each of its actions once. It is a new list in each call.
+- It contains each of its actions once. Each call returns a new list.
 - The schedules of all stages fit each other: whatever time F, B and W take, they can be executed
   together without a deadlock. A stage does its actions in the order of its list. F of a part needs
   F of the part before. B and BW of a part need B or BW of the part after. B and BW need F of the
   same part, and W needs B. Messages take no time.
 - An activation is what one micro-batch has saved in one chunk. It is alive from F to BW, or from F
   to W.
-- Misuse raises ``ValueError``. The message holds the wrong number, or the two numbers that do not
-  fit each other.
+- Misuse raises ``ValueError``. The message contains the wrong number, or the two numbers that do
+  not fit each other.
 """
 
 import torch
@@ -61,9 +61,9 @@ def chunk_layers(num_layers: int, stage: int, num_stages: int, num_chunks: int) 
     Returns:
         v ranges of L/(n·v) layers each. Chunk c of stage s is part c·n + s.
     Raises:
-        ValueError: ``stage`` is not one of the stages (name ``stage``); there is no stage, or no
-            chunk (name this number); L is not positive, or does not divide into n·v parts ("10
-            layers cannot be cut into 4 parts").
+        ValueError: ``stage`` is not one of the stages (the wrong number is ``stage``); there is no
+            stage, or no chunk (the wrong number is this count); L is not positive, or does not
+            divide into n·v parts ("10 layers cannot be cut into 4 parts").
 
     ``chunk_layers(8, 1, 2, 2)``  →  [range(2, 4), range(6, 8)].
     About 5 lines.
@@ -86,8 +86,8 @@ def interleaved_schedule(
     As in 1F1B, a stage first runs forward passes, then one forward and one backward pass in turn,
     then backward passes. But it takes the micro-batches in groups of n: the n micro-batches of a
     group go through its chunk 0, the same n through its chunk 1, and so on; then comes the next
-    group. The backward passes go the same way, from the last chunk to the first. The first forward
-    pass is through a part that is 1/v of a stage, so the stages after it begin earlier.
+    group. The backward passes go the same way, from the last chunk to the first. A part is 1/v of a
+    stage, so the first forward pass is shorter, and the next stages begin earlier.
 
     Args:
         stage: s, the stage whose schedule this is.
@@ -96,16 +96,16 @@ def interleaved_schedule(
         num_micro_batches: m, a multiple of n.
     Returns:
         2·v·m actions: ``("F", c, i)`` and ``("BW", c, i)`` once for each chunk c and each
-        micro-batch i. Three more conditions hold, with equal parts:
+        micro-batch i. If all parts take equally long, three more conditions hold:
         - The schedules end after v·m + n − 1 times the time of one F and one BW of a chunk.
         - At no time are more activations alive on stage s than 2(n − s − 1) + (v − 1)·n + 1. With
-          v > 1, the schedule of the paper begins with one forward pass fewer than that; or with all
-          v·m, if there are not so many.
+          v > 1, the schedule of the paper begins with one forward pass fewer than this number, or
+          with all v·m if that is fewer.
         - With v = 1 the schedule is 1F1B. Then at most n − s activations are alive.
     Raises:
-        ValueError: ``stage`` is not one of the stages (name ``stage``); there is no stage, chunk or
-            micro-batch (name this number); n does not divide m ("3 micro-batches do not divide into
-            groups of 2").
+        ValueError: ``stage`` is not one of the stages (the wrong number is ``stage``); there is no
+            stage, chunk or micro-batch (the wrong number is this count); n does not divide m ("3
+            micro-batches do not divide into groups of 2").
 
     ``interleaved_schedule(1, 2, 2, 2)``  →  for instance [("F", 0, 0), ("F", 0, 1), ("F", 1, 0),
     ("BW", 1, 0), ("F", 1, 1), ("BW", 1, 1), ("BW", 0, 0), ("BW", 0, 1)].
@@ -138,8 +138,8 @@ def interleaved_bubble(num_stages: int, num_chunks: int, num_micro_batches: int)
     Args:
         num_stages, num_chunks, num_micro_batches: n, v, and m, a multiple of n.
     Raises:
-        ValueError: there is no stage, chunk or micro-batch (name this number), or n does not divide
-            m (name both).
+        ValueError: there is no stage, chunk or micro-batch (the wrong number is this count), or n
+            does not divide m (the message contains both).
 
     ``interleaved_bubble(4, 1, 4)``  →  3/7, as for 1F1B;  ``interleaved_bubble(4, 2, 4)``  →  3/11.
     About 4 lines.
@@ -156,7 +156,7 @@ def interleaved_bubble(num_stages: int, num_chunks: int, num_micro_batches: int)
 def backward_input(weights: list[Tensor], saved: Saved, grad_y: Tensor) -> tuple[Tensor, Kept]:
     """Problem 8.2 · B: return the gradient of a chunk's input, and what W will need.
 
-    By the chain rule of ``mlp.layer_backward``, layer by layer from the last to the first:
+    Apply the chain rule of ``mlp.layer_backward``, layer by layer from the last to the first:
 
         grad_z = grad_y ⊙ gelu′(z),   grad_x = grad_z @ Wᵀ      and grad_W = xᵀ @ grad_z must wait
 
@@ -172,7 +172,7 @@ def backward_input(weights: list[Tensor], saved: Saved, grad_y: Tensor) -> tuple
     Returns:
         ``(grad_x, kept)``. grad_x is the gradient of the chunk's input, (B/m, D). kept has, for
         each layer in the order of the layers, the pair ``(x, grad_z)``: the same tensor x, and the
-        gradient of z. W needs no z. So no result may keep a z in memory, and the caller frees it.
+        gradient of z. W needs no z. So no result may keep a z in memory: the caller frees z.
 
     With one layer [[2]], x = [[1]], z = [[2]] and grad_y = [[3]]:  gelu′(2) = 1.0852. So grad_z is
     [[3.2557]], grad_x is [[6.5114]], and kept is [([[1]], [[3.2557]])].
@@ -230,8 +230,8 @@ def zero_bubble_schedule(stage: int, num_stages: int, num_micro_batches: int) ->
           m(f + b + w) + (n − 1)(f + b) − (min(n, m) − 1)·min(f, b, w). For f = b = w and m ≥ n,
           each stage is idle for (n − 1)·f, a third of 1F1B's (n − 1)·3f.
     Raises:
-        ValueError: ``stage`` is not one of the stages (name ``stage``); there is no stage, or no
-            micro-batch (name this number).
+        ValueError: ``stage`` is not one of the stages (the wrong number is ``stage``); there is no
+            stage, or no micro-batch (the wrong number is this count).
 
     ``zero_bubble_schedule(1, 2, 2)``  →  for instance [("F", 0, 0), ("B", 0, 0), ("F", 0, 1),
     ("B", 0, 1), ("W", 0, 0), ("W", 0, 1)]: the last stage sends both gradients before its first W.

@@ -15,8 +15,8 @@ Write forward and backward passes by hand, without autograd. The calculus of one
 - Inputs keep their values, may be non-contiguous, and are float32 or float64. Results have the
   dtype of the inputs.
 - The function works for 1, 2, 3, 4, … ranks, and when it is called twice.
-- Misuse is the same on every rank. It raises ``ValueError`` before anything is sent. The message
-  holds the numbers that do not fit.
+- If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
+  The message contains the numbers that do not fit.
 """
 
 import math
@@ -66,10 +66,10 @@ def _reduce_scatter_rows(partial: Tensor) -> Tensor:
 def sequence_parallel_forward(pair: Pair, x: Tensor) -> tuple[Tensor, Pair]:
     """Problem 9.1 · Compute y = x + gelu(normalize(x) @ A) @ B, on this rank's shard of a sequence.
 
-    This is Megatron's pair [Korthikanti et al., 2022]. Before, an all-reduce stood behind the pair,
-    and all ranks had all rows of x and of y. Here each rank has T/n rows of them. Normalise
-    these rows. An all-gather makes all rows of the input of A. Behind B, a reduce-scatter adds up
-    the partial products, and gives each rank its own rows.
+    This is Megatron's pair [Korthikanti et al., 2022]. Without sequence parallelism, an all-reduce
+    follows the pair, and every rank has all rows of x and y. Here each rank has only T/n rows of
+    them. Normalise these rows. Then an all-gather gives every rank all rows, the input of A. After
+    B, a reduce-scatter adds up the partial products, and gives each rank its own rows.
 
     Args:
         pair: (A, B), this rank's shards: A by columns, (K, H/n), and B by rows, (H/n, K).
@@ -108,9 +108,9 @@ def sequence_parallel_forward(pair: Pair, x: Tensor) -> tuple[Tensor, Pair]:
 def sequence_parallel_backward(pair: Pair, saved: Pair, grad_y: Tensor) -> tuple[Tensor, Pair]:
     """Problem 9.1 · Run backward through the same pair: the mirror image.
 
-    Going back, the reduce-scatter becomes an all-gather: each row of y was a sum over all ranks, so
-    each rank needs the gradient of every row. The all-gather becomes a reduce-scatter: each rank
-    used every row, so the gradient of a row is a sum over all ranks.
+    In the backward pass, the reduce-scatter becomes an all-gather: each row of y was a sum over all
+    ranks, so each rank needs the gradient of every row. The all-gather becomes a reduce-scatter:
+    each rank used every row, so the gradient of a row is a sum over all ranks.
 
     Args:
         pair: as for ``sequence_parallel_forward``.
@@ -130,7 +130,7 @@ def sequence_parallel_backward(pair: Pair, saved: Pair, grad_y: Tensor) -> tuple
     With 2 ranks, K = 1, x [[1]] and [[-1]], A [[0, 0]] and B [[3], [5]]: z is 0, gelu(0) = 0 and
     gelu′(0) = 1/2. If the gradients of y are [[1]] and [[2]], the gradient of A on rank 0 is
     1·3/2 − 2·3/2 = −1.5, and on rank 1 it is −2.5. With one column, normalising keeps only a
-    number's sign. So nothing comes back through it, and grad_x is [[1]] on rank 0, [[2]] on rank 1.
+    number's sign. So no gradient passes through it, and grad_x is [[1]] on rank 0, [[2]] on rank 1.
     About 9 lines.
     """
     # BEGIN SOLUTION 9.1: sequence_parallel_backward
@@ -188,9 +188,9 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
     (T/n, T/n), at a time.
 
     A softmax needs the sum over all keys. Accumulate it [Milakov and Gimelshein, 2018]: for each
-    query keep the largest score so far, m, the sum of exp(score − m), l, and the sum of
-    exp(score − m)·v, a. A new block has the largest score m′. Let M = max(m, m′). Then multiply l
-    and a by exp(m − M), and add the block's sums of exp(score − M). At the end, o = a / l.
+    query keep m, the largest score so far; l, the sum of exp(score − m); and a, the sum of
+    exp(score − m)·v. A new block has the largest score m′. Let M = max(m, m′). Then multiply l and
+    a by exp(m − M), and add the block's sums of exp(score − M). At the end, o = a / l.
 
     Args:
         q, k, v: this rank's rows of the queries, keys and values, (T/n, d) each. Row i of rank r is
@@ -208,7 +208,7 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
 
     Scores may be large: exp(score) alone would overflow.
     Memory: beside the arguments, at most five blocks (T/n, T/n) and twelve tensors (T/n, d) at a
-    time, with those that travel; never (T/n, T), and never the keys and values of all ranks.
+    time, including those that travel; never (T/n, T), and never the keys and values of all ranks.
     Traffic: sends and receives between neighbours, 2(n−1)·T/n·d numbers from each rank.
 
     With 2 ranks, d = 1, and not causal: q [[0]] on both, v [[1]] and [[3]]. All scores are 0, so
@@ -314,8 +314,9 @@ def exchange_routes(choice: Tensor, experts: int) -> Routes:
         their order (a stable sort).
         sent: n whole numbers, how many tokens go from this rank to each rank.
         received: n whole numbers, how many tokens come to this rank from each rank.
-        arrived: (M,), int64: for each token that comes, its expert as this rank counts them, from 0
-        to experts − 1. Tokens arrive in the order of the ranks, and of the experts.
+        arrived: (M,), int64: for each token that arrives, the number of its expert on this rank,
+        from 0 to experts − 1. Tokens arrive in the order of the ranks, and from each rank in the
+        order of the experts.
     Raises:
         ValueError: a rank has less than one expert ("0 experts on each rank").
 
@@ -418,9 +419,9 @@ def mixture_forward(
     """Problem 9.3 · Send each token through one of the experts: y = p · gelu(x @ W).
 
     This is a mixture of experts with top-1 routing [Lepikhin et al., 2021; Fedus et al., 2022]. The
-    logits of a token are x @ gate, one for each of the E = n·e experts of the world. W is the
-    weight of the expert with the largest probability (the first, if several are equal), and p is
-    this probability: the softmax of the logits there. Without p, no gradient would reach the gate.
+    logits of a token are x @ gate, one for each of the E = n·e experts of the world. Their softmax
+    gives the probabilities. W is the weight of the expert with the largest probability (the first,
+    if several are equal), and p is this probability. Without p, no gradient would reach the gate.
 
     Args:
         gate: replicated, (D, E).
@@ -440,7 +441,8 @@ def mixture_forward(
             ("a gate of 3 columns does not fit 2 ranks with 2 experts each"), or a weight is not
             (D, D).
 
-    An expert may get no token at all, and so may a rank. It takes part all the same.
+    An expert may get no token at all, and so may a rank. This rank still takes part in every
+    collective.
     Traffic: the counts, and each token once to its expert and once back.
 
     With 1 rank, D = 1, gate [[1, -1]], weights [[2]] and [[3]], and x = [[1]]: the logits are 1 and
@@ -470,8 +472,8 @@ def mixture_backward(
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Problem 9.3 · Run backward through the mixture.
 
-    The gradient of a row that was sent is sent the other way: ``to_experts`` is the backward pass
-    of ``from_experts``, and the other way round.
+    The gradient of a row travels in the opposite direction: ``to_experts`` is the backward pass of
+    ``from_experts``, and ``from_experts`` that of ``to_experts``.
 
     The gate's gradient comes through p. For a token of expert c, with the probabilities π and the
     expert's output f, p = π_c, and ∂p/∂logit_j = p·(δ_cj − π_j), where δ_cj is 1 if j = c, else 0:

@@ -19,20 +19,20 @@ If W is sharded by rows, x must be sharded by columns. Every rank computes one s
     [x₀ x₁] @ [W₀; W₁] = x₀ @ W₀ + x₁ @ W₁          partial
 
 The backward pass multiplies by the transposed weight. The transpose of a weight that is sharded by
-columns is sharded by rows, so one way becomes the other. In Problems 4.2 to 4.4 no rank ever holds
-more than its shard of a weight, or of the gradient of a weight.
+columns is sharded by rows, so the backward pass uses the other way. In Problems 4.2 to 4.4 no rank
+ever holds more than its shard of a weight, or of the gradient of a weight.
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
 - Inputs keep their values, may be non-contiguous, and are float32 or float64. Results have the
   dtype of the inputs.
 - The function works for 1, 2, 3, 4, … ranks, for one layer or more, and when it is called twice.
-- Misuse is the same on every rank. It raises ``ValueError`` before anything is sent. The message
-  holds the numbers that do not fit.
+- If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
+  The message contains the numbers that do not fit.
 
 Traffic is the number of bytes that a rank sends, if each collective uses its best algorithm. Let S
-be the bytes of the full tensor. An all-reduce of S costs 2(n−1)/n·S. An all-gather that makes S,
-and a reduce-scatter of S, cost half of that. Use any collectives you like, and any ``mlp`` function
-that also works on a shard.
+be the bytes of the full tensor. An all-reduce of S costs 2(n−1)/n·S. An all-gather that makes S
+costs half of that, and so does a reduce-scatter of S. Use any collectives you like, and any ``mlp``
+function that also works on a shard.
 """
 
 import torch
@@ -65,7 +65,7 @@ def shard_columns(weight: Tensor) -> Tensor:
         ``contiguous()`` returns the view itself if it is already contiguous. ``clone()`` of a
         transpose is still transposed. So you need both.
     Raises:
-        ValueError: O does not divide by n ("10 columns do not divide by 4 ranks").
+        ValueError: O is not divisible by n ("10 columns do not divide by 4 ranks").
 
     With 2 ranks and [[1, 2], [3, 4]]:  rank 0 [[1], [3]], rank 1 [[2], [4]].
     About 5 lines.
@@ -83,7 +83,7 @@ def shard_rows(weight: Tensor) -> Tensor:
     Returns:
         sharded by rows, (I/n, O): rows [rank·I/n, (rank+1)·I/n), contiguous, in memory of its own.
     Raises:
-        ValueError: I does not divide by n ("10 rows do not divide by 4 ranks").
+        ValueError: I is not divisible by n ("10 rows do not divide by 4 ranks").
 
     With 2 ranks and [[1, 2], [3, 4]]:  rank 0 [[1, 2]], rank 1 [[3, 4]].
     About 5 lines.
@@ -152,8 +152,8 @@ def tensor_parallel_forward(
     Traffic: for each layer one all-gather that makes its (B, D) output. Weights are not sent.
 
     Layout: ``dist.all_gather`` takes a list with one contiguous tensor for each rank, and so do
-    other collectives (Part 1). The forms that take one large tensor in place of the list cut it, or
-    stack it, along rows. But here the shards belong side by side.
+    other collectives (Part 1). Their variants take one large tensor instead of the list, and cut or
+    stack it along rows. But here the shards belong side by side.
 
     With 2 ranks, x [[1, 2]] and W [[1, 0], [0, 1]]:  rank 0 computes gelu([[1]]), rank 1
     gelu([[2]]); both return y = [[0.8413, 1.9545]].
@@ -237,12 +237,12 @@ class CopyToRanks(torch.autograd.Function):
 
     Backward: each rank uses its copy of x in another way, so the gradient that arrives is partial.
     An all-reduce makes it replicated. Do not write into the gradient that you are given: autograd
-    may use it elsewhere. Do not assume that it is contiguous: the gradient of ``y.sum()`` is one
-    number in memory that ``expand()`` shows as a tensor of y's shape, with strides of 0.
+    may use it elsewhere. Do not assume that it is contiguous: for ``y.sum()`` it is a single
+    number, expanded to y's shape with strides of 0.
 
-    In a ``torch.autograd.Function``, ``backward`` gets the gradient of what ``forward`` returned,
-    and returns the gradient of what ``forward`` got. ``ctx`` can save tensors in ``forward`` for
-    use in ``backward``. Here nothing has to be saved.
+    In a ``torch.autograd.Function``, ``backward`` gets the gradient of the result of ``forward``,
+    and returns the gradient of the input of ``forward``. ``ctx`` can save tensors in ``forward``
+    for use in ``backward``. Here nothing has to be saved.
 
     With 2 ranks whose gradients of y are [1, 2] and [3, 4]:  the gradient of x is [4, 6] on both.
     About 5 lines, forward and backward.
@@ -250,7 +250,7 @@ class CopyToRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor) -> Tensor:
-        """Return x, replicated, of any shape. x itself will do."""
+        """Return x, replicated, of any shape. You may return x itself."""
         # BEGIN SOLUTION 4.4: CopyToRanks.forward
         return x.view_as(x)  # replicated
         # END SOLUTION

@@ -261,7 +261,7 @@ MUTANTS = [
         else:
             grad_y = grad_outputs.pop(i) if stage == last_stage else received
             if stage < last_stage:
-                # at once: whoever has sent the gradient has received the activation
+                # returns at once: the sender of the gradient has received the activation
                 sending.pop(i).wait()
             with timeline.span(kind, i):
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
@@ -297,7 +297,7 @@ MUTANTS = [
     Mutant(
         "sends are never waited for",
         "pipeline_parallel",
-        """                # at once: whoever has sent the gradient has received the activation
+        """                # returns at once: the sender of the gradient has received the activation
                 sending.pop(i).wait()
 """,
         "                pass\n",
@@ -907,7 +907,7 @@ MUTANTS = [
         else:
             grad_y = grad_outputs.pop(i) if stage == last_stage else received
             if stage < last_stage:
-                # at once: whoever has sent the gradient has received the activation
+                # returns at once: the sender of the gradient has received the activation
                 sending.pop(i).wait()
             with timeline.span(kind, i):
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
@@ -1110,7 +1110,7 @@ MUTANTS = [
         else:
             grad_y = grad_outputs.pop(i) if stage == last_stage else received
             if stage < last_stage:
-                # at once: whoever has sent the gradient has received the activation
+                # returns at once: the sender of the gradient has received the activation
                 sending.pop(i).wait()
             with timeline.span(kind, i):
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
