@@ -17,29 +17,29 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 endif
 
-# Paths and words from outside reach the commands through the environment, as they are: neither make nor the shell reads
-# them, whatever quotes, blanks and dollars there are in them. A recipe says "$$SUBMISSION", never $(SUBMISSION).
+# Values that the user gives reach the commands through the environment, unchanged: neither make nor the shell interprets
+# their quotes, blanks and dollars. Write "$$SUBMISSION" in a recipe, never $(SUBMISSION).
 WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS CLUSTER MICRO_BATCHES MAX_BYTES INTO SUBMISSIONS ENGINE SETTINGS AT_A_TIME ROSTER DUE MUTATION_TEST LOAD FUZZ IMAGE
 $(foreach word,$(WORDS),$(if $(value $(word)),$(eval override $(word) := $$(value $(word)))$(eval export $(word))))
 
 # BEGIN INSTRUCTOR
-# Which of the long tests are tried: see grader/selftest/sampling.py. LOCKSTEP_CASES=all make test tries all.
+# Which of the long tests run: see grader/selftest/sampling.py. LOCKSTEP_CASES=all make test runs all.
 ifneq ($(filter test,$(MAKECMDGOALS)),)
 export LOCKSTEP_CASES ?= first
 endif
-# The tests try the whole assignment, whatever grader/course.toml says. An empty file decides nothing.
+# The tests cover the whole assignment, whatever grader/course.toml says: an empty course file means all parts.
 ifneq ($(filter test,$(MAKECMDGOALS)),)
 export LOCKSTEP_COURSE := /dev/null
 endif
 test: how-long
 how-long: $(READY)
 	@$(if $(K)$(PART)$(IMPL),:,echo "This takes about 5 minutes on two cores. The long tests have commands of their own: make lists them.")
-# A new sample each time, unless somebody repeats one.
+# A new sample each time, unless SAMPLE_SEED repeats one.
 export LOCKSTEP_SAMPLE_SEED := $(or $(value SAMPLE_SEED),$(shell date +%s))
 # END INSTRUCTOR
 BLACK := $(PY) -m black --line-length 100
 OPTIONS := $(if $(PART),--part="$$PART") $(if $(K),--only="$$K") $(if $(DEVICE),--device="$$DEVICE") $(if $(SEED),--seed="$$SEED")
-# After any exit code but 0 make prints a line of its own, which looks like a crash: say first that it is none.
+# After an exit code other than 0, make prints its own line, which looks like a crash. Say first that it is not a crash.
 SAID := { code=$$?; echo "The command did not succeed; the reason is above. make reports that in its own way:" >&2; exit $$code; }
 
 help:  ## show this list
@@ -65,7 +65,7 @@ else
 PYTEST_ARGUMENTS := -rN $(if $(K),-n 0,-n auto --dist worksteal)
 endif
 # BEGIN INSTRUCTOR
-# Only where nothing is chosen, the grader's own tests run, too. To import them takes longer than to run some checks.
+# The grader's own tests run only without IMPL, PART and K: importing them takes longer than running some checks.
 ifeq ($(IMPL)$(PART)$(K),)
 PYTEST_ARGUMENTS := -n auto --dist worksteal
 else
@@ -110,7 +110,7 @@ report: $(READY)  ## grade handout/ with the checks that you have, write report.
 # CLUSTER=handout/clusters/h100.ini times the run on that modelled cluster.
 # END WITH
 # BEGIN WITH 5
-# MICRO_BATCHES=64 is for a pipeline there.
+# MICRO_BATCHES=64 sets how many micro-batches a pipeline has there.
 # END WITH
 timeline: $(READY)  ## draw a run of PART of handout/, ranks over time; RANKS=4, INTO=<folder>, CLUSTER=<file>
 	@$(PY) -m grader.timeline --submission="$${IMPL:-handout}" $(if $(RANKS),--ranks="$$RANKS") $(if $(INTO),--into="$$INTO") \
@@ -127,8 +127,8 @@ submission: $(READY)  ## check handout/ and pack submission.zip; ANYWAY=1 packs 
 	@$(PY) -m grader.intake.hand_in $(if $(ANYWAY),--anyway) || $(SAID)
 
 # BEGIN INSTRUCTOR
-# ENGINE=slurm SETTINGS=<file> or ENGINE=tcp://<host>:<port> grades on other machines, too; AT_A_TIME=2 is for this one. REGRADE=1
-# grades again what another version of the grader has graded.
+# ENGINE=slurm SETTINGS=<file> or ENGINE=tcp://<host>:<port> grades on other machines. AT_A_TIME=2 grades two at a time on
+# this one. REGRADE=1 also regrades what another version of the grader has graded.
 course: $(READY)  ## grade all SUBMISSIONS=<folder or export zip> INTO=<folder>; ROSTER=<csv>, DUE=2026-11-20T23:59+01:00, SEED=7
 	@test -n "$$SUBMISSIONS" -a -n "$$INTO" || { echo "Name both: make course SUBMISSIONS=<folder or export zip> INTO=<folder>"; exit 2; }
 	@$(PY) -m grader.course --into="$$INTO" $(if $(ENGINE),--engine="$$ENGINE") $(if $(SETTINGS),--settings="$$SETTINGS") \
@@ -141,7 +141,7 @@ handout: $(READY) stubs  ## pack dist/handout.zip, the student's copy of the cou
 autograder: $(READY) stubs  ## pack dist/autograder.zip, for Gradescope, of the same course
 	@$(PY) -m grader.packaging.pack autograder
 
-# IMAGE=you/lockstep-prairielearn is what PrairieLearn pulls from Docker Hub.
+# IMAGE=you/lockstep-prairielearn names the image that PrairieLearn pulls from Docker Hub.
 platforms: $(READY) stubs  ## pack dist/platforms: Autolab, PrairieLearn, GitHub Actions, Harbor, a container
 	@$(PY) -m grader.platforms.packing $(if $(IMAGE),--image="$$IMAGE")
 
@@ -174,7 +174,7 @@ lock:  ## lock the newest versions of the autograder's packages, with hashes; ne
 matrix: $(READY)  ## grade solutions and stubs with the oldest and the newest Python and torch (downloads GBs)
 	@$(PY) -m grader.selftest.matrix $(MATRIX)
 
-bench: $(READY)  ## measure how fast worlds, verdicts and grading are, beside torch's own implementations
+bench: $(READY)  ## measure how fast worlds, verdicts and grading are, compared with torch's own implementations
 	$(PY) -m grader.selftest.bench
 
 fuzz: $(READY)  ## try 120,000 hostile frames and as many submissions; FUZZ='intake --seed S --only N' repeats one

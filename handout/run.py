@@ -106,19 +106,19 @@ def tensor_parallel(module_name: str) -> None:
         )
         y, saved = student.tensor_parallel_forward(shards, x_alone)
         show(
-            "farthest from the output of one device:           "
+            "largest difference from the output of one device:           "
             f" {(y - alone).abs().max().item():.1e}"
         )
         grad_x, _ = student.tensor_parallel_backward(shards, saved, mlp.loss_backward(y))
         show(
-            "farthest from the input's gradient on one device: "
+            "largest difference from the input's gradient on one device: "
             f" {(grad_x - x.grad).abs().max().item():.1e}"
         )
         y = x_alone
         for first, second in zip(weights[::2], weights[1::2]):
             y = student.megatron_pair(student.shard_columns(first), student.shard_rows(second), y)
         show(
-            "farthest from the output of one device, in pairs: "
+            "largest difference from the output of one device, in pairs: "
             f" {(y - alone).abs().max().item():.1e}"
         )
     except NotImplementedError as stub:
@@ -184,7 +184,7 @@ def sharded_data_parallel(module_name: str) -> None:
             _, gradients = getattr(student, step)(shards, rows)
             right = [student.flat_shard([gradient]) for gradient in whole]
             far = max((a - b).abs().max().item() for a, b in zip(gradients, right))
-            show(f"{step}: farthest from the gradients of one device {far:.1e}")
+            show(f"{step}: largest difference from the gradients of one device {far:.1e}")
         local = [w.clone().requires_grad_() for w in weights]
         mlp.loss(mlp.forward(local, rows)).backward()
         zero = student.ZeroAdamW(weights)
@@ -193,8 +193,8 @@ def sharded_data_parallel(module_name: str) -> None:
         far = max((a - b).abs().max().item() for a, b in zip(weights, alone))
         moments = sum(state["exp_avg"].numel() for state in zero.optimizer.state.values())
         show(
-            f"ZeroAdamW: each moment has {moments} entries; farthest from the weights of one device"
-            f" {far:.1e}"
+            f"ZeroAdamW: each moment has {moments} entries; largest difference from the weights of"
+            f" one device {far:.1e}"
         )
     except NotImplementedError as stub:
         show(f"not implemented yet ({stub})")
@@ -214,7 +214,7 @@ def device_mesh(module_name: str) -> None:
     of_whole = torch.autograd.grad(mlp.loss(mlp.forward(alone, batch)), alone)
     try:
         data, tensor = student.coordinates(rank, shape)
-        show(f"is at ({data}, {tensor}). If nothing follows, the ranks wait for each other.")
+        show(f"is at ({data}, {tensor}). If no line follows, the ranks wait for each other.")
         row, column = student.mesh_groups(shape)
         members = [dist.get_process_group_ranks(group) for group in (row, column)]
         show(f"is in row {members[0]} and column {members[1]}")
@@ -224,7 +224,10 @@ def device_mesh(module_name: str) -> None:
         right = [g.chunk(shape[1], 1 - l % 2)[tensor] for l, g in enumerate(of_whole)]
         found = [gradient for pair in gradients for gradient in pair]
         farthest = max((a - b).abs().max().item() for a, b in zip(found, right))
-        show(f"loss {loss.item():.6f}, farthest from the gradients of one device: {farthest:.1e}")
+        show(
+            f"loss {loss.item():.6f}, largest difference from the gradients of one device:"
+            f" {farthest:.1e}"
+        )
         if farthest > 1e-4:
             show("These gradients are wrong. The checks say more: make test PART=device_mesh")
     except NotImplementedError as stub:
@@ -263,7 +266,7 @@ def schedules(module_name: str) -> None:
             spans = simulate(made, times)
             end = max(span.end for own in spans for span in own)
             print(f"{name}: {end:g} units of time in theory.")
-            print(f"Farthest from the gradients of one device: {far.item():.1e}")
+            print(f"Largest difference from the gradients of one device: {far.item():.1e}")
             print(chart(spans), flush=True)
 
     if rank == 0:
@@ -298,14 +301,14 @@ def sequence_and_experts(module_name: str) -> None:
         output, _ = student.sequence_parallel_forward(pair, q[own])
         whole = q + torch.nn.functional.gelu(normalize(q) @ wide) @ back
         farthest = (output - whole[own]).abs().max().item()
-        show(f"sequence-parallel pair, farthest from one device: {farthest:.1e}")
+        show(f"sequence-parallel pair, largest difference from one device: {farthest:.1e}")
         for name, causal in (("not causal", False), ("causal", True)):
             whole = torch.nn.functional.scaled_dot_product_attention(
                 q[None], k[None], v[None], is_causal=causal
             )[0]
             output, _ = student.ring_attention_forward(q[own], k[own], v[own], causal)
             farthest = (output - whole[own]).abs().max().item()
-            show(f"attention, {name}, farthest from one device: {farthest:.1e}")
+            show(f"attention, {name}, largest difference from one device: {farthest:.1e}")
         choice = (q[own] @ gate).argmax(1)
         _, sent, received, _ = student.exchange_routes(choice, 2)
         show(f"sends {sent} tokens to the ranks, and receives {received}")
@@ -313,7 +316,7 @@ def sequence_and_experts(module_name: str) -> None:
         p = (q[own] @ gate).softmax(1).amax(1)
         alone = [mlp.layer_forward(x[None], weights[c])[0][0] for x, c in zip(q[own], choice)]
         farthest = (y - p[:, None] * torch.stack(alone)).abs().max().item()
-        show(f"mixture, farthest from one device: {farthest:.1e} (right: less than 1e-4)")
+        show(f"mixture, largest difference from one device: {farthest:.1e} (right: less than 1e-4)")
     except NotImplementedError as stub:
         show(f"not implemented yet ({stub})")
 

@@ -9,10 +9,10 @@
     ("F", c, i)    the forward pass of micro-batch i through chunk c of this stage
     ("B", c, i)    the gradient of this chunk's input, which the stage before needs
     ("W", c, i)    the gradients of this chunk's weights, at any time after B
-    ("BW", c, i)   the whole backward pass: B and W, and only then the message
+    ("BW", c, i)   the whole backward pass: B and W; the message is sent after both
 
 With n stages, chunk c of stage s is part c·n + s of the model. Part p gets its input from part
-p − 1, which lies on the stage before: the stage before stage 0 is stage n − 1.
+p − 1, which is on the stage before. The stage before stage 0 is stage n − 1.
 """
 
 from collections import deque
@@ -106,10 +106,11 @@ def simulate(schedules: list[list[Action]], durations: dict[str, float]) -> list
 class _Mail:
     """The messages of this stage, in an order that is the same on all stages.
 
-    All stages know all schedules. So they can agree on one order of all messages: that in which
-    they are made if all actions take equally long. A stage starts its sends and receives in this
-    order. So any schedules that fit each other can run, also where the messages of a rank keep
-    their order, as on GPUs. No send is waited for before its receiver must have received it.
+    All stages know all schedules. So they can agree on one order of all messages: the order in
+    which they are made if F, B and W take equally long. A stage starts its sends and receives in
+    this order. So any schedules that fit each other can run, also where the messages of a rank keep
+    their order, as on GPUs. This stage waits for a send only when the receiver must already have
+    received it.
     """
 
     def __init__(self, schedules: list[list[Action]], shape: tuple, like: Tensor) -> None:
@@ -129,7 +130,7 @@ class _Mail:
         for kind, part, i in sorted(self.number.keys() - self.taken.keys()):
             missing = f"{'F' if kind == 'F' else 'B or BW'} of chunk {part // self.n}"
             raise ValueError(f"stage {part % self.n} never does {missing}, micro-batch {i}")
-        # what other stages send to this one, and what this one sends, in the order of all stages
+        # what other stages send to this one, and what this one sends, in the common order
         self.order = deque(
             (message, stage)
             for _, message, stage in sorted(made)
@@ -139,7 +140,7 @@ class _Mail:
         self.sending: dict[int, list[tuple[int, dist.Work]]] = {q: [] for q in range(self.n)}
 
     def _start_receives_before(self, message: Message) -> None:
-        """Start to receive all that comes before a message in the order of all stages."""
+        """Start to receive all messages that come before this one in the common order."""
         while self.order and self.order[0][0] != message:
             self._start_receive(*self.order.popleft())
         self.order.popleft()
@@ -283,8 +284,8 @@ def run_schedules(
         batch_size: B. Micro-batch i is rows [i·B/m, (i+1)·B/m) of the batch.
         num_micro_batches: m.
         timeline: gets a span ``forward``, ``backward`` or ``weights`` for each action.
-        backward_input, backward_weights: what does B and W, the functions of Problem 8.2. Schedules
-            of F and BW alone do not need them.
+        backward_input, backward_weights: the functions that do B and W, those of Problem 8.2.
+            Schedules of only F and BW do not need them.
     Returns:
         ``(loss, gradients)``. The loss is that of the whole batch, on the last stage; None on all
         other stages. The gradients are those of this stage's weights, for each chunk a list.

@@ -263,7 +263,7 @@ def unreachable(index):
         except (OSError, ValueError) as error:
             found[0] = str(getattr(error, "reason", error)) or type(error).__name__
 
-    # Ask in a thread, because no timeout bounds the search for the host's address.
+    # Ask in a thread, because the look-up of the host's address has no timeout.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(PROBE_SECONDS)
@@ -380,7 +380,7 @@ def explain(said, code):
     """Return why pip failed and what to do, from its messages and its exit code."""
     if "No space left" in said or "Errno 28" in said:
         return (
-            "The disk is full, or the disk for temporary files. Free some space, then run make"
+            "This disk or the disk for temporary files is full. Free some space, then run make"
             " setup again."
         )
     if "CERTIFICATE_VERIFY_FAILED" in said:
@@ -406,7 +406,7 @@ def explain(said, code):
             "pip was killed by signal %d. Was there too little memory? Then run make setup again."
             % -code
         )
-    return "pip failed; it says above why. Fix that, then run make setup again."
+    return "pip failed; the reason is above. Fix that, then run make setup again."
 
 
 def imported(python, environment):
@@ -415,8 +415,8 @@ def imported(python, environment):
     done = subprocess.run([python, "-c", code], env=environment, stdout=subprocess.PIPE)
     if done.returncode:
         stop(
-            "Everything is installed, but torch cannot be imported; the reason is above. The set-up"
-            " is not finished."
+            "Everything is installed, but a package cannot be imported; the reason is above. The"
+            " set-up is not finished."
         )
     return done.stdout.decode().strip()
 

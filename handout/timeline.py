@@ -2,7 +2,7 @@
 
     timeline = Timeline()
     with timeline.span("forward", micro_batch=0):
-        ...                                          # the work itself, not the waiting for it
+        ...                                          # only the work, without waiting for it
     timeline.spans                                   # [Span("forward", 0, start=…, end=…)]
 
 ``chart`` draws the spans of all stages as text, one row for each stage.
@@ -44,7 +44,7 @@ class Timeline:
 
     def _now(self) -> float:
         if torch.cuda.is_initialized():
-            torch.cuda.synchronize()  # a call only tells the GPU what to do
+            torch.cuda.synchronize()  # a call only starts the work of the GPU
         return self.clock()
 
 
@@ -57,8 +57,8 @@ def chart(timelines: list[list[Span]], width: int = 72) -> str:
 
     The chart begins with the first start, and ends with the last end, of all stages. A forward pass
     is drawn as the last digit of its micro-batch. A backward pass is drawn as a letter (a for
-    micro-batch 0, b for 1, …), gradients of the weights on their own as a capital letter, and
-    waiting as dots.
+    micro-batch 0, b for 1, …). If the gradients of the weights have a span of their own, it is
+    drawn as a capital letter. Waiting is drawn as dots.
     """
     spans = [span for of_stage in timelines for span in of_stage]
     if not spans:

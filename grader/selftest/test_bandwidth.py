@@ -476,8 +476,8 @@ def test_without_anything_implemented_nothing_is_written(tmp_path):
     "arguments, sentence",
     [
         ("--collectives all_reduce,allreduce", "'allreduce' is none of the collectives"),
-        ("--min-bytes 1KB", "'1KB' is no size"),
-        ("--max-bytes 0", "'0' is no size"),
+        ("--min-bytes 1KB", "'1KB' is not a size"),
+        ("--max-bytes 0", "'0' is not a size"),
         ("--max-bytes -1", "argument --max-bytes: "),
         ("--min-bytes 2MiB --max-bytes 1MiB", "is larger than the largest"),
         ("--world-size 0", "'0' is not a whole number of at least 1"),

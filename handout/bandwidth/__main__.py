@@ -111,7 +111,13 @@ def parse() -> argparse.Namespace:
         metavar="I",
         help="timed calls for each row (default 20)",
     )
-    say("--warm-up", type=whole(0), default=5, metavar="W", help="calls before them (default 5)")
+    say(
+        "--warm-up",
+        type=whole(0),
+        default=5,
+        metavar="W",
+        help="calls before the timed ones (default 5)",
+    )
     say(
         "--out",
         default="bandwidth",

@@ -138,7 +138,7 @@ class Case:
         """
         sources, targets = list(source.chunk(self.n)), list(target.chunk(self.n))
         root, lists = self.rank == 0, dist.get_backend() == "gloo"
-        # nccl takes lists, too, but copies them from or to one tensor, and this copy would be
+        # nccl accepts lists, too, but copies them from or to one tensor, and this copy would be
         # measured. So nccl gets the calls that take one tensor. These calls have new names since
         # torch 2.13, which warns about the older names.
         gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

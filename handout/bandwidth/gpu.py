@@ -40,7 +40,7 @@ def back_to_back(
 
 
 def link() -> dict | None:
-    """Return what joins GPU 0 to the others, and how fast that is by what the driver says.
+    """Return what connects GPU 0 to the other GPUs, and how fast it is, according to the driver.
 
     The dict has a ``name`` and ``bandwidth``, in GB/s and one direction. Return None if there is no
     driver to ask.
@@ -57,7 +57,7 @@ def link() -> dict | None:
 
 
 def ask(*arguments: str) -> str:
-    """Return what nvidia-smi says of GPU 0; empty if it says nothing."""
+    """Return the answer of nvidia-smi for GPU 0, or "" if there is none."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         line = ["nvidia-smi", *arguments, "-i", "0"]
         return subprocess.check_output(line, text=True, timeout=30, stderr=subprocess.DEVNULL)

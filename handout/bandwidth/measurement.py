@@ -41,7 +41,7 @@ def allocate(collective: str, size: int, dtype: torch.dtype) -> Case | None:
     agree()
     count, case = size // dtype.itemsize, None
     own = sum(entries(collective, count, dist.get_world_size(), dist.get_rank())) * dtype.itemsize
-    # The size counts once more, because gloo copies whole arrays.
+    # Count the size once more, because gloo copies whole arrays.
     if agree(own + size > available())[0]:
         return None
     try:
@@ -79,7 +79,7 @@ def measure(student: ModuleType, collective: str, size: int, options: argparse.N
         watch["synchronize"] = torch.cuda.synchronize
     timing = student.stopwatch(operation, options.warm_up, options.iterations, **watch)
     if gpu.in_use():
-        agree()  # a barrier, and the collective that it waits for has ended
+        agree()  # a barrier whose own collective has ended, too, when it returns
         mine = gpu.back_to_back(operation, options.iterations)
         longest = torch.tensor(mine, dtype=torch.float64, device=device())
         dist.all_reduce(longest, op=dist.ReduceOp.MAX)

@@ -42,7 +42,7 @@ HEADER = (
 )
 
 
-# On GPUs each line ends with the time by CUDA events, of calls that nothing waits between.
+# On GPUs each line ends with the time of one call by CUDA events, without waits between calls.
 ON_GPUS = f" {'by events':>11} {'busbw':>9}"
 
 
@@ -128,8 +128,8 @@ class Report:
             )
         if env["device"] == "cpu" and env["cores"] < env["ranks"]:
             lines.append(
-                f"{env['ranks']} ranks share {env['cores']} cores: part of the times is waiting for"
-                " a core."
+                f"{env['ranks']} ranks share {env['cores']} cores: the times include waiting for a"
+                " core."
             )
         return lines
 
@@ -234,7 +234,7 @@ class Report:
             self.student.predict_seconds(alpha, beta, 1)
             self.fits[collective] = {"alpha": alpha, "beta": beta, "half_peak_size": half}
             at = (
-                f"half of it at {size_text(half)}"
+                f"β/2 at {size_text(half)}"
                 if alpha > 0
                 else "α is not positive: the model does not fit"
             )
