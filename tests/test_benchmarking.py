@@ -1,4 +1,4 @@
-"""Part 2 · Measuring bandwidth: the public checks. No check looks at how fast anything is.
+"""Part 2 · Measuring bandwidth: the public checks. No check depends on real speed.
 
 Run one problem with ``make test PART=benchmarking K=stopwatch``.
 """
@@ -10,7 +10,7 @@ from grader.check.api import Tolerance, call, per_rank, rounding
 from grader.reference import benchmark_rows, stopwatches
 
 CLOSE = rounding(np.float64)
-FIT = Tolerance(1e-4, "a linear problem of two unknowns, solved one way or another")
+FIT = Tolerance(1e-4, "a least-squares fit of two unknowns, by any algorithm")
 
 
 def as_number(value):
@@ -20,8 +20,9 @@ def as_number(value):
 @number("2.1")
 @weight(0.5)
 def test_bandwidths(world):
-    """An all-reduce of 4 GB on 4 ranks in 2 seconds has 2 GB/s, and 3 GB/s on the bus; an
-    all-gather of 4 × 100 bytes has S = 400; the lecture's 277 and 70 are about the same bandwidth
+    """An all-reduce of 4 GB on 4 ranks in 2 seconds has an algorithm bandwidth of 2 GB/s and a bus
+    bandwidth of 3 GB/s; an all-gather of 4 × 100 bytes has S = 400; the lecture's 277 and 70 are
+    about the same bandwidth
     """
     size, algorithm, bus, whole, part_of_rank, timeless = world(
         1,
@@ -95,8 +96,8 @@ def test_bandwidth_misuse(world):
 @number("2.2")
 @weight(1.0)
 def test_stopwatch(world):
-    """stopwatch returns samples 2, 5, 2 and median 2 for two ranks whose calls take 1, 5, 1 and 2,
-    2, 2 seconds
+    """stopwatch returns samples 2, 5, 2 and median 2 if rank 0's calls take 1, 5, 1 seconds and
+    rank 1's calls take 2, 2, 2 seconds
     """
     watch = {
         "warm_up": 1,
@@ -132,7 +133,7 @@ def test_stopwatch(world):
         stopwatches.ACROSS: stopwatches.across_clocks(
             [[9.0, 1.0, 5.0, 1.0], [9.0, 2.0, 2.0, 2.0]], warm_up=1
         ),
-        "this is the mean over the ranks. A collective has ended when its slowest rank has": (
+        "this is the mean over the ranks. A collective ends when its slowest rank ends": (
             np.array([1.5, 3.5, 1.5])
         ),
         "these are the fastest rank's times": np.array([1.0, 2.0, 1.0]),
@@ -191,7 +192,7 @@ def test_stopwatch(world):
         "there is one barrier before the first call only. Each call needs its own": np.array(
             [2.0, 1005.0, 1002.0]
         ),
-        "only rank 0 came to the barrier": np.array([1002.0] * 3),
+        "only rank 0 called the barrier": np.array([1002.0] * 3),
         "there is no synchronize() before the watch stops. The device had only started its work": (
             np.array([0.001] * 3)
         ),
@@ -281,8 +282,8 @@ def test_sweep_misuse(world):
 @weight(0.5)
 def test_model(world):
     """fit_latency_bandwidth([0, 1000], [1, 3]) is (1, 500). fit_latency_bandwidth([0, 1000, 2000],
-    [1, 1, 2]), whose points lie on no line, is (8/9, 3000). predict_seconds(1, 500, 250) is 1.5.
-    half_peak_size(2, 500) is 1000
+    [1, 1, 2]) is (8/9, 3000): no line goes through all three points. predict_seconds(1, 500, 250)
+    is 1.5. half_peak_size(2, 500) is 1000
     """
     name = "benchmarking.fit_latency_bandwidth"
     fit, nearest, equal, falling, one_size, odd, predicted, half = world(
@@ -321,7 +322,7 @@ def test_model(world):
         because="If the times are equal, only rounding decides on the sign of 1/β."
     )
     falling.raises_value_error(because="The times do not grow with the size.")
-    one_size.raises_value_error(because="From times of one size, α and β cannot be told apart.")
+    one_size.raises_value_error(because="Times of a single size do not determine α and β.")
     odd.raises_value_error(because="There are 3 sizes and 2 times.")
     quick = {"this is only the time that the bytes take. Add the latency": np.array(0.5)}
     predicted.returns(np.array(1.5), tolerance=CLOSE, select=as_number, known_mistakes=[quick])

@@ -1,4 +1,4 @@
-"""Part 1 · Collectives: the public checks. Every number here can be followed by hand.
+"""Part 1 · Collectives: the public checks. You can compute every number here by hand.
 
 Run one problem with ``make test PART=collectives K=ring``.
 """
@@ -48,8 +48,8 @@ MISTAKES = {
 }
 
 
-# Tables of 4 rows and 2 columns, and what each collective makes of them. The table of the root, or
-# of rank 0, is a transpose in memory.
+# Tables of 4 rows and 2 columns, and the results of each collective. On the root, or on rank 0 if
+# there is no root, the table is a transpose in memory.
 TABLES = [np.arange(1, 9, dtype=np.float32).reshape(4, 2) * scale for scale in (1, 10)]
 TOP, BOTTOM = ([table[rows] for table in TABLES] for rows in (slice(2), slice(2, 4)))
 ALL, TOTAL = np.concatenate(TABLES), TABLES[0] + TABLES[1]
@@ -65,7 +65,7 @@ OF_TABLES = {
 }
 
 
-# What comes out if the ranks combine the entries in the order in which they lie in memory.
+# The wrong results if the ranks combine the entries in memory order.
 AS_THEY_LIE = {
     "broadcast": mistakes.in_memory_order(TABLES, ("C", "F"), lambda xs: [xs[1], xs[1]]),
     "reduce": mistakes.in_memory_order(TABLES, ("C", "F"), lambda xs: [None, xs[0] + xs[1]]),
@@ -83,8 +83,8 @@ AS_THEY_LIE = {
 @weight(0.25)
 @pytest.mark.parametrize("collective", EIGHT)
 def test_the_eight_collectives(world, collective):
-    """{collective} returns the right tensors on two ranks, however they lie in memory, and on one
-    rank; they require no gradient
+    """{collective} returns the right tensors on two ranks, for several memory layouts, and on one
+    rank; the results require no gradient
     """
     tensors, arguments, expected = EIGHT[collective]
     # ``spread`` has the same tensors, but not contiguous.
@@ -128,7 +128,7 @@ def test_the_eight_collectives(world, collective):
 
 
 X, SCALAR = tensor([1, 2]), tensor(1)
-# For each collective: arguments, and words of the message that a ValueError must have.
+# For each collective: the arguments, and words that the ValueError's message must contain.
 MISUSES = {
     "broadcast": [((X, 2), ("2",)), ((X, -1), ("-1",))],
     "scatter": [((X, tensor([1]), 2), ("2",)), ((SCALAR, SCALAR, 0), ())],
@@ -163,8 +163,8 @@ def test_misuse(world, collective):
 @number("1.2")
 @weight(0.25)
 def test_in_rank_order(world):
-    """in_rank_order runs the action once on both ranks, in rank order, and rank 0 returns when rank
-    1's action has ended
+    """in_rank_order runs the action once on each rank, in rank order, and rank 0 returns only after
+    rank 1's action
     """
     actions = per_rank(
         Probe("action", returns="first", seconds=0.02), Probe("action", returns="second")
@@ -179,19 +179,20 @@ def test_in_rank_order(world):
         [sum(o.kind == "barrier" for o in run.operations(rank)) for rank in range(2)]
     )
     run.require(
-        ended[0].at <= began[0].at, f"rank 1's action began before rank 0's had ended.{hint}"
+        ended[0].at <= began[0].at,
+        f"rank 1's action began before rank 0's action had ended.{hint}",
     )
     run.require(
         run.passed(1, "action ended") <= run.passed(0, "call ended"),
-        "rank 0 returned before rank 1's action had ended. What makes it wait?",
+        "rank 0 returned before rank 1's action had ended. What makes rank 0 wait?",
     )
 
 
 @number("1.3")
 @weight(0.5)
 def test_all_reduce_from_parts(world):
-    """all_reduce_from_parts returns the sum of two ranks' tensors, of 4 and of 3 elements, and of
-    the shapes (3, 1) and (), and of whole numbers
+    """all_reduce_from_parts returns the sum of two ranks' tensors, for 4 and for 3 elements, for
+    shapes (3, 1) and (), and for integers
     """
     even, odd, column, single, whole = world(
         2,
@@ -210,7 +211,7 @@ def test_all_reduce_from_parts(world):
         run.keeps_inputs()
 
 
-# Two tables, of which rank 0's is a transpose in memory, and their average.
+# Two tables and their average. The table of rank 0 is a transpose in memory.
 CROSSED, MEAN = mixed(*TABLES), TOTAL / 2
 LYING = AS_THEY_LIE["all_reduce"]
 
@@ -307,8 +308,8 @@ def test_shift_right_in_the_order_of_gpus(world):
 @weight(0.5)
 @pytest.mark.parametrize("size", [2, 4])
 def test_ring_all_reduce(world, size):
-    """ring_all_reduce returns the sum over {size} ranks, also of five entries and of one; it
-    requires no gradient
+    """ring_all_reduce returns the sum over {size} ranks, also for tensors of five entries and of
+    one entry; the sum requires no gradient
     """
     tensors = [
         [1.0, 2.0, 3.0, 4.0],

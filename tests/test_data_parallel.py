@@ -49,7 +49,7 @@ CLOSE = rounding(np.float64)
 @number("3.1")
 @weight(0.5)
 def test_shard_batch(world):
-    """shard_batch returns three rows of six on each of two ranks"""
+    """shard_batch gives each of two ranks three of the six rows"""
     run, odd = world(
         2,
         call("data_parallel.shard_batch", tensor([[1], [2], [3], [4], [5], [6]])),
@@ -69,7 +69,7 @@ def test_broadcast_parameters(world):
     """broadcast_parameters overwrites rank 1's parameters with rank 0's, whatever their layout"""
     mine, yours = [tensor([1, 2]), tensor([[3.0]])], [tensor([7, 8]), tensor([[9.0]])]
     given = per_rank(*([Leaf(trained), frozen] for trained, frozen in (mine, yours)))
-    # A parameter that is contiguous on no rank: a transpose on one, a slice on the other.
+    # This parameter is not contiguous: it is a transpose on rank 0 and a slice on rank 1.
     matrices = tensor([[1, 2, 3], [4, 5, 6]]), tensor([[7, 8, 9], [10, 11, 12]])
     strided = per_rank([Strided(matrices[0], "transpose")], [Strided(matrices[1], "slice")])
     # The root begins when rank 1 has returned, or when rank 1 waits for the root.
@@ -91,7 +91,8 @@ def test_broadcast_parameters(world):
     run.returns(None, None)
     # A transpose lies in memory column by column.
     by_columns = matrices[0].ravel("F").reshape(matrices[0].shape)
-    # Only every other number of what is written to a slice's memory is in the slice.
+    # A slice contains only every second number of its memory. So if six numbers are written to this
+    # memory, one after the other, only three of them change the slice.
     written = np.concatenate([by_columns.ravel()[::2], matrices[1].ravel()[3:]]).reshape(2, 3)
     known = [
         {},
@@ -181,7 +182,7 @@ def test_data_parallel_step(world):
 @number("3.4")
 @weight(1.0)
 def test_train(world):
-    """train ends three steps on two ranks with the weights of a single device"""
+    """train ends with the weights of a single device after three steps on two ranks"""
     batches = [BATCH, BATCH[::-1] + 0.3, BATCH * 0.5]
     shards = [list(halves) for halves in zip(*(np.split(batch, 2) for batch in batches))]
     (run,) = world(2, call("data_parallel.train", WEIGHTS, per_rank(*shards), lr=0.01, delays=LATE))
@@ -194,7 +195,7 @@ def test_train(world):
         run.require(difference is None, difference)
     weights, losses, _ = single_device.adamw(WEIGHTS, batches, lr=0.01)
     tolerance = Tolerance(
-        5e-10, "three AdamW steps in float64: a tiny gradient's rounding moves a whole step"
+        5e-10, "three AdamW steps in float64: rounding a tiny gradient can change a whole step"
     )
     run.leaves_arguments(
         *[weights] * 2,
@@ -212,9 +213,9 @@ def test_train(world):
 
 
 def buckets(passes, **options):
-    """Return a request for backward passes whose gradients have a bucket each.
+    """Return a request for backward passes in which each gradient has its own bucket.
 
-    ``passes[rank]`` has the passes of a rank: the input, and the weights in the order of layers.
+    ``passes[rank]`` has a rank's passes: the input, and the index of each layer's weight.
     """
     given = {"weights": WEIGHTS, "registered": [0, 1], "frozen": [], "squared": []}
     given |= {"bucket_bytes": 72}  # one gradient of 3 × 3 float64
@@ -255,8 +256,8 @@ def test_gradient_buckets(world):
     run.returns([gradients], [gradients], tolerance=CLOSE, label=label, known_mistakes=known)
     local = local_gradients(crossed)
     average = [sum(terms) / 2 for terms in zip(*(own for (own,) in local))]
-    # If each rank starts a bucket as soon as it is full, rank 0 starts that of weight 1 first, and
-    # rank 1 that of weight 0. The gradients of different weights are then added up.
+    # If each rank starts a bucket as soon as it is full, rank 0 begins with weight 1's bucket, and
+    # rank 1 with weight 0's bucket. The gradients of different weights are then added up.
     (of_0,), (of_1,) = local
     first, second = (of_0[1] + of_1[0]) / 2, (of_0[0] + of_1[1]) / 2
     known = [{MIXED_BUCKETS: [[second, first]]}, {MIXED_BUCKETS: [[first, second]]}]
@@ -268,9 +269,7 @@ def test_gradient_buckets(world):
 @number("3.5")
 @weight(0.5)
 def test_gradient_buckets_of_other_parameters(world):
-    """Buckets work if a parameter is frozen, if one is registered twice, and if one rank did not
-    use a parameter
-    """
+    """Buckets work if a parameter is frozen, is registered twice, or is not used on one rank"""
     passes = [[(half, [0, 1])] for half in HALVES]
     (of_0,), (of_1,) = local_gradients(passes)
     average = [(a + b) / 2 for a, b in zip(of_0, of_1)]
@@ -287,7 +286,7 @@ def test_gradient_buckets_of_other_parameters(world):
         ),
     ]
     for what, request, expected in cases:
-        # If a collective is missing, one of the next call must not take its place.
+        # Each call has its own world, so that the next call's collectives replace no missing one.
         (run,) = world(2, request)
         label = f"the gradients, [pass][weight], where {what},"
         run.returns([expected], [expected], tolerance=CLOSE, label=label)
@@ -308,17 +307,17 @@ def test_gradient_buckets_overlap(world):
     # Rank 1 begins its backward pass when that of rank 0 has ended.
     late = {1: Delay(until="backward ended", on=0, at="backward began")}
     passes = [[(half, [0, 1])] for half in HALVES]
-    # Only when its backward pass reaches the first layer, a rank learns a factor of that layer's
-    # gradient. The gradient of the last layer is ready before that.
+    # A rank learns a factor of the first layer's gradient only when its backward pass reaches this
+    # layer. The gradient of the last layer is ready before that.
     factors = per_rank(*[[Probe("first layer of pass 0", 1.0)]] * 2)
     run, of_factors = world(2, buckets(passes, delays=late), buckets(passes, factors=factors))
-    run.waits_for_nobody("rank 0 waited for rank 1 during its backward pass: nothing overlaps.")
+    run.waits_for_nobody("rank 0 waited for rank 1 during the backward pass, so nothing overlaps.")
     run.values()
     for rank in range(2):
         began, ended = (run.passed(rank, f"backward {when}", 0) for when in ("began", "ended"))
         early = sum(began < o.at < ended for o in run.operations(rank))
         text = f"rank {rank} started no all-reduce before its backward pass had ended."
-        run.require(early > 0, f"{text} Of 2 buckets, one is full before that.")
+        run.require(early > 0, f"{text} One of the 2 buckets is full before that.")
     of_factors.values()
     for rank in range(2):
         asked = of_factors.passed(rank, "first layer of pass 0 began")

@@ -88,10 +88,11 @@ def test_split_layers_misuse(world):
 @weight(1.0)
 def test_forward(world):
     """pipeline_forward returns the output of a single device for three micro-batches on two stages,
-    and each stage saves its own layers
+    and each stage saves (x, z) of its own layers
     """
     name, given = "pipeline_parallel.pipeline_forward", (STAGES, per_rank(BATCH, None), 9)
-    # With three micro-batches of three rows, their number and their rows can be confused.
+    # With three micro-batches of three rows, a solution that confuses the two numbers is right. So
+    # the second call has nine micro-batches of one row.
     run, of_nine, odd, none = world(
         2,
         call(name, *given, M, delays=late(1)),
@@ -136,7 +137,7 @@ def test_backward(world):
         for own in of_stages
     ]
     name = "pipeline_parallel.pipeline_backward"
-    # In the second run, what is saved and y are transposes in memory.
+    # In the second run, y and all saved tensors are transposes in memory.
     given = per_rank(None, y), per_rank(None, Strided(y, "transpose"))
     runs = world(
         2,
@@ -157,7 +158,7 @@ def test_backward(world):
 @number("5.4")
 @weight(1.0)
 def test_schedules(world):
-    """GPipe and 1F1B hold every pass once, in an order that two stages can execute, for three
+    """GPipe and 1F1B contain every pass once, in an order that two stages can execute, for three
     micro-batches
     """
     stages = [(stage, 2, 3) for stage in range(2)]
@@ -192,8 +193,8 @@ def test_schedules(world):
         backward = [[i for kind, i in actions if kind == B] for actions in made]
         run.require(
             backward[0] == backward[1],
-            f"{name}: stage 0 runs the backward passes of the micro-batches {backward[0]} in this"
-            f" order, and stage 1 those of {backward[1]}. The order must be the same.",
+            f"{name}: stage 0 runs the backward passes in the order {backward[0]}, and stage 1 in"
+            f" the order {backward[1]}. Both stages must use the same order.",
         )
 
 
@@ -334,7 +335,7 @@ def test_run_schedule_in_the_order_of_gpus(world):
 @weight(0.125)
 def test_run_schedule_misuse(world):
     """run_schedule raises ValueError on both stages if m does not divide the batch size, or if the
-    schedule does not hold each micro-batch once forward and once backward
+    schedule does not contain each micro-batch once forward and once backward
     """
     own = GPIPE[0]
     broken = [own[:-1], [*own, (F, 0)], [*own[:-1], (B, 1)]]

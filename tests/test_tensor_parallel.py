@@ -16,7 +16,8 @@ WEIGHTS = [np.array([[1.0, -0.5], [0.5, 1.0]]), np.array([[0.5, 1.0], [-1.0, 2.0
 # The shards of rank 0, and those of rank 1.
 SHARDS = [[weight[:, :1] for weight in WEIGHTS], [weight[:, 1:] for weight in WEIGHTS]]
 DEEP = [*WEIGHTS, np.array([[1.0, 0.25], [-0.5, 1.0]])]  # 3 layers
-# The second weight does not fit the first one, and then not the number of ranks.
+# In the first case the second weight does not fit the first weight. In the second case it does not
+# fit the number of ranks.
 MISFITS = [
     (SHARDS[0][:1] + [np.ones((3, 1))], ("3", "2")),
     (SHARDS[0][:1] + [np.ones((2, 2))], ("2",)),
@@ -41,14 +42,14 @@ def test_shards(world):
     by_rows.returns([[1.0, 2.0, 3.0, 4.0]], [[5.0, 6.0, 7.0, 8.0]])
     odd.raises_value_error("3", "2")
     odd_rows.raises_value_error("3", "2")
-    # A piece of the last two is contiguous inside the weight, so contiguous() does not copy it.
+    # Pieces of the last two weights are contiguous in the weight, so contiguous() copies nothing.
     cases = ("columns", whole), ("rows", whole), ("columns", whole[:1]), ("rows", whole[:1].T)
     runs = world(2, *(call(f"tensor_parallel.shard_{by}", w, driver="stored") for by, w in cases))
     for run, (_, weight_) in zip(runs, cases):
         for rank, shard in enumerate(run.read(driver_results.stored, "the memory of the shard")):
             own = weight_.nbytes // 2
             text = f"rank {rank}'s shard keeps {shard.bytes} bytes alive, and has {own} bytes."
-            text += " A slice is a view of the full weight, and keeps all of it. Return a copy."
+            text += " A slice is a view, which keeps the full weight alive. Return a copy."
             run.require(shard.bytes <= own and shard.own, text)
 
 
@@ -85,8 +86,8 @@ def test_forward(world):
 @number("4.2")
 @weight(0.25)
 def test_forward_misuse(world):
-    """A batch that does not fit the shards, and a shard that fits neither the previous layer nor
-    the number of ranks, raise ValueError with the numbers
+    """tensor_parallel_forward raises ValueError with the numbers if the batch does not fit the
+    shards, or if a shard does not fit the previous layer or the number of ranks
     """
     name = "tensor_parallel.tensor_parallel_forward"
     cases = [(SHARDS[0], BATCH[:, :1], ("1", "2"))]
@@ -135,8 +136,8 @@ def test_backward(world):
 @number("4.3")
 @weight(0.5)
 def test_backward_traffic(world):
-    """In the backward pass of three layers, a rank sends no more bytes than the docstring's
-    “Traffic” gives for full credit
+    """In the backward pass of three layers, a rank sends no more bytes than “Traffic” in the
+    docstring allows for full credit
     """
     y, saved = single_device.forward(DEEP, BATCH)
     grad_y = 2 * y / y.size
@@ -150,7 +151,7 @@ def test_backward_traffic(world):
         tolerance=CLOSE,
         label="the pair of the gradient of x and the list of the shards' gradients",
     )
-    # S = 64 bytes: half of it twice between the layers, and once all of it at the end.
+    # S is 64 bytes: S/2 between two layers, twice, and S at the end.
     enough = 2 * grad_y.nbytes // 2 + grad_y.nbytes
     for rank in range(2):
         done = run.operations(rank)
@@ -204,7 +205,7 @@ def test_megatron_pair(world):
             for name in ("CopyToRanks", "SumOverRanks")
         ),
     )
-    # The sum if the ranks add up entries in the order in which they lie in memory.
+    # The wrong sum if the ranks add up entries in memory order.
     lying = {
         name: [
             {MEMORY: own} for own in in_memory_order([x, x], ("C", "F"), lambda xs: [sum(xs)] * 2)

@@ -149,7 +149,7 @@ def passes_of(rng, n, layers, **options):
     are the shapes of further parameters, whose squares are added to the loss. With ``asks``, the
     gradient of a rank's first layer is multiplied by a factor. The rank learns this factor only
     during the pass. The ``options`` are ``registered`` (all parameters by default), ``frozen``
-    (none), ``bucket_bytes`` (256) and ``layouts``: for each rank, how its parameters lie in memory
+    (none), ``bucket_bytes`` (256) and ``layouts``: each rank's memory layout of its parameters
     (contiguous). All other options are those of ``call``.
 
     Passes are drawn again if their gradients are sensitive: see ``_is_sensitive``.
@@ -182,7 +182,7 @@ def _is_sensitive(made, rng):
 def _draw_passes(
     rng, n, layers, passes=1, then=None, more=(), dtype=np.float64, asks=False, **options
 ):
-    """Return random backward passes, however sensitive they are; the rest is as ``passes_of``."""
+    """Return random backward passes as ``passes_of`` does, but do not check their sensitivity."""
     shapes = [(4, 4)] * (1 + max(i for own in layers for i in own)) + list(more)
     weights = [np.asarray(rng.standard_normal(shape)).astype(dtype) for shape in shapes]
     shards = [[rng.standard_normal((3, 4)).astype(dtype) for _ in range(passes)] for _ in range(n)]

@@ -1,4 +1,4 @@
-"""Builds pipelines to be judged: a model, a batch, stages, and what each stage should hold.
+"""Builds pipelines to be judged: a model, a batch, stages, and what each stage should return.
 
 It also holds the requirements that the checks of part 5 share.
 """
@@ -74,7 +74,7 @@ class PipelineProblem:
         return rounding(self.dtype)
 
     def lay(self, array, stage, first):
-        """Return the array as it lies in memory on a stage.
+        """Return the array in a stage's memory layout.
 
         It is contiguous if ``first`` is None. Otherwise ``first`` is the index of the first stage's
         layout in ``LAYOUTS``, and each further stage has the next layout.
@@ -105,7 +105,7 @@ class PipelineProblem:
         return own, self.x if stage == 0 else None, self.batch_size, self.m
 
     def numbers(self, num_micro_batches):
-        """Return the numbers that the message for a wrong number of micro-batches must hold."""
+        """Return the numbers that the message for a wrong number of micro-batches must contain."""
         return [str(num_micro_batches)] + ([str(self.batch_size)] if num_micro_batches > 0 else [])
 
     def forward(self, first=None, num_micro_batches=None, **options):
@@ -142,7 +142,7 @@ class PipelineProblem:
 
         In each of the ``passes``, each layer multiplies each micro-batch at least once. (A gradient
         of x is not counted, because the first layer of stage 0 does not need it.) Without products,
-        the ledger tells neither what was computed before a send nor what memory was alive.
+        the ledger shows neither what was computed before a send nor what memory was alive.
         """
         for stage in stages:
             run.require_products(stage, passes * self.m * len(self.cut[stage]) * self.product)
@@ -211,7 +211,7 @@ def large(rng, m=5):
     """Return a pipeline of two stages whose micro-batches take milliseconds to compute.
 
     With shorter computations, the processor time that the system counts for a rank would not grow.
-    The weights are small, because a rank has several copies of them, and a container little memory.
+    The weights are small: a rank has several copies of them, and a container has little memory.
     """
     return PipelineProblem(rng, 2, m, rows=128, width=512, layers=4, dtype=np.float32)
 
@@ -219,9 +219,9 @@ def large(rng, m=5):
 def require_work_between(run, rank, what, first=1.0):
     """Fail unless a rank used enough processor time before each of its sends.
 
-    The system measures the processor time, so nothing that the meter gets can change it. The rank
-    should compute equally long before each send, and ``first`` times as long before the first send.
-    Two fifths of the average are enough. ``run`` is a call on a pipeline of ``large``, after
+    The system measures the processor time, so no submission can change it by way of the meter. The
+    rank should compute equally long before each send, and ``first`` times as long before its first
+    send. Two fifths of the average are enough. ``run`` is a call on a pipeline of ``large``, after
     another call that warmed up. If the system does not measure the processor time, nothing is
     required.
     """
@@ -241,7 +241,7 @@ def require_work_between(run, rank, what, first=1.0):
 
 
 def require_in_step(run, towards):
-    """Fail unless each message was sent on by its receiver before its sender sent another message.
+    """Fail unless each receiver sent a message on before its sender sent the next message.
 
     ``towards`` is where messages go: +1 to the next rank, -1 to the previous rank.
     """

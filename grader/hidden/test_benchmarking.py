@@ -18,7 +18,7 @@ CLOSE = rounding(np.float64)
 TIMES = rounding(np.float32)
 WHOLE_BYTES = "this is rounded down to whole bytes per second. Is // used instead of /?"
 NEGATIVE = "a negative α was replaced by 0. Return it, or use it, unchanged"
-FIT = Tolerance(1e-4, "a linear problem of two unknowns, solved one way or another")
+FIT = Tolerance(1e-4, "a least-squares fit of two unknowns, by any algorithm")
 
 
 def numbers(values):
@@ -53,7 +53,7 @@ def answers(run, function, cases, expected, mistakes):
 
 
 def refuses(world, function, *cases):
-    """Fail unless each case raises a ValueError whose message holds the case's last entry."""
+    """Fail unless each case raises a ValueError whose message contains the case's last entry."""
     runs = world(
         1, *(call(f"benchmarking.{function}", *case, may_raise=True) for *case, _ in cases)
     )
@@ -85,7 +85,7 @@ def test_algorithm_bandwidth(world, rng):
     gib = [value * 1e9 / 1024**3 for value in right]
     whole = [size // seconds / 1e9 for size, seconds in cases]
     mistakes = [
-        ("divided by 1024³ and called GB/s. A GB has 10⁹ bytes", gib),
+        ("this was divided by 1024³ and called GB/s. A GB has 10⁹ bytes", gib),
         (WHOLE_BYTES, whole),
     ]
     ask(world, "algorithm_bandwidth", cases, right, mistakes)
@@ -112,9 +112,9 @@ def test_bus_bandwidth(world, rng):
         again = "the size was multiplied by n again. It already is the size of the whole array"
         part = "the size was divided by n. That is one rank's part, not the whole array"
         mistakes = [
-            ("the algorithm bandwidth", algorithm),
-            ("exactly twice the expected value", [2 * value for value in right]),
-            ("exactly half the expected value", [value / 2 for value in right]),
+            ("this is the algorithm bandwidth", algorithm),
+            ("this is exactly twice the expected value", [2 * value for value in right]),
+            ("this is exactly half the expected value", [value / 2 for value in right]),
             (again, [value * n for value, n in zip(right, ranks)]),
             (part, [value / n for value, n in zip(right, ranks)]),
             (WHOLE_BYTES, [s // t / 1e9 * truth.FACTORS[collective](n) for _, s, n, t in cases]),
@@ -141,14 +141,14 @@ def test_usual_bandwidth(world, rng):
     binary = [value / 1.073741824 for value in right]
     same = [r * 1.073741824 for r, _, _ in cases]
     mistakes = [
-        ("still in units of 2³⁰ bytes, not of 10⁹", binary),
+        ("this is still in units of 2³⁰ bytes, not of 10⁹", binary),
         ("the size of one part was used. The whole array has n parts", same),
         (
             "“whole” and “part” are swapped",
             [v * (n if c == "whole" else 1) for v, (_, n, c) in zip(same, cases)],
         ),
         (
-            "multiplied by n − 1. An array has n parts",
+            "this was multiplied by n − 1. An array has n parts",
             [v * (n - 1 if c == "part" else 1) for v, (_, n, c) in zip(same, cases)],
         ),
     ]
@@ -334,7 +334,7 @@ def test_slowest_rank(world, rng):
                 "these are this rank's own times. Every rank must return, for each call, the time"
                 " of the slowest rank"
             ): timed,
-            "this is the mean over the ranks. A collective has ended when its slowest rank has": (
+            "this is the mean over the ranks. A collective ends when its slowest rank ends": (
                 [mean] * n
             ),
             "these are the fastest rank's times": [least] * n,
@@ -397,8 +397,8 @@ def require_exchange(run):
 def _times(rng, n):
     """Return, for each rank, the times of three calls, in seconds.
 
-    The mean of the slowest times is also their median. If there are several ranks, no rank's own
-    median is equal to it, and no rank can compute it from times that are not the slowest.
+    The mean of the slowest times is also their median. If there are several ranks, this median
+    differs from every rank's own median, and cannot be computed from the times of faster ranks.
     """
     middle, step = rng.uniform(5, 7), rng.uniform(1, 3)
     maxima = rng.permutation([middle - step, middle, middle + step])
@@ -446,7 +446,7 @@ def test_median(world, rng):
     for run, own in zip(world(2, *(watch([own] * 2, 0) for own in cases)), cases):
         known = {
             "this is the mean. One disturbed iteration moves it; use the median": np.mean(own),
-            "the smallest": min(own),
+            "this is the smallest of the times": min(own),
             "this is the lower of the two times in the middle": sorted(own)[(len(own) - 1) // 2],
             "this is the upper of the two times in the middle": sorted(own)[len(own) // 2],
         }
@@ -572,8 +572,8 @@ def test_sweep_is_lazy(world, rng):
     first = seen.index("row") if "row" in seen else len(seen)
     run.require(
         seen == ["run", "row"] * 12,
-        f"{first} runs had ended when the first row was there. Yield each row as soon as its run"
-        " has ended, and do not collect them.",
+        f"{first} runs had ended before the first row was yielded. Yield each row as soon as its"
+        " run has ended.",
     )
 
 

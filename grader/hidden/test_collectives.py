@@ -47,7 +47,7 @@ BY_ENTRIES = "every n-th entry, or row, was taken. A block consists of consecuti
 BEFORE = (
     "the values were divided before the sum, so that every rank rounded. Sum first, and divide once"
 )
-SHAPED = ("broadcast", "reduce", "all_reduce")  # they take any shape, and return the same shape
+SHAPED = ("broadcast", "reduce", "all_reduce")  # they accept any shape, and return it
 COLLECTIVES = (
     "broadcast",
     "scatter",
@@ -63,8 +63,7 @@ COLLECTIVES = (
 def integers(rng, shape, dtype=np.float32, low=-50, high=50):
     """Return random integers without zero, in any dtype.
 
-    In a dtype of 64 bits, the integers need more bits than a smaller dtype has. If ``low`` is
-    given, they are not so large.
+    In a dtype of 64 bits, they need more bits than a smaller dtype has, unless ``low`` is given.
     """
     values = rng.integers(low, high, size=shape)
     values = np.where(values == 0, high, values)
@@ -86,7 +85,7 @@ def laid_out(tensors, layout):
 
 
 def orders(given):
-    """Return how each rank's tensor lies in memory, "C" or "F", for ``in_memory_order``."""
+    """Return each rank's memory order, "C" or "F", for ``in_memory_order``."""
     return [
         "F" if isinstance(x, Strided) and x.layout.startswith("transpose") else "C"
         for x in given.values
@@ -136,7 +135,7 @@ def test_values(world, rng, collective):
     """
     for n in SIZES:
         chosen = list(cases(collective, n))
-        # Before torch 2.9, gloo's reduce-scatter adds up, whatever operation it is asked for.
+        # Before torch 2.9, gloo's reduce-scatter always sums, whatever the operation is.
         if collective == "reduce_scatter" and world.torch < (2, 9):
             chosen = [case for case in chosen if case[-1]["op"] in ("sum", "average")]
         inputs = [
@@ -171,8 +170,8 @@ def test_values(world, rng, collective):
 def _mistakes(collective, xs, layout, root=0, op=None):
     """Return, for each rank, the results of known mistakes, or None if no mistake is known.
 
-    The mistakes are that entries are sent in the order of memory, that blocks are every n-th entry,
-    that all parts share one memory, and that every operation is a sum.
+    The mistakes: entries are sent in memory order, blocks are every n-th entry, all parts share one
+    memory, or every operation is a sum.
     """
     n = len(xs)
     if collective in ("gather", "all_gather"):
@@ -205,9 +204,9 @@ def _mistakes(collective, xs, layout, root=0, op=None):
 def _in_memory_order(xs, layout, combine=None, received=False):
     """Return, for each rank, the result of the mistake MEMORY, or {} if a rank has no result.
 
-    By this mistake the ranks combine their entries in the order of memory. With ``received``, the
-    ranks only receive: contiguous memory is sent, and each rank reads what it receives in the
-    memory order of its own tensor.
+    In this mistake the ranks combine their entries in memory order. With ``received``, the ranks
+    only receive: contiguous memory is sent, and each rank reads it in the memory order of its own
+    tensor.
     """
     theirs = orders(laid_out(xs, layout))
     if received:
@@ -263,7 +262,7 @@ def _keeps_both(run, results):
 @weight(0.125)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_one_call(world, rng, collective):
-    """{collective} makes one call of the operation of that name, and no costlier one"""
+    """{collective} communicates once, with the operation of the same name"""
     n = 3
     options = {"root": n - 1} if collective in ROOTED else {}
     asked = (
@@ -306,7 +305,7 @@ def test_misuse(world, rng, collective):
 def misuses(rng, collective, n):
     """Yield the misuses that every rank can detect alone.
 
-    Each misuse is (positional arguments, keyword arguments, words that the message must hold).
+    Each misuse is (positional arguments, keyword arguments, words that the message must contain).
     """
     x, scalar = np.ones(2 * n, np.float32), np.array(5.0, np.float32)
     good = ({"root": 0} if collective in ROOTED else {}) | (
@@ -385,8 +384,8 @@ def test_result_stands_alone(world, rng, collective):
             # A slice would keep the whole tensor alive, which has n times as many bytes.
             run.require(
                 kept < max(n * own, 1),
-                f"rank {rank}'s result has {own} bytes, and keeps {kept} of memory alive: a slice"
-                " is a view of the whole. Copy it.",
+                f"rank {rank}'s result has {own} bytes, but keeps {kept} bytes of memory alive. A"
+                " slice is a view of the whole tensor. Copy it.",
             )
 
 
@@ -402,7 +401,7 @@ def _no_gradient_of(world, rng, function, right, *more):
 @weight(0.75)
 def test_in_rank_order(world):
     """in_rank_order runs the action once on every rank, in rank order, and no rank returns before
-    the last rank has ended
+    the last rank's action has ended
     """
     for n in SIZES:
         # The first ranks take longest. Without barriers, the later ranks overtake them.
@@ -414,8 +413,8 @@ def test_in_rank_order(world):
         requests = [
             call("collectives.in_rank_order", actions, delays=delays) for delays in ({}, late)
         ]
-        # In a third call, an action lasts until all other ranks are at a standstill. A rank that
-        # only sleeps for a while is not at a standstill, and begins its own action too early.
+        # In a third call, an action lasts until all other ranks wait in a communication. A rank
+        # that only sleeps does not wait in one, and begins its own action too early.
         if n == 3:
             lasting = {
                 rank: Delay(STANDSTILL, on=(rank + 1) % n, at="action ended") for rank in range(n)
@@ -442,7 +441,8 @@ def _takes_turns(run, n):
     )
     for rank in range(1, n):
         sentence = (
-            f"rank {rank}'s action began before rank {rank - 1}'s had ended: what makes it wait?"
+            f"rank {rank}'s action began before rank {rank - 1}'s action had ended. What makes"
+            f" rank {rank} wait?"
         )
         run.require(ended[rank - 1] <= began[rank], sentence + hint)
     for rank in range(n):
@@ -655,8 +655,8 @@ def test_compute_does_not_wait(world, rng):
                 sent, enough = sum(o.traffic for o in done), 2 * (n - 1) / n * total.nbytes
                 sentence = (
                     f"rank {rank} sends {sent:.0f} bytes ({listed(done)}), but {enough:.0f} are"
-                    " enough for the all-reduce of this tensor. Which operation is the one that"
-                    " compute runs beside?"
+                    " enough for the all-reduce of this tensor. Which of these operations should"
+                    " run during compute?"
                 )
                 run.require(sent <= enough + 0.5, sentence)
 
@@ -703,7 +703,8 @@ def _with_done(xs):
 def test_compute_may_read(world, rng):
     """compute can read the input, which keeps its values during the all-reduce"""
     xs = [integers(rng, (2, 3)) for _ in range(2)]
-    # Rank 0 reads only when rank 1 has the sum. Then the sum is in rank 0's memory, too.
+    # Rank 0 reads its input only after rank 1 has the sum. An all-reduce that works in rank 0's
+    # input has then overwritten it.
     delays = {0: Delay(until="call ended", on=1, at="compute reads", then=0.1, patience=1)}
     (run,) = world(
         2,
@@ -785,8 +786,8 @@ def _sends_once(run, xs):
             " and ".join(f"{elements} elements to rank {peer}" for peer, elements in sends)
             or "nothing"
         )
-        due = f"its {xs[rank].size} elements go to rank {(rank + 1) % n}, once, and nowhere else."
-        run.require(sends == [((rank + 1) % n, xs[rank].size)], f"rank {rank} sent {told}: {due}")
+        due = f"Send its {xs[rank].size} elements to rank {(rank + 1) % n} once, and nothing else."
+        run.require(sends == [((rank + 1) % n, xs[rank].size)], f"rank {rank} sent {told}. {due}")
 
 
 @number("1.6")
@@ -837,7 +838,7 @@ def test_neighbours_tensor_requires_no_gradient(world, rng):
 @weight(1.875)
 def test_ring_values(world, rng):
     """ring_all_reduce returns the sum on 1 to 4 ranks, for any length, shape, dtype and layout,
-    twice, and keeps its input
+    also if it is called twice, and keeps its input
     """
     tensors = (
         ((12,), np.float32, None),

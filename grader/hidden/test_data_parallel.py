@@ -170,7 +170,7 @@ def test_broadcast_replaces_everything(world, rng):
             isinstance(v, np.ndarray) and np.isnan(v).any() for v in of_root
         )
         text = (
-            "the root's own values became nan. They were computed together with the"
+            "the root's own values became nan. They were combined with the"
             " other ranks' values instead of sent, and nan · 0 is nan."
         )
         run.require(not spoiled, text)
@@ -264,7 +264,7 @@ def step_problems(rng, n):
 @weight(3.0)
 def test_step_gradients(world, rng):
     """data_parallel_step returns the gradients of the whole batch on 1 to 4 ranks, in float32 and
-    float64, twice
+    float64, also in a second step
     """
     for n in SIZES:
         problems, requests = step_problems(rng, n)
@@ -314,8 +314,8 @@ def _does_not_accumulate(run, gradients, n):
             {
                 "the second step's gradients were added to the first's": [2 * g for g in gradients],
                 (
-                    "the second step's gradients were added to the first's, which the ranks had"
-                    " added up"
+                    "the second step's gradients were added to the sum of the first step's"
+                    " gradients over the ranks"
                 ): [(n + 1) * g for g in gradients],
             }
         ]
@@ -362,7 +362,7 @@ def test_step_traffic(world, rng):
     """data_parallel_step sends every gradient once, and nothing else"""
     for n in (2, 3):
         # A shard has more than twice as many bytes as all gradients together. The gradients are too
-        # large to be sent by other means, through things that one rank can see of another rank.
+        # large to pass between ranks without messages, such as through a rank's number of threads.
         weights, batch, shards = problem(rng, n, rows=256, width=36)
         (run,) = world(n, call("data_parallel.data_parallel_step", weights, per_rank(*shards)))
         gradients = cast(single_device.loss_and_gradients(weights, batch)[1], batch.dtype)

@@ -138,7 +138,7 @@ def test_buckets_frozen(world, rng):
 @weight(0.25)
 @visibility("after_published")
 def test_buckets_without_gradient(world, rng):
-    """A parameter that one rank or every rank did not use does not make the ranks disagree"""
+    """The ranks agree even if one rank, or every rank, did not use a parameter"""
     for n, layers, bytes_ in (
         (2, [[0, 1, 2], [0, 2]], 128),
         (3, [[0, 1, 3], [0, 3], [0, 2, 3]], 256),
@@ -257,15 +257,15 @@ def test_buckets_overlap(world, rng):
             )
             run.require(early >= 2, sentence)
         averages(of_crossed, crossed)
-        # No rank may start other all-reduces than those of the buckets, only to overlap.
+        # A rank must not start further all-reduces only to overlap.
         for own, of_own in ((run, made), (of_crossed, crossed)):
             sends_buckets(own, of_own)
         for rank in range(n):
             early = started_before_the_first_layer(of_crossed, rank)
             sentence = (
-                f"rank {rank} started {early} of 5 all-reduces during a backward pass in which the"
-                " gradients of 4 later buckets were ready before the first bucket's. When the first"
-                " bucket starts, all buckets that are full can start, too, so 4 can begin."
+                f"rank {rank} started {early} of 5 all-reduces before its backward pass had come to"
+                " the first layer. Buckets 2, 3 and 4 were full before the first bucket. When the"
+                " first bucket starts, all buckets that are full can start, too, so 4 can begin."
             )
             of_crossed.require(early >= 4, sentence)
 

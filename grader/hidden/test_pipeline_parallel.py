@@ -79,8 +79,8 @@ def forward_runs(world, rng, n):
 @number("5.2")
 @weight(1.5)
 def test_forward(world, rng):
-    """pipeline_forward returns the output of a single device on 1 to 4 stages, for one, fewer, as
-    many or more micro-batches
+    """pipeline_forward returns the output of a single device on 1 to 4 stages, with one to many
+    micro-batches
     """
     for n in SIZES:
         runs, in_turn, both = forward_runs(world, rng, n)
@@ -131,8 +131,8 @@ def test_forward_saves(world, rng):
 @number("5.2")
 @weight(1.5)
 def test_forward_flows(world, rng):
-    """pipeline_forward sends each micro-batch to the next stage before it computes the next one, in
-    one message
+    """pipeline_forward sends each micro-batch to the next stage in one message, before it computes
+    the next micro-batch
     """
     for n in (2, 3, 4):
         p = PipelineProblem(rng, n, 5, layers=3 * n - 1)
@@ -156,8 +156,8 @@ def test_forward_flows(world, rng):
         require_flow(run, range(n - 1), p.m, "sent micro-batch", "to the next stage")
         require_in_step(run, 1)
     # If messages go in step, a stage cannot have computed what it has not received. But the first
-    # stage has the whole batch from the beginning. Whether it computes before each send shows only
-    # in its processor time.
+    # stage has the whole batch from the beginning. Only its processor time shows whether it
+    # computes before each send.
     p = large(rng)
     _, run = world(2, large(rng, 1).forward(), p.forward(driver="metered", clocks=True))
     run.returns(
@@ -186,8 +186,8 @@ def test_forward_misuse(world, rng):
 @number("5.3")
 @weight(3.5)
 def test_backward(world, rng):
-    """pipeline_backward returns the gradients of a single device on 1 to 4 stages, for one, fewer,
-    as many or more micro-batches
+    """pipeline_backward returns the gradients of a single device on 1 to 4 stages, with one to
+    many micro-batches
     """
     for n in SIZES:
         made = problems(rng, n)

@@ -46,8 +46,8 @@ OVERWRITTEN = (
 def made_by(world, function):
     """Return the run, and for each shape the list of all stages' schedules.
 
-    Fail unless each schedule has the right form and holds each pass once. Fail, too, unless each
-    call returns a new list.
+    Fail unless each schedule has the right form and contains each pass once, and each call returns
+    a new list.
     """
     asked = [(stage, p, m) for p, m in SHAPES for stage in range(p)]
     (run,) = world(1, call(f"pipeline_parallel.{function}", *asked, driver="in_turn"))
@@ -65,15 +65,15 @@ def made_by(world, function):
     (changed,) = world(1, call(f"pipeline_parallel.{function}", 0, 2, 3, driver="emptied"))
     again = changed.read(schedules.as_actions, "the list of actions of a second call")[0]
     text = (
-        f"{function}(0, 2, 3) was called twice. The list that it had returned was emptied in"
-        f" between, and the second call returned {again}. Make a new list in each call."
+        f"{function}(0, 2, 3) was called twice. The check emptied the first list, and the second"
+        f" call then returned {again}. Make a new list in each call."
     )
     changed.require(again == of_shape[2, 3][0], text)
     return run, of_shape
 
 
 def require_executable(run, function, of_shape):
-    """Fail unless all stages can be carried out together, with micro-batches in the same order."""
+    """Fail unless the stages can execute together and have the same order of micro-batches."""
     for (p, m), stages in of_shape.items():
         time = schedules.makespan(stages, 1, 1)
         run.require(
@@ -91,8 +91,8 @@ def require_executable(run, function, of_shape):
 @number("5.4")
 @weight(1.0)
 def test_gpipe(world, rng):
-    """GPipe holds every pass once, all forward passes before all backward passes, in an order that
-    all stages can execute
+    """GPipe contains every pass once, all forward passes before all backward passes, in an order
+    that all stages can execute
     """
     run, of_shape = made_by(world, "gpipe_schedule")
     for (p, m), stages in of_shape.items():
@@ -109,7 +109,7 @@ def test_gpipe(world, rng):
 @number("5.4")
 @weight(1.0)
 def test_1f1b(world, rng):
-    """1F1B holds every pass once, in an order that all stages can execute together"""
+    """1F1B contains every pass once, in an order that all stages can execute together"""
     run, of_shape = made_by(world, "one_forward_one_backward_schedule")
     require_executable(run, "one_forward_one_backward_schedule", of_shape)
 
@@ -235,9 +235,9 @@ def require_order(run, given):
     """Fail if a stage sends the result of an action before it can have done its earlier actions.
 
     Every action but stage 0's forward passes and the last stage's backward passes needs a message.
-    So the message that an action sends is later than all messages that this action and the earlier
-    ones need. The times are those of the network. Messages from one stage to another are counted in
-    the order in which they are sent: their order may differ from that of the actions.
+    So an action must send its message after all messages that this action and the earlier actions
+    need. The network measures the times. Messages from one stage to another are counted in the
+    order in which they are sent, which may differ from the order of the actions.
     """
     sent = {}  # (stage, neighbour) → the times at which it sent to this neighbour
     for stage in range(len(given)):
@@ -271,8 +271,8 @@ def require_order(run, given):
 @number("5.5")
 @weight(0.5)
 def test_run_schedule(world, rng):
-    """run_schedule returns the same loss and gradients as a single device, with GPipe and 1F1B, for
-    1 to 4 stages, one to many micro-batches
+    """run_schedule returns the same loss and gradients as a single device, with GPipe and 1F1B, on
+    1 to 4 stages, with one to many micro-batches
     """
     for n in (1, 2, 3, 4):
         made = [(p, first, one_forward_one_backward) for p, first in problems(rng, n)]
@@ -341,8 +341,8 @@ def test_run_schedule_twice(world, rng):
 @number("5.5")
 @weight(0.5)
 def test_run_other_legal_schedules(world, rng):
-    """run_schedule runs other legal schedules: backward in reverse, shuffled micro-batches, another
-    style on every stage
+    """run_schedule runs other legal schedules: reversed backward passes, shuffled micro-batches, a
+    last stage with its own order
     """
     for n in (2, 3):
         m = 4
@@ -462,8 +462,8 @@ def test_run_schedule_frees(world, rng):
 def require_little_memory(world, rng, n=3, m=8, layers=5):
     """Fail if the memory of a rank's process shows that it keeps what micro-batches have saved.
 
-    The system measures this memory, so nothing that the meter gets can change the result. The
-    tensors are large enough to show in it.
+    The system measures this memory, and so counts what the meter does not see. The tensors are
+    large enough to show in it.
     """
     # There are 16 different rows. Each micro-batch has ``copies`` times as many rows as that.
     few, copies = 16, int(rng.integers(240, 270))
@@ -492,7 +492,7 @@ def require_little_memory(world, rng, n=3, m=8, layers=5):
     of_tiny.values()
     run.returns(
         *p.gradients_of_stages,
-        # In 500 draws the largest error had 244 units in the last place; one of 2,070 was seen.
+        # In 500 draws the largest error was 244 units in the last place; another time, 2,070.
         tolerance=Tolerance(1e-9, "fifteen layers, and sums over 33,000 rows, in float64"),
         select=lambda r: driver_results.value(r)[1],
         label=GRADIENTS,
@@ -508,11 +508,11 @@ def require_little_memory(world, rng, n=3, m=8, layers=5):
         grown = run.grown_since(of_tiny, rank, at_most=8 * message)
         text = (
             f"rank {rank}, 1F1B: its process took {(grown or 0) / 2**20:.0f} MiB with {m}"
-            " micro-batches, as the system says;"
+            " micro-batches, as the system says."
         )
         text += (
-            f" {alive} alive at a time need {alive * saved / 2**20:.0f} MiB, all of them"
-            f" {m * saved / 2**20:.0f} MiB."
+            f" {alive} micro-batches alive at a time need {alive * saved / 2**20:.0f} MiB, and all"
+            f" of them need {m * saved / 2**20:.0f} MiB."
         )
         text += (
             " Something keeps what a micro-batch has saved after its backward pass, perhaps in"
@@ -524,8 +524,8 @@ def require_little_memory(world, rng, n=3, m=8, layers=5):
 @number("5.5")
 @weight(0.25)
 def test_run_schedule_frees_what_was_sent(world, rng):
-    """run_schedule frees what was sent and received: with 1F1B no memory stays for every
-    micro-batch
+    """run_schedule frees what was sent and received: with 1F1B, memory does not grow with the
+    number of micro-batches
     """
     # GPipe is left out: a stage may be far ahead of the stage that receives its gradients, and a
     # message that is under way cannot be freed. Stage 0 is left out because it may have copied its
@@ -546,8 +546,8 @@ def test_run_schedule_frees_what_was_sent(world, rng):
 @number("5.5")
 @weight(0.375)
 def test_own_timeline(world, rng):
-    """run_schedule records when each action computes, without its wait: no recorded action begins
-    before its input exists
+    """run_schedule records when each action computes, without the time it waits: no recorded action
+    begins before its input is sent
     """
     n, m = 3, 4
     p = PipelineProblem(rng, n, m)
@@ -606,7 +606,7 @@ def test_own_timeline(world, rng):
 @weight(0.125)
 def test_run_schedule_misuse(world, rng):
     """run_schedule raises ValueError on every stage if m does not divide the batch size, if m ≤ 0,
-    or if the schedule does not hold each of m micro-batches once forward and once backward
+    or if the schedule does not contain each of m micro-batches once forward and once backward
     """
     p = PipelineProblem(rng, 3, 2)
     schedule = gpipe(0, 3, 2)
@@ -721,7 +721,7 @@ def test_bubble_measured(world, rng):
     (kept,) = run.read(driver_results.is_kept, "whether the spans are as they were")
     run.require(
         kept,
-        "measured_bubble changed the lists of spans that it was given: sort a copy, if at all.",
+        "measured_bubble changed the lists of spans that it was given. If you sort, sort a copy.",
     )
     for case in empty:
         case.raises_value_error()

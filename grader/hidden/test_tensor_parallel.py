@@ -24,8 +24,7 @@ def laid_out(array, layout, rank=0):
 
 
 # The sizes for checks that count bytes. Weights are larger than activations. Both are too large to
-# be sent by other means, through things that one rank can see of another rank, such as its number
-# of threads.
+# pass between ranks without messages, for example through a rank's number of threads.
 LARGE = {"rows": 16, "width": 48}
 
 
@@ -97,7 +96,7 @@ class Problem:
         return call(name, self._laid_shards(layout), saved, grad_y, **options)
 
     def misfits(self):
-        """Yield shards that do not fit, with the numbers that the message should hold.
+        """Yield shards that do not fit, with the numbers that the message should contain.
 
         Each item is for one call: the shards of every rank, and the numbers as strings.
         """
@@ -128,7 +127,7 @@ class Problem:
     def sizes(self):
         """Return a dict from the numbers of bytes of a shard and of a full weight to their names.
 
-        Both have to stay where they are.
+        No rank should send a tensor of these sizes.
         """
         shard, weight_ = self.shards[0][0], self.weights[0]
         return {shard.nbytes: "a rank's shard of a weight", weight_.nbytes: "a full weight"}
@@ -137,10 +136,10 @@ class Problem:
 def require_traffic(run, most, sentence, when="", phase=lambda operation: True, weights=None):
     """Fail if a rank sends more than ``most`` bytes.
 
-    If there are several ranks, fail, too, if one of them communicates nothing. An operation counts
-    with the bytes that the best algorithm for this operation sends. ``phase`` selects the
-    operations that count, and ``when`` names this selection in the message. ``weights`` is a dict
-    such as ``Problem.sizes``. With it the message names an operation that is as large as a weight.
+    Fail, too, if one of several ranks communicates nothing. Each operation counts as the bytes that
+    its best algorithm sends. ``phase`` selects the operations that count, and ``when`` names this
+    selection in the message. ``weights`` is a dict such as ``Problem.sizes``. With it the message
+    names an operation that is as large as a weight.
     """
     run.values()
     size = run.report.size
@@ -163,7 +162,7 @@ def require_traffic(run, most, sentence, when="", phase=lambda operation: True, 
 @number("4.1")
 @weight(0.5)
 def test_shards(world, rng):
-    """Weights that need not be square are sharded by columns, and by rows, on 1 to 4 ranks"""
+    """Weights, square or not, are sharded by columns, and by rows, on 1 to 4 ranks"""
     for n in SIZES:
         whole = [
             (rng.standard_normal((2 * n, 3 * n)), "transpose"),
@@ -262,7 +261,7 @@ def test_shards_misuse(world, rng):
 @number("4.2")
 @weight(1.25)
 def test_forward(world, rng):
-    """The output is that of a single device on every rank of 1 to 4, in float32 and float64, for
+    """On 1 to 4 ranks, every rank has the output of a single device, in float32 and float64, for
     any number of layers
     """
     for n in SIZES:
@@ -343,7 +342,7 @@ def test_forward_traffic(world, rng):
             *p.on_all(p.y), tolerance=p.tolerance, select=lambda r: r[0], label="the output"
         )
         most = 4 * p.bytes * (n - 1) / n
-        sentence = "One all-gather of a rank's own columns for each of the 4 layers sends no more."
+        sentence = "One all-gather of a rank's own columns for each of the 4 layers is enough."
         require_traffic(run, most, sentence, weights=p.sizes)
 
 
@@ -388,8 +387,8 @@ def backward_runs(world, rng, n):
 @number("4.3")
 @weight(1.0)
 def test_backward_shards(world, rng):
-    """The gradients of the weights are sharded by columns and equal a single device's, on every
-    rank of 1 to 4
+    """On 1 to 4 ranks, the gradients of the weights are sharded by columns and equal a single
+    device's
     """
     for n in SIZES:
         for run, p in backward_runs(world, rng, n):
@@ -406,7 +405,7 @@ def test_backward_shards(world, rng):
 @number("4.3")
 @weight(1.0)
 def test_backward_input(world, rng):
-    """The gradient of x is replicated: the sum over the ranks, on every rank of 1 to 4"""
+    """On 1 to 4 ranks, the gradient of x is replicated: every rank has the sum over the ranks"""
     for n in SIZES:
         for run, p in backward_runs(world, rng, n):
             run.returns(
@@ -424,7 +423,7 @@ def test_backward_input(world, rng):
 @on_gloo
 def test_backward_twice(world, rng):
     """A second backward pass gives the right gradients, with the same tensors or with others, and
-    does not change the first's
+    does not change the first pass's gradients
     """
     first, second = Problem(rng, 2), Problem(rng, 2)
     both = (
@@ -459,8 +458,8 @@ def test_backward_twice(world, rng):
 @number("4.3")
 @weight(0.5)
 def test_gradients_are_no_larger_than_shards(world, rng):
-    """What the backward pass returns keeps alive the memory of x's gradient and of the shards'
-    gradients, no full weight's
+    """The results of the backward pass keep only x's gradient and the shards' gradients alive, not
+    a full weight's gradient
     """
     for n in (3, 4):
         p = Problem(rng, n)
@@ -482,7 +481,7 @@ def test_gradients_are_no_larger_than_shards(world, rng):
             )
             run.require(
                 kept < (own + whole) / 2,
-                f"{text} A slice is a view, and no rank holds a full weight's gradient.",
+                f"{text} A slice is a view. No rank needs a full weight's gradient.",
             )
 
 
@@ -507,18 +506,18 @@ def test_backward_traffic_of_all_reduces(world, rng):
         world,
         rng,
         lambda layers: 2 * layers,
-        "One all-reduce for each of the 5 layers sends no more.",
+        "One all-reduce for each of the 5 layers is enough.",
     )
 
 
 @number("4.3")
 @weight(1.5)
 def test_backward_traffic_of_reduce_scatters(world, rng):
-    """In the backward pass a rank sends at most as many bytes as one reduce-scatter for each two
-    neighbouring layers and one all-reduce for the input, about half of an all-reduce for each layer
+    """In the backward pass a rank sends at most as many bytes as one reduce-scatter between each
+    two layers and one all-reduce for the input. This is about half of an all-reduce for each layer
     """
     sentence = (
-        "The 4 reduce-scatters between the 5 layers and one all-reduce for the input send no more."
+        "The 4 reduce-scatters between the 5 layers and one all-reduce for the input are enough."
         " Between two layers, a rank needs only its own columns of the sum."
     )
     backward_traffic(world, rng, lambda layers: layers - 1 + 2, sentence)
@@ -631,7 +630,7 @@ def test_copy_to_ranks(world, rng):
 @number("4.4")
 @weight(0.5)
 def test_sum_over_ranks(world, rng):
-    """g (SumOverRanks): the sum of a partial x over the ranks forward, the identity backward, for
+    """SumOverRanks (g) sums a partial x over the ranks forward, and is the identity backward, for
     any shape and layout
     """
     for n in SIZES:
@@ -785,8 +784,8 @@ def pair_call(pair, x, upstream, layout="contiguous", trained=ALL):
 @number("4.4")
 @weight(1.25)
 def test_megatron_pair(world, rng):
-    """A pair gives the output and all gradients of a single device on every rank of 1 to 4, also
-    where shards are frozen
+    """On 1 to 4 ranks, a pair gives every rank the output and all gradients of a single device,
+    also if shards are frozen
     """
     for n in SIZES:
         narrow, one_row = Pair(rng, n, hidden=3, dtype=np.float32), Pair(rng, n, hidden=1)
@@ -916,8 +915,7 @@ def test_megatron_pair_traffic(world, rng):
         turns = [run.passed(rank, "backward began") for rank in range(n)]
         one = 2 * (n - 1) * -(-x.size // n) * x.itemsize  # as in 1.7, a ring may pad the tensor
         sentence = (
-            "The hidden activations and the weights stay where they are; one sum of the size of x"
-            " is all."
+            "Do not send hidden activations or weights: one all-reduce of the size of x is enough."
         )
         require_traffic(run, one, sentence, "Forward: ", lambda o: o.at < turns[o.rank])
         require_traffic(run, one, sentence, "Backward: ", lambda o: o.at > turns[o.rank])

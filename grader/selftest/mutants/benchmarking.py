@@ -37,7 +37,7 @@ MUTANTS = [
         '{"all_reduce": 2 * (world_size - 1) / world_size, "broadcast"',
         '{"all_reduce": (world_size - 1) / world_size, "broadcast"',
         RATES,
-        "all_reduce: exactly half the expected value",
+        "all_reduce: this is exactly half the expected value",
     ),
     Mutant(
         "a broadcast spares its root",
@@ -127,7 +127,7 @@ MUTANTS = [
     slowest /= dist.get_world_size()
 """,
         {"public stopwatch", "hidden slowest_rank"},
-        "the mean over the ranks. A collective has ended when its slowest rank has",
+        "the mean over the ranks. A collective ends when its slowest rank ends",
     ),
     Mutant(
         "the mean of the iterations",
@@ -189,7 +189,7 @@ MUTANTS = [
     ]
 """,
         {"public sweep", "hidden sweep_is_lazy"},
-        "12 runs had ended when the first row was there. Yield each row as soon as its run has ended",
+        "12 runs had ended before the first row was yielded. Yield each row as soon as its run",
     ),
     Mutant(
         "every result is right",
@@ -312,7 +312,7 @@ MUTANTS = [
 """,
         "    return algorithm_bandwidth(size, seconds)\n",
         {"public bandwidths", "hidden bus_bandwidth", "hidden sweep_rows"},
-        "all_reduce: the algorithm bandwidth",
+        "all_reduce: this is the algorithm bandwidth",
     ),
     Mutant(
         "a factor for four ranks",
@@ -571,7 +571,7 @@ MUTANTS = [
     return rows()
 """,
         {"public sweep", "hidden sweep_is_lazy"},
-        "2 runs had ended when the first row was there",
+        "2 runs had ended before the first row was yielded",
     ),
     Mutant(
         "the bandwidths change places",

@@ -182,7 +182,7 @@ MUTANTS = [
         "            result = action()\n        dist.barrier()",
         "            result = action()",
         {"public in_rank_order", "hidden in_rank_order"},
-        "action began before rank 0's had ended",
+        "action began before rank 0's action had ended",
     ),
     Mutant(
         "the remainder of the elements is dropped",
@@ -376,7 +376,7 @@ MUTANTS = [
     received = parts[(rank - 1) % n]
 """,
         {"hidden shift_right", "hidden ring_traffic", "hidden ring_steps"},
-        "once, and nowhere else",
+        "once, and nothing else",
     ),
     Mutant(
         "scatter deals row by row",
@@ -1469,7 +1469,7 @@ def all_gather""",
     blocks""",
         "    received = tensor.new_empty(tensor.shape)[:rows]\n    blocks",
         {"hidden result_stands_alone[reduce_scatter]"},
-        "a slice is a view of the whole",
+        "A slice is a view of the whole tensor",
     ),
     Mutant(
         "operations in any case",

@@ -1023,7 +1023,7 @@ class GradientBuckets(GradientBuckets):
         dist.all_reduce(values)
 """,
         {"hidden broadcast_replaces_everything"},
-        "They were computed together with the other ranks' values instead of sent",
+        "They were combined with the other ranks' values instead of sent",
     ),
     Mutant(
         "gradients in memory of the module",

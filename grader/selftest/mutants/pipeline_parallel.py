@@ -1477,7 +1477,7 @@ MUTANTS = [
     spans = [span for timeline in timelines for span in timeline]
     if not spans:""",
         {"hidden bubble_measured"},
-        "sort a copy, if at all",
+        "If you sort, sort a copy",
     ),
     Mutant(
         "what an action sends and what the next receives, one after the other",

@@ -198,7 +198,7 @@ MUTANTS = [
         """    dist.all_reduce(hidden.detach().clone())
     return F.gelu(SumOverRanks.apply(hidden @ row))""",
         {"hidden megatron_pair_traffic"},
-        "one sum of the size of x is all",
+        "one all-reduce of the size of x is enough",
     ),
     Mutant(
         "a batch that does not fit is torch's to refuse",
@@ -328,7 +328,7 @@ def shard_columns""",
         dist.all_reduce(x)
     return x, saved""",
         {"hidden forward_traffic"},
-        "One all-gather of a rank's own columns for each of the 4 layers sends no more.",
+        "One all-gather of a rank's own columns for each of the 4 layers is enough.",
     ),
     Mutant(
         "the forward pass looks at no shapes",
@@ -455,7 +455,7 @@ def shard_columns""",
     dist.all_gather(gathered, partial)
     return sum(gathered).chunk(len(blocks), dim=1)[dist.get_rank()]""",
         {"hidden backward_traffic_of_all_reduces", "hidden backward_traffic_of_reduce_scatters"},
-        "One all-reduce for each of the 5 layers sends no more.",
+        "One all-reduce for each of the 5 layers is enough.",
     ),
     Mutant(
         "a partial gradient is reshaped where it is to be cut",
@@ -778,7 +778,7 @@ def shard_columns""",
         gradients.insert(0, whole[:, : gradient.shape[1]])
 """,
         {"hidden gradients_are_no_larger_than_shards"},
-        "no rank holds a full weight's gradient",
+        "No rank needs a full weight's gradient",
     ),
     Mutant(
         "ctx keeps the partial input",
