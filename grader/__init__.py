@@ -5,6 +5,6 @@
 
 import os
 
-# Before numpy is imported: the judge multiplies small matrices, and threads that wait for large
-# ones take the ranks' processors.
+# This must be set before numpy is imported. The judge multiplies only small matrices, and idle
+# threads of numpy would take processors from the ranks.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

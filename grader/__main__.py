@@ -46,7 +46,7 @@ def _arguments() -> argparse.Namespace:
         "--report",
         type=Path,
         metavar="FILE",
-        help="write a page of HTML with all that was found here",
+        help="write all findings to this file, as a page of HTML",
     )
     parser.add_argument(
         "--format",
@@ -54,13 +54,13 @@ def _arguments() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME=FILE",
-        help=f"also write the results as one of {', '.join(targets.NAMES)}",
+        help=f"also write the results to FILE; NAME is one of {', '.join(targets.NAMES)}",
     )
     parser.add_argument(
         "--device",
         choices=["cpu", "cuda"],
         default="cpu",
-        help="cuda: run the checks on GPUs, too, and say what comes out; the points are the CPU's",
+        help="cuda: also run the checks on GPUs and show the results; only CPU results give points",
     )
     for name, details in OPTIONS.items():
         parser.add_argument(name, **details)
@@ -70,7 +70,7 @@ def _arguments() -> argparse.Namespace:
         type=float,
         default=480.0,
         metavar="N",
-        help="what is not checked by then counts as zero (480)",
+        help="a check that has not run after N seconds counts as zero (480)",
     )
     parser.add_argument(
         "--official",
@@ -83,7 +83,7 @@ def _arguments() -> argparse.Namespace:
         type=int,
         default=many,
         metavar="N",
-        help=f"checks at a time (here {many} unless you say so)",
+        help=f"checks at a time (default here: {many})",
     )
     return parser.parse_args()
 

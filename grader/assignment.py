@@ -2,7 +2,7 @@
 
 This is the whole assignment. ``course_file.py`` says what a course takes of it.
 
-The points of each check stand at the check, in ``tests/`` and ``grader/hidden/``.
+The points of a check are given with the check, in ``tests/`` and ``grader/hidden/``.
 """
 
 from dataclasses import dataclass

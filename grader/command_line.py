@@ -1,4 +1,4 @@
-"""Reads the command line, and refuses what cannot be read with one sentence."""
+"""Reads the command line, and reports errors in it with one sentence."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ from typing import NoReturn
 class SentenceParser(argparse.ArgumentParser):
     """Exits with one sentence and code 2, as for every other error. ``--help`` shows the rest.
 
-    ``cannot`` says what is not done then: “cannot grade”.
+    ``cannot`` begins the sentence: “cannot grade”.
     """
 
     def __init__(self, *, cannot: str, **more):

@@ -28,7 +28,7 @@ from grader.world.gpus import Gpus
 class Options:
     """Options of a grading: which checks are run, and how many at a time.
 
-    ``official`` means that the grade is to count, so that ranks have to be confined.
+    ``official`` means that the grade counts, so that ranks have to be confined.
     """
 
     part: str = ""
@@ -163,8 +163,7 @@ def grade(
 
     ``began`` is when the grading began, by time.monotonic. ``watch`` is called with the grade
     before the first check, and after each check. Raise CannotGrade if no check could be run. Raise
-    WorldsUnavailable if ranks cannot be started, or cannot be confined although the grade is to
-    count.
+    WorldsUnavailable if ranks cannot be started, or cannot be confined for an official grade.
     """
     owner.share()
     session = owner.session
@@ -187,7 +186,7 @@ def grade(
                 or facts["kernel"]
             )
             raise WorldsUnavailable(
-                f"ranks cannot be confined here, and this grade is to count ({reasons})"
+                f"ranks cannot be confined here, so there is no official grade ({reasons})"
             )
         found.torch = facts["torch"]
         found.confinement = {
@@ -262,7 +261,7 @@ def _why_not_begun(code: int, printed: str, collector: Collector) -> str:
 
 def _fault(code: int, printed: str, records: list[Record]) -> str:
     if code == pytest.ExitCode.INTERRUPTED:
-        return "interrupted; checks that had not been run by then count as zero"
+        return "interrupted; checks that have not run count as zero"
     if any(record.status in (ERROR, NOT_RUN) for record in records):
         return f"the grader itself failed in some checks, see above.\n{printed.strip()[-3000:]}"
     if all(record.status == SKIPPED for record in records):
@@ -279,10 +278,10 @@ def confinement_notes(found: dict) -> list[str]:
             f" ({found['kernel']})."
         ]
     notes += [f"    {tier} does not work: {reason}" for tier, reason in found["failed"].items()]
-    looks = f"looked at from outside every {found['looks'] * 1e3:.0f} ms"
-    held = "held by the kernel for each world"
+    looks = f"checked from outside every {found['looks'] * 1e3:.0f} ms"
+    held = "limited by the kernel for each world"
     if found["unheld"]:
-        held = f"{looks}, not held by the kernel: {found['unheld']}"
+        held = f"{looks}, not limited by the kernel: {found['unheld']}"
     notes.append(f"    Memory and processes: {held}.")
-    notes.append(f"    Processor time and files: {looks}; rlimits and seccomp hold each process.")
+    notes.append(f"    Processor time and files: {looks}; rlimits and seccomp limit each process.")
     return notes + [f"    Here student code can {gap}." for gap in found["gaps"]]

@@ -79,7 +79,7 @@ def _make_folder() -> Path:
 
 @dataclass
 class EarlyServer:
-    """A fork server that is started before it is known what is graded, to save time.
+    """A fork server that starts before the submission is known, to save time.
 
     ``EarlyServer.here`` is the early server of this process, until a session takes it.
     """
@@ -133,8 +133,8 @@ class SessionOwner:
         self.server: Server | None = early.server if early else None
         self.folder = early.folder if early else _make_folder()
         self.file = self.folder / "session.json"
-        # What tells the names of one staging from those of another. ``_read_session`` reads each
-        # file once.
+        # ``version`` gives each staging a file name of its own, because ``_read_session`` reads
+        # each file only once.
         self.times_staged, self.version = 0, ""
         try:
             # Ranks may pass through to the submission, but may not list the folder.

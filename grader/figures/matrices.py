@@ -101,12 +101,12 @@ def backward() -> Picture:
     """Return a picture of the backward pass of two layers that are sharded by columns."""
     described = (
         "The backward pass of two layers on two ranks, whose weights are sharded by columns. The"
-        " gradient of y is replicated, and each rank needs its columns of it. Multiplied by gelu′"
-        " and by its columns of the second weight, they make a partial gradient of the full width,"
-        " of which"
-        " each rank needs its columns again. The first weight makes it partial once more; the"
-        " gradient of x must be replicated. On the way each rank computes the gradient of its own"
-        " shard of each weight, which nobody sends. The ways from state to state are left open."
+        " gradient of y is replicated, and each rank needs its columns of it. Each rank multiplies"
+        " them by gelu′ and by its columns of the second weight. This gives a partial gradient of"
+        " the full width, of which each rank needs its columns again. After the first weight the"
+        " gradient is partial once more; the gradient of x must be replicated. On the way each"
+        " rank computes the gradient of its own shard of each weight, which is never sent. The"
+        " operations that lead from state to state are left open."
     )
     picture = Picture(340, 352, "Backward through two layers sharded by columns", described)
     states = [

@@ -59,8 +59,8 @@ def pipelines() -> Picture:
     naive = timed([[("forward", 0), ("backward", 0)]] * stages, scale=m)
     described = (
         "Time goes to the right, one line for each of four stages; shaded is waiting. Naive: the"
-        " whole batch goes through one stage after the other and back, 48 units of time, each stage"
-        " works in 12 of them. GPipe and 1F1B with four micro-batches: 21 units."
+        " whole batch goes through one stage after the other and back. This takes 48 units of time;"
+        " each stage works in 12 of them. GPipe and 1F1B with four micro-batches: 21 units."
     )
     picture = Picture(352, 358, "One batch through four stages: naive, GPipe and 1F1B", described)
     unit = (352 - LEFT) / 48

@@ -64,9 +64,9 @@ def buckets() -> Picture:
     described = (
         "A forward pass through layers 0 to 3, a backward pass from layer 3 to layer 0, and three"
         " ways to average the gradients. One all-reduce at the end: the network"
-        " idles while the backward pass runs. One for each layer after the backward pass: as late,"
-        " and four latencies. Buckets: the first is on its way while earlier layers are still being"
-        " differentiated, and the step ends soonest."
+        " idles while the backward pass runs. One for each layer after the backward pass: they"
+        " begin as late, and cost four latencies. Buckets: the first is on its way while earlier"
+        " layers are still being differentiated, and the step ends soonest."
     )
     picture = Picture(
         340,

@@ -1,8 +1,8 @@
 """Writes the report as one page of HTML that needs no other file, no script and no network.
 
 The page shows the same records as the terminal and results.json. Beside each message it shows
-evidence for which a text has no room: expected and actual values where they differ, what became of
-every rank, what each rank did and when, and what each rank communicated.
+evidence that is too long for the message: expected and actual values where they differ, the
+outcome of each rank, what each rank did and when, and what each rank communicated.
 """
 
 import time
@@ -303,10 +303,8 @@ def _ranks(ranks: Sequence[RankSummary]) -> list[Html]:
         )
         return _row(one.rank, tag("td", one.fate, verdict, *details))
 
-    names = ("Rank", "What became of it")
-    return (
-        [_table("What became of each rank", "ranks", names, list(map(row, ranks)))] if ranks else []
-    )
+    names = ("Rank", "Outcome")
+    return [_table("Outcome of each rank", "ranks", names, list(map(row, ranks)))] if ranks else []
 
 
 def _timeline(finding: Finding) -> Html:
@@ -320,7 +318,7 @@ def _timeline(finding: Finding) -> Html:
     note = tag("p", *said, class_="soft")
     return tag(
         "details",
-        tag("summary", "Who did what when"),
+        tag("summary", "What each rank did, over time"),
         drawing,
         note,
         class_="inner timeline",
@@ -344,10 +342,10 @@ def _traffic(ranks: Sequence[RankSummary]) -> Html:
         sent = f"{ranks[0].sends:,} bytes each"
     else:
         sent = ", ".join(f"rank {one.rank} {one.sends:,} bytes" for one in ranks)
-    caption = "Operations that are alike are counted together; bytes are of all of them"
+    caption = "Equal operations are counted together, and their bytes are added up"
     table = _table(caption, "traffic", ("Rank", "Operation", "Times", "Bytes"), rows)
     least = tag(
-        "p", f"By the best algorithms, for this the ranks send at least: {sent}.", class_="soft"
+        "p", f"With the best algorithms for this, the ranks send at least: {sent}.", class_="soft"
     )
     return tag(
         "details", tag("summary", "What each rank communicated"), table, least, class_="inner"

@@ -36,8 +36,8 @@ def as_results(records: list[Record], seconds: float, notes: list[str], extra: d
 def points_of(document: dict) -> tuple[float, float]:
     """Return the points of a document that count, and the points of the assignment.
 
-    Where extra credit alone was graded, as in a task of one part, these are its own points: the
-    course's rule on how it counts needs a base.
+    If only extra credit was graded, as in a task of one part, return the points of the extra
+    credit itself. The course's rule on extra credit needs other points, too.
     """
     tests = document["tests"]
     base = [test for test in tests if not test["extra_data"].get("extra_credit")]

@@ -239,9 +239,9 @@ def test_without_run_schedule_the_passes_are_drawn(tmp_path, server):
             "data_parallel",
             ("--micro-batches=4",),
             FREE,
-            "micro-batches can be chosen for pipeline_parallel",
+            "micro-batches can be chosen only for pipeline_parallel",
         ),
-        ("benchmarking", (), FREE, "of benchmarking nothing can be timed on a cluster"),
+        ("benchmarking", (), FREE, "benchmarking cannot be timed on a cluster"),
         ("rings", (), FREE, "there is no part “rings”"),
     ],
 )

@@ -352,7 +352,7 @@ def _parsed(part: str, **more) -> argparse.Namespace:
 
 
 @pytest.mark.parametrize(
-    "load, first", [(99.0, BUSY), (0.0, "Of benchmarking.py are drawn: stopwatch.")]
+    "load, first", [(99.0, BUSY), (0.0, "Drawn from benchmarking.py: stopwatch.")]
 )
 def test_busy_cores_are_said_first(load, first, tmp_path, server, monkeypatch, capsys):
     monkeypatch.setattr("os.getloadavg", lambda: (load,) * 3)
@@ -387,7 +387,7 @@ def test_communications_are_counted_once_each_and_by_rank():
         f"Communications of each rank: 2 × all-reduce ({48 / (1 << 20):.3g} MiB)."
     ]
     drawn.append(Span(1, COMPUTING, "", 0.0, 2.0))
-    assert _communications(drawn)[0].endswith("; of rank 1 none.")
+    assert _communications(drawn)[0].endswith("; of rank 1: none.")
 
 
 def test_the_last_time_of_a_scale_ends_where_the_drawing_does():

@@ -141,7 +141,7 @@ if os.geteuid() == 0:
 Path("closed").mkdir()
 assert not written(".").hidden
 os.chmod("closed", 0)
-assert written(".").hidden == "took the right to read a folder away"
+assert written(".").hidden == "made a folder unreadable"
 """
 
 

@@ -15,11 +15,11 @@ from collections.abc import Collection
 from grader.rank import confinement
 from grader.wire import os_support
 
-# In these seconds everything has to end; what ranks have left may keep the machine busy. Must be
-# less than ``world_supervisor.STUCK_SECONDS``.
+# Everything has to end within these seconds. What ranks have left may keep the machine busy. This
+# must be less than ``world_supervisor.STUCK_SECONDS``.
 ENDING_SECONDS = 10.0
 LOOK_AT_DYING_EVERY = 0.02  # seconds
-# Looks in a row that find only dead processes, until those are left to their tracers.
+# After this many looks in a row that find only dead processes, they are left to their tracers.
 MAX_LOOKS_AT_DEAD = 20
 ROUNDS = 50  # of stopping processes that fork without end
 

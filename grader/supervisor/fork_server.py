@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 REQUEST_BYTES = 4096
 # Huge pages take more memory than small ones. So they are used only if there is more than this.
 HUGE_PAGES_FROM = 2 << 30  # bytes
-# To lay memory into huge pages takes 0.1 to 0.6 seconds, and saves about 30 ms in each world. A
-# student who runs the checks of one problem needs fewer worlds than this, and need not wait for it.
+# Moving memory into huge pages takes 0.1 to 0.6 seconds, and saves about 30 ms in each world. A
+# student who runs the checks of one problem needs fewer worlds than this, and need not wait.
 HUGE_PAGES_AFTER = 12  # worlds
 LAST_SECONDS = 3.0  # in which supervisors have to end their worlds when the server ends
 
@@ -62,8 +62,8 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
     facts |= {"unheld": "ranks are not forked", "looks": world_supervisor.LOOK_AT_WORLD_EVERY}
     where: tuple[Path, ...] = ()
     if way == "fork":
-        # Imported modules stay in memory. To look through them for garbage again and again takes a
-        # fifth of the time.
+        # Imported modules stay in memory. If the garbage collector scanned them again and
+        # again, this would take a fifth of the time.
         gc.disable()
         import torch
 
@@ -163,7 +163,7 @@ class Supervisors:
                 self.standby = self._fork(lambda: self._wait(its, mine)), mine
 
     def speed_up_forks(self) -> None:
-        """Lay the memory of imported modules into huge pages, if many worlds are asked for."""
+        """Move the memory of imported modules into huge pages, if many worlds are asked for."""
         if self.worlds < HUGE_PAGES_AFTER or self.has_huge_pages:
             return
         from grader.wire import machine_limits, os_support
@@ -475,4 +475,4 @@ if __name__ == "__main__":
         main(*sys.argv[1:])
     except Unconfined as error:
         print(error, file=sys.stderr)
-    os._exit(0)  # to take an interpreter with torch apart would only cost time
+    os._exit(0)  # a normal exit of an interpreter with torch would only cost time

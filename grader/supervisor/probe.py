@@ -77,8 +77,8 @@ def failure(name: str, engine: Path) -> str:
     if name not in TIERS:
         return f"there is no such tier; there are {', '.join(TIERS)}"
     tier = TIERS[name]
-    # Only the rights of our files keep a rank with another user from reading our files. If there is
-    # Landlock, too, the rights still hide names and sizes, which Landlock shows.
+    # Without Landlock, only file permissions keep a rank of another user from reading our files.
+    # With Landlock, permissions are still needed: Landlock shows names and sizes of files.
     if tier.uid:
         _close(engine)
     with _grounds() as world:

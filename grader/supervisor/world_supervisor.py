@@ -312,7 +312,7 @@ def _exceeded(limits: WorldLimits, ranks: dict[int, int]) -> str:
     except (FileNotFoundError, ProcessLookupError):
         return ""
     except Exception as error:
-        return f"left what cannot be measured ({type(error).__name__})"
+        return f"left something that cannot be measured ({type(error).__name__})"
 
 
 def _tell(judge: socket.socket, message: dict) -> None:

@@ -23,11 +23,11 @@ MAX_PATH_BYTES = 3000  # bytes of a folder's path; the system takes 4095
 MAX_ENTRIES = 20_000  # files and folders of a world, empty ones included
 # How many bytes a pipe or a socket takes before somebody reads. Ranks may not make these larger.
 PIPE_BYTES, SOCKET_BYTES = 1 << 16, 212_992
-# At this many looks in a row a process may hide what it has open, because a process that is about
-# to end hides this for a moment.
+# A process may hide what it has open for this many looks in a row. A process that is about to end
+# hides this for a moment.
 UNSEEN_LOOKS = 5
-# Lines of a process's status file: memory that comes from no file, pages of files, the most of both
-# together that the process ever had, and the size of page tables, also of those for empty pages.
+# Lines of a process's status file: memory that comes from no file, pages of files, the peak of the
+# sum of both, and the size of page tables, also of those for empty pages.
 UNSHARED = (b"RssAnon:", b"RssShmem:")
 MAPPED, MOST, TABLES = b"RssFile:", b"VmHWM:", b"VmPTE:"
 # The kernel's bounds for a world are larger by these amounts, because the kernel counts more: pages
@@ -48,7 +48,7 @@ class Files:
     sizes: dict[tuple[int, int], int] = field(default_factory=dict)
     # bytes that pipes and sockets may hold
     queues: dict[tuple[int, int], int] = field(default_factory=dict)
-    hidden: str = ""  # in words: how files are kept from being counted
+    hidden: str = ""  # in words: why not all files can be counted
 
     def add(self, found: os.stat_result) -> None:
         of_file = found.st_size if stat.S_ISREG(found.st_mode) else 0
@@ -134,7 +134,7 @@ class WorldLimits:
         self.can_look = self.can_look or len(unseen) < len(family)
         self.unseen = {pid: self.unseen.get(pid, 0) + 1 for pid in unseen}
         if self.can_look and max(self.unseen.values(), default=0) > UNSEEN_LOOKS:
-            return "kept what it has open from being seen"
+            return "hid which files they have open"
         add_shared(files, self.users)
         on_disk = files.bytes(self.disk)
         in_memory = files.bytes() - on_disk + files.queued()
@@ -188,7 +188,7 @@ def _shown(pid: int, names: tuple[bytes, ...]) -> dict[bytes, int]:
 
 def _of_thread(pid: int, thread: int, names: tuple[bytes, ...]) -> dict[bytes, int]:
     try:
-        # Read bytes, because a thread's name may be no text.
+        # Read bytes, because a thread's name may not be valid text.
         status = Path(f"/proc/{pid}/task/{thread}/status").read_bytes()
     except OSError:
         return {}
@@ -226,7 +226,7 @@ def written(folder: str) -> Files:
                         else:
                             files.add(found)
         except PermissionError:
-            files.hidden = "took the right to read a folder away"
+            files.hidden = "made a folder unreadable"
         except OSError:
             pass  # gone
     return files

@@ -55,7 +55,9 @@ def _arguments() -> argparse.Namespace:
         prog="python -m grader.timeline", description=__doc__.split("\n\n")[0]
     )
     parser.add_argument(
-        "part", nargs="?", help="its name, number or title (the last one that is no extra credit)"
+        "part",
+        nargs="?",
+        help="a part's name, number or title (default: the last part that is not extra credit)",
     )
     parser.add_argument(
         "--submission", type=Path, default=Path("handout"), help="a directory or a zip (handout)"
@@ -67,10 +69,12 @@ def _arguments() -> argparse.Namespace:
         "--cluster",
         type=Path,
         metavar="FILE",
-        help=f"of a cluster: be timed there, on 2 to {tiers.MAX_RANKS} ranks",
+        help=f"show the times of the cluster that FILE describes, 2 to {tiers.MAX_RANKS} ranks",
     )
     parser.add_argument(
-        "--micro-batches", metavar="M", help="of a pipeline on a cluster (as many as stages)"
+        "--micro-batches",
+        metavar="M",
+        help="micro-batches of a pipeline on a cluster (default: as many as stages)",
     )
     parser.add_argument(
         "--into",
@@ -94,8 +98,8 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
     """Return the cluster of the file. If a number of ranks is asked for, it replaces the file's."""
     if arguments.part not in ON_CLUSTERS:
         raise CannotDraw(
-            f"of {arguments.part} nothing can be timed on a cluster; of {', '.join(ON_CLUSTERS)}"
-            " it can"
+            f"{arguments.part} cannot be timed on a cluster; these parts can:"
+            f" {', '.join(ON_CLUSTERS)}"
         )
     cluster = read(arguments.cluster)
     return (
@@ -110,7 +114,7 @@ def _micro_batches(arguments: argparse.Namespace) -> int | None:
     if asked is None:
         return None
     if arguments.cluster is None or arguments.part != "pipeline_parallel":
-        raise CannotDraw("micro-batches can be chosen for pipeline_parallel on a cluster")
+        raise CannotDraw("micro-batches can be chosen only for pipeline_parallel on a cluster")
     if not (asked.isascii() and asked.isdecimal()) or not 1 <= int(asked[:9]) <= MAX_MICRO_BATCHES:
         raise CannotDraw(f"a pipeline has 1 to {MAX_MICRO_BATCHES} micro-batches, not {asked}")
     return int(asked)
@@ -137,7 +141,7 @@ def _notes(ranks: int) -> list[str]:
     if cores < ranks:
         notes.append(
             f"{ranks} ranks share {cores} core{'s' * (cores > 1)} here: what is drawn as computing"
-            " includes waiting for a core, and no schedule can be faster than the cores are."
+            " includes waiting for a core, and no schedule can be faster than the cores."
         )
     return notes
 
@@ -182,8 +186,8 @@ def _draw_modelled(model: Model, part: str, micro_batches: int | None, into: Pat
     if played[0].missing:
         played += [model.play(scene) for scene in instead_on(part, cluster.ranks, micro_batches)]
     here = (
-        f"The programs ran here, in {monotonic() - began:.1f} s; no time above depends on that, nor"
-        " on this machine."
+        f"The programs ran here in {monotonic() - began:.1f} s. The times above do not depend on"
+        " this machine."
     )
     return _show(played, [], [*steps_of(played), *cluster.assumptions(), here], into)
 
@@ -212,7 +216,7 @@ def _show(played: list[PlayedScene], above: list[str], notes: list[str], into: P
     names = [one.scene.function.partition(".") for one, _ in shown]
     part = names[0][0]
     functions = dict.fromkeys(function for _, _, function in names)
-    for sentence in [*above, f"Of {part}.py are drawn: {', '.join(functions)}."]:
+    for sentence in [*above, f"Drawn from {part}.py: {', '.join(functions)}."]:
         _say(console, sentence)
     drawings = iter(text_drawing.text(all_pictures, console.width))
     for one, picture in shown:

@@ -96,7 +96,7 @@ class Cluster:
         return self.link(self.kind(source, target)).seconds(size)
 
     def collective(self, kind: str, group: Sequence[int], whole: float) -> float:
-        """Return the seconds of a collective, from the moment at which its last rank has come.
+        """Return the seconds of a collective, from the moment at which its last rank joins.
 
         ``whole`` is S, the bytes of the whole array: see ``whole_of``. n is the number of ranks.
         The ranks form a ring in the order of their numbers. Each step of the ring takes as long as
@@ -166,13 +166,14 @@ class Cluster:
                 " they start."
             ),
             (
-                "Assumed: a collective begins when its last rank has come and the ones before it in"
-                " its group are over, and takes the time of the ring over its ranks with its"
-                " slowest link: all-reduce 2(n−1)(α + S/(nβ)); all-gather, reduce-scatter, gather,"
-                " scatter and all-to-all (n−1)(α + S/(nβ)); broadcast and reduce (n−1)α + S/β;"
-                f" barrier ⌈log₂ n⌉α. A node has {self._ports()} to the network. Where k ranks of"
-                " each node take part in a collective, it uses up to k ports of a node at once"
-                " (except gather, scatter and all-to-all): between nodes, β then counts k times."
+                "Assumed: a collective begins when its last rank has joined and the earlier"
+                " collectives of its group are over. It takes the time of a ring over its ranks,"
+                " with the slowest link: all-reduce 2(n−1)(α + S/(nβ)); all-gather, reduce-scatter,"
+                " gather, scatter and all-to-all (n−1)(α + S/(nβ)); broadcast and reduce"
+                f" (n−1)α + S/β; barrier ⌈log₂ n⌉α. A node has {self._ports()} to the network."
+                " Where k ranks of each node take part in a collective, it uses up to k ports of a"
+                " node at once (except gather, scatter and all-to-all): between nodes, β then"
+                " counts k times."
             ),
             (
                 f"Assumed: each dimension of a tensor is {self.scale:g} times as long as in the run"

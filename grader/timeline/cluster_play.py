@@ -72,9 +72,9 @@ class Model:
         if replay.stands_still:
             sentence = (
                 f"{scene.title}: the replay did not finish. It cannot follow operations that"
-                " another thread starts, nor tell"
+                " another thread starts. It cannot know"
             )
-            sentence += " which message a receive from any rank took."
+            sentence += " which message a receive from any rank got."
             return PlayedScene(scene, None, diagnosis=sentence)
         spent = account(replay)
         title, below = self._title(scene, spent), [self._sizes(scene), str(spent)]
@@ -101,7 +101,7 @@ class Model:
         )
         outcome = self.world(1, [call]).ranks[0].outcomes.get(0)
         if isinstance(outcome, Raised) and outcome.stub:
-            return "in theory when you have written problem 5.6"
+            return "the theory appears when you have written problem 5.6"
         value = outcome.value if isinstance(outcome, Returned) else None
         return f"{value:.3f} in theory" if isinstance(value, (int, float)) else "? in theory"
 

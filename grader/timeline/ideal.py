@@ -100,9 +100,9 @@ def measured_shares(drawn: Sequence[Span]) -> str:
     waiting = max(0.0, 1 - sum(map(_length, passes)) / whole - communicating - computing)
     return (
         f"Of the measured time {waiting:.2f} is waiting, {communicating:.2f} communicating, and"
-        f" {computing:.2f} computing anything else. Ideally there is only waiting, and all passes"
-        " of a kind take equally long. Here they do not, because a rank may wait for a core or for"
-        " memory in the middle of a pass."
+        f" {computing:.2f} computing anything else. In theory ranks only wait between passes, and"
+        " all passes of a kind take equally long. Here they do not, because a rank may wait for a"
+        " core or for memory in the middle of a pass."
     )
 
 

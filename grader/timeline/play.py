@@ -126,7 +126,7 @@ class ScenePlayer:
         (own,) = self.world(1, calls, trace=False).ranks
         measured, theory = own.outcomes.get(0), own.outcomes.get(1)
         if any(isinstance(outcome, Raised) and outcome.stub for outcome in (measured, theory)):
-            return "and its bubble when you have written problem 5.6"
+            return "its bubble appears when you have written problem 5.6"
         numbers = [measured.value["fractions"][0] if isinstance(measured, Returned) else None]
         numbers.append(theory.value if isinstance(theory, Returned) else None)
         shown = [f"{number:.2f}" if isinstance(number, (int, float)) else "?" for number in numbers]
@@ -134,7 +134,7 @@ class ScenePlayer:
 
 
 def picture_of(scene: Scene, drawn: Sequence[Span], communications: list[str]) -> Picture:
-    """Return the picture of a scene, as it looks if the scene came to its end."""
+    """Return the picture of a scene that came to its end."""
     below = [line for line in (scene.look, *communications) if line]
     return Picture(scene.title, drawn, _shares(drawn) if scene.share else (), below)
 
@@ -220,7 +220,7 @@ def counted(
         said.setdefault(", ".join(parts) or "none", []).append(rank)
     if len(said) == 1:
         return [f"Communications of each rank: {next(iter(said))}."]
-    parts = [f"of {_named(ranks)} {text}" for text, ranks in said.items()]
+    parts = [f"of {_named(ranks)}: {text}" for text, ranks in said.items()]
     return [f"Communications {'; '.join(parts)}."] if said else []
 
 

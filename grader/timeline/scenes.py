@@ -19,7 +19,7 @@ class Scene:
     look: str
     options: dict = field(default_factory=dict)
     share: bool = True  # whether to say which part of the time each rank computed
-    drawn: bool = True  # if False, only its time is told
+    drawn: bool = True  # if False, only its time is shown
     has_ideal: bool = False  # whether the same schedule is drawn in theory, too
 
 
@@ -47,7 +47,7 @@ SCENES = {
             "shift_right of 4 MiB",
             "collectives.shift_right",
             "reduction",
-            "Every rank sends and receives at once, and nobody waits for its turn.",
+            "Every rank sends and receives at the same time. No rank waits for its turn.",
             {"late": False},
             share=False,
         ),
@@ -55,8 +55,8 @@ SCENES = {
             "all_reduce of 4 MiB, the last rank 20 ms late",
             "collectives.all_reduce",
             "reduction",
-            "A collective ends for nobody before the last rank has come: the others wait, and the"
-            " time that they would measure is not that of the communication.",
+            "No rank finishes a collective before the last rank has joined it. So the other ranks"
+            " wait, and a time that they measure would include the waiting.",
             {"late": True},
             share=False,
         ),
@@ -64,16 +64,17 @@ SCENES = {
             "overlapped_all_reduce of 4 MiB beside ten products of matrices",
             "collectives.overlapped_all_reduce",
             "overlap",
-            "The thin line is the communication, the thick one the program: the more of the thin"
-            " line lies beside computing, the less is left to wait for.",
+            "The thin line is the communication, the thick line is the program. The more the"
+            " communication overlaps with computing, the less the program waits.",
         ),
         Scene(
             "ring_all_reduce of 4 MiB",
             "collectives.ring_all_reduce",
             "reduction",
-            "2(n−1) steps, in each of which every rank sends and receives at once. A step that is"
-            " late on one rank makes its right neighbour wait, and so on round the ring. (Of 2"
-            " ranks each is the other's neighbour on both sides: RANKS=4 draws more of a ring.)",
+            "There are 2(n−1) steps. In each step, every rank sends and receives at the same time."
+            " If a step is late on one rank, its right neighbour waits, and so on round the ring."
+            " (With 2 ranks, each is the other's neighbour on both sides. RANKS=4 draws a larger"
+            " ring.)",
             {"late": False},
             share=False,
         ),
@@ -83,8 +84,8 @@ SCENES = {
             "stopwatch: one all-reduce to warm up, four timed; a late rank before each",
             "benchmarking.stopwatch",
             "timed_calls",
-            "Brackets (in timeline.svg a line) show when the watch runs. All waiting for the late"
-            " rank belongs into the barriers, before the watch starts: with waiting in it, a time"
+            "Brackets (in timeline.svg a line) show when the watch runs. Ranks should wait for the"
+            " late rank in the barriers, before the watch starts. A time that includes waiting"
             " says more about the rank than about the link. The first all-reduce is the warm-up,"
             " which is not timed.",
             share=False,
@@ -95,17 +96,17 @@ SCENES = {
             "data_parallel_step, four layers",
             "data_parallel.data_parallel_step",
             "data_parallel",
-            "As long as nothing is computed while gradients are on their way, what that takes comes"
-            " on top.",
+            "If nothing is computed while gradients are averaged, the step takes longer by the"
+            " whole time of the averaging.",
         ),
         Scene(
             "GradientBuckets, the same step, a bucket for each layer",
             "data_parallel.GradientBuckets",
             "buckets",
             "The thin lines are the buckets' all-reduces. They begin while the backward pass still"
-            " computes earlier layers; what remains of them after it is all that the program waits"
-            " for. (Here the cores that compute also carry the messages: the whole step need not be"
-            " shorter.)",
+            " computes earlier layers. The program waits only for the part that remains after the"
+            " backward pass. (Here the cores that compute also carry the messages, so the whole"
+            " step need not be shorter.)",
         ),
     ],
     "tensor_parallel": [
@@ -113,15 +114,15 @@ SCENES = {
             "tensor_parallel_forward and tensor_parallel_backward, four layers cut by columns",
             "tensor_parallel.tensor_parallel_forward",
             "columns",
-            "A communication after every layer, forward and backward, and nothing to do beside it:"
-            " the next layer needs its result.",
+            "There is a communication after every layer, forward and backward. Nothing can be"
+            " computed meanwhile, because the next layer needs its result.",
         ),
         Scene(
             "megatron_pair, the same four layers as two pairs",
             "tensor_parallel.megatron_pair",
             "pairs",
-            "Half as many communications: one for two layers, forward and backward. The numbers"
-            " below count them.",
+            "Half as many communications: one for every two layers, forward and backward. They are"
+            " counted below.",
         ),
     ],
     "pipeline_parallel": [
@@ -142,10 +143,10 @@ SCENES = {
             f"1F1B: {MICRO_BATCHES} micro-batches",
             "one_forward_one_backward_schedule",
             MICRO_BATCHES,
-            "In theory as much waiting as with GPipe, but forward and backward passes take turns:"
-            " count on rank 0 how many micro-batches have gone forward and not yet backward. That"
-            " is what has to be kept in memory: with GPipe all of them, with 1F1B as many as there"
-            " are stages.",
+            "In theory ranks wait as long as with GPipe, but forward and backward passes take"
+            " turns. Count on rank 0 how many micro-batches have gone forward and not yet backward."
+            " Rank 0 has to keep these in memory: with GPipe all micro-batches, with 1F1B as many"
+            " as there are stages.",
         ),
     ],
     "sharded_data_parallel": [
@@ -153,25 +154,25 @@ SCENES = {
             "fully_sharded_step, four layers",
             "sharded_data_parallel.fully_sharded_step",
             "fully_sharded",
-            "Before every layer a gather, forward and backward, and after every layer of the"
-            " backward pass a reduce-scatter. Nothing is computed meanwhile.",
+            "There is a gather before every layer, forward and backward, and a reduce-scatter after"
+            " every layer of the backward pass. Nothing is computed meanwhile.",
             {"ahead": False},
         ),
         Scene(
             "prefetched_step, the same step",
             "sharded_data_parallel.prefetched_step",
             "fully_sharded",
-            "The thin lines are communications. The gather of the next layer lies beside the layer"
-            " that is computed. (Here the cores that compute also carry the messages: the whole"
-            " step need not be shorter.)",
+            "The thin lines are communications. The next layer is gathered while the current layer"
+            " is computed. (Here the cores that compute also carry the messages, so the whole step"
+            " need not be shorter.)",
             {"ahead": True},
         ),
         Scene(
             "ZeroAdamW, forward, backward and a step",
             "sharded_data_parallel.ZeroAdamW",
             "zero",
-            "After the backward pass, a reduce-scatter of all gradients, the step, and an"
-            " all-gather of all weights: the bytes of one all-reduce.",
+            "After the backward pass come a reduce-scatter of all gradients, the step, and an"
+            " all-gather of all weights. They send as many bytes as one all-reduce.",
         ),
     ],
     "device_mesh": [
@@ -179,11 +180,11 @@ SCENES = {
             "mesh_step, four layers as two pairs, on a mesh with two ranks in a row",
             "device_mesh.mesh_step",
             "mesh",
-            "In a row, a sum for each pair, forward and backward: all its ranks wait for the last."
-            " At the end, or in between, the averages of the columns. Ranks of different rows meet"
-            " only there. (With 2 ranks there is one row, and columns of one rank, whose averages"
-            " send nothing: RANKS=4 draws a mesh of 2 × 2. If the number of ranks is odd, a row has"
-            " one rank.)",
+            "For each pair, forward and backward, the ranks of a row compute a sum. They all wait"
+            " for the last of them. At the end, or in between, gradients are averaged down the"
+            " columns. Ranks of different rows communicate only there. (With 2 ranks there is one"
+            " row, and each column has one rank, so averages send nothing. RANKS=4 draws a mesh of"
+            " 2 × 2. If the number of ranks is odd, a row has one rank.)",
             {"in_row": 2},
         ),
     ],
@@ -200,8 +201,8 @@ SCENES = {
             "1F1B",
             "interleaved_schedule",
             1,
-            "The interleaved schedule with one chunk. As much waiting as with GPipe, and fewer"
-            " micro-batches alive.",
+            "The interleaved schedule with one chunk. The stages wait as long as with GPipe, but"
+            " fewer micro-batches are alive.",
         ),
         _chunked(
             "interleaved 1F1B, two chunks on each stage",
@@ -215,8 +216,8 @@ SCENES = {
             "zero-bubble, ZB-H1",
             "zero_bubble_schedule",
             0,
-            "The gradients of the weights have a colour of their own. They lie where the stages"
-            " waited before: most of all at the end.",
+            "The gradients of the weights have a colour of their own. They fill the time in which"
+            " the stages waited before, most of all at the end.",
         ),
     ],
     "sequence_and_experts": [
@@ -231,15 +232,16 @@ SCENES = {
             "ring_attention_forward, causal",
             "sequence_and_experts.ring_attention_forward",
             "ring",
-            "Rank 0 computes one block, the last rank one in every step: the others wait for it.",
+            "Rank 0 computes one block. The last rank computes one in every step, and the others"
+            " wait for it.",
             {"causal": True},
         ),
         Scene(
             "mixture_forward, two experts on each rank",
             "sequence_and_experts.mixture_forward",
             "experts",
-            "An all-to-all of counts, one of tokens, and one of results. The gate prefers the"
-            " experts of rank 0: it computes most, and all others wait for its results.",
+            "There are three all-to-alls: of counts, of tokens and of results. The gate prefers"
+            " the experts of rank 0. So rank 0 computes most, and all others wait for its results.",
         ),
     ],
 }
@@ -313,17 +315,19 @@ def _pipelines(many: int) -> list[Scene]:
             f"GPipe, {many} micro-batches",
             function,
             "pipeline",
-            "The triangles are the bubble: with more stages they grow, with more micro-batches"
-            " everything else does. What is more than the theory's is what the messages cost.",
+            "The triangles are the bubble. With more stages they grow. With more micro-batches"
+            " everything else grows. If the bubble is larger than in theory, the messages cause"
+            " the difference.",
             gpipe,
         ),
         Scene(
             f"1F1B, {many} micro-batches",
             function,
             "pipeline",
-            "In theory the same bubble. A message sets off when both its ends have been issued: a"
-            " stage that asks for the next one only when it needs it waits while that is on its"
-            " way, and here forward and backward take turns waiting for each other.",
+            "In theory the bubble is the same. But a message starts only when its send and its"
+            " receive have been issued. If a stage issues a receive only when it needs the message,"
+            " it waits for the whole transfer. Here forward and backward passes take turns waiting"
+            " for each other.",
             gpipe | {"schedule": "one_forward_one_backward_schedule"},
         ),
     ]
@@ -352,14 +356,14 @@ ELSEWHERE = {
         _reduction(
             "all_reduce",
             "all_reduce",
-            "One collective, which the model knows as a ring: 2(n−1)(α + S/(nβ)), with its slowest"
-            " link.",
+            "One collective. The model times it as a ring, with its slowest link: 2(n−1)(α +"
+            " S/(nβ)).",
         ),
         _reduction(
             "ring_all_reduce",
             "ring_all_reduce",
-            "The same ring, from your own sends. Where all links are equal it takes exactly as"
-            " long; else its slowest link sets the pace for all, and the ranks on fast links wait.",
+            "The same ring, from your own sends. If all links are equal, it takes exactly as long."
+            " Otherwise the slowest link sets the pace, and the ranks on fast links wait.",
         ),
     ],
     "data_parallel": [
@@ -367,14 +371,14 @@ ELSEWHERE = {
             "data_parallel_step",
             "data_parallel.data_parallel_step",
             "data_parallel",
-            "What is averaged after the backward pass comes on top of it.",
+            "Averages after the backward pass make the step longer by their whole time.",
             SMALL | {"layers": 8, "rows": SHARD_ROWS},
         ),
         _buckets(
             "a bucket for each layer",
             1,
-            "The all-reduces hide behind the backward pass, as long as they take less time than it"
-            " does. The last one cannot: nothing is left to compute.",
+            "The all-reduces overlap with the backward pass, as long as they take less time than"
+            " the pass. The last one cannot overlap: nothing is left to compute.",
         ),
         _buckets(
             "a bucket for four layers",
@@ -392,24 +396,24 @@ ELSEWHERE = {
             "tensor_parallel_forward and tensor_parallel_backward, cut by columns",
             "tensor_parallel.tensor_parallel_forward",
             "columns",
-            "A communication after every layer. With more ranks there is less to compute on each,"
-            " and not less to send.",
+            "There is a communication after every layer. With more ranks, each rank computes less,"
+            " but does not send less.",
             SMALL | {"rows": SHARD_ROWS},
         ),
         Scene(
             "megatron_pair, the same layers in pairs",
             "tensor_parallel.megatron_pair",
             "pairs",
-            "Half as many communications. As soon as the ring leaves a node, all of its steps take"
-            " as long as those over the network.",
+            "Half as many communications. If the ring leaves a node, each of its steps takes as"
+            " long as a step over the network.",
             SMALL | {"rows": SHARD_ROWS},
         ),
     ],
     "device_mesh": [
         _mesh(
             8,
-            "The sums of a row stay in a node of 8 devices, and only the averages of the columns"
-            " leave it: each carries an eighth of the weights.",
+            "The sums of a row stay in a node of 8 devices. Only the averages of the columns leave"
+            " it, and each average has an eighth of the weights.",
         ),
         _mesh(
             16,

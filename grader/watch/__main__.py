@@ -31,16 +31,14 @@ def _arguments() -> argparse.Namespace:
     for name, details in OPTIONS.items():
         parser.add_argument(name, **details)
     parser.add_argument("--seed", type=int, metavar="N", help="use the same inputs every time")
-    parser.add_argument(
-        "--lines", action="store_true", help="print lines, also where there is a terminal"
-    )
+    parser.add_argument("--lines", action="store_true", help="print lines, even on a terminal")
     return parser.parse_args()
 
 
 def main() -> int:
     arguments = _arguments()
     os.environ.pop(SESSION, None)
-    # The end of a terminal, and a polite kill, end it as Ctrl-C does.
+    # SIGTERM ends this program as Ctrl-C does. So does SIGHUP, when the terminal closes.
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.default_int_handler)

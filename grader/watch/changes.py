@@ -36,8 +36,8 @@ Program = dict[str, File]  # by the file's name
 class Changes:
     """The functions of problems that have changed, in two groups.
 
-    ``direct`` have changed themselves, or one of their helpers has. ``indirect`` use them, or stand
-    in a file that may fail when it is imported, because code that runs then has changed.
+    ``direct`` have changed themselves, or one of their helpers has. ``indirect`` use them, or are
+    in a file whose import may now fail, because code that runs at import has changed.
     """
 
     direct: frozenset[str]
@@ -45,7 +45,7 @@ class Changes:
 
 
 def parse(text: str) -> File:
-    """Return the definitions of a file. Raises SyntaxError if the file is no Python."""
+    """Return the definitions of a file. Raises SyntaxError if the file is not valid Python."""
     statements: dict[str, list[ast.stmt]] = {}
     tree = ast.parse(text)
     for statement in tree.body:

@@ -1,8 +1,9 @@
 """Runs checks for `make watch`, in a process of its own that collects them once.
 
-The process keeps a fork server, so that torch is imported once. It is told which checks to run, in
-which order, and sends back a record of each. A run that is not wanted any more is killed: where a
-fork is safe, each run is a process of its own. Elsewhere a run ends after the check that it is in.
+The process keeps a fork server, so that torch is imported once. Requests say which checks to run,
+in which order. The process sends back a record of each. If a fork is safe, each run is a process of
+its own, which is killed when the run is not wanted any more. Otherwise such a run ends after its
+current check.
 """
 
 import os
@@ -188,7 +189,7 @@ class Checker(Catalogue):
         workers.pytest_collection_finish(session)
         workers.pytest_runtestloop(session)
         workers.pytest_sessionfinish()
-        # Nothing of this process is to be cleaned up by it: all of it belongs to its parent.
+        # This process must not clean up: everything belongs to its parent.
         os._exit(0)
 
     def _run_here(self, session: pytest.Session, number: int) -> Request | None:

@@ -1,4 +1,4 @@
-"""Tells when files are saved: a thread waits for the system's word, and writes to a pipe."""
+"""Tells when files are saved: a thread watches the folders, and writes to a pipe."""
 
 import threading
 from collections.abc import Iterable
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import watchfiles
 
-# An editor may write a file in several steps. They count as one if there is no more than this
-# between them. It is part of the time from saving to the verdict.
+# An editor may write a file in several steps. Steps that are at most this far apart count as one.
+# The student waits this long before the checks begin.
 STEP_MILLISECONDS = 20
 MAX_MILLISECONDS = 200  # for all steps together
 
@@ -23,7 +23,7 @@ class Saved:
 
 
 class FileWatcher:
-    """Watches files of some folders. ``saved`` is a connection that gives a ``Saved`` for each."""
+    """Watches files of some folders. ``saved`` is a connection that gives each ``Saved``."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self.saved, self.theirs = Pipe(duplex=False)

@@ -156,7 +156,7 @@ def _top(state: WatchState, said: str, width: int) -> list[Text]:
 def _problems(state: WatchState, width: int) -> list[Text]:
     """Return a line for each part: its problems, and a mark for each of their checks.
 
-    A part of extra credit has one as soon as it is attempted.
+    A part of extra credit is left out until it is attempted.
     """
     lines = []
     parts = course().parts

@@ -26,10 +26,10 @@ class WatchState:
     failed: list[str] = field(default_factory=list)
     # The checks in the order of the last request: what changed comes first.
     plan: list[str] = field(default_factory=list)
-    # problem → its functions. One that a student deletes stays here.
+    # problem → its functions. A function that a student deletes stays here.
     of_problems: dict[str, list[str]] = field(default_factory=functions)
-    program: Program = field(default_factory=dict)  # the last version of each file that was Python
-    errors: dict[str, str] = field(default_factory=dict)  # file → why it is no Python
+    program: Program = field(default_factory=dict)  # the last valid version of each file
+    errors: dict[str, str] = field(default_factory=dict)  # file → why it is not valid Python
     changed: list[str] = field(default_factory=list)  # functions that the last saving has changed
 
     def collect(self, records: Iterable[Record]) -> None:
@@ -55,7 +55,7 @@ class WatchState:
 
         First come the checks of functions that have changed, then those that failed last, newest
         first, then those of functions that use the changed ones. Return whether the files can be
-        run: False if one of them is no Python.
+        run: False if one of them is not valid Python.
         """
         program, self.errors = dict(self.program), {}
         for name in course().files:
@@ -116,8 +116,8 @@ def _place(record: Record) -> list[int]:
 
 
 def _told(name: str, error: Exception) -> str:
-    """Return one line about a file that is no Python."""
+    """Return one line about a file that is not valid Python."""
     if isinstance(error, SyntaxError) and error.lineno:
         source = f": {error.text.strip()}" if error.text and error.text.strip() else ""
         return f"{name}, line {error.lineno}: {error.msg}{source}"
-    return f"{name} is no Python: {error}"
+    return f"{name} is not valid Python: {error}"

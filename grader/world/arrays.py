@@ -17,7 +17,7 @@ MAX_DEPTH = 16
 MAX_STRING = 10_000
 
 
-# How a tensor may lie in memory. A copy of a transpose is a transpose again. A copy of a slice is
+# Memory layouts of a tensor. A copy of a transpose is a transpose again. A copy of a slice is
 # contiguous.
 LAYOUTS = ("contiguous", "transpose", "slice", "transposed slice")
 
@@ -37,7 +37,7 @@ class Strided:
 class Leaf:
     """An argument that requires gradients, as a model's parameters do.
 
-    ``Leaf(Strided(array))`` lies in non-contiguous memory.
+    ``Leaf(Strided(array))`` is not contiguous.
     """
 
     array: "np.ndarray | Strided"

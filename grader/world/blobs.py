@@ -6,8 +6,8 @@ The format is that of safetensors:
     header = {name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, …}
 
 Every length is checked against the number of bytes that have arrived, before an array is made.
-Tensors lie side by side: there are no gaps, and no two tensors share memory. So the arrays never
-take more memory than the blob did.
+Tensors follow each other without gaps, and no two tensors share memory. So the arrays never take
+more memory than the blob did.
 """
 
 import math
@@ -47,7 +47,7 @@ def read(blob: bytes) -> dict[str, np.ndarray]:
         return {}
     length = int.from_bytes(blob[:8], "little")
     if len(blob) < 8 or length > min(len(blob) - 8, MAX_META):
-        raise FrameError("tensors whose header is not all there")
+        raise FrameError("tensors with an incomplete header")
     header = read_object(blob[8 : 8 + length])
     if len(header) > MAX_TENSORS:
         raise FrameError(f"more than {MAX_TENSORS} tensors")
@@ -80,13 +80,13 @@ def _entry(content: Any, room: int) -> tuple[np.dtype, list[int], int, int]:
     if not _are_counts(shape) or len(shape) > MAX_DIMENSIONS:
         raise FrameError("a tensor without a proper shape")
     if not _are_counts(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= room:
-        raise FrameError("a tensor that lies outside of its data")
+        raise FrameError("a tensor outside of the data")
     itemsize = DTYPES[dtype].itemsize
     # numpy refuses a shape that is too large even if one of its sizes is 0.
     if math.prod(max(size, 1) for size in shape) * itemsize > MAX_BLOB:
         raise FrameError("a tensor that is too large")
     if math.prod(shape) * itemsize != offsets[1] - offsets[0]:
-        raise FrameError("a tensor whose bytes are not as many as its shape says")
+        raise FrameError("a tensor whose number of bytes does not fit its shape")
     return DTYPES[dtype], shape, *offsets
 
 

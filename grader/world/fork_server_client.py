@@ -44,7 +44,7 @@ def usual_network() -> str:
     """
     asked = os.environ.get("LOCKSTEP_NETWORK") or HUB
     if asked not in NETWORKS:
-        raise WorldsUnavailable(f"LOCKSTEP_NETWORK={asked}: there are {', '.join(NETWORKS)}")
+        raise WorldsUnavailable(f"LOCKSTEP_NETWORK={asked}: must be one of {', '.join(NETWORKS)}")
     return asked
 
 
@@ -178,15 +178,15 @@ class Server:
 
         Among the keys are ``torch`` (its version), ``way`` (fork or spawn), ``kernel``, ``tier``
         (how ranks are confined), and ``failed`` (why better tiers do not work). With
-        ``tiers=True``, and if the way is fork, there is also ``tiers``: for each tier, why it does
-        not work (empty if it works). Raises WorldsUnavailable if the server does not run, or does
+        ``tiers=True``, and if the way is fork, ``tiers`` says for each tier why it does not work
+        (empty if it works). Raises WorldsUnavailable if the server does not run, or does
         not answer within ``SERVER_SECONDS``.
         """
         with self.request({"hello": True, "network": usual_network(), **more}) as connection:
             connection.settimeout(SERVER_SECONDS)
             try:
                 answer = connection.makefile().readline()
-            except OSError:  # it broke off, or took longer than a minute
+            except OSError:  # the server ended, or did not answer in time
                 answer = ""
         if not answer:
             raise WorldsUnavailable(f"the fork server does not run: {self.errors()}")

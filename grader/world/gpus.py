@@ -1,7 +1,7 @@
 """Finds the GPUs that ranks can use here, and says how many ranks share one of them.
 
-A process that ends uses each GPU once. The fork server must not even count them, because what the
-driver sets up in a process does not survive a fork.
+A separate process uses each GPU once, and ends. The fork server must not even count them, because
+what the driver sets up in a process does not survive a fork.
 """
 
 import json
@@ -15,7 +15,7 @@ from grader.world.fork_server_client import ENGINE, WorldsUnavailable
 
 # Seconds in which torch has to use each GPU once. The first use after a boot is slow.
 FIRST_USE_SECONDS = 120
-# What a rank takes of a GPU: the driver's context, cuBLAS, and the small tensors of a check.
+# GPU memory that a rank needs: the driver's context, cuBLAS, and the small tensors of a check.
 RANK_GPU_BYTES = 2 << 30
 MAX_RANKS_EACH = 8  # ranks that share one GPU; more would only wait for each other
 PROGRAM = (

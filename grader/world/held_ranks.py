@@ -27,8 +27,8 @@ class HeldRanks:
         send_go: Callable[[int], None],
     ) -> None:
         self.calls, self.report, self.pids, self.send_go = calls, report, pids, send_go
-        # ``awaited`` holds the marks that decide when held ranks go on, as (rank, call, name).
-        # ``passed`` holds the marks of these that ranks have passed.
+        # ``awaited``: the marks that decide when held ranks go on, as (rank, call, name).
+        # ``passed``: those of these marks that ranks have passed.
         delays = [(i, delay) for i, call in enumerate(calls) for delay in call.delays.values()]
         self.awaited = {
             (delay.on, i, name) for i, delay in delays for name in (delay.until, delay.at)
@@ -53,7 +53,7 @@ class HeldRanks:
         already.
         """
         if rank.rank not in self.calls[call].delays or (rank.rank, call) in self.released:
-            raise frames.FrameError("a report that the rank waits for its delay, but it has none")
+            raise frames.FrameError("a report that the rank is held, but it has no delay")
         rank.held, self.since[rank.rank] = call, time.monotonic()
         self.release()
 
@@ -80,8 +80,8 @@ class HeldRanks:
         """Release the held ranks that need not wait any more; all held ranks if ``everybody``.
 
         A held rank need not wait any more if rank ``on`` of its delay has passed the mark
-        ``until``. The same holds if the call has ended on rank ``on``, so that this rank will never
-        pass the mark. It also holds if the patience of the delay is over.
+        ``until``, or if the patience of the delay is over. Nor need it wait if the call has ended
+        on rank ``on``, because that rank will never pass the mark.
         """
         for rank, call in self._ranks_and_calls():
             delay = self._delay(rank, call)

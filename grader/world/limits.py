@@ -21,7 +21,7 @@ class Limits:
     output_bytes: int = 1 << 20  # printed by all ranks together
     output_kept: int = 1 << 14  # bytes of each rank's output, the last ones, for its report
     events: int = 50_000  # of all ranks together, by ``events.weight``
-    sent_bytes: int = 1 << 25  # by one rank to the judge, as they lie in the judge's memory
+    sent_bytes: int = 1 << 25  # by one rank to the judge, as counted in the judge's memory
     # of all ranks together, beyond the memory that they begin with; None means as much as
     # ``machine_limits.world_memory_limit`` allows
     memory_bytes: int | None = None

@@ -22,7 +22,7 @@ class Process:
 
     parent: int
     group: int
-    began: int  # in clock ticks; tells it from a later process of the same number
+    began: int  # in clock ticks; a later process of the same number has another start
     own: float  # processor time of its own
     waited: float  # processor time of the children that it has waited for
 

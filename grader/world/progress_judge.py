@@ -69,7 +69,7 @@ class ProgressJudge:
         self.is_certain = False  # whether it is certain that the ranks stand still for ever
         self.doubts = 0  # how many times in a row the ranks only seemed to be stuck
 
-    # ——— what the world hears
+    # ——— events
 
     def on_reused_ranks(self) -> None:
         """Forget how long these ranks waited for a processor in earlier checks."""
@@ -120,7 +120,7 @@ class ProgressJudge:
         self.cpu_before = {}
         self.starved_before = dict(self.watch.starved)
 
-    # ——— what it means
+    # ——— conclusions
 
     def step(self, now: float, silent: bool) -> None:
         """Set ``report.ending`` if the world has ended by now; otherwise look for evidence.
@@ -181,8 +181,8 @@ class ProgressJudge:
     def _look(self, now: float, silent: bool) -> None:
         """Look at what the ranks' processes do.
 
-        Ask for the ranks' stacks if a limit is exceeded. Also ask for them if all processes are
-        idle, unless a held rank goes on by itself after a while.
+        Ask for the ranks' stacks if a limit is exceeded. Also ask for the stacks if all processes
+        are idle, unless a held rank goes on by itself after a while.
         """
         used = self._used()
         watched = {self.pids[rank.rank] for rank in self._unsettled() if rank.rank in self.pids}
@@ -326,9 +326,9 @@ class ProgressJudge:
     def _is_stuck(self, asked: list[RankReport], silent: bool) -> bool:
         """Return whether all ranks wait in communications, or seemed to several times in a row.
 
-        If none of their operations is open, the ranks only seem to wait, because what they wait for
-        may come by itself. The ranks are not stuck if a thread sleeps for a limited time, unless
-        they have been ``silent`` for long.
+        If no operation is open, the ranks only seem to wait, because the wait may end by itself.
+        The ranks are not stuck if a thread sleeps for a limited time, unless they have been
+        ``silent`` for long.
         """
         submission_dir = self.report.submission_dir
         open_on = {waiting.operation.rank for waiting in self.report.waiting()}

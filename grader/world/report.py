@@ -29,7 +29,7 @@ class Delay:
     rank ``on``. After its release the held rank waits ``then`` seconds more.
 
     If ``until`` is ``STANDSTILL``, the rank is held until all ranks that are not held wait. No
-    clock decides when they do. If no hub reports the standstill, it takes half a second to see it.
+    clock decides when they do. Without a hub, it takes half a second to see that they wait.
 
     With ``patience`` the rank is also released when rank ``on`` has passed its own mark ``at`` and
     now waits. If that does not happen, the rank is released after ``patience`` seconds (a quarter
@@ -58,18 +58,18 @@ class Call:
     in_step: int = 0
     # for each rank, the things that it may call and their results: see ``wire.served``
     served: list[dict] = field(default_factory=list)
-    # have the hub look at each rank's memory whenever the rank communicates, or when it returns if
-    # it has communicated nothing: at the memory that it has then (``served.SETTLED``), or at the
-    # most that it ever had (``served.PEAK``). In a world with such a call, the ranks are fresh,
-    # settle before their first call, and may start no processes
+    # have the hub look at each rank's memory whenever the rank communicates; if it communicates
+    # nothing, when it returns. The hub looks at the current memory (``served.SETTLED``) or at the
+    # peak so far (``served.PEAK``). In a world with such a call, the ranks are fresh, settle before
+    # their first call, and may start no processes
     weighs: str = ""
     # have the hub look at each rank's processor time before every send, if the driver has a meter;
     # the rank waits for this look
     clocks: bool = False
-    # have the hub give a rank the result of an all-gather only when the rank, after it has issued
-    # it, uses something that it was given (see ``hub.slow_gathers``). There is no such rule on gloo
+    # have the hub keep a rank's result of an all-gather until the rank, after issuing the
+    # all-gather, uses something of ``served`` (see ``hub.slow_gathers``). gloo has no such rule
     slow_gathers: bool = False
-    # have the hub tell the sum of the squares of the numbers that each operation sends
+    # have the hub report the sum of the squares of the numbers that each operation sends
     squares: bool = False
     note: str = ""  # what distinguishes this call from its neighbours, for the message
 
@@ -159,7 +159,7 @@ class WorldReport:
     submission_dir: Path
     ranks: list[RankReport]
     ending: str = ""  # finished, failed, stuck, late, excessive or lost
-    limit: str = ""  # in words: the deadline that was passed, or what there was too much of
+    limit: str = ""  # in words: the exceeded time limit, or what ranks did beyond a limit
     grader_fault: str = ""  # a failure of the grader itself
     # calls whose held ranks were released early, because the other ranks waited for the held ranks
     released_early: set[int] = field(default_factory=set)
@@ -186,7 +186,7 @@ class WorldReport:
         """Return where operations belong together but do not agree, the earliest case first.
 
         If the ranks disagree about the groups that they make, this comes before all operations:
-        operations in groups that do not exist meet nothing, or the wrong partner.
+        an operation in a group that does not exist finds no partner, or a wrong one.
         """
         self._match()
         return self._disagreements

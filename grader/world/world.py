@@ -68,8 +68,8 @@ class World:
         self.trace = trace
         usual = frames.GLOO if trace else usual_network()
         self.network, self.gpus = network or usual, gpus
-        # GLOO only means that no hub carries the operations: on GPUs nccl does. It needs a GPU for
-        # each rank.
+        # GLOO only means that no hub carries the operations. On GPUs, nccl carries them, and needs
+        # a GPU for each rank.
         if self.network == frames.GLOO and gpus and (gpus.are_shared_by(size) or not gpus.nccl):
             self.network = frames.HUB
         self.report = WorldReport(
@@ -83,8 +83,8 @@ class World:
         self.supervisor_lines = b""
         self.gone = False
         self.room, self.processes, self.is_reused = max(room, size), processes, False
-        # Where memory is weighed, ranks may start no processes. This is refused before they
-        # run student code, and for good. So they are fresh, and make no calls of other checks.
+        # Where memory is weighed, ranks may start no processes. They lose this right for good
+        # before they run student code. So they are fresh, and make no calls of other checks.
         self.are_alone = any(call.weighs for call in calls)
         self.keeps = room > 0 and self.network in frames.HUBS and not self.are_alone
         self.kept = self.is_spoiled = False  # spoiled: something of this world is left in the ranks
@@ -247,7 +247,7 @@ class World:
     # ——— what arrives
 
     def _step(self, timeout: float, watch: bool = True) -> None:
-        # Whether a rank's patience is over can only be seen by looking at short intervals.
+        # Look at short intervals, to see when a rank's patience is over.
         impatient = self.held.are_patient
         timeout = min(timeout, watchdog.SLEEPS / 2) if impatient else timeout
         stands_still = (
@@ -389,13 +389,13 @@ class World:
 
     def _on_event(self, rank: RankReport, event: Event) -> None:
         if isinstance(event, Progress | Program) and not self.trace:
-            raise frames.FrameError("the progress of an operation, which nobody asked for")
+            raise frames.FrameError("the progress of an operation, which was not requested")
         if isinstance(event, Mark) and self.held.leaves_out_its_delay(
             rank.rank, event.call, event.name
         ):
-            raise frames.FrameError("a mark that the rank is held before, and was not")
+            raise frames.FrameError("a mark before which the rank should have been held")
         if isinstance(event, Operation) and self.held.leaves_out_its_delay(rank.rank, event.call):
-            raise frames.FrameError("an operation of a rank that is held before, and was not")
+            raise frames.FrameError("an operation of a rank that should have been held first")
         self.events += weight(event)
         if self.events > self.limits.events:
             raise frames.FrameError(f"more than {self.limits.events} operations")
@@ -409,7 +409,7 @@ class World:
         if call in rank.outcomes:
             raise frames.FrameError("a second result for one call")
         if self.held.leaves_out_its_delay(rank.rank, call):
-            raise frames.FrameError("a result of a rank that is held before, and was not")
+            raise frames.FrameError("a result of a rank that should have been held first")
         rank.outcomes[call] = outcome
         self.judge.on_outcome()
         if isinstance(outcome, Raised) and self.calls[call].may_raise:

@@ -3,7 +3,7 @@
 threat: 20
 extends: solutions
 some: 1.5
-says: of a rank that is held before, and was not
+says: of a rank that should have been held first
 seconds: 60
 """
 
