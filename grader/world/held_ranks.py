@@ -80,8 +80,8 @@ class HeldRanks:
         """Release the held ranks that need not wait any more; all held ranks if ``everybody``.
 
         A held rank need not wait any more if rank ``on`` of its delay has passed the mark
-        ``until``, or if the patience of the delay is over. Nor need it wait if the call has ended
-        on rank ``on``, because that rank will never pass the mark.
+        ``until``, or if the patience of the delay is over. It also need not wait if the call has
+        ended on rank ``on``, because that rank will never pass the mark.
         """
         for rank, call in self._ranks_and_calls():
             delay = self._delay(rank, call)
