@@ -117,9 +117,9 @@ def test_step(world):
         run.require(
             # A sum of 2 × 2 numbers of 8 bytes: on 2 ranks, each sends as much as it sums.
             sent <= 3 * 2 * 2 * 8,
-            f"rank {rank} sends {sent:.0f} bytes beyond its column ({listed(done, 8)}). Three"
+            f"rank {rank} sends {sent:.0f} bytes outside its column ({listed(done, 8)}). Three"
             " all-reduces of 32 bytes over its row are enough, two forward and one backward: the"
-            " gradient of the batch is not needed, and no rank needs another's shards.",
+            " gradient of the batch is not needed, and no rank needs the shards of others.",
         )
 
 

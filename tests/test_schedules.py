@@ -23,9 +23,10 @@ GRAD_Y = np.array([[1.0, -2.0], [0.5, 3.0], [2.0, 1.0], [-1.0, 0.5]])
 
 
 def judged(run, made, name, kinds, v, m):
-    """Return all stages' schedules of what ``name``, the call without its stage, returned.
+    """Return ``made``, the schedules of all stages that a rank has returned, as lists of actions.
 
-    Fail unless each is complete, and all can be carried out together.
+    Fail unless each is complete, and the stages can execute all of them together. ``name`` is the
+    call without its stage, for the messages.
     """
     stages = [chunked.as_actions(actions) for actions in made]
     for stage, actions in enumerate(stages):
@@ -42,7 +43,7 @@ def judged(run, made, name, kinds, v, m):
 
 
 def require_same(run, first):
-    """Fail unless the second call, after the first list was emptied, returned the same."""
+    """Fail unless the second call returned ``first`` again, although that list was emptied."""
     (second,) = run.read(chunked.as_actions, "the list of actions of a second call")
     text = (
         "The check emptied the list that the first call returned. The second call then returned"
@@ -54,8 +55,8 @@ def require_same(run, first):
 @number("8.1")
 @weight(0.25)
 def test_chunk_layers(world):
-    """chunk_layers deals 8 layers in pairs to two stages of two chunks, in turn; 10 layers raise
-    ValueError
+    """chunk_layers cuts 8 layers into pairs, and gives them to two stages of two chunks in turn; 10
+    layers raise ValueError
     """
     run, odd = world(
         1,
@@ -70,8 +71,8 @@ def test_chunk_layers(world):
     odd.raises_value_error("10", "4")
 
 
-# A small case; the picture of the text, where the warm-up would be longer than all forward passes;
-# and one chunk on each stage, which is 1F1B.
+# A small case. The case of the figure in the text: its warm-up would be longer than all forward
+# passes. One chunk on each stage: this is 1F1B.
 INTERLEAVED = (2, 2, 4), (4, 2, 4), (3, 1, 6)
 
 
@@ -244,8 +245,8 @@ def judge_zero_bubble(run, n, m):
 @weight(0.25)
 def test_run_zero_bubble(world, rng):
     """The zero-bubble schedule runs on two ranks with your backward_input and backward_weights, and
-    gives the loss and the gradients of a single device. W multiplies with the grad_z that it gets:
-    the check changes what B has kept
+    gives the loss and the gradients of a single device. The check changes what B has kept, and W
+    must use the changed grad_z
     """
     n, m = 2, 4
     (made,) = world(

@@ -48,7 +48,7 @@ def test_flat_shards(world):
         known_mistakes=sharded.shard_mistakes(tensors, 2),
     )
     for rank, stored in enumerate(shard.read(driver_results.stored, "the memory of the shard")):
-        text = f"rank {rank}'s shard keeps {stored.bytes} bytes alive, and needs 12: copy it."
+        text = f"rank {rank}'s shard keeps {stored.bytes} bytes alive, but 12 are enough. Copy it."
         shard.require(stored.bytes <= 12, text)
     back.returns(tensors, tensors)
     short.raises_value_error(
@@ -184,10 +184,11 @@ def test_whole_layers_are_freed(world):
         label="the local loss",
     )
     layer, product = weights[0].nbytes, 2 * weights[0].size  # operations of a product with one row
-    # At the end, the shards of the gradients of all layers; half a layer for small tensors.
+    # Two layers, the shards of all gradients (at the end), and half a layer for small tensors.
     most = 2 * layer + sum(weight.nbytes for weight in weights) // n + layer // 2
     for rank in range(n):
-        # Each layer is multiplied going forward, and all but the first for the gradient before it.
+        # At least one product for each layer forward. Backward, all layers but the first have at
+        # least one, for the gradient of their input.
         products = run.require_products(rank, (2 * n - 1) * product)
         peak = max(entry.alive for entry in products)
         run.require(

@@ -1,4 +1,4 @@
-"""Provides what a check is written with. It runs in the judge.
+"""Provides the tools for writing checks. This code runs in the judge.
 
 Start with ``api``, the interface that checks use.
 """

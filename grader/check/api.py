@@ -6,8 +6,8 @@
         run.returns([3.0, 4.0], [3.0, 4.0])
 
 ``world(n, *calls)`` makes the calls on ``n`` ranks, one after the other. It returns a
-``CallResult`` for each call. A call result raises ``CheckFailed``, with a message for the student,
-as soon as something that the check asks for does not hold.
+``CallResult`` for each call. Methods of a call result raise ``CheckFailed``, with a message for the
+student, if the call does not meet what the check asks for.
 
 A check knows nothing of processes. Its ranks are fresh, or they have made the calls of an earlier
 check of the same problem (see ``grader.check.world_lending``).
@@ -210,7 +210,7 @@ def _probes(value: Any) -> dict[str, Any]:
     ):
         for name, returned in _probes(item).items():
             if found.setdefault(name, returned) != returned:
-                raise GraderFault(f"two probes of the name {name} that return something different")
+                raise GraderFault(f"two probes of the name {name} return different values")
     return found
 
 
@@ -252,11 +252,11 @@ def call(
     An argument ``per_rank(…)`` gives each rank a value of its own. ``driver`` names the program
     around the call (see ``rank.drivers``). With ``may_raise``, a rank continues with the next call
     after an exception. ``delays`` makes ranks come late, and ``in_step`` holds messages back (see
-    ``Call``). ``weighs`` has the hub look at the ranks' memory: with ``SETTLED`` at what they have
-    then, and with ``PEAK`` at the most that they have ever had (see ``CallResult.grown``).
-    ``clocks`` has it look at their processor time (see ``CallResult.spent``), and ``squares`` has
-    it add up the squares of what they send (see ``CallResult.squares``). ``slow_gathers`` has it
-    give the results of all-gathers late (see ``CallResult.awaited_early``).
+    ``Call``). With ``weighs``, the hub looks at the ranks' memory: with ``SETTLED`` at the present
+    memory, and with ``PEAK`` at the most that a rank has ever had (see ``CallResult.grown``). With
+    ``clocks``, the hub looks at the ranks' processor time (see ``CallResult.spent``). With
+    ``squares``, it adds up the squares of what they send (see ``CallResult.squares``). With
+    ``slow_gathers``, it gives the results of all-gathers late (see ``CallResult.awaited_early``).
     """
     options = {
         "driver": driver,

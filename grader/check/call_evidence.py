@@ -75,16 +75,16 @@ class CallEvidence:
     def require_products(self, rank: int, at_least: int) -> list[driver_results.Entry]:
         """Return a rank's products of matrices, in the order of the program.
 
-        Fails if they have fewer than ``at_least`` floating-point operations together. A call needs
-        so many, whatever it looks like: a product of (a, b) and (b, c) has 2·a·b·c. The meter sees
-        products of torch in the thread of the call. What is computed elsewhere leaves no entry, and
-        no entry means no memory and no order, so a ledger without them proves nothing.
+        Fails if they have fewer than ``at_least`` floating-point operations together. Every right
+        program needs that many. A product of (a, b) and (b, c) has 2·a·b·c. The meter sees torch's
+        products in the thread of the call. A product computed elsewhere has no entry. Then the
+        ledger shows neither the memory nor the order of the program, and proves nothing.
         """
         products = [entry for entry in self.ledger(rank) if entry.kind == driver_results.PRODUCT]
         computed = sum(entry.amount for entry in products)
         text = (
             f"rank {rank} computed products of matrices with {computed} floating-point operations,"
-            f" and its result needs at least {at_least}. The grader sees the products of torch in"
+            f" but its result needs at least {at_least}. The grader sees the products of torch in"
             " the thread that called your function. Does your function multiply in another thread,"
             " in another process, or with another library? Multiply with torch, in that thread."
         )
@@ -123,19 +123,20 @@ class CallEvidence:
         return self._numbers(rank, NOT_SENT_ON)
 
     def awaited_early(self, rank: int) -> list[int]:
-        """Return the numbers of this rank's all-gathers that nothing was done beside.
+        """Return the numbers of this rank's all-gathers that overlapped with no other work.
 
-        After it had issued such an all-gather, the rank waited for it before it used anything that
-        it was given: see ``Call.slow_gathers``. The numbers count the rank's all-gathers from 0.
+        After the rank had issued such an all-gather, it waited for the result before it used
+        anything that it was given: see ``Call.slow_gathers``. The numbers count the rank's
+        all-gathers from 0.
         """
         return self._numbers(rank, AWAITED_EARLY)
 
     def grown(self, rank: int, operations: int | None = None) -> int | None:
         """Return the most bytes by which a rank's memory had grown when the rank communicated.
 
-        With ``operations``, count only the looks before which the rank had issued at most so many
-        operations of this call. The hub looks when an operation arrives, so the look at the first
-        operation has 0 before it. If the rank communicated nothing in this call, return the growth
+        The hub looks at the memory when an operation arrives. With ``operations``, count only the
+        looks before which the rank had issued at most so many operations of this call: 0 stands for
+        the look at the first one. If the rank communicated nothing in this call, return the growth
         when it sent its result. If the call weighs peaks, a look finds the most memory that the
         rank ever had until then, also between its operations and in earlier calls.
 
@@ -156,14 +157,14 @@ class CallEvidence:
         """Return ``grown`` without what the rank took in the first call of its world.
 
         In that call, which should have tiny arguments, a rank takes memory for what the submission
-        imports. A submission can also take memory there for nothing, and free it for this call. So
-        no more than ``at_most`` bytes are left out. Return None where ``grown`` does.
+        imports. A submission can also take memory there for no reason, and free it for this call.
+        So at most ``at_most`` bytes are subtracted. Return None if ``grown`` does.
         """
         grown, before = self.grown(rank, operations), first.grown(rank)
         return None if grown is None else grown - int(min(max(before or 0, 0), at_most))
 
     def require_grown(self, rank: int, at_least: int, what: str) -> int | None:
-        """Return ``grown``; fail if it is less than the bytes of ``what`` the rank must hold.
+        """Return ``grown``. Fail if it is less than ``at_least``, the bytes that a rank must hold.
 
         ``what`` names these bytes in the plural, for the message: "the weights". A process that
         holds less has not done what the call asks for, so its memory says nothing of the program.
@@ -211,7 +212,7 @@ class CallEvidence:
         return found[: sends + 1] if all(found) else None
 
     def told(self, rank: int, name: str) -> list[list[float]]:
-        """Return the numbers that a driver told in marks that begin with this name, in order.
+        """Return the numbers that a driver reported in marks that begin with this name, in order.
 
         Each mark gives one list. Fails if such a mark holds something else than numbers.
         """
@@ -223,7 +224,7 @@ class CallEvidence:
                 try:
                     found.append([float(word) for word in event.name[len(name) :].split()])
                 except ValueError:  # a rank may add a mark of any name
-                    self._fail(f"rank {rank} told what is no number: {event.name}")
+                    self._fail(f"rank {rank} reported something else than numbers: {event.name}")
         return found
 
     def passed(self, rank: int, name: str, times: int = 0) -> int:
@@ -234,7 +235,7 @@ class CallEvidence:
         marks = self.marks(rank, name)
         if len(marks) <= times:
             self.values()
-            self._fail(f"rank {rank} sent back a result, but never came to the moment “{name}”.")
+            self._fail(f"rank {rank} sent back a result, but never reached the moment “{name}”.")
         return marks[times].at
 
     def uses_only(self, *kinds: str, because: str) -> None:

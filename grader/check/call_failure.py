@@ -10,7 +10,7 @@ from grader.diagnosis.finding import LIKELY, Compared, Finding, Line, RankSummar
 from grader.diagnosis.rank_summaries import summarize, timeline
 from grader.world.report import Returned, WorldReport
 
-# A student need not know where a library lies on our machine. These folders are cut from messages.
+# The folders of libraries on our machine do not help a student. They are cut from messages.
 LIBRARIES = re.compile(r"/[^\s'\":]*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
 
 

@@ -38,7 +38,7 @@ def tensor(value: Any, dtype: Any = np.float32) -> np.ndarray:
 
 
 def _other_origin(error: Raised) -> tuple[Line, ...]:
-    """Return the student's line if no ``raise`` of the student's raised the error."""
+    """Return lines about the student's line if no ``raise`` on it raised the error."""
     if not error.lines or error.lines[-1]["source"].startswith("raise"):
         return ()
     return (

@@ -103,7 +103,7 @@ def upstream(found: Any) -> Any:
 
 
 def views(found: Any) -> list:
-    """Return what the views that the function was given hold after the call."""
+    """Return the function's arguments that were views, with their values after the call."""
     return _list(_part(found, "views"), "the list of views")
 
 
@@ -131,7 +131,7 @@ def kept_bytes(found: Any) -> int:
     """Return the bytes of memory that the result keeps alive."""
     kept = _part(found, "kept")
     if not _is_whole(kept):
-        raise Unreadable("the memory that it keeps is no number of bytes")
+        raise Unreadable("the number of bytes that it keeps is not a whole number")
     return kept
 
 
@@ -158,8 +158,8 @@ def _recorded(value: Any) -> Recorded:
     kind, micro_batch, start, end = _list(value, "a span", 4)
     if not isinstance(kind, str) or not _is_whole(micro_batch):
         raise Unreadable(
-            "a span of the timeline has a kind that is no text, or a micro-batch that is no whole"
-            " number"
+            "a span of the timeline has a kind that is not a string, or a micro-batch that is not a"
+            " whole number"
         )
     return Recorded(kind, micro_batch, _seconds(start), _seconds(end))
 

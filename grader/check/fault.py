@@ -141,7 +141,7 @@ class _Unknown:
 
     __getattr__ = __getitem__ = __contains__ = __iter__ = __len__ = _reached
     __bool__ = __eq__ = __float__ = __index__ = _reached
-    __hash__ = None  # type: ignore[assignment]  # as Python says that nothing hashes it
+    __hash__ = None  # type: ignore[assignment]  # as Python marks what has no hash
 
 
 class Control(CallResult):

@@ -29,9 +29,9 @@ class Hazard:
         operation, rank = self.operation, f"rank {self.operation.rank}"
         if self.what == OVERWRITTEN:
             return (
-                f"{rank} overwrites the tensor of the {operation} before it has waited for it."
-                " Until wait() returns, it is in use: do not write to it, and receive nothing into"
-                " it."
+                f"{rank} overwrites the tensor of the {operation} before it has waited for this"
+                " operation. Until wait() returns, the tensor is in use: do not write to it or"
+                " receive into it."
             )
         starts = f"{rank} starts the {operation}, but never waits for it."
         if operation.kind == "recv":
@@ -86,8 +86,8 @@ def in_import(report: WorldReport, call: int) -> str | None:
         if is_marked and (issued := operations(trail, call)):
             name = f"{report.calls[call].function.partition('.')[0]}.py"
             return (
-                f"{name} communicates while it is imported: the {issued[0]}. What stands outside of"
-                " all functions runs at every import, before each check. Remove it"
+                f"{name} communicates while it is imported: the {issued[0]}. Code outside of"
+                " functions runs at every import, before each check. Remove this call"
             )
     return None
 

@@ -98,7 +98,7 @@ def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     if session.testsfailed:
-        return  # a file of checks cannot be imported: that is what pytest has to say
+        return  # a file of checks cannot be imported: pytest says so
     part, problems, words = config.option.part, config.option.problem, config.option.only
     kept = [item for item in items if part_of(item) in ("", *course().parts)]
     if part or problems:
@@ -179,7 +179,7 @@ def _points(function: Any) -> float:
 
 
 def about_hidden_checks() -> str:
-    """Return what a student's copy says of the checks that it does not have."""
+    """Return the text about the hidden checks, for a student's copy, which does not have them."""
     rules = course()
     total = rules.points_of(set(rules.problems) - rules.extra)
     extra = " and of the extra credit" if rules.extra else ""
@@ -193,8 +193,8 @@ def about_hidden_checks() -> str:
 # ——— what a check gets
 
 
-# The cache lasts as long as this process, whatever pytest makes of a fixture's scope. If the server
-# had to be replaced, all later checks of this process use the new server.
+# The cache lasts as long as this process, unlike a fixture of pytest. If the server had to be
+# replaced, all later checks of this process use the new server.
 @cache
 def _read_session(path: str) -> Session:
     found = Session.read(Path(path))
@@ -243,7 +243,7 @@ def is_shown_at_once(item: pytest.Item) -> bool:
 
 
 def network_of(check: Callable) -> str | None:
-    """Return the network that a check asks for; None if the check takes the usual network."""
+    """Return the network that a check asks for; None if the check uses the usual network."""
     return getattr(check, "__network__", None)
 
 
@@ -300,7 +300,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     record.status, record.finding = verdict(call.excinfo.value if call.excinfo else None)
     if record.status in (FAILED, UNIMPLEMENTED):
         report.longrepr = record.message
-    elif record.status in (SKIPPED, NOT_ATTEMPTED):  # nothing that is lost or wrong
+    elif record.status in (SKIPPED, NOT_ATTEMPTED):  # no points are lost, nothing is wrong
         report.outcome = "skipped"
         report.longrepr = (
             str(item.path),
@@ -344,8 +344,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter) -> None:
     """Print what the public checks do not look at.
 
-    Print it only in a student's copy, and not where only some checks were asked for by words. Print
-    it only if some checks have passed, no check has failed, and no check is “not implemented”.
+    Print it only in a student's copy, and only if the user did not choose checks by ``--only``.
+    Some checks must have passed, and no check may have failed or be “not implemented”.
     """
     counted = terminalreporter.stats
     if (

@@ -33,7 +33,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "action": "append",
         "default": [],
         "metavar": "N.M",
-        "help": "only its checks; may be repeated",
+        "help": "only the checks of this problem; may be repeated",
     },
     "--only": {
         "default": "",
@@ -122,7 +122,7 @@ def _squeezed(text: str) -> str:
 
 
 def _matches(words: str, name: str) -> bool:
-    """Return whether ``words`` match the name, from the beginning of one of its words on.
+    """Return whether ``words`` are in the name, and begin where one of its words begins.
 
     The name may be longer than ``words``. “ring” matches “ring_all_reduce”, but not “during”.
     """

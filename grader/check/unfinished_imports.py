@@ -17,15 +17,15 @@ from grader.world.report import WorldReport
 class UnfinishedImports:
     """The imports of one submission that did not end, in a folder that all judges share.
 
-    The folder lies beside the staged submission, where ranks cannot write. ``visibility`` is that
-    of the checks that may read what is noted.
+    The folder is beside the staged submission, where ranks cannot write. Only checks of this
+    ``visibility`` read what is noted in it.
     """
 
     def __init__(self, submission_dir: Path, visibility: str) -> None:
         self.folder = submission_dir.parent / f"{submission_dir.name}-imports-{visibility}"
 
     def note(self, report: WorldReport) -> None:
-        """Note the import at which the processor time of a world was used up, if there is one.
+        """Note the import in which a world used up its processor time, if it did so in an import.
 
         Only processor time counts, because a slow machine cannot use it up.
         """
@@ -54,8 +54,7 @@ class UnfinishedImports:
         name, ranks = f"{function.partition('.')[0]}.py", "1 rank" if size == 1 else f"{size} ranks"
         return (
             f"Not run: in another check on {ranks}, the import of {name} did not end: {text}. Put"
-            " code that runs for long into a function: what stands outside of all functions runs"
-            " at every import."
+            " long-running code into a function: code outside of functions runs at every import."
         )
 
     def _path(self, function: str, size: int) -> Path:

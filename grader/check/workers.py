@@ -22,7 +22,7 @@ from grader.check.plugin import is_shown_at_once, shared_with
 from grader.wire import machine_limits, os_support
 from grader.world.fork_server_client import way_to_start
 
-TRIES_OF_A_CHECK = 2  # of a check whose worker died, perhaps for want of memory
+TRIES_OF_A_CHECK = 2  # of a check whose worker died, perhaps because memory ran out
 
 
 class Workers:
@@ -35,7 +35,7 @@ class Workers:
     def __init__(self, many: int, in_order: bool = False) -> None:
         """Prepare to fork. With ``in_order`` the units of checks begin in the order of the checks.
 
-        Otherwise the largest units begin first, which ends earlier.
+        Otherwise the largest units begin first, so that all checks end earlier.
         """
         self.many, self.in_order = many, in_order
         self.processes: list[BaseProcess] = []
@@ -61,8 +61,8 @@ class Workers:
         numbers, tries = range(len(session.items)), [0] * len(session.items)
         reported: set[int] = set()
         shown = [number for number in numbers if is_shown_at_once(session.items[number])]
-        # A rank can learn from time, process numbers and much else what ran before it. So checks
-        # that students see at once run before the others.
+        # A rank can find out what ran before it, from time, process numbers and much else. So
+        # checks that students see at once run before the others.
         for phase in (shown, [number for number in numbers if number not in shown]):
             reported |= self._make(session, _units(session.items, phase, self.in_order), tries)
         for number in numbers:

@@ -3,9 +3,9 @@
 Starting ranks takes much of the time of a grading. Ranks are lent only if nothing is left behind in
 them. A check that fails on used ranks is tried again on fresh ranks, so that no check fails because
 of another one. A check that passes on used ranks has passed. After a check has failed, the other
-checks of its problem get fresh ranks. Public and hidden checks never share ranks, because one
-message must not tell of both kinds. Only the hub can tell whether ranks are at rest, so ranks are
-always fresh if gloo or nccl connects them.
+checks of its problem get fresh ranks. Public and hidden checks never share ranks, because the
+message of a public check must not tell of a hidden one. Only the hub can tell whether ranks are at
+rest, so ranks are always fresh if gloo or nccl connects them.
 """
 
 import copy
@@ -27,7 +27,7 @@ from grader.world.limits import Limits
 from grader.world.processes import Processes
 from grader.world.report import Call, WorldReport
 
-ROOM = 4  # ranks that a world which may be lent has room for; few checks need more
+ROOM = 4  # a world that may be lent has room for so many ranks; few checks need more
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ KEPT = KeptProcesses()
 
 
 class NotRun(CheckFailed):
-    """Raised if no time is left to start ranks, or if their file is known not to end its import."""
+    """Raised if no time is left to start ranks, or if their file's import is known not to end."""
 
 
 class RankStarter:
@@ -98,7 +98,7 @@ class RankStarter:
     def __call__(self, size: int, calls: list[Call]) -> WorldReport:
         try:
             report = self._start(size, calls)
-            # Such an ending may be nobody's fault. If it happens again, the submission is at fault.
+            # This ending may be nobody's fault. If it happens again, the submission is at fault.
             return self._start(size, calls) if self._may_be_nobodys_fault(report) else report
         # The server was killed, perhaps because memory ran out. Start another server, which ends
         # with this process.
@@ -107,7 +107,7 @@ class RankStarter:
             return self._start(size, calls)
 
     def _may_be_nobodys_fault(self, report: WorldReport) -> bool:
-        """Return whether a world may have ended so although its program is right.
+        """Return whether a world may have ended like this although its program is right.
 
         Its supervisor may be gone. A rank may have been killed, because memory ran out outside of
         this world: the system ends ranks first. (A world that takes too much memory itself has

@@ -1,6 +1,6 @@
 """Builds models that are cut into chunks, and calls that run schedules on them.
 
-It also holds what the checks of part 8 ask of a list of schedules.
+It also judges lists of schedules, for the checks of part 8.
 """
 
 import numpy as np
@@ -12,19 +12,22 @@ GRADIENTS = "the list of the chunks' gradients"
 
 
 def laid_out(array, first, number):
-    """Return the array as it lies in memory; contiguous if ``first`` is None."""
+    """Return the array in one of the ``LAYOUTS``; contiguous if ``first`` is None."""
     return array if first is None else Strided(array, LAYOUTS[(first + number) % len(LAYOUTS)])
 
 
 def probes(seeds):
-    """Return a function for each seed of a rank. Nobody knows the seed before it is called."""
+    """Return a function for each seed of a rank.
+
+    The function returns the seed. No rank knows the seed before it calls the function.
+    """
     return [Probe(f"W number {number}", seed) for number, seed in enumerate(seeds)]
 
 
 class ChunkProblem:
     """A chunk of ``layers`` layers, what its forward pass saves, and the gradient of its output.
 
-    All is drawn again while gelu is flat.
+    All tensors are drawn again while gelu is flat: see ``single_device.is_flat``.
     """
 
     def __init__(self, rng, layers=2, rows=3, width=5, dtype=np.float64):
@@ -124,8 +127,8 @@ class ChunkedProblem:
     def request(self, function, stages, times=1, **options):
         """Return a call that runs these schedules ``times`` times.
 
-        If they have halves of backward passes, each grad_z is changed before W. ``gradients`` are
-        those that the last run then gives.
+        If the backward passes have two halves, each grad_z is changed before W. Then
+        ``self.gradients`` are those that the last run should return.
         """
         weights = per_rank(*([[self.weights[l] for l in own] for own in cut] for cut in self.cut))
         x = per_rank(self.x, *[None] * (self.n - 1))
@@ -159,7 +162,7 @@ class ChunkedProblem:
         for rank in range(self.n):
             sent = sum(o.kind == "send" for o in run.operations(rank))
             due = self.m * (2 * self.v - ends.get(rank, 0))
-            text = f"rank {rank} sent {sent} messages, and its schedule has {due} to send."
+            text = f"rank {rank} sent {sent} messages, but its schedule needs {due}."
             run.require(sent == due, text)
 
     def require_gradients(self, run):
@@ -174,9 +177,9 @@ class ChunkedProblem:
 
 
 def require_right(run, name, stages, kinds, v, m):
-    """Fail unless each stage's schedule is complete, and all can be carried out together.
+    """Fail unless each schedule is complete, and the stages can execute all of them together.
 
-    ``name`` begins a message: the function with its arguments but the stage.
+    ``name`` begins the messages. It is the function with its arguments, without the stage.
     """
     for stage, actions in enumerate(stages):
         text = f"{name}, stage {stage}: "

@@ -1,4 +1,4 @@
-"""Builds attention that is large enough for the system to see what memory a rank needs for it."""
+"""Builds attention problems so large that the system can measure what memory they need."""
 
 import numpy as np
 
@@ -8,14 +8,15 @@ from grader.reference import sequences
 MIB = 2**20
 MOST_BLOCKS = 5  # blocks of scores at a time, as the docstring says
 # How many tensors (T/n, d) a rank may have beside its arguments when it communicates. The docstring
-# allows 12 and 16. What is sent and received takes about 6 more, in the buffers of the network.
-# Right programs have had 7 to 10 and 10 to 15. With the keys and values of all 12 ranks, a program
-# had at least 26 forward. What is imported is left out, up to ``IMPORTED`` tensors or
-# ``IMPORTED_BLOCKS``: a wrong program has too much even if it frees so much for the call.
+# allows 12 and 16. Messages take about 6 more, in the buffers of the network. Right programs have
+# had 7 to 10 and 10 to 15. A program with the keys and values of all 12 ranks had at least 26
+# forward. Memory for imports does not count, up to ``IMPORTED`` tensors or ``IMPORTED_BLOCKS``. A
+# wrong program could take this memory for no reason and free it for the call, but it still exceeds
+# the limit.
 FORWARD, BACKWARD = 18, 23
 IMPORTED, IMPORTED_BLOCKS = 6.5, 3.2
-# The memory of so many ranks is not judged, of those that have most. Who collects keys and values
-# does so on all ranks.
+# How many ranks are not judged by their memory: those that have most. A program that collects keys
+# and values does so on all ranks.
 SPARED = 2
 
 
@@ -89,7 +90,7 @@ class LargeAttention(SharedCalls):
                 )
                 likely = (
                     "Does a rank collect the keys and values of all ranks? Use a block when it"
-                    " arrives, pass it on, and let go of it."
+                    " arrives, pass it on, and free it."
                 )
                 run.require(tensors <= most, f"{text} {likely}")
 
@@ -100,13 +101,11 @@ class LargeAttention(SharedCalls):
             grown = run.grown_since(of_tiny, rank, IMPORTED_BLOCKS * self.block_bytes) or 0
             blocks = grown / self.block_bytes
             text = (
-                f"rank {rank}'s process took {grown / MIB:.1f} MiB at most, as the"
+                f"rank {rank}'s process held up to {grown / MIB:.1f} MiB, as the"
                 f" system says. That is as much as {blocks:.1f} blocks of scores, (T/{self.n},"
                 f" T/{self.n}), of {self.block_bytes / MIB:.2f} MiB. At most {MOST_BLOCKS} are"
                 " needed at a time."
             )
-            likely = (
-                "Did a matrix of the scores of all keys come into being, or are old blocks kept?"
-            )
+            likely = "Did you make a matrix of the scores of all keys, or keep old blocks?"
             # Three and a half blocks are allowed for queries, keys, values, sums and the network.
             run.require(blocks <= MOST_BLOCKS + 3.5, f"{text} {likely}")

@@ -22,7 +22,7 @@ def laid_out(value, rank):
 
 
 def cast(value, dtype):
-    """Return the same nested value, with all tensors of floating point in this dtype."""
+    """Return the same nested value, with all floating-point tensors in this dtype."""
     if isinstance(value, NESTED):
         return type(value)(cast(part, dtype) for part in value)
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
@@ -31,7 +31,7 @@ def cast(value, dtype):
 
 
 class SharedCalls:
-    """Makes the calls of a problem of ``n`` ranks in a dtype, in one of two layouts."""
+    """Makes the calls of a problem. If ``mixed``, layouts differ from rank to rank."""
 
     n: int
     dtype: type
@@ -90,7 +90,7 @@ class PairProblem(SharedCalls):
         return scaled
 
     def forward_rests(self):
-        """Return a call in which the hub sees what memory is taken after a forward pass."""
+        """Return a call in which the hub sees the memory that ranks hold after a forward pass."""
         name = f"{MODULE}.sequence_parallel_forward"
         return call(name, driver="rests", weighs=SETTLED)
 
@@ -142,7 +142,7 @@ class PairProblem(SharedCalls):
 class AttentionProblem(SharedCalls):
     """Queries, keys and values of a sequence.
 
-    ``offset`` is added to the score of every key. It leaves the output as it is.
+    ``offset`` is added to the score of every key. This does not change the output.
     """
 
     def __init__(self, rng, n, causal, rows=3, width=4, offset=0.0, dtype=np.float64, mixed=False):
@@ -242,7 +242,7 @@ class ExpertProblem(SharedCalls):
         return array.astype(self.dtype).astype(np.float64)
 
     def _is_clear(self):
-        """Return whether no token's choice is a matter of rounding."""
+        """Return whether rounding cannot change any token's choice of an expert."""
         sorted_logits = [np.sort(own, axis=1) for own in self.mixture.logits]
         return self.gate.shape[1] == 1 or all(
             (own[:, -1] - own[:, -2] > 1e-3).all() for own in sorted_logits
@@ -293,7 +293,7 @@ class ExpertProblem(SharedCalls):
 def require_traffic(run, most, sentence, least=0):
     """Fail if a rank sends more than ``most`` bytes, or fewer than ``least``; both may be lists.
 
-    An operation counts with the bytes that the best algorithm for it sends.
+    For each operation, count the bytes that the best algorithm for it sends.
     """
     run.values()
     for rank in range(run.report.size):
@@ -303,6 +303,6 @@ def require_traffic(run, most, sentence, least=0):
         shown = f" ({listed(done)})" if done else ""
         text = f"rank {rank} sends {sent:.0f} bytes, but {own:.0f} are enough."
         run.require(sent <= own + 0.5, f"{text} {sentence}{shown}")
-        text = f"rank {rank} sends {sent:.0f} bytes, and at least {needed:.0f} have to travel."
-        likely = "Does it use something that is left of an earlier call?"
+        text = f"rank {rank} sends {sent:.0f} bytes, but at least {needed:.0f} are needed."
+        likely = "Does the rank use something from an earlier call?"
         run.require(sent >= needed - 0.5, f"{text} {sentence} {likely}{shown}")

@@ -1,7 +1,7 @@
-"""Reads in part 6 what a step of a sharded model left as evidence.
+"""Judges the evidence of a sharded model's step, for part 6.
 
-That is what the hub has recorded of its operations, what the system says of a rank's memory, and
-what the judge's functions were called with.
+The hub has recorded the step's operations, the system has measured the ranks' memory, and the
+judge's functions have noted their arguments.
 """
 
 from functools import cached_property
@@ -13,7 +13,7 @@ from grader.reference import sharded
 
 FORWARD, BACKWARD = "forward of layer {}", "backward of layer {}"  # names of probes
 MIB = 2**20
-# Operations that add up what ranks send. All others bring it as it is.
+# Operations that add up what ranks send. All others deliver it unchanged.
 SUMS = ("all_reduce", "reduce_scatter", "reduce")
 
 
@@ -31,7 +31,7 @@ def probes(forward, backward):
 def require_traffic(run, most, sentence):
     """Fail if a rank sends more than ``most`` bytes, or if one of several ranks sends nothing.
 
-    An operation counts with the bytes that the best algorithm for this operation sends.
+    For each operation, count the bytes that the best algorithm for it sends.
     """
     run.values()
     for rank in range(run.report.size):
@@ -59,8 +59,8 @@ def require_step_traffic(run, layers, layer_bytes):
 def require_gathers(run, layers, layer_bytes):
     """Fail unless each layer is gathered twice, and each gradient is reduced and scattered.
 
-    The last layer may be gathered once. Any operations may do this. All ranks together count,
-    because some ranks may send more than others.
+    The last layer may be gathered once. Any operations may do this. The bytes of all ranks are
+    added up, because some ranks may send more than others.
     """
     n = run.report.size
     one = (n - 1) / n * layer_bytes
@@ -68,15 +68,15 @@ def require_gathers(run, layers, layer_bytes):
     brought = sum(o.traffic for o in every if o.kind not in SUMS) / n
     shown = listed(run.operations(0))
     text = (
-        f"The ranks get {brought / one:.1f} layers by all-gathers and other operations that bring"
-        f" tensors as they are, and {2 * layers - 1} are needed: {layers} going forward, and each"
-        f" of them but the last again going back. Were layers kept? ({shown})"
+        f"The ranks get {brought / one:.1f} layers by all-gathers and other operations that do not"
+        f" add up tensors, but {2 * layers - 1} are needed: {layers} going forward, and each of"
+        f" them but the last again going back. Were layers kept? ({shown})"
     )
     run.require(brought >= (2 * layers - 1) * one - 0.5, text)
     sent = sum(operation.traffic for operation in every) / n
     needed = (3 * layers - 1) * one
     text = (
-        f"The ranks send {sent:.0f} bytes each, and {needed:.0f} are needed: the gathers, and a"
+        f"The ranks send {sent:.0f} bytes each, but {needed:.0f} are needed: the gathers, and a"
         f" reduce-scatter of each of {layers} layers. ({shown})"
     )
     run.require(sent >= needed - 0.5, text)
@@ -86,22 +86,24 @@ def require_gathers(run, layers, layer_bytes):
 
 
 def imported(run, rank, there=0):
-    """Return the bytes that a rank had for other things than arguments when the ranks first met.
+    """Return the bytes that a rank held, without its arguments, when the ranks first met.
 
-    ``there`` is what the arguments take. Nearly all of torch is there before, so these bytes are
-    few, unless the submission imports something unusual. But it can also take them for nothing, and
-    free them for the step. So a check has to bound them.
+    ``there`` are the bytes of the arguments. Nearly all of torch is loaded before, so the result is
+    small, unless the submission imports something unusual. But a submission can also take memory
+    here for no reason, and free it for the step. So a check must limit what it subtracts.
     """
     return max((run.grown(rank, 0) or 0) - there, 0)
 
 
 def require_few_layers(run, rank, p, enough):
-    """Fail if a rank has more than so many whole layers alive when it multiplies.
+    """Fail if a rank has more than ``enough`` whole layers alive when it multiplies.
 
-    Shards of gradients and activations come in addition, also going forward: a program may make
-    the tensors for its result first. Half a layer is allowed for small tensors.
+    Activations and shards of gradients come in addition. The shards count going forward, too,
+    because a program may make the tensors for its result first. Half a layer is allowed for small
+    tensors.
     """
-    # Each layer is multiplied going forward, and all but the first to get the gradient before it.
+    # At least one product for each layer forward. Backward, all layers but the first have at least
+    # one, for the gradient of their input.
     products = run.require_products(rank, (2 * p.layers - 1) * p.product)
     activations = (p.layers + 2) * p.activation_bytes
     for i, alive in enumerate(entry.alive for entry in products):
@@ -119,18 +121,21 @@ def require_few_layers(run, rank, p, enough):
 
 
 class LargeModel:
-    """A model whose layers show in the memory of a process, and a weighed step of it.
+    """A model so large that its layers show in a process's memory, and calls of a step of it.
 
     The ranks and the judge draw the shards from seeds. No entry follows from another, so no layer
     can be kept in fewer bytes. All entries are positive, so rounding errors stay small.
     """
 
     WIDTHS = 320, 480  # the second if a submission imports much
-    IMPORTS = 5  # layers: so much may be there for what is imported
+    IMPORTS = 5  # memory for imports that is not counted, in layers
 
     @classmethod
     def weighed(cls, world, rng, function, is_followed=False):
-        """Return a model and a weighed step of it, whose layers outweigh what is imported."""
+        """Return a model, and the run of one step whose memory was measured.
+
+        The model is wider if the submission's imports take much memory.
+        """
         for width in cls.WIDTHS:
             model = cls(rng, width)
             (run,) = world(model.n, model.request(function, is_followed))
@@ -199,8 +204,8 @@ class LargeModel:
                 grown = (run.grown(rank, operations) or 0) - other
                 text = (
                     f"rank {rank}'s process took {grown / MIB:.0f} MiB {way}, as the system"
-                    f" says. Its shards and those of the gradients have {there / MIB:.0f} MiB, and"
-                    f" {layers} whole layers of {self.layer_bytes / MIB:.1f} MiB beside them are"
+                    f" says. Its shards and those of the gradients have {there / MIB:.0f} MiB."
+                    f" Beside them, {layers} whole layers of {self.layer_bytes / MIB:.1f} MiB are"
                     " enough, with all copies for communication. Something keeps layers or whole"
                     " gradients, perhaps in another form than a tensor."
                 )
@@ -222,11 +227,11 @@ class LargeModel:
 
 
 def require_followed(run, p):
-    """Fail unless the judge's functions were called once for each layer, with what is the layer's.
+    """Fail unless the judge's functions got each layer once, with the right arguments.
 
-    Before a rank gets a layer's factor, it has to tell what it called the function with. The input
-    of a layer depends on the factors of the layers before. So a rank that tells it has computed
-    them, and holds this layer.
+    Before a rank gets a layer's factor, it reports fingerprints of the function's arguments. The
+    input of a layer depends on the factors of the layers before. So a rank that reports the right
+    fingerprints has computed these layers, and holds this layer's weight.
     """
     for rank in range(p.n):
         given = sharded.followed_step(p.weights, p.batches[rank], p.forward, p.backward)
@@ -253,7 +258,7 @@ def require_followed(run, p):
 def require_order(run, rank, layers, shard_bytes):
     """Fail unless one gather more than needed has started before each layer is computed.
 
-    The layer that is computed last has no next one, in each direction. Going back, the last layer
+    In each direction, no layer follows the layer that is computed last. Going back, the last layer
     may be gathered again or not. Each all-gather brings one layer.
     """
     done = [o for o in run.operations(rank) if o.kind == "all_gather"]
@@ -301,7 +306,7 @@ def require_overlap(run, rank, layers):
     gathers = sum(o.kind == "all_gather" for o in run.operations(rank))
     again = gathers >= 2 * layers  # whether the last layer is gathered again
     for number in run.awaited_early(rank):
-        # What is gathered after all layers is the matter of another check.
+        # Another check judges what is gathered after all layers.
         if number == 0 or number == layers and again or number >= 2 * layers - (not again):
             continue
         if number < layers:

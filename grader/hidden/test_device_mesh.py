@@ -1,7 +1,7 @@
 """Part 7 · Two dimensions: the hidden checks.
 
-The ranks of each world stand on a mesh. A check compares all ranks with a single device in float64,
-and reads from the record of operations in which group they were issued.
+The ranks of each world form a mesh. A check compares all ranks with a single device in float64. The
+recorded operations show in which group each was issued.
 """
 
 import numpy as np
@@ -81,7 +81,7 @@ def test_coordinates_misuse(world):
         for place, shape in (*beyond, *negative)
     ]
     for run, (_, given, shape) in zip(world(1, *(r for r, *_ in requests)), requests):
-        because = "A negative number counts from no end here" if min(given) < 0 else ""
+        because = "A negative number does not count from the end here" if min(given) < 0 else ""
         run.raises_value_error(*map(str, given), *map(str, shape), because=because)
 
 
@@ -135,7 +135,7 @@ def test_every_rank_makes_every_group(world, rng):
             missing, made = unmade.absent[0], unmade.made[0]
             run.require(
                 False,
-                f"rank {missing} never made the group {made.ranks}, and rank {made.rank} did:"
+                f"rank {missing} never made the group {made.ranks}, but rank {made.rank} did:"
                 f" {made}. Every rank makes every group, also those that it is not in.",
             )
     for run in world(4, *[groups_call(SQUARE, own[:4]) for _ in range(2)]):
@@ -181,7 +181,7 @@ class Problem:
         Each row of the mesh has ``rows`` rows of the batch, and each rank has ``hidden`` columns of
         a first weight. Where ``hidden`` is far more than ``rows``, the shards of the weights are
         far larger than the activations: see ``keeps_shards``. The width changes from pair to pair.
-        They are drawn again while gelu is flat: see ``single_device.is_flat``.
+        The model and the batch are drawn again while gelu is flat: see ``single_device.is_flat``.
         """
         self.mesh, self.dtype, self.saved = Mesh(shape), dtype, []
         inner = hidden * shape[1]
@@ -253,15 +253,15 @@ class Problem:
     def keeps_shards(self, run):
         """Fail if a rank sends much more in its row than the sums of activations need.
 
-        The limit is wide, so that it meets no right program: the traffic has a check of its own.
+        The limit is high, so that no right program exceeds it: the traffic has a check of its own.
         But a row that gathers its weights is far above the limit, if the shards are large.
         """
         mesh, columns = self.mesh, self.mesh.shape[1]
         for rank in range(mesh.size):
             rows = len(mesh.own_rows(self.batch, rank))
             widths = sum(a.shape[0] + b.shape[1] for a, b in mesh.own_pairs(self.pairs, rank))
-            # The dearest way to sum: each rank gathers all terms, also for the gradient of the
-            # batch. Half as much is allowed in addition.
+            # The most expensive way to sum: each rank gathers all terms, also for the gradient of
+            # the batch. Half as much is allowed in addition.
             most = 1.5 * (columns - 1) * rows * widths * np.dtype(self.dtype).itemsize
             done = parts.beyond_column(mesh, rank, run.operations(rank))
             sent = sum(o.traffic for o in done)
@@ -269,7 +269,7 @@ class Problem:
             likely = in_no_dimension(mesh, rank, astray[0]) if astray else SHARDS_STAY
             run.require(
                 sent <= most,
-                f"rank {rank} sends {sent:.0f} bytes beyond its column, and {most:.0f} are more"
+                f"rank {rank} sends {sent:.0f} bytes outside its column, but {most:.0f} are more"
                 f" than enough for all sums over its row. {likely} ({listed(done, 8)})",
             )
 
@@ -299,8 +299,8 @@ def test_step(world, rng):
 @number("7.2")
 @weight(0.5)
 def test_step_of_other_models(world, rng):
-    """One pair or three, one row of the batch or several, float32 or float64, and tensors of any
-    layout
+    """A step is right with one pair or three, one row of the batch or several, float32 or float64,
+    and any layout
     """
     for shape in (SQUARE, (1, 2), (2, 1)):
         problems = [
@@ -374,14 +374,14 @@ def test_step_traffic(world, rng):
 
 
 ROW_NEEDS = (
-    "Forward, one all-reduce of the output of each of the 3 pairs; backward, one of the gradient of"
-    " each pair's input, but none for the batch: nobody needs its gradient."
+    "Forward, all-reduce the output of each of the 3 pairs. Backward, all-reduce the gradient of"
+    " each pair's input, but not that of the batch: nobody needs it."
 )
-COLUMN_NEEDS = "One all-reduce of each gradient of this rank's shards is all."
+COLUMN_NEEDS = "All-reduce each gradient of this rank's shards, and nothing else."
 
 
 def ring_bytes(entries, n, itemsize=8):
-    """Return what a rank sends in an all-reduce of this size. As in 1.7, a ring may pad it."""
+    """Return the bytes that each rank sends in an all-reduce; a ring may pad it, as in 1.7."""
     return 2 * (n - 1) * -(-entries // n) * itemsize
 
 

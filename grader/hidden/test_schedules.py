@@ -44,7 +44,7 @@ ZERO_BUBBLE = [(n, m) for n in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 9)] + [
 
 
 def interleaved(world, rng):
-    """Return ``made_by`` of the interleaved schedules, of some shapes that are drawn, too."""
+    """Return ``made_by`` of the interleaved schedules, also of three drawn shapes."""
     drawn = [tuple(map(int, rng.integers((2, 1, 1), (10, 5, 4)))) for _ in range(3)]
     shapes = [*INTERLEAVED, *((n, v, k * n) for n, v, k in drawn)]
     return made_by(world, "interleaved_schedule", shapes, WHOLE)
@@ -106,8 +106,8 @@ def test_interleaved(world, rng):
 @number("8.1")
 @weight(0.5)
 def test_interleaved_bubble_of_the_schedule(world, rng):
-    """The interleaved schedule ends after v·m + n − 1 times one F and one BW, for any durations of
-    both
+    """The interleaved schedule ends after v·m + n − 1 times the time of one F and one BW, for any
+    durations
     """
     run, made = interleaved(world, rng)
     drawn = tuple(float(time) for time in rng.uniform(0.5, 5, 2))
@@ -259,8 +259,8 @@ def test_each_half_does_its_own_work(world, rng):
             p.together_request(),
         )
         for run, name in zip(runs, ("backward_input", "backward_weights")):
-            # B has to compute its products where the meter sees them. W has to compute, too: see
-            # ``together``. How W does that may be left to it.
+            # B has to compute its products where the meter sees them. W may compute in any way:
+            # ``together`` shows that it computes.
             least = layers * product * (name == "backward_input")
             done = sum(entry.amount for entry in run.require_products(0, least))
             text = (
@@ -325,7 +325,8 @@ def require_little_memory(world, rng, function, stages, reason, layers=5, limit=
     The system measures this memory. ``limit`` is how many micro-batches may be alive; by default as
     many as the schedule has alive. ``reason`` ends the message. No two rows are alike, so no tensor
     can be kept in a smaller form. A gradient of a weight is as large as a micro-batch: nothing may
-    keep such gradients either. A run that takes too much is repeated: it fails if each one does.
+    keep such gradients either. A run that takes too much is repeated. The check fails if all of
+    these runs take too much.
     """
     n, m = len(stages), sum(kind == "F" for kind, *_ in stages[0])
     tiny = ChunkedProblem(rng, n, 1, m, layers)
@@ -349,7 +350,7 @@ def _too_much(run, of_tiny, p, stages, reason, limit):
         most_alive, _ = chunked.most_alive(actions)
         alive = limit or most_alive
         # A right run of weights_last takes 1.1 times what is alive, and 1.6 times if z is kept. In
-        # a run of the zero-bubble schedule these are 1.5 and 3 times.
+        # a run of the zero-bubble schedule, these factors are 1.5 and 3.
         most = 1.12 * alive * p.saved + 24 * p.message
         what = "the activations that its schedule keeps"
         run.require_grown(rank, int(0.8 * most_alive * p.saved), what)
@@ -375,8 +376,8 @@ def require_steps(world, rng, function, shapes_and_stages):
 @number("8.2")
 @weight(0.5)
 def test_run_halves(world, rng):
-    """Schedules in which W comes right after B, or at the end, run with your two halves on 1 to 4
-    ranks, and give the gradients of a single device
+    """Your two halves give the gradients of a single device on 1 to 4 ranks, in schedules where W
+    comes right after B, or at the end
     """
     cases = [
         ((1, 2, 3), better_schedules.weights_last(1, 2, 3)),
@@ -401,7 +402,7 @@ def test_run_halves_on_gloo(world, rng):
 
 
 def zero_bubble(world, rng, shapes=tuple(ZERO_BUBBLE)):
-    """Return ``made_by`` of the zero-bubble schedules, of some shapes that are drawn, too."""
+    """Return ``made_by`` of the zero-bubble schedules, also of three drawn shapes."""
     drawn = [tuple(map(int, rng.integers((2, 2), (12, 24)))) for _ in range(3)]
     return made_by(world, "zero_bubble_schedule", [*shapes, *drawn], SPLIT)
 
@@ -519,6 +520,6 @@ def test_zero_bubble_memory(world, rng):
         rng,
         "zero_bubble_schedule",
         made[n, m],
-        "Something keeps what a micro-batch has saved longer than until its W.",
+        "Something still keeps a micro-batch's tensors after its W.",
         limit=n,
     )

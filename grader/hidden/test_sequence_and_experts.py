@@ -47,7 +47,7 @@ def pair_problems(rng, n):
 @number("9.1")
 @weight(0.5)
 def test_pair_forward(world, rng):
-    """y and what is saved are right on every rank of 1 to 4, in float32 and float64, twice"""
+    """On 1 to 4 ranks, y and the saved tensors are right, in float32 and float64, twice"""
     for n in SIZES:
         problems = pair_problems(rng, n)
         *runs, twice = world(
@@ -91,7 +91,7 @@ def test_pair_backward(world, rng):
 @number("9.1")
 @weight(0.25)
 def test_pair_traffic(world, rng):
-    """Forward, the pair sends as many bytes as one all-reduce; backward, one all-gather more"""
+    """The pair sends the bytes of one all-reduce forward, and of one all-gather more backward"""
     for n in (2, 4):
         p = PairProblem(rng, n, rows=8, width=24, hidden=20)
         forward, backward = world(n, p.forward(), p.backward())
@@ -136,12 +136,12 @@ def test_pair_keeps_no_rows(world, rng):
 @number("9.1")
 @weight(0.25)
 def test_pair_normalizes_own_rows(world, rng):
-    """Each rank normalises its own rows before it sends them, and goes back through it after the
-    sum: nothing that travels depends on the scale of the rows
+    """Each rank normalises its own rows before it sends them, and runs backward through this step
+    after the sum: nothing that is sent depends on the scale of the rows
     """
     for n in (2, 4):
         p = PairProblem(rng, n, rows=4, width=8, hidden=1)
-        # Both scales are small, so that x hardly counts where it is added to what is sent.
+        # Both scales are small: a rank may add x to what it sends, and then x hardly changes it.
         scale = rng.uniform(0.002, 0.004)
         problems = [p.scaled(scale), p.scaled(scale / SMALLER)]
         runs = world(
@@ -167,7 +167,7 @@ def require_no_scale(run, other, rank, way):
             " rows do not depend on the scale of x, nor do the products and the gradients that are"
             " computed from them."
         )
-        likely = "Normalise before the all-gather, and go back through it after the sum."
+        likely = "Normalise before the all-gather, and call normalize_backward after the sum."
         run.require(abs(found - before) <= 0.1 * max(found, before), f"{text} {likely}")
 
 
@@ -259,7 +259,7 @@ def test_ring_backward(world, rng):
 @number("9.2")
 @weight(0.5)
 def test_ring_traffic(world, rng):
-    """Only neighbours talk to each other: n − 1 steps forward; backward, the gradients make n"""
+    """Only neighbours communicate: n − 1 steps forward; backward, the gradients make n steps"""
     for n in (2, 3, 4):
         for causal in (False, True):
             p = AttentionProblem(rng, n, causal, rows=8, width=16)
@@ -289,8 +289,8 @@ def test_ring_traffic(world, rng):
 @number("9.2")
 @weight(0.75)
 def test_ring_memory(world, rng):
-    """No rank ever has the keys and values of all ranks, nor the scores of all keys: as the system
-    says, a few blocks are enough
+    """No rank's process ever has memory for the keys and values of all ranks, or for the scores of
+    all keys
     """
     n = 12
     # In a wide sequence, keys and values take the memory. In a long one, scores do.
@@ -359,7 +359,7 @@ def choices(rng, n, each):
 
 
 def choices_of_others(rng, n, each):
-    """Return choices with which each of several ranks has a row to send or to receive."""
+    """Return choices with which each rank sends or receives a row, unless there is one rank."""
     while True:
         own = choices(rng, n, each)
         if n == 1 or all(map(sum, zip(*rows_moved(experts.routes(own, each), 1)))):
@@ -369,11 +369,11 @@ def choices_of_others(rng, n, each):
 @number("9.3")
 @weight(0.5)
 def test_routes(world, rng):
-    """The ranks know how many tokens come from where, and for which experts, on 1 to 4 ranks"""
+    """On 1 to 4 ranks, each knows how many tokens each rank sends to it, and for which experts"""
     for n in SIZES:
         drawn = [(choices(rng, n, each), each) for each in (1, 2, 3)]
         drawn.append(([np.zeros(c, np.int64) for c in (*COUNTS[n][1:], 0)], 2))
-        # Many tokens: a sort that is not stable changes the order of a few at most seldom.
+        # Many tokens: a sort that is not stable seldom changes the order of only a few.
         drawn.append(([rng.integers(0, n * 2, 64 + rank) for rank in range(n)], 2))
         name = f"{MODULE}.exchange_routes"
         requests = [call(name, per_rank(*own), each) for own, each in drawn]
@@ -478,7 +478,7 @@ def test_mixture_backward(world, rng):
 @number("9.3")
 @weight(0.25)
 def test_idle_experts(world, rng):
-    """An expert without tokens, a rank whose experts get none, and a rank that has none, work"""
+    """An expert may get no tokens, a rank's experts may get none, and a rank may have none"""
     for n in (1, 2, 3):
         problems = [
             ExpertProblem(rng, n, COUNTS[n], only=[1]),  # all ranks but the first get none
@@ -495,8 +495,8 @@ def test_idle_experts(world, rng):
 @number("9.3")
 @weight(0.25)
 def test_mixture_traffic(world, rng):
-    """Each token travels once to its expert and once back, forward and backward, and no weight
-    does
+    """Each token travels once to its expert and once back, forward and backward; no weight
+    travels
     """
     for n in (2, 4):
         p = ExpertProblem(rng, n, COUNTS[n], width=20)

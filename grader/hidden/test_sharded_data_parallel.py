@@ -80,7 +80,7 @@ def test_flat_shard(world, rng):
     """flat_shard returns 1/n of the padded entries, in contiguous memory of its own"""
     name = "sharded_data_parallel.flat_shard"
     for n in SIZES:
-        # One list is a single vector that n divides: nothing else has to copy it.
+        # One list is a single vector whose length n divides: flatten need not copy it.
         lists = [*tensor_lists(rng, n), [rng.standard_normal(6 * n)]]
         given = [*(laid_out_on_ranks(n, arrays) for arrays in lists[:-1]), lists[-1]]
         for run, arrays in zip(
@@ -97,7 +97,9 @@ def test_flat_shard(world, rng):
                 run.read(driver_results.stored, "the memory of the shard")
             ):
                 most = right[rank].nbytes
-                text = f"rank {rank}'s shard keeps {shard.bytes} bytes alive, and needs {most}."
+                text = (
+                    f"rank {rank}'s shard keeps {shard.bytes} bytes alive, but {most} are enough."
+                )
                 run.require(shard.bytes <= most, f"{text} Is it a view of all entries? Copy it.")
                 text = f"rank {rank}'s shard is a view: it shares memory with a tensor. Copy it."
                 run.require(shard.own, text)
@@ -248,7 +250,7 @@ def test_zero_state(world, rng):
 def test_zero_traffic(world, rng):
     """A step of ZeroAdamW sends 2(n−1)/n times the bytes of the weights, not more"""
     for n in (2, 3, 4):
-        # As in the check of the weights, the second problem could have any shapes.
+        # As in the check of the weights, the shapes of the second problem are drawn.
         problems = [ZeroProblem(rng, n, ((40, 30), (17,), (25, 10)), steps=2), drawn(rng, n)]
         for run, p in zip(world(n, *(p.request() for p in problems)), problems):
             run.returns(
@@ -275,7 +277,8 @@ def test_zero_memory(world, rng):
     seed, *own_seeds = rng.integers(2**62, size=n + 1).tolist()
     rates = drawn_rates(rng, n, steps, first := 0.05)
     name, options = "sharded_data_parallel.ZeroAdamW", {"driver": "zero_rests", "weighs": SETTLED}
-    # The hub weighs what is there before the weights, and in the second call, between two steps.
+    # The hub measures the memory before there are weights and, in the second call, between two
+    # steps.
     large, rests = world(
         n,
         call(
@@ -396,7 +399,7 @@ def test_sharded_gradients(world, rng):
 @weight(0.5)
 @on_gloo
 def test_sharded_loss(world, rng):
-    """fully_sharded_step returns the loss of each rank's own rows, of tensors of any layout, too"""
+    """fully_sharded_step returns the loss of each rank's own rows, for any layout"""
     for n in SIZES:
         problems = sharded_problems(rng, n)
         for run, p in zip(world(n, *(p.step(layouts=True) for p in problems)), problems):
@@ -507,8 +510,8 @@ def test_prefetch_takes_little_memory(world, rng):
 @number("6.4")
 @weight(0.25)
 def test_prefetch_order(world, rng):
-    """The gather of the next layer has started before each layer is computed, forward and backward,
-    but not of more layers
+    """Before a rank computes a layer, forward or backward, it starts the gather of the next layer,
+    but of no later one
     """
     for n in (2, 3, 4):
         for layers in (5, 1):
@@ -528,13 +531,13 @@ def test_prefetch_order(world, rng):
 @number("6.4")
 @weight(0.5)
 def test_prefetch_overlaps(world, rng):
-    """A layer is computed while the next one is still under way, forward and backward: the rank
-    does not wait for it
+    """A rank computes a layer while it gathers the next one, forward and backward, and does not
+    wait for this gather
     """
     for n in (2, 3, 4):
         p = ShardedProblem(rng, n, layers=5)
-        # The other ranks have started the gather of the next layer when they come to this one, and
-        # not that of the layer after it. They go on when rank 0 has come to the next layer.
+        # The other ranks stop when they come to layer ``held``. They have started the gather of the
+        # next layer then, but no later gather. They go on when rank 0 has come to the next layer.
         held = int(rng.integers(p.layers - 2))
         until = f"{FORWARD.format(held + 1)} began"
         delay = Delay(until=until, on=0, at=f"{FORWARD.format(held)} began")

@@ -99,7 +99,7 @@ WRONG = {
     "received into the tensor that is sent": (
         """y = x.clone(); ops = [dist.P2POp(kind, y, 1 - rank) for kind in (dist.isend, dist.irecv)]
             [w.wait() for w in dist.batch_isend_irecv(ops)]""",
-        *("rank 0 overwrites the tensor of the send", "and receive nothing into it"),
+        *("rank 0 overwrites the tensor of the send", "do not write to it or receive into it"),
     ),
     "no wait for the receive": (
         "w = dist.irecv(y, 1 - rank); dist.send(x, 1 - rank)",
@@ -146,7 +146,7 @@ def test_what_is_communicated_in_the_import_is_told(submit, on_hub):
         run.uses_only("send", "recv", because="Build the ring from sends only.")
     message = str(caught.value)
     assert "collectives.py communicates while it is imported: the broadcast" in message
-    assert "Remove it" in message
+    assert "Remove this call" in message
 
 
 @pytest.mark.parametrize("program", RIGHT)

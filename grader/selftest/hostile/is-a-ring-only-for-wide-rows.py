@@ -4,7 +4,7 @@ threat: 23
 part: sequence_and_experts
 extends: solutions
 some: 9.2
-says: Did a matrix of the scores of all keys come into being
+says: Did you make a matrix of the scores of all keys
 seconds: 60
 """
 

@@ -5,7 +5,7 @@ part: schedules
 extends: solutions
 some: hidden 8.2, hidden 8.3
 says: B has to free z
-says: Something keeps what a micro-batch has saved longer than until its W
+says: Something still keeps a micro-batch's tensors after its W
 """
 
 import numpy as np

@@ -110,7 +110,7 @@ MUTANTS = [
         "    if not 0 <= rank < data * tensor:\n",
         "    if not -data * tensor <= rank < data * tensor:\n",
         {"hidden coordinates_misuse"},
-        "A negative number counts from no end here",
+        "A negative number does not count from the end here",
     ),
     mutant(
         "any place is on the mesh",
@@ -170,7 +170,7 @@ MUTANTS = [
         column_groups.append(dist.new_group(columns[-1]))
 """,
         {"hidden every_rank_makes_every_group"},
-        "never made the group [1, 3], and rank 1 did: new_group([1, 3]) at device_mesh.py:",
+        "never made the group [1, 3], but rank 1 did: new_group([1, 3]) at device_mesh.py:",
     ),
     mutant(
         "a rank makes the rows, and another the columns first",
@@ -391,7 +391,7 @@ MUTANTS = [
         BACKWARD,
         "        dist.all_reduce(grad, group=row)\n",
         {"public step", "hidden step_traffic"},
-        "but none for the batch: nobody needs its gradient",
+        "but not that of the batch: nobody needs it",
     ),
     mutant(
         "the row gathers the weights, and each rank computes whole pairs",

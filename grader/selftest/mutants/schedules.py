@@ -459,7 +459,7 @@ KEPT = []
 USED = []
 """,
         {"hidden zero_bubble_memory"},
-        "Something keeps what a micro-batch has saved longer than until its W",
+        "Something still keeps a micro-batch's tensors after its W",
     ),
     mutant(
         "the gradients of the weights are transposed",

@@ -97,7 +97,7 @@ MUTANTS = [
         "normalize_backward(x, _reduce_scatter_rows(grad_rows))",
         "_reduce_scatter_rows(normalize_backward(_all_gather_rows(x), grad_rows))",
         {"hidden pair_normalizes_own_rows", "hidden pair_traffic"},
-        "go back through it after the sum",
+        "call normalize_backward after the sum",
     ),
     mutant(
         "each rank normalises all rows",
@@ -485,14 +485,14 @@ MUTANTS = [
         "    block = torch.stack([k, v])\n    largest =",
         "    import numpy\n\n    hoard = numpy.ones((2 * n * len(q), len(q)))\n    block = torch.stack([k, v]) * float(hoard[0, 0])\n    largest =",
         {"hidden ring_memory"},
-        "Did a matrix of the scores of all keys come into being",
+        "Did you make a matrix of the scores of all keys",
     ),
     mutant(
         "a ring for the keys, and then one for the values",
         "    block = torch.stack([k, v])\n    largest =",
         "    scores, keys, values, output = [], k.contiguous(), v.contiguous(), 0\n    for step in range(n):\n        owner = (rank - step) % n\n        own = _scores(q, keys, owner, causal)\n        scores.append(own.fill_(-math.inf) if causal and owner > rank else own)\n        keys = _pass_on(keys) if step < n - 1 else keys\n    scores = torch.cat(scores, 1)\n    for step, weights in enumerate(scores.softmax(1).chunk(n, 1)):\n        output = output + weights @ values\n        values = _pass_on(values) if step < n - 1 else values\n    return output, scores.logsumexp(1)\n    block = torch.stack([k, v])\n    largest =",
         {"hidden ring_memory"},
-        "Did a matrix of the scores of all keys come into being",
+        "Did you make a matrix of the scores of all keys",
     ),
     mutant(
         "the backward pass collects keys and values first",
@@ -597,7 +597,7 @@ MUTANTS = [
         "            del weights, grad_scores  # before a block of the next step is made\n",
         "            kept = [*kept, weights, grad_scores] if step else [weights, grad_scores]\n",
         {"hidden ring_memory"},
-        "are old blocks kept?",
+        "or keep old blocks?",
     ),
     mutant(
         "a block of the gradients is doubled",
