@@ -301,8 +301,9 @@ def all_to_all(tensor: Tensor) -> Tensor:
 def in_rank_order(action: Callable[[], T]) -> T:
     """Problem 1.2 · Run ``action`` once on every rank, in rank order.
 
-    Rank r begins only after rank r−1 has ended. No rank returns before the last rank has ended.
-    This is useful for printing. Barriers are all you need.
+    Rank r begins its action only after the action of rank r−1 has ended. No rank returns before the
+    last rank's action has ended.
+    This is useful for printing. Barriers are enough.
 
     Args:
         action: takes no arguments; may take a while.

@@ -53,8 +53,8 @@ def split_layers(num_layers: int, num_stages: int) -> list[range]:
         For each stage the range of its layers. The ranges are consecutive, cover every layer, and
         are not empty. The first L mod ``num_stages`` stages have one layer more than the others.
     Raises:
-        ValueError: there is no stage ("there must be a stage, not 0"), or there are more stages
-            than layers ("2 layers cannot be cut into 3 stages").
+        ValueError: there is no stage ("2 layers cannot be cut into 0 stages"), or there are more
+            stages than layers ("2 layers cannot be cut into 3 stages").
 
     ``split_layers(5, 3)``  →  [range(0, 2), range(2, 4), range(4, 5)].
     About 6 lines.

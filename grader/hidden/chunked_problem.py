@@ -213,7 +213,7 @@ def require_new_list(world, function, *case):
     first, changed = world(1, call(name, *case), call(name, *case, driver="emptied"))
     again = changed.read(chunked.as_actions, "the list of actions of a second call")[0]
     text = (
-        f"{function}{case} was called twice. The list that it had returned was emptied in between,"
-        f" and the second call returned {again}. Make a new list in each call."
+        f"{function}{case} was called twice. The check emptied the first list, and the second call"
+        f" then returned {again}. Make a new list in each call."
     )
     changed.require(again == chunked.as_actions(first.values()[0]), text)

@@ -124,7 +124,7 @@ def test_groups(world, rng):
 @number("7.1")
 @weight(0.25)
 def test_every_rank_makes_every_group(world, rng):
-    """Every rank makes every group, also those that it is not in, so that the groups of a second
+    """Every rank makes all groups, also groups that it is not in, so that the groups of a second
     mesh are right, too
     """
     for shape in (SQUARE, (2, 3)):
@@ -136,7 +136,7 @@ def test_every_rank_makes_every_group(world, rng):
             run.require(
                 False,
                 f"rank {missing} never made the group {made.ranks}, but rank {made.rank} did:"
-                f" {made}. Every rank makes every group, also those that it is not in.",
+                f" {made}. Every rank must make all groups, also groups that it is not in.",
             )
     for run in world(4, *[groups_call(SQUARE, own[:4]) for _ in range(2)]):
         judge_groups(run, SQUARE, own[:4])

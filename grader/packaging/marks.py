@@ -55,7 +55,7 @@ def _is_so(term: str, parts: Collection[int]) -> bool:
 def adapted(text: str, parts: Collection[int], words: Mapping[str, str]) -> str:
     """Return the text for these parts, without the marks.
 
-    ``words`` holds the texts of ``write``. Raise BadMarks if a mark has a mistake.
+    ``words`` has the texts of ``write`` by name. Raise BadMarks if a mark has a mistake.
     """
     text = ALONE_INSERTED.sub(r"\1 \2\n -->", ALONE.sub(r"\1", text))
     kept, at = [], 0
@@ -69,6 +69,8 @@ def adapted(text: str, parts: Collection[int], words: Mapping[str, str]) -> str:
                 raise BadMarks(f"a mark ends, but has not begun, at {text[at : at + 40]!r}")
             open_marks.pop()
         elif mark["write"]:
+            if mark["write"] not in words:
+                raise BadMarks(f"there is no text {mark['write']!r} to write")
             if all(open_marks):
                 kept.append(words[mark["write"]])
             open_marks.append(False)

@@ -317,7 +317,7 @@ LEGEND = {
     "backward": "backward",
     "weights": "gradients of the weights",
     COMPUTING: "computing",
-    LATE: "made to come late",
+    LATE: "delayed by the check",
     COMMUNICATING: "communicating",
     BARRIER: "barrier",
     WAITING: "waiting for another rank",

@@ -229,6 +229,11 @@ BROKEN = [
         "with landlock",
         "a rank could not read Python",
     ),
+    (
+        "confinement._landlock = lambda *_: os.kill(os.getpid(), 9)",
+        "with landlock",
+        "the process that tried it was ended by SIGKILL",
+    ),
     ("probe._close = lambda engine: None", "uid", "a rank could read grader"),
     (
         "confinement._become = lambda *_, **__: None",

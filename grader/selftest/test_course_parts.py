@@ -259,7 +259,13 @@ def test_marks_keep_drop_insert_and_write():
 
 
 @pytest.mark.parametrize(
-    "text", ["<!-- end -->", "<!-- with 1 -->", "<!-- with one -->a<!-- end -->"]
+    "text",
+    [
+        "<!-- end -->",
+        "<!-- with 1 -->",
+        "<!-- with one -->a<!-- end -->",
+        "<!-- write nothing -->a<!-- end -->",
+    ],
 )
 def test_marks_with_a_mistake_are_refused(text):
     with pytest.raises(BadMarks):

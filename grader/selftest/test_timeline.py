@@ -406,7 +406,7 @@ def test_a_legend_breaks_between_its_entries():
             "F forward",
             "B backward",
             "# computing anything else",
-            "z made to come late",
+            "z delayed by the check",
             "= communicating",
         ),
         "· waiting for another rank",
@@ -774,7 +774,7 @@ def test_the_watch_is_drawn_around_the_timed_calls(tmp_path, server):
     assert "timed 5" not in drawn_as(tmp_path, 1)
     legend = done.stdout[done.stdout.rindex("# computing") :]
     assert all(
-        entry in legend for entry in ("z made to come late", "! barrier", "[ ] a watch runs")
+        entry in legend for entry in ("z delayed by the check", "! barrier", "[ ] a watch runs")
     )
     assert f'fill="{BLOCKS["barrier"].light}"' in (tmp_path / "timeline.svg").read_text()
 

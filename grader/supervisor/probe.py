@@ -5,6 +5,7 @@ For each tier, a process enters the tier, and tries what a rank may do and what 
 
 import contextlib
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -107,25 +108,25 @@ def _grounds() -> Iterator[dict]:
 def _asked(complaints: Callable[[], Iterator[str]]) -> str:
     """Return the first of ``complaints``, found by a new process; empty if there is none.
 
-    A new process is needed because it may confine itself. If it fails, its exception counts as a
-    complaint.
+    A new process is needed because it may confine itself. If it raises an exception, or the kernel
+    ends it, this counts as a complaint.
     """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        complaint = "it did not come back"
         try:
             os_support.die_with_parent()
             complaint = next(complaints(), "")
         except BaseException as error:
             complaint = f"{error}"[:200] or type(error).__name__
-        finally:
-            os.write(write, complaint.encode())
-            os._exit(0)
+        os.write(write, complaint.encode(errors="replace"))
+        os._exit(0)
     os.close(write)
     with open(read, "rb") as answer:
         reason = answer.read().decode(errors="replace")
-    os.waitpid(child, 0)
+    _, status = os.waitpid(child, 0)
+    if code := os.waitstatus_to_exitcode(status):
+        return f"the process that tried it was ended by {signal.Signals(-code).name}"
     return reason
 
 
