@@ -58,12 +58,12 @@ def workers() -> int:
 
 @cache  # because it is called for each world, and a container does not change
 def world_memory_limit(size: int) -> int:
-    """Return how many bytes a world's ranks may take together, in addition to what they have at their start."""
+    """Return how many bytes the ranks of a world may take together, more than at their start."""
     return max(LEAST_BYTES, min(size * RANK_BYTES, (memory() - ENGINE_BYTES) // workers()))
 
 
 def rank_memory_limit() -> int:
-    """Return how many bytes one rank may take, in addition to what it has at its start."""
+    """Return how many bytes one rank may take, more than at its start."""
     return world_memory_limit(1)
 
 
