@@ -308,10 +308,10 @@ MUTANTS = [
         "a send is waited for twice",
         "pipeline_parallel",
         """            if stage < last_stage:
-                # at once""",
+                # returns at once""",
         """            if stage < last_stage:
                 sending[i].wait()
-                # at once""",
+                # returns at once""",
         RUN | {"hidden own_timeline"},
         "called wait() twice on the same send or receive",
     ),
