@@ -191,8 +191,8 @@ def backward_input(weights: list[Tensor], saved: Saved, grad_y: Tensor) -> tuple
 def backward_weights(kept: Kept) -> list[Tensor]:
     """Problem 8.2 · W: return the gradients of a chunk's weights, from what B has kept.
 
-    Multiply here, with these tensors: between B and W, the checks add numbers to each grad_z, in
-    place. Nobody knows these numbers before. Inputs must stay unchanged; they may be
+    Multiply here, with these tensors, and not already in B: between B and W, the checks add numbers
+    to each grad_z in place, which B cannot know. Inputs must stay unchanged; they may be
     non-contiguous.
 
     Args:

@@ -35,7 +35,7 @@ EIGHT = {
 
 RING = "Build the ring from sends and receives only."
 NEIGHBOURS = (
-    "Send to the right neighbour, and receive from the left one, only with send and receive."
+    "Use only sends and receives: send to the right neighbour, and receive from the left one."
 )
 ONE_MEMORY = "both parts are equal. [tensor] * 2 is the same tensor twice: make two tensors"
 EVERY_OTHER = "every n-th entry was taken. A block consists of consecutive entries"

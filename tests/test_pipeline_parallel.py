@@ -56,7 +56,7 @@ MIXED = [GPIPE[0], [(F, 0), (F, 1), (B, 0), (B, 1), (F, 2), (B, 2)]]
 def late(receiver):
     """Return a delay: the receiver begins 0.05 seconds after the sender.
 
-    A stage that does not wait for its send then returns before the send has ended.
+    So a stage that does not wait for its send returns before the send has ended.
     """
     return {receiver: Delay(until="call began", on=1 - receiver, then=0.05)}
 

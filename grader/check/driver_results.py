@@ -113,7 +113,7 @@ def schedule(found: Any) -> Any:
 
 
 def fractions(found: Any) -> list:
-    """Return the fraction of idle time that the function has computed, for each call of it."""
+    """Return, for each call, the fraction of idle time that the student's function computed."""
     return _list(_part(found, "fractions"), "the list of bubbles")
 
 

@@ -76,8 +76,8 @@ def require_gathers(run, layers, layer_bytes):
     sent = sum(operation.traffic for operation in every) / n
     needed = (3 * layers - 1) * one
     text = (
-        f"The ranks send {sent:.0f} bytes each, but {needed:.0f} are needed: the gathers, and a"
-        f" reduce-scatter of each of {layers} layers. ({shown})"
+        f"The ranks send {sent:.0f} bytes each, but {needed:.0f} are needed for the gathers and"
+        f" for one reduce-scatter of each of the {layers} layers. ({shown})"
     )
     run.require(sent >= needed - 0.5, text)
 

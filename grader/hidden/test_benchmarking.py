@@ -309,7 +309,7 @@ def test_synchronize(world, rng):
     busy = float(rng.uniform(60, 80))
     (run,) = world(2, watch([right] * 2, 0, asynchronous=True, busy=busy))
     mistakes = {
-        "only the start of the device's work was timed. Synchronise before the watch stops": (
+        "only the start of the device's work was timed. Synchronise before you stop the time": (
             [[0.001] * 3] * 2
         ),
         "the device was still busy with earlier work. Synchronise before the watch starts": (

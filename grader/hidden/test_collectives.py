@@ -35,7 +35,7 @@ ROOTED = ("broadcast", "scatter", "gather", "reduce")
 REDUCING = ("reduce", "reduce_scatter", "all_reduce")
 RING = "Build the ring from sends and receives only."
 NEIGHBOURS = (
-    "Send to the right neighbour, and receive from the left one, only with send and receive."
+    "Use only sends and receives: send to the right neighbour, and receive from the left one."
 )
 KEPT = "the list of two calls' results, kept together,"
 OVERWRITTEN = (
@@ -432,7 +432,7 @@ def _takes_turns(run, n):
     for rank in range(n if n > 1 else 0):
         run.require(
             bool(run.operations(rank)),
-            f"rank {rank} communicated nothing. Time does not order ranks; a barrier does.",
+            f"rank {rank} communicated nothing. Waiting for some time does not make ranks act in order; barriers do.",
         )
     began = [run.passed(rank, "action began") for rank in range(n)]
     ended = [run.passed(rank, "action ended") for rank in range(n)]

@@ -389,10 +389,10 @@ def memory(world, rng, *makers):
 
 
 def growth(runs, rank, maker):
-    """Return how many more bytes are alive for each further micro-batch, and a sentence about it.
+    """Return how many more bytes are alive for each further micro-batch, and a sentence.
 
-    For 1F1B the largest number of bytes alive counts. For GPipe the number of bytes alive in the
-    last backward pass counts. The sentence names the numbers for FEW and for MANY micro-batches.
+    For 1F1B, compare the peaks of the bytes alive. For GPipe, compare the bytes alive in the last
+    backward pass. The sentence names the bytes for FEW and for MANY micro-batches.
     """
     alive = [[e.alive for e in run.ledger(rank) if e.kind == "product"] or [0] for run, _ in runs]
     first, second = (max(a) if maker is one_forward_one_backward else a[-1] for a in alive)
@@ -572,7 +572,7 @@ def test_own_timeline(world, rng):
         ]
         text = (
             f"stage {stage}: {len(outside)} of {len(products)} products were computed outside of"
-            " all spans: they are work, too."
+            " all spans. Record these products, too: they are work."
         )
         run.require(not outside, text)
         for kind in ("forward", "backward"):

@@ -531,8 +531,8 @@ def test_prefetch_order(world, rng):
 @number("6.4")
 @weight(0.5)
 def test_prefetch_overlaps(world, rng):
-    """A rank computes a layer while it gathers the next one, forward and backward, and does not
-    wait for this gather
+    """In both passes, a rank gathers the next layer while it computes the current layer, without
+    waiting for this gather
     """
     for n in (2, 3, 4):
         p = ShardedProblem(rng, n, layers=5)

@@ -28,7 +28,7 @@ ALONE_INSERTED = re.compile(
     r"^(<!-- with [\w ]+:)\s((?:(?!-->).)*)\s-->\n", re.MULTILINE | re.DOTALL
 )
 LINES = re.compile(r"[ \t]*# (?:BEGIN WITH (?P<with>[\w ]+)|END WITH)")
-COLUMNS, MOST_COLUMNS = 140, 145  # of a wrapped line, and of the longest line that is not wrapped
+COLUMNS, MAX_COLUMNS = 140, 145  # of a wrapped line, and of the longest line that is not wrapped
 CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
@@ -92,7 +92,7 @@ def _without_gaps(text: str) -> str:
 
 
 def reflowed(text: str) -> str:
-    """Return a text in which paragraphs with lines of over MOST_COLUMNS are wrapped again."""
+    """Return the text. Wrap each paragraph again that has a line longer than MAX_COLUMNS."""
     pieces = CODE.split(text)
     for at in range(0, len(pieces), 2):
         paragraphs = pieces[at].split("\n\n")
@@ -104,7 +104,7 @@ def _reflowed_paragraph(paragraph: str) -> str:
     lines = paragraph.strip("\n").split("\n")
     if not lines[0][:1].isalnum() and lines[0][:2] not in ("**", "- "):
         return paragraph  # a heading, a table, a picture
-    if all(len(line) <= MOST_COLUMNS for line in lines):
+    if all(len(line) <= MAX_COLUMNS for line in lines):
         return paragraph
     items = re.split(r"\n(?=- )", "\n".join(lines))
     broken = "\n".join(

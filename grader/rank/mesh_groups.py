@@ -4,7 +4,7 @@ import torch.distributed as dist
 
 
 def row_and_column(columns: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-    """Return the groups of this rank's row and of its column on a mesh with that many columns.
+    """Return the groups of this rank's row and of its column on a mesh with ``columns`` columns.
 
     The ranks fill the mesh row by row; the world size is divisible by ``columns``. Every rank makes
     every group, in the same order.

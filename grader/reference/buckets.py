@@ -1,7 +1,7 @@
 """Packs gradients into buckets, and computes the results of well-known mistakes.
 
-Mistakes show in the bytes of the all-reduces, or in the gradients. The keys of a dict of mistakes
-are the sentences that name the mistakes. Lists of buckets hold the indices of parameters. A pass is
+A mistake changes the bytes of the all-reduces, or the gradients. In a dict of mistakes, each key is
+the sentence that describes one mistake. Lists of buckets hold the indices of parameters. A pass is
 given as ``ready[rank]``: a dict from parameters to gradients, in the order in which the gradients
 become ready.
 """

@@ -23,7 +23,7 @@ ENDS = "BW", "W"  # after these, what a micro-batch has saved in a chunk is not 
 
 
 def as_actions(value: Any) -> list[Action] | None:
-    """Return the schedule as a list of actions, or None if it cannot be read so."""
+    """Return the schedule as a list of actions, or None if it is not such a list."""
     if not isinstance(value, (list, tuple)):
         return None
     actions = []
@@ -46,7 +46,7 @@ def complete(actions: list[Action], kinds: tuple[str, ...], v: int, m: int) -> s
     wanted = {(kind, chunk, i): 0 for kind in kinds for chunk in range(v) for i in range(m)}
     if strange := [action for action in actions if action not in wanted]:
         return (
-            f"there is no action {strange[0]}. The kinds are {' and '.join(kinds)},"
+            f"there is no action {strange[0]}: the kinds are {' and '.join(kinds)},"
             f" {numbers('chunk', 'chunks', v)}, {numbers('micro-batch', 'micro-batches', m)}"
         )
     counted = wanted | Counter(actions)

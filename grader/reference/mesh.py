@@ -305,8 +305,9 @@ def _are_numbers(found: object) -> bool:
 def group_mistakes(mesh: Mesh, own: np.ndarray) -> list[dict[str, list]]:
     """Return, for each rank, a dict of what it gathers in its two groups if a mistake is made.
 
-    ``own`` holds the tensors of all ranks. A key is the sentence about a mistake. Its value is a
-    list: what the rank gathers in its row, and what it gathers in its column.
+    In a dict, each key is the sentence about a mistake. Its value is a list: the tensors that the
+    rank gathers in its row, and those that it gathers in its column. ``own`` has the tensors of all
+    ranks.
     """
     data, tensor = mesh.shape
     turned = Mesh((tensor, data))

@@ -1,6 +1,6 @@
 """Computes what each rank holds if a model is split, and what well-known mistakes give instead.
 
-All values are in numpy and float64, on top of the single device in ``single_device``. Lists of
+All values are numpy arrays in float64, computed with the functions of ``single_device``. Lists of
 results have one entry for each rank, or for each stage. The keys of a dict of mistakes are the
 sentences that name the mistakes.
 """

@@ -72,7 +72,7 @@ OPEN_DIAGONAL = (
     " hide the entries above its diagonal, triu(1)"
 )
 UNDIVIDED = "the output was not divided by the sum of the exponentials"
-ONLY_LARGEST = "this is the largest score alone. Add the logarithm of the sum"
+ONLY_LARGEST = "this is only the largest score. Add the logarithm of the sum"
 ONLY_LOG = "this is the logarithm of the sum of exp(score − m). Add m"
 
 OWN_QUERIES = (

@@ -39,7 +39,7 @@ OTHER_LAYER = (
 )
 OTHER_SHARD = "this is rank {}'s shard of the gradients. Rank r must return shard r"
 NOT_CALLED = (
-    "a layer was computed without the {}. Call the arguments layer_forward and layer_backward, not"
+    "a layer was computed without the {}. Call layer_forward and layer_backward, the arguments, not"
     " the functions of mlp, once for every layer"
 )
 AVERAGED_LOSS = "this is the average over the ranks. Return this rank's own loss"

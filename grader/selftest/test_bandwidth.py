@@ -475,7 +475,7 @@ def test_without_anything_implemented_nothing_is_written(tmp_path):
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        ("--collectives all_reduce,allreduce", "'allreduce' is none of the collectives"),
+        ("--collectives all_reduce,allreduce", "'allreduce' is not one of the collectives"),
         ("--min-bytes 1KB", "'1KB' is not a size"),
         ("--max-bytes 0", "'0' is not a size"),
         ("--max-bytes -1", "argument --max-bytes: "),

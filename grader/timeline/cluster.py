@@ -6,7 +6,7 @@ Sources of the times: [P] Patarasuk and Yuan, Bandwidth optimal all-reduce algor
 of workstations, 2009. [T] Thakur, Rabenseifner and Gropp, Optimization of collective communication
 operations in MPICH, 2005. [N] NVIDIA's nccl-tests, doc/PERFORMANCE.md. [H] Hensgen, Finkel and
 Manber, Two algorithms for barrier synchronization, 1988. [N2] NVIDIA/nccl-tests, issue 160: the bus
-bandwidth of a ring over nodes is the sum of a node's network ports.
+bandwidth of a ring over nodes is the sum of the bandwidths of a node's ports.
 """
 
 import math

@@ -59,7 +59,7 @@ class Tier:
             "read and change whatever the user who grades may, also signal the grader": nothing,
             "signal the grader": alone and abi < 6,
             "change limits and priorities of the grader's processes": alone,
-            "change rights, owners and times of the grader's files": alone,
+            "change permissions, owners and times of the grader's files": alone,
             "see what other processes were started with": not self.landlock,
             "leave files in /tmp and /dev/shm behind, and share them with other ranks": nothing,
             "share files in /tmp and /dev/shm with other ranks of its world": (

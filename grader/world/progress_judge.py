@@ -239,8 +239,8 @@ class ProgressJudge:
         """Release held ranks that can go on; if there are none, ask for stacks.
 
         The hub has reported that no rank will move by itself. ``told`` are the ranks that were held
-        at the time of the report. Do nothing if one of these ranks has been released since. Ask for
-        no stacks if a held rank has patience left.
+        at the time of the report. Do nothing if one of these ranks has been released since. Do not
+        ask for stacks while a held rank may still be held.
         """
         held = {rank.rank for rank in self.held.ranks()}
         is_news = held.issuperset(told)  # else one of these ranks has been released meanwhile

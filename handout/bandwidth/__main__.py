@@ -136,7 +136,7 @@ def parse() -> argparse.Namespace:
     options.collectives = list(dict.fromkeys(options.collectives.split(",")))
     for name in options.collectives:
         if name not in COLLECTIVES:
-            refuse(f"{name!r} is none of the collectives {', '.join(COLLECTIVES)}")
+            refuse(f"{name!r} is not one of the collectives {', '.join(COLLECTIVES)}")
     if options.max_bytes and options.min_bytes > options.max_bytes:
         refuse(
             f"the smallest size, {options.min_bytes} bytes, is larger than the largest,"

@@ -66,7 +66,7 @@ def autolab() -> Contents:
 
 
 def prairielearn(image: str) -> Contents:
-    """Return the folder of a question (PrairieLearn, "Question configuration", "External Grading").
+    """Return the folder of a question, as PrairieLearn's documentation describes it.
 
     Students upload files of at most 5 MB together. ``tests/`` becomes /grade/tests.
     """

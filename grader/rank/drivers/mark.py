@@ -10,9 +10,9 @@ class Mark(Protocol):
         """Add a mark of this name to the rank's trail, its list of events."""
 
     def use(self, name: str) -> Any:
-        """Use something that the judge has handed to the rank, and return the result of the use.
+        """Use an object that the judge has handed to the rank, and return the result.
 
-        ``name`` says which use this is: see ``served``. Also add a mark of this name to the trail.
+        ``name`` says how it is used: see ``served``. Also add a mark of this name to the trail.
         """
 
     def before_a_send(self) -> None:

@@ -3,7 +3,7 @@
 threat: 14
 full: 1.6
 unless none: read and change whatever the user who grades may, also signal the grader
-unless landlock: change rights, owners and times of the grader's files
+unless landlock: change permissions, owners and times of the grader's files
 """
 
 

@@ -314,7 +314,7 @@ MUTANTS = [
     time.sleep(0.4 * (n - rank))
     return result""",
         {"hidden in_rank_order"},
-        "communicated nothing. Time does not order ranks",
+        "communicated nothing. Waiting for some time does not make ranks act in order",
     ),
     Mutant(
         "summed in float32",
@@ -996,7 +996,7 @@ def all_gather""",
             "public ring_all_reduce[4]",
             "hidden ring_traffic",
         },
-        "Send to the right neighbour, and receive from the left one, only with send and receive.",
+        "Use only sends and receives: send to the right neighbour, and receive from the left one.",
     ),
     Mutant(
         "what arrives takes the place of the sum",

@@ -1091,7 +1091,7 @@ MUTANTS = [
             if timeline:
                 grad_x = _stage_backward""",
         {"hidden own_timeline"},
-        "products were computed outside of all spans: they are work, too",
+        "products were computed outside of all spans. Record these products, too",
     ),
     Mutant(
         "waiting for a gradient counts as work",

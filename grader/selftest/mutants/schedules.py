@@ -220,7 +220,7 @@ MUTANTS = [
     return [(names[kind], c, i) for kind, c, i in made]
 """,
         INTERLEAVED,
-        "The kinds are F and BW",
+        "the kinds are F and BW",
     ),
     mutant(
         "actions without chunks",
@@ -594,7 +594,7 @@ USED = []
         FIRST,
         "    warm_up = num_stages - stage - 1\n",
         FEW,
-        "The kinds are F and B and W",
+        "the kinds are F and B and W",
     ),
     mutant(
         "few micro-batches are refused",

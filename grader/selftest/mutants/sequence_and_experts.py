@@ -407,7 +407,7 @@ MUTANTS = [
             "hidden ring_traffic",
             "public ring_attention",
         },
-        "this is the largest score alone",
+        "this is only the largest score",
     ),
     mutant(
         "logsumexp without the largest score",
