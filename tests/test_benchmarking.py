@@ -193,9 +193,10 @@ def test_stopwatch(world):
             [2.0, 1005.0, 1002.0]
         ),
         "only rank 0 called the barrier": np.array([1002.0] * 3),
-        "there is no synchronize() before the time is stopped. The device had only started its work": (
-            np.array([0.001] * 3)
-        ),
+        (
+            "there is no synchronize() before the time is stopped. The device had only started its"
+            " work"
+        ): np.array([0.001] * 3),
         (
             "there is no synchronize() before the watch starts. The device was still"
             " busy with earlier work"

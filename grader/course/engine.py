@@ -1,10 +1,10 @@
 """Runs many gradings on dask.distributed: on this machine, on a running scheduler, or on Slurm.
 
 Anyone who can connect to a scheduler can run any program with the rights of the scheduler's owner,
-and student code may be able to open connections. So on this machine the scheduler and its workers are threads of this process,
-which communicate through memory and only wait for graders. (dask also opens a port for its
-dashboard; here it serves no page.) On Slurm all connections are encrypted, and need a certificate
-of this run.
+and student code may be able to open connections. So on this machine the scheduler and its workers
+are threads of this process, which communicate through memory and only wait for graders. (dask also
+opens a port for its dashboard; here it serves no page.) On Slurm all connections are encrypted, and
+need a certificate of this run.
 """
 
 import logging

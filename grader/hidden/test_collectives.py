@@ -432,7 +432,8 @@ def _takes_turns(run, n):
     for rank in range(n if n > 1 else 0):
         run.require(
             bool(run.operations(rank)),
-            f"rank {rank} communicated nothing. Waiting for some time does not make ranks act in order; barriers do.",
+            f"rank {rank} communicated nothing. Waiting for some time does not make ranks act in"
+            " order; barriers do.",
         )
     began = [run.passed(rank, "action began") for rank in range(n)]
     ended = [run.passed(rank, "action ended") for rank in range(n)]

@@ -19,7 +19,7 @@ class Contents(Protocol):
     """The data that an operation sends. It is read as late as possible, at the next wait."""
 
     def read(self, keep: bool) -> bytes:
-        """Return the data. With ``keep``, also keep it, so that it can be compared with the memory."""
+        """Return the data. With ``keep``, also keep it, to compare the memory with it later."""
 
     def spoil(self) -> None:
         """Make ``read`` return useless numbers from now on, which nobody can compute with."""

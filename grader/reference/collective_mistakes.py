@@ -14,7 +14,8 @@ RECIPROCAL = "the sum was multiplied by 1/n, so that 1/n was rounded first. Divi
 NO_BARRIER = "there is no barrier between the turns of two ranks"
 ONE_TERM = (
     "each chunk holds the term of one rank only. In the first phase, add the received chunk to"
-    " your own. In the second phase, send the chunk that this rank has completed, not the one it began with"
+    " your own. In the second phase, send the chunk that this rank has completed, not the one it"
+    " began with"
 )
 TOO_FEW_STEPS = "the second phase ends one step too early: it has n − 1 steps, like the first one"
 WRONG_CHUNK = (

@@ -175,7 +175,7 @@ class Replay:
 
     @property
     def seconds(self) -> float:
-        """Return the time, in seconds, when the last program ends. Ignore programs that never end."""
+        """Return the seconds at which the last program ends. Ignore programs that never end."""
         return max((rank.end for rank in self.ranks if rank.end is not None), default=0.0)
 
     @property
