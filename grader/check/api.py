@@ -13,9 +13,12 @@ A check knows nothing of processes. Its ranks are fresh, or they have made the c
 check of the same problem (see ``grader.check.world_lending``).
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -80,6 +83,21 @@ OF_STUDENT = (
     "generator",
     "views",
 )
+# These drivers pass their positional arguments to the student's function in this order.
+IN_ORDER = {
+    *OF_STUDENT,
+    "followed_layers",
+    "in_groups",
+    "metered",
+    "on_mesh",
+    "overwritten_after",
+    "rests",
+    "swept",
+    "with_timeline",
+} - {"in_turn"}
+MAX_ACTIONS = 8  # of a schedule, in a message
+# The names of the parameters of each function that students write. ``packaging.stubs`` writes them.
+PARAMETERS = json.loads((Path(__file__).parents[1] / "parameters.json").read_text())
 
 
 def on_gloo(check: Callable) -> Callable:
@@ -174,9 +192,12 @@ class Request:
         If an argument differs from rank to rank, show its first value that is not None.
         """
         parts = []
-        of_student = self.options["driver"] in OF_STUDENT
-        named = self.kwargs if of_student else {}
-        for name, value in [("", value) for value in self.args] + list(named.items()):
+        driver = self.options["driver"]
+        names = PARAMETERS.get(self.function, ()) if driver in IN_ORDER else ()
+        arguments = list(zip_longest(names[: len(self.args)], self.args, fillvalue=""))
+        if driver in OF_STUDENT:
+            arguments += self.kwargs.items()
+        for name, value in arguments:
             of_ranks = value.values if isinstance(value, PerRank) else [value]
             value = next((own for own in of_ranks if own is not None), None)
             note = _layout_note(of_ranks)
@@ -185,10 +206,11 @@ class Request:
             if isinstance(value, (np.ndarray, Strided)):
                 array = value.array if isinstance(value, Strided) else value
                 text = f"{array.dtype} {array.shape}{note}"
-            elif isinstance(value, (int, float, str)) or (
-                _is_short(value) and self.options["driver"] != "in_turn"
-            ):
+            elif isinstance(value, (int, float, str)) or (_is_short(value) and driver != "in_turn"):
                 text = repr(value)
+            elif driver in IN_ORDER and _is_schedule(value):
+                text = f"[{_actions(value)}]"
+                text += " on rank 0" if len(of_ranks) > 1 else ""
             else:
                 continue
             parts.append(f"{name}={text}" if name else text)
@@ -221,6 +243,22 @@ def _is_short(value: Any) -> bool:
         and 0 < len(value) < 9
         and all(type(v) in (int, float, str) for v in value)
     )
+
+
+def _is_schedule(value: Any) -> TypeGuard[list[tuple]]:
+    """Return whether this is a list of actions, each of a kind and one or two numbers."""
+    return isinstance(value, list) and all(
+        isinstance(action, tuple)
+        and len(action) in (2, 3)
+        and [type(entry) for entry in action] == [str, int, int][: len(action)]
+        for action in value
+    )
+
+
+def _actions(schedule: list[tuple]) -> str:
+    """Return the first actions of a schedule in short: “F0 F1 B0 …”, or “F0,1 …” with chunks."""
+    shown = [kind + ",".join(map(str, numbers)) for kind, *numbers in schedule[:MAX_ACTIONS]]
+    return " ".join([*shown, "…"] if len(schedule) > MAX_ACTIONS else shown)
 
 
 def _layout_note(of_ranks: Sequence[Any]) -> str:

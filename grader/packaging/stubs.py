@@ -1,17 +1,21 @@
 """Makes the stubs in ``handout/`` from the answers in ``solutions/``.
 
-Answers and stubs are never written twice: the solutions are the one source of both.
+Answers and stubs are never written twice: the solutions are the one source of both. The names of
+the functions' parameters, which messages show, also come from there: ``grader/parameters.json``.
 
-    python -m grader.packaging.stubs            writes handout/*.py
-    python -m grader.packaging.stubs --check    exit with 1 if a stub is not the generated one
+    python -m grader.packaging.stubs            writes these files
+    python -m grader.packaging.stubs --check    exit with 1 if a file is not the generated one
 
 In a solution, the lines between ``# BEGIN SOLUTION 1.7: ring_all_reduce`` and ``# END SOLUTION``
 become ``raise NotImplementedError("Problem 1.7: ring_all_reduce")``. If the marker has no number,
 the lines between the markers vanish. The markers vanish, too. All other lines stay.
 """
 
+import ast
+import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,10 +53,29 @@ def sources() -> list[Path]:
     return sorted(path for path in (ROOT / "solutions").glob("*.py") if path.name != "__init__.py")
 
 
+def parameters(module: str, solution: str) -> dict[str, list[str]]:
+    """Return for each public function of a solution the names of its parameters."""
+    return {
+        f"{module}.{node.name}": [argument.arg for argument in node.args.args]
+        for node in ast.parse(solution).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    }
+
+
+def generated() -> Iterator[tuple[Path, str]]:
+    """Yield each file that is made from the solutions, and its text."""
+    names: dict[str, list[str]] = {}
+    for source in sources():
+        solution = source.read_text()
+        names |= parameters(source.stem, solution)
+        yield ROOT / "handout" / source.name, stub(solution)
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(names[name])}" for name in sorted(names))
+    yield ROOT / "grader" / "parameters.json", f"{{\n{lines}\n}}\n"
+
+
 def main() -> int:
     stale = []
-    for source in sources():
-        target, text = ROOT / "handout" / source.name, stub(source.read_text())
+    for target, text in generated():
         if not target.exists() or target.read_text() != text:
             stale.append(target.name)
             if "--check" not in sys.argv:

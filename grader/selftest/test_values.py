@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from grader.check.api import call, mixed
+from grader.check.api import call, mixed, per_rank
 from grader.rank import tensors
 from grader.world import arrays
 from grader.world.arrays import Foreign, Leaf, Probe, Strided
@@ -175,6 +175,40 @@ def test_mixed_tensors_lie_in_memory_differently_on_each_rank():
     assert [t.stride() for t in tensors_] == [(1, 2), (6, 2), (2, 4), (3, 1)] and nothing is None
     noted = call("part.function", given, root=0).spread(5).note
     assert noted == "float64 (2, 3) with other strides on each rank, root=0"
+
+
+ROWS = np.ones((2, 3))
+OTHERS = per_rank([("F", 0), ("B", 0)], [("F", 0)] * 9)
+
+
+@pytest.mark.parametrize(
+    "function, arguments, driver, note",
+    [
+        ("broadcast", (ROWS, 1), "described", "tensor=float64 (2, 3), root=1"),
+        ("broadcast", ([(ROWS, 1)],), "in_turn", ""),
+        ("of_another_course", (ROWS, 1), "plain", "float64 (2, 3), 1"),
+        ("shift_right", (ROWS, 1), "plain", "tensor=float64 (2, 3), 1"),
+    ],
+)
+def test_a_note_names_the_parameters_that_the_stub_has(function, arguments, driver, note):
+    made = call(f"collectives.{function}", *arguments, driver=driver).spread(2)
+    assert made.note == note
+
+
+@pytest.mark.parametrize(
+    "schedule, note",
+    [
+        (OTHERS, "schedule=[F0 B0] on rank 0"),
+        ([("F", 0)] * 9, f"schedule=[{'F0 ' * 8}…]"),
+        ([("BW", 1, 0)], "schedule=[BW1,0]"),
+        ([("BW", 1, 0, 0)], ""),
+        ([(0, "BW")], ""),
+        ([("F",)], ""),
+    ],
+)
+def test_a_note_shows_the_first_actions_of_a_schedule(schedule, note):
+    made = call("pipeline_parallel.run_schedule", schedule, driver="with_timeline").spread(2)
+    assert made.note == note
 
 
 def test_equal_arguments_do_not_share_memory():

@@ -1290,7 +1290,7 @@ def all_gather""",
         "        if shape != (n * like.shape[0], *like.shape[1:]):",
         "        if tensor is None or tensor.numel() != n * like.numel():",
         {"hidden misuse[scatter]"},
-        "scatter(float32 (9, 2), float32 (2, 3), root=0) on 3 ranks",
+        "scatter(tensor=float32 (9, 2), like=float32 (2, 3), root=0) on 3 ranks",
     ),
     Mutant(
         "scatter counts rows",
