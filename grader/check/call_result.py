@@ -31,6 +31,7 @@ NUMBER = re.compile(r"[0-9]+")
 # The most different numbers that a ValueError's message may hold. A message that names every number
 # does not say which one is wrong.
 MAX_NUMBERS = 20
+SEE_DOCSTRING = "See “Raises” in the docstring."
 
 
 def tensor(value: Any, dtype: Any = np.float32) -> np.ndarray:
@@ -180,8 +181,9 @@ class CallResult(CallEvidence):
                 self._fail(found.headline, found.lines)
             if isinstance(outcome, Raised) and outcome.is_value_error:
                 if lacking := [word for word in mentioning if word not in outcome.text]:
+                    said = " or ".join(lacking)
                     self._fail(
-                        f"rank {rank.rank}'s ValueError does not say {' nor '.join(lacking)}:"
+                        f"rank {rank.rank}'s ValueError does not mention {said}:"
                         f" “{outcome.text[:300]}”",
                         _other_origin(outcome),
                     )
@@ -199,7 +201,7 @@ class CallResult(CallEvidence):
                 got = f"went on to the {went_on[-1]}"
             else:
                 got = "did not return"
-            because = f". {because}" if because else ""
+            because = f". {because or SEE_DOCSTRING}"
             asked = f"expected a ValueError on every rank{given and ' for '}{given}"
             self._fail(f"{asked}, but rank {rank.rank} {got}{because}")
         if sent := [o for trail in self.report.trails for o in operations(trail, self.index)]:

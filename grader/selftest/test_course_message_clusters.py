@@ -44,7 +44,7 @@ Printed:
         {source} {n}"""
 QUOTING = """\
 broadcast(float32 (4,)) on 2 ranks
-rank {r}'s ValueError does not say {n}: “{words}”"""
+rank {r}'s ValueError does not mention {n}: “{words}”"""
 
 
 def alike(*messages: str) -> bool:

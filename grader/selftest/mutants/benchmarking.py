@@ -380,7 +380,7 @@ MUTANTS = [
 """,
         "",
         {"hidden stopwatch_misuse", "public stopwatch_misuse"},
-        "ValueError does not say 0",
+        "ValueError does not mention 0",
     ),
     Mutant(
         "the number of iterations is looked at after the warm-up",
@@ -782,7 +782,7 @@ MUTANTS = [
         "    if iterations < 1 or warm_up < 0:\n",
         "    if iterations == 0 or warm_up < 0:\n",
         {"hidden stopwatch_misuse"},
-        "ValueError does not say -1",
+        "ValueError does not mention -1",
     ),
     Mutant(
         "the end is read from another clock",

@@ -730,7 +730,7 @@ def all_gather""",
             "public misuse[all_to_all]",
             "public misuse[reduce_scatter]",
         },
-        "ValueError does not say",
+        "ValueError does not mention",
     ),
     Mutant(
         "the dtype is looked at after the sum",

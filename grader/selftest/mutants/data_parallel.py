@@ -304,7 +304,7 @@ def train""",
         'raise ValueError(f"batch of {len(batch)} does not divide by {n} ranks")',
         'raise ValueError("the batch does not divide")',
         {"public shard_batch", "hidden shard_batch_misuse"},
-        "ValueError does not say 10 nor 3",
+        "ValueError does not mention 10 or 3",
     ),
     Mutant(
         "the rows of the next rank",

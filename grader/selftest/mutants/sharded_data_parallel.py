@@ -826,7 +826,7 @@ def _gathered_ahead""",
             "hidden sharded_misuse",
             "hidden prefetched_misuse",
         },
-        "ValueError does not say",
+        "ValueError does not mention",
     ),
     mutant(
         "only the first shard is looked at",
@@ -835,7 +835,7 @@ def _gathered_ahead""",
         {
             "hidden sharded_misuse",
         },
-        "ValueError does not say",
+        "ValueError does not mention",
     ),
     mutant(
         "the loss is in double precision",
@@ -1165,6 +1165,6 @@ def _gathered_ahead""",
         {
             "hidden prefetched_misuse",
         },
-        "ValueError does not say",
+        "ValueError does not mention",
     ),
 ]
