@@ -16,9 +16,7 @@ import random
 import resource
 import signal
 import sys
-import threading
 import time
-import traceback
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic_ns  # bound early, because student code may change the module
@@ -38,6 +36,7 @@ from grader.rank.program_recorder import ProgramTracer
 from grader.rank.rank_home import RankHome
 from grader.rank.recorder import Recorder
 from grader.rank.store import HubStore
+from grader.rank.student_errors import describe, find, print_own_lines_of_threads
 from grader.rank.wait_recorder import Waits
 from grader.rank.work import Network
 from grader.wire import frames, os_support
@@ -74,7 +73,7 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
             rank.forget()
             rank.make_calls(wire.take(frames.FOR_INPUTS))
     except BaseException as error:  # raised around the student's function, not in it
-        described = _describe(error, Path(home.submission_dir)) | {"around": True}
+        described = describe(error, Path(home.submission_dir)) | {"around": True}
         wire.send(frames.RAISED, {"call": 0, **described})
     # Stay until the judge ends the world. To end early would break the connections of other ranks.
     wire.take(NOTHING)
@@ -203,7 +202,7 @@ class Rank:
         )
         self.marks = Marks(wire, self.current, self.network)
         _announce_exit(self.marks, self.recorder)
-        _print_own_lines_of_threads(self.submission_dir)
+        print_own_lines_of_threads(self.submission_dir)
         # before any student code: how many modules there are, and how this process is set up
         self.modules, self.before = len(sys.modules), surroundings.look()
 
@@ -319,7 +318,7 @@ class Rank:
         self.marks("call began")
         before = tensors.originals(args), tensors.originals(kwargs)
         try:
-            function = _find(call["function"], self.submission_dir)
+            function = find(call["function"], self.submission_dir)
             if self.network and self.network.issued:
                 self.marks(frames.IN_IMPORT)
             marks = self.tracer.on_mark if self.tracer else self.marks
@@ -336,7 +335,7 @@ class Rank:
             if self.network:
                 self.network.end_call()
             self.wire.receipts = []
-            self.wire.send(frames.RAISED, {"call": index, **_describe(error, self.submission_dir)})
+            self.wire.send(frames.RAISED, {"call": index, **describe(error, self.submission_dir)})
             return False
         self.marks("call ended")
         _send_result(self.wire, index, result, *before, tensors.is_intact(args, before[0]))
@@ -406,88 +405,3 @@ def _announce_exit(mark: Mark, recorder: Recorder) -> None:
             leave(status)
 
     os._exit = announced
-
-
-def _print_own_lines_of_threads(submission_dir: Path) -> None:
-    """Make threads that raise an exception print the student's lines alone, and none of ours."""
-
-    def tell(raised: threading.ExceptHookArgs) -> None:
-        if raised.exc_value is None or isinstance(raised.exc_value, SystemExit):
-            return
-        described = _describe(raised.exc_value, submission_dir)
-        name = raised.thread.name if raised.thread else "A thread"
-        text = [f"{name} raised {described['type']}: {described['text']}"]
-        for step in described["lines"]:
-            where = f"{step['file']}:{step['line']}, in {step['function']}"
-            text.append(f"  {where}:  {step['source']}")
-        print("\n".join(text), file=sys.stderr)
-
-    threading.excepthook = tell
-
-
-class Missing(Exception):
-    """The student's file lacks the function or class that a check asks for."""
-
-
-def _find(name: str, submission_dir: Path) -> Any:
-    """Return the student's ``module.function``, and import its module from the submission.
-
-    Raises Missing if the module has no function of this name.
-    """
-    module_name, function_name = name.split(".")
-    module = __import__(f"handout.{module_name}", fromlist=[function_name])
-    if not hasattr(module, function_name):
-        raise Missing(f"{module_name}.py has no {function_name}")
-    return getattr(module, function_name)
-
-
-def _describe(error: BaseException, submission_dir: Path) -> dict:
-    """Return what a student needs to know about an exception.
-
-    This is the type of the exception, its text, and the lines in the student's own files, outermost
-    first.
-    """
-    steps = traceback.extract_tb(error.__traceback__)
-    own = [
-        {
-            "file": Path(s.filename).name,
-            "line": s.lineno or 0,
-            "function": s.name[:200],
-            "source": (s.line or "")[:200],
-        }
-        for s in steps
-        if s.filename.startswith(str(submission_dir))
-    ]
-    if (
-        isinstance(error, SyntaxError)
-        and error.filename
-        and error.filename.startswith(str(submission_dir))
-    ):
-        source = (error.text or "").strip()[:200]
-        own.append(
-            {
-                "file": Path(error.filename).name,
-                "line": error.lineno or 0,
-                "function": "",
-                "source": source,
-            }
-        )
-    try:
-        text = str(error.msg if isinstance(error, SyntaxError) else error)[:4000]
-    except BaseException:
-        text = "(its message cannot be shown)"
-    return {
-        "type": type(error).__name__[:200],
-        "missing": isinstance(error, Missing),
-        "is_value_error": isinstance(error, ValueError),
-        "text": text,
-        "lines": own[-12:],
-        # A stub raises in the student's own file. torch also raises NotImplementedError, but in its
-        # own files.
-        "stub": (
-            isinstance(error, NotImplementedError)
-            and bool(steps)
-            and steps[-1].filename.startswith(str(submission_dir))
-        ),
-        "at": monotonic_ns(),
-    }

@@ -1,0 +1,96 @@
+"""Finds the student's functions, and describes the exceptions that they raise.
+
+This code runs beside student code.
+"""
+
+import sys
+import threading
+import traceback
+from pathlib import Path
+from time import monotonic_ns  # bound early, because student code may change the module
+from typing import Any
+
+
+class Missing(Exception):
+    """The student's file lacks the function or class that a check asks for."""
+
+
+def find(name: str, submission_dir: Path) -> Any:
+    """Return the student's ``module.function``, and import its module from the submission.
+
+    Raises Missing if the module has no function of this name.
+    """
+    module_name, function_name = name.split(".")
+    module = __import__(f"handout.{module_name}", fromlist=[function_name])
+    if not hasattr(module, function_name):
+        raise Missing(f"{module_name}.py has no {function_name}")
+    return getattr(module, function_name)
+
+
+def describe(error: BaseException, submission_dir: Path) -> dict:
+    """Return what a student needs to know about an exception.
+
+    This is the type of the exception, its text, and the lines in the student's own files, outermost
+    first.
+    """
+    steps = traceback.extract_tb(error.__traceback__)
+    own = [
+        {
+            "file": Path(s.filename).name,
+            "line": s.lineno or 0,
+            "function": s.name[:200],
+            "source": (s.line or "")[:200],
+        }
+        for s in steps
+        if s.filename.startswith(str(submission_dir))
+    ]
+    if (
+        isinstance(error, SyntaxError)
+        and error.filename
+        and error.filename.startswith(str(submission_dir))
+    ):
+        source = (error.text or "").strip()[:200]
+        own.append(
+            {
+                "file": Path(error.filename).name,
+                "line": error.lineno or 0,
+                "function": "",
+                "source": source,
+            }
+        )
+    try:
+        text = str(error.msg if isinstance(error, SyntaxError) else error)[:4000]
+    except BaseException:
+        text = "(its message cannot be shown)"
+    return {
+        "type": type(error).__name__[:200],
+        "missing": isinstance(error, Missing),
+        "is_value_error": isinstance(error, ValueError),
+        "text": text,
+        "lines": own[-12:],
+        # A stub raises in the student's own file. torch also raises NotImplementedError, but in its
+        # own files.
+        "stub": (
+            isinstance(error, NotImplementedError)
+            and bool(steps)
+            and steps[-1].filename.startswith(str(submission_dir))
+        ),
+        "at": monotonic_ns(),
+    }
+
+
+def print_own_lines_of_threads(submission_dir: Path) -> None:
+    """Make threads that raise an exception print the student's lines alone, and none of ours."""
+
+    def tell(raised: threading.ExceptHookArgs) -> None:
+        if raised.exc_value is None or isinstance(raised.exc_value, SystemExit):
+            return
+        described = describe(raised.exc_value, submission_dir)
+        name = raised.thread.name if raised.thread else "A thread"
+        text = [f"{name} raised {described['type']}: {described['text']}"]
+        for step in described["lines"]:
+            where = f"{step['file']}:{step['line']}, in {step['function']}"
+            text.append(f"  {where}:  {step['source']}")
+        print("\n".join(text), file=sys.stderr)
+
+    threading.excepthook = tell
