@@ -208,7 +208,10 @@ class AttentionProblem(SharedCalls):
 
 
 class ExpertProblem(SharedCalls):
-    """A gate, experts, and tokens of each rank. They are drawn again while gelu is flat."""
+    """A gate, experts, and tokens of each rank.
+
+    They are drawn again while gelu is flat, or while a wrong order of the tokens could be right.
+    """
 
     def __init__(self, rng, n, counts, each=2, width=4, dtype=np.float64, mixed=False, only=None):
         """Draw a problem.
@@ -217,6 +220,7 @@ class ExpertProblem(SharedCalls):
         these experts.
         """
         self.n, self.each, self.dtype, self.mixed = n, each, dtype, mixed
+        self.chosen = n * each if only is None else len(only)  # experts that may get tokens
         while True:
             self.gate = rng.standard_normal((width, n * each))
             if only is not None:
@@ -234,7 +238,7 @@ class ExpertProblem(SharedCalls):
             self.grads = [self._exact(rng.standard_normal((count, width))) for count in counts]
             self.mixture = experts.Mixture(self.gate, self.weights, self.tokens)
             rows = [(None, row[None]) for z in self.mixture.z for row in z]
-            if not single_device.is_flat(rows) and self._is_clear():
+            if not single_device.is_flat(rows) and self._is_clear() and self._has_an_order():
                 break
         self.own_weights = [self.mixture.own_weights(rank) for rank in range(n)]
 
@@ -247,6 +251,16 @@ class ExpertProblem(SharedCalls):
         return self.gate.shape[1] == 1 or all(
             (own[:, -1] - own[:, -2] > 1e-3).all() for own in sorted_logits
         )
+
+    def _has_an_order(self):
+        """Return whether the order of some rank's tokens differs from its inverse.
+
+        Also return True if it cannot differ: with fewer than three tokens, or a single expert.
+        """
+        orders = [order for order, *_ in self.mixture.routes]
+        if self.chosen == 1 or max(map(len, orders)) < 3:
+            return True
+        return any((order != np.argsort(order)).any() for order in orders)
 
     @property
     def gates(self):
