@@ -230,27 +230,32 @@ class ExpertProblem(SharedCalls):
             self.weights = [
                 self._exact(rng.standard_normal((width, width))) for _ in range(n * each)
             ]
-            drawn = [rng.standard_normal((count, width)) for count in counts]
-            if only is not None:
-                for x in drawn:
-                    x[:, 0] = 1 + np.abs(x[:, 0]) / 4
-            self.tokens = [self._exact(x) for x in drawn]
-            self.grads = [self._exact(rng.standard_normal((count, width))) for count in counts]
+            self.tokens = [self._draw_tokens(rng, count, only is not None) for count in counts]
             self.mixture = experts.Mixture(self.gate, self.weights, self.tokens)
-            rows = [(None, row[None]) for z in self.mixture.z for row in z]
-            if not single_device.is_flat(rows) and self._is_clear() and self._has_an_order():
+            if [len(x) for x in self.tokens] == list(counts) and self._has_an_order():
                 break
+        self.grads = [self._exact(rng.standard_normal((count, width))) for count in counts]
         self.own_weights = [self.mixture.own_weights(rank) for rank in range(n)]
 
     def _exact(self, array):
         return array.astype(self.dtype).astype(np.float64)
 
-    def _is_clear(self):
-        """Return whether rounding cannot change any token's choice of an expert."""
-        sorted_logits = [np.sort(own, axis=1) for own in self.mixture.logits]
-        return self.gate.shape[1] == 1 or all(
-            (own[:, -1] - own[:, -2] > 1e-3).all() for own in sorted_logits
-        )
+    def _draw_tokens(self, rng, count, is_steered):
+        """Draw tokens whose gelu is not flat, and whose choice no rounding can change.
+
+        Return fewer than ``count`` tokens if such tokens are rare. With ``is_steered``, the first
+        row of the gate decides about the choice.
+        """
+        x = rng.standard_normal((3 * count, len(self.gate)))
+        if is_steered:
+            x[:, 0] = 1 + np.abs(x[:, 0]) / 4
+        x = self._exact(x)
+        logits = x @ self.gate
+        best = np.sort(logits, axis=1)[:, -2:]
+        z = [row @ self.weights[chosen] for row, chosen in zip(x, logits.argmax(axis=1))]
+        is_clear = np.ptp(best, axis=1) > 1e-3 if self.gate.shape[1] > 1 else np.full(len(x), True)
+        is_flat = [single_device.is_flat([(None, row[None])]) for row in z]
+        return x[is_clear & ~np.array(is_flat, bool)][:count]
 
     def _has_an_order(self):
         """Return whether the order of some rank's tokens differs from its inverse.

@@ -21,6 +21,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -201,10 +203,12 @@ def pss(pid: int) -> int:
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 
-def bench_grading(submission: str, empty: dict[int, float], scratch: Path, times: int = 3) -> None:
+def bench_grading(
+    submission: str, empty: Callable[[int], float], scratch: Path, times: int = 3
+) -> None:
     """Grade a submission several times, and print the time and the memory that this takes.
 
-    ``empty`` maps each size to the seconds of a world that does next to nothing.
+    ``empty`` returns the seconds of a world of a size that does next to nothing.
     """
     seconds, peaks, shares = [], [], []
     path = scratch / "results.json"
@@ -240,7 +244,7 @@ def bench_grading(submission: str, empty: dict[int, float], scratch: Path, times
         f" end {other:.1f} s"
     )
     print(f"  {len(sizes)} worlds, {len(sizes) - len(fresh)} of them with ranks of an earlier one")
-    alone = sum(empty[size] for size in fresh)
+    alone = sum(map(empty, fresh))
     print(
         f"  floor: {len(fresh)} empty worlds, {alone:.1f} s ÷ {cores()} cores ="
         f" {alone / cores():.1f} s"
@@ -260,10 +264,10 @@ def time_shares(document: dict, total: float) -> tuple[float, float, float, floa
     return start, worlds, judging, total - start - worlds - judging
 
 
-def empty_worlds(server: Server, folder: Path) -> dict[int, float]:
-    """Return, for each size, the median seconds of a world that does next to nothing.
+def empty_worlds(server: Server, folder: Path) -> Callable[[int], float]:
+    """Return a function of the size: the median seconds of a world that does next to nothing.
 
-    Its ranks meet and compute one loss.
+    Its ranks meet and compute one loss. The function measures each size once.
     """
 
     def once(size: int) -> float:
@@ -272,7 +276,11 @@ def empty_worlds(server: Server, folder: Path) -> dict[int, float]:
         assert World(server, size, [request], folder, Limits()).run().ending == "finished"
         return time.monotonic() - began
 
-    return {size: statistics.median(once(size) for _ in range(15)) for size in (1, 2, 3, 4)}
+    @cache
+    def seconds(size: int) -> float:
+        return statistics.median(once(size) for _ in range(15))
+
+    return seconds
 
 
 def main() -> None:
@@ -290,9 +298,9 @@ def main() -> None:
         bench_deadlock(server, scratch)
         bench_feedback()
         empty = empty_worlds(server, folder)
-        server.stop()
         for submission in ("solutions", "handout"):
             bench_grading(submission, empty, scratch)
+        server.stop()
     bench_steps()
 
 
