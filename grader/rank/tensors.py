@@ -182,6 +182,13 @@ def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
+def _is_freed(value: torch.Tensor) -> bool:
+    """Return whether a program has made the tensor's memory smaller than the tensor."""
+    last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride()))
+    needed = (value.storage_offset() + last + 1) * value.itemsize
+    return value.numel() > 0 and value.untyped_storage().nbytes() < needed
+
+
 def _tensor(value: torch.Tensor, parcel: Parcel) -> dict:
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         return {"other": f"a {type(value).__name__}, which only inherits from torch.Tensor"[:200]}
@@ -205,6 +212,8 @@ def _tensor(value: torch.Tensor, parcel: Parcel) -> dict:
                 " tensor)"
             )
         }
+    if _is_freed(value):  # to read it would end this process
+        return {"other": f"a tensor of shape {tuple(value.shape)} whose memory was freed"}
     key = str(len(parcel.tensors))
     parcel.bytes += value.nbytes
     # Copy at once, because an unfinished communication may still write to the original.

@@ -89,14 +89,21 @@ class MemoryInUse:
 
     def __init__(self, sent: Tensors, landing: Tensors) -> None:
         self.sent, self.is_spoiled = list(sent), False
+        self.size = sum(tensor.numel() * tensor.element_size() for tensor in sent)
         places = {tensor.untyped_storage().data_ptr() for tensor in landing}
         # An operation in place overwrites what it has sent, so there is nothing to compare later.
         self.is_in_place = any(tensor.untyped_storage().data_ptr() in places for tensor in sent)
         self.kept: int | None = None  # the hash of the bytes that were sent
-        self.is_filled_over = False  # whether an operation will fill it before it is sent
+        # whether an operation will fill it before it is sent, or the program has freed it
+        self.is_filled_over = False
 
     def _now(self) -> bytes:
-        return b"".join(map(raw, self.sent))
+        """Return the bytes, or zeros if the program has freed this memory."""
+        try:
+            return b"".join(map(raw, self.sent))
+        except RuntimeError:  # ``resize_`` has taken the memory from under the tensor
+            self.is_filled_over = True
+            return bytes(self.size)
 
     def read(self, keep: bool = True) -> bytes:
         """Return the bytes to send. With ``keep``, remember them for ``was_overwritten``."""

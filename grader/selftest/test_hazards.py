@@ -92,6 +92,11 @@ BY_LUCK = {
     ),
 }
 WRONG = {
+    "freed before its wait": (
+        """w = dist.isend(x, 1 - rank); x.untyped_storage().resize_(0); dist.recv(y, 1 - rank)
+            w.wait()""",
+        *("rank 0 overwrites the tensor of the send", "before it has waited"),
+    ),
     "overwritten at once": (
         "z = x.clone(); w = dist.isend(z, 1 - rank); z.zero_(); dist.recv(y, 1 - rank); w.wait()",
         *("expected 3, got 0",),

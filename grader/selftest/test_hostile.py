@@ -41,7 +41,16 @@ MAX_SECONDS = 90
 EVERY_TIER = ["uid+landlock", "uid+landlock+reader", "landlock", "uid", "none"]
 TIERS = EVERY_TIER if IS_WHOLE else [BEST]
 # make test tries the first case of each kind. These take long, so they do not come first.
-SLOW = ("a-million-", "activations-computed-again-", "computes-in-")
+SLOW = (
+    "a-million-",
+    "activations-computed-again-",
+    "adds-to-no-number-",
+    "computes-in-",
+    "endless-loop-at-import",
+    "gathers-the-weights-",
+    "right-beside-busy-",
+    "right-with-a-thread-",
+)
 IN_ORDER = sorted(CASES, key=lambda case: case.name.startswith(SLOW))
 TRIED = tried(IN_ORDER, lambda case: case.name, lambda case: case.threat, share=0.15)
 COLLECT = """

@@ -294,6 +294,17 @@ def test_what_only_behaves_like_a_number_or_a_list_is_described(value):
     assert isinstance(to_judge(value), Foreign)
 
 
+@pytest.mark.parametrize("left, is_sent", [(0, False), (20, False), (24, True), (99, True)])
+def test_a_tensor_whose_memory_was_freed_is_told_and_not_read(left, is_sent):
+    tensor = torch.ones(3, 2)[1:].t()  # its last entry ends at byte 24
+    tensor.untyped_storage().resize_(left)
+    found = to_judge(tensor)
+    if is_sent:
+        assert found.shape == (2, 2)
+    else:
+        assert found == Foreign("a tensor of shape (2, 2) whose memory was freed")
+
+
 def test_one_element_of_an_expanded_tensor_is_a_result():
     assert to_judge(torch.zeros(3).expand(1, 3)).shape == (1, 3)
 
