@@ -19,7 +19,7 @@ class End:
     is_open: bool = True
     # the function that reads from the socket; None until the socket may be read
     handle: Callable[[int], None] | None = None
-    events: int = 0  # that are waited for; 0 if none are
+    events: int = 0  # the selector's events that the hub waits for; 0 for none
 
     def write(self, data: bytes) -> None:
         self.queue.append(memoryview(data))

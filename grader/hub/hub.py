@@ -23,13 +23,13 @@ from grader.wire import combine, frames
 from grader.wire.events import read_operation
 from grader.wire.served import PEAK, Served
 
-# The bytes of one world that this process may hold: those of operations that are not answered yet,
-# and those of answers that ranks have not read yet.
+# How many bytes of one world this process may hold. These are the bytes of operations that are not
+# answered yet, and of answers that ranks have not read yet.
 MAX_HELD = 1 << 26
-# The operations and questions of one rank that may be unanswered at a time. The time to match
+# How many operations and questions of one rank may be unanswered at a time. The time to match
 # operations grows with the square of their number.
 MAX_UNANSWERED = 2000
-MAX_USE_LETTERS = 200  # characters in the name of a use
+MAX_USE_LETTERS = 200  # characters in the name under which a rank uses something
 MAX_WAITING_THREADS = 64  # waiting threads that a rank may report
 MAX_QUEUED = 1 << 25  # bytes queued for the judge; with more, the hub stops reading from the rank
 
@@ -71,7 +71,7 @@ class Hub:
         self.spent, self.is_strict = spent, is_strict
         # rank → bytes of its memory before any student code ran
         self.began_with: dict[int, int] = {}
-        # likewise the bytes that came from files, of ranks that are weighed exactly
+        # rank → its bytes from files at the same time; 0 for a rank that is not weighed exactly
         self.mapped_first: dict[int, int] = {}
         self.have_begun: set[int] = set()  # the ranks that have begun a call
         self.judges, self.ranks = [End(s) for s in judges], [End(s) for s in ranks]
@@ -99,20 +99,21 @@ class Hub:
         self.sends = [Sends() for _ in range(size)]
         self.ended = [0] * size  # by rank: how many calls have ended
         self.are_made = [False] * size  # by rank: whether all its calls are made
-        self.signs_due = [0] * size  # by rank: how often the judge has to let it go on
+        self.signs_due = [0] * size  # by rank: how many signs to go on the judge still has to send
         # by rank: the numbers of its operations and questions that are not answered yet
         self.unanswered: list[set[int]] = [set() for _ in range(size)]
         # rank → what each of its threads waits for, for the ranks whose threads all wait
         self.waits: dict[int, list] = {}
-        # The ranks that waited at a standstill and have sent nothing since. The hub relied on this:
-        # it gave out what it had kept back, or told the judge that held ranks may go on.
+        # The ranks that waited at a standstill, and have sent nothing since. The hub relied on their
+        # waiting when it gave out what it had kept back, or told the judge that held ranks may go
+        # on.
         self.believed: set[int] = set()
         # ``waits`` when the judge was last told of the present standstill; None if there is none
         self.told_standstill: dict[int, list] | None = None
-        self.passed_on = 0  # the number of frames for the judge
+        self.passed_on = 0  # the number of frames from ranks that the judge was sent
         # by rank and call: what the judge has handed to the rank
         self.served: list[list[Served]] = [[] for _ in range(size)]
-        # (rank, call) → the most bytes by which a weighed rank's memory has grown
+        # (rank, call) → the largest growth of the rank's memory so far, in bytes, if it is weighed
         self.most: dict[tuple[int, int], int] = {}
         # (rank, call) → the bytes from files that a rank had when first weighed in the call
         self.mapped: dict[tuple[int, int], int] = {}
@@ -125,7 +126,7 @@ class Hub:
         self.selector.register(end.socket, end.events, (handle, rank))
 
     def is_at_rest(self) -> bool:
-        """Return whether every rank waits for its next calls, and nothing of the last ones is left.
+        """Return whether every rank waits for its next calls, and nothing of its last calls is left.
 
         Something is left, for example, if a question is unanswered, if bytes are owed, if a frame
         is not written or read completely, or if a socket is closed.
@@ -142,8 +143,8 @@ class Hub:
     def serve(self) -> None:
         """Serve all sockets that are ready, without blocking.
 
-        A rank that sends a frame which is not allowed is reported to the judge and disconnected.
-        Afterwards look for a standstill and for too much data in this process.
+        If a rank sends a frame that is not allowed, tell the judge, and close the rank's
+        connections. Afterwards look for a standstill, and for too much data in this process.
         """
         for key, events in self.selector.select(0):
             handle, rank = key.data
@@ -222,7 +223,7 @@ class Hub:
                 self._give(posted, blob)
         elif stands and self.told_standstill != self.waits:
             self.told_standstill = dict(self.waits)
-            if held:  # the judge lets them go on
+            if held:  # the judge will let them go on
                 self.believed = set(self.waits)
             self.tell({"standstill": held, "frames": self.passed_on} | self.matching.held_back())
         elif not stands:
@@ -235,7 +236,11 @@ class Hub:
         return self.ranks[rank] if its is self.ranks[rank].socket else self.judges[rank]
 
     def _choose_events(self) -> None:
-        """Wait for room to write if data is queued. Read a rank only while the judge keeps up."""
+        """Choose for each socket whether to wait for room to write, and for data to read.
+
+        Write only if data is queued. Read from a rank only while fewer than ``MAX_QUEUED`` bytes
+        are queued for the judge.
+        """
         for rank, (judge, own) in enumerate(zip(self.judges, self.ranks)):
             for end, reads in ((judge, True), (own, judge.queued < MAX_QUEUED)):
                 events = selectors.EVENT_WRITE * bool(end.queue) | selectors.EVENT_READ * reads
@@ -363,10 +368,11 @@ class Hub:
         self._pass_on(rank, frames.EVENT, told)
 
     def _look_before_calls(self, rank: int, frame: frames.Frame) -> None:
-        """Note what memory a rank has before it runs student code, when its first frame arrives.
+        """Note how much memory a rank has when its first frame arrives, before student code runs.
 
-        A rank that is weighed is measured again at its last question before the first call. By then
-        it has its arguments, has given back what it does not need, and waits (see ``Rank``).
+        If the rank is weighed, measure it again at each question to the store before its first
+        call. At its last question, the rank has its arguments, has given back the memory that it
+        does not need, and waits: see ``Rank._settle``.
         """
         if rank in self.have_begun:
             return
@@ -418,8 +424,9 @@ class Hub:
     def _peak(self, rank: int, call: int) -> int:
         """Return the peak of a rank's memory without bytes from files; 0 if it is not known.
 
-        The kernel's peak includes bytes from files. Those that the rank had when first weighed in
-        this call are subtracted. Later ones are not, because they may have come after the peak.
+        The kernel's peak includes bytes from files. Subtract the bytes from files that the rank had
+        when it was first weighed in this call. Do not subtract bytes from files that came later,
+        because they may have come after the peak.
         """
         found = self.resident(rank)
         allowed = self.mapped_first.get(rank, 0) + MAX_MAPPED
@@ -428,9 +435,9 @@ class Hub:
     def _weigh_at_the_end(self, rank: int) -> None:
         """Weigh a rank that returns from a call in which it was not weighed yet.
 
-        So a rank that communicates nothing is weighed, too. If the system reports memory, the judge
-        gets a number for each weighed call that returns. Raises FrameError if the system reported
-        the rank's memory earlier, but does not report it any more.
+        So the judge gets a number even if the rank communicates nothing. There is no number if the
+        system never reports memory. Raises FrameError if the system reported the rank's memory
+        earlier, but does not report it any more.
         """
         key, given = (rank, self._call_of(rank)), self._given(rank)
         if given and given.weighs and key not in self.most:
@@ -444,7 +451,7 @@ class Hub:
         return self.served[rank][call] if call < len(self.served[rank]) else None
 
     def _serves(self, rank: int, name: object) -> Served | None:
-        """Return what a rank was given for its current call, if ``name`` names a use of it.
+        """Return what a rank was given for its current call, if it can be used under this ``name``.
 
         Otherwise return None.
         """
@@ -452,9 +459,9 @@ class Hub:
         return given if given and isinstance(name, str) and given.has(name) else None
 
     def _on_use(self, rank: int, meta: dict) -> None:
-        """Tell the judge that a rank uses what it was given, and answer the use.
+        """Tell the judge that a rank uses something that it was given, and answer the rank.
 
-        Raises FrameError if the rank was not given anything with a use of this name.
+        Raises FrameError if the rank was given nothing that can be used under this name.
         """
         name, number = meta.get("use"), meta.get("number")
         given = self._serves(rank, name)
@@ -466,20 +473,20 @@ class Hub:
         )
         for posted, blob in self.slow.on_use(rank):
             self._give(posted, blob)
-        # The rank waits for the answer now, so what it computes later does not count.
+        # The rank waits for the answer now. So the time does not include what it computes later.
         if name == frames.PAUSE:
             self.tell({"spent": [rank, self._call_of(rank), self.spent(rank)]})
         try:
             self._write(rank, {"to": number, "gives": given.use(name)})
-        except LookupError:  # a run too many, for which there is no answer
+        except LookupError:  # more runs than there are answers
             self._write(rank, {"to": number})
 
     def _on_wait(self, rank: int, meta: dict) -> None:
         """Record that all threads of a rank wait, unless one has got its answer meanwhile.
 
         If the frame also holds steps of the rank's program, pass the steps on to the judge. Raises
-        FrameError if the frame is not of the agreed form, or if the rank has calls to make and
-        waits for the next ones.
+        FrameError if the frame is not of the agreed form, or if the rank waits for its next calls
+        before it has made the current ones.
         """
         waits = meta.get("for")
         if not isinstance(waits, list) or len(waits) > MAX_WAITING_THREADS:
@@ -491,7 +498,7 @@ class Hub:
             raise frames.FrameError("a wait for the next calls before the current ones are made")
         for key in waits:
             self._on_await(rank, key)
-        # A sign that the judge has sent already is on its way to the rank.
+        # If the judge has sent the sign to go on already, the sign is on its way to the rank.
         is_under_way = frames.FOR_GO in waits and self.signs_due[rank] <= 0
         is_answered = any(
             frames.is_whole(key) and key not in self.unanswered[rank] for key in waits
@@ -528,10 +535,10 @@ class Hub:
             raise frames.FrameError("an operation of no known form")
         call, content = self._call_of(rank), content | {"at": monotonic_ns()}
         operation = read_operation(rank, call, content, self.size)
-        pieces: Any = frame.meta.get("pieces")  # which ``check`` looks at
+        pieces: Any = frame.meta.get("pieces")  # checked by ``check``
         posted = Posted(number, operation, pieces, bytes_due(operation), batch=batch)
         check(posted)
-        # Weighing takes time. A receive comes before or after a send, so skip it.
+        # Weighing takes time, so do not weigh at a receive. A send before or after it is enough.
         given = self._given(rank)
         if operation.kind != "recv":
             self._weigh(rank)
@@ -549,7 +556,7 @@ class Hub:
         return posted
 
     def _note_send(self, rank: int, number: int) -> None:
-        """Record a send. After the last call, mark it at once: a wait would come too late."""
+        """Record a send. After the last call, mark it at once, because it is too late to wait."""
         call = self._call_of(rank)
         if 0 < len(self.steps.towards) <= self.ended[rank]:
             self._mark_send(rank, self.sends[rank].count(call))
@@ -575,7 +582,7 @@ class Hub:
                 self._write(rank, meta, blob)
 
     def _bring(self, posted: Posted, blob: bytes) -> None:
-        """Give an operation its bytes. Tell the judge their sum of squares if the judge asks."""
+        """Give an operation its bytes. If the judge asks, tell it the sum of the entries' squares."""
         bring(posted, blob)
         rank, call = posted.rank, posted.operation.call
         self.held[rank] += posted.due
@@ -589,7 +596,7 @@ class Hub:
             self._give(posted, blob, **more)
 
     def _give(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation. Keep the answer if its rank has to wait for it: see ``sends``."""
+        """Answer an operation. But keep the answer of a send until its rank waits: see ``sends``."""
         self.held[posted.rank] -= len(posted.blob)
         sends = self.sends[posted.rank]
         if not sends.keeps(posted.number):

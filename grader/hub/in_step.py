@@ -1,8 +1,7 @@
 """The hub can withhold a message until its receiver has passed on the previous message.
 
-``report.Call.in_step`` asks for this rule. Under this rule, a rank that wants to receive all
-messages before it passes on the first one comes to a standstill, and so do all other ranks. This
-shows the mistake without a clock.
+``report.Call.in_step`` asks for this rule. It finds a mistake without a clock: if a rank wants to
+receive all messages before it passes on the first one, all ranks come to a standstill.
 """
 
 from collections import Counter
@@ -70,11 +69,11 @@ class Steps:
         return bool(towards) and source == receive.rank - towards
 
     def lift(self) -> list[tuple[int, int, int]]:
-        """Stop withholding messages. Call this when all ranks wait and some messages are withheld.
+        """Stop withholding messages. Use this when all ranks wait and some messages are withheld.
 
-        In this call, the rule no longer applies to the receivers of these messages. Return (sender,
-        call, number) for each message that was withheld. ``number`` is the number of the previous
-        message, which the receiver has not passed on.
+        The rule no longer applies to the receivers of these messages until their calls end. Return
+        (sender, call, number) for each message that was withheld. ``number`` is the number of the
+        previous message, which the receiver has not passed on.
         """
         found = [
             (rank - self.towards[call], call, self.received[rank, call] - 1)

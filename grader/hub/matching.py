@@ -79,7 +79,7 @@ class Matching:
             self._begin(self.beginning.popleft())
 
     def answer(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer and so end an operation. In strict order, queue the operations that may begin."""
+        """Answer an operation, which ends it. In strict order, queue those that may begin now."""
         if self.order:
             self.beginning += self.order.ends(posted)
         self.tell(posted, blob, **more)
@@ -90,7 +90,7 @@ class Matching:
         if operation.kind == "send":
             posted.position = next(self.begun)
             self.sends[lane][posted.rank].append(posted)
-            # A rank that has sent a message on may get a message that was withheld from it.
+            # The rank has passed a message on. So it may get a message that was withheld from it.
             if self.steps.note_sent(operation):
                 for other in [other for other in self.receives if other[2] == operation.rank]:
                     self._match(other)
@@ -103,7 +103,7 @@ class Matching:
         self._meet(posted)
 
     def meet(self, posted: Posted) -> None:
-        """Answer the operations that are complete now. The bytes of ``posted`` have arrived."""
+        """Answer the operations that are complete now that the bytes of ``posted`` are here."""
         self._meet(posted)
         self._begin_others()
 
@@ -132,10 +132,11 @@ class Matching:
         return {"behind": self.order.behind()} if self.order else {}
 
     def _match(self, lane: Lane) -> None:
-        """Give each receive of a lane, in order of issue, the earliest message that it may take.
+        """Give messages to the receives of a lane, in the order in which the receives were issued.
 
-        The receive waits if there is no such message, or if the message has no bytes yet, does not
-        fit, or is withheld.
+        A receive gets the earliest message from its peer, or from any rank if it names no peer. It
+        waits if there is no message, or if this message has no bytes yet, does not fit, or is
+        withheld.
         """
         sends, waiting = self.sends[lane], deque[Posted]()
         for receive in self.receives[lane]:

@@ -1,9 +1,9 @@
-"""The hub gives a rank the answer of a send when the rank waits for it, and not before.
+"""The hub keeps the answer of a send until the sending rank waits for the send.
 
-With the answer it gives a receipt, a number that nobody can guess. A rank that returns from a call
-has to show the receipts of the call's sends. So a send counts as awaited only if it was received,
-and its answer was read, before its rank returned. Only the rank itself says that a thread
-really waited until then.
+With the answer, the hub gives the rank a receipt: a number that nobody can guess. When the rank
+returns from a call, it has to show the receipts of the call's sends. So a send counts as awaited
+only if it was received, and if the rank read its answer before it returned. The hub cannot see
+whether a thread of the rank really waited. It has only the rank's word for that.
 """
 
 import secrets
@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Sends:
-    """The sends of one rank in its current call for which it has shown no receipt yet."""
+    """The sends of one rank in its current call."""
 
     begun: Counter[int] = field(default_factory=Counter)  # call → how many sends have begun
     # the number of a send without an answer → how many sends of its call have begun before it
     places: dict[int, int] = field(default_factory=dict)
-    awaited: set[int] = field(default_factory=set)  # their receives are not complete yet
-    received: set[int] = field(default_factory=set)  # nobody has waited for them yet
+    awaited: set[int] = field(default_factory=set)  # awaited, but not received yet
+    received: set[int] = field(default_factory=set)  # received, but not awaited yet
     given: dict[int, int] = field(default_factory=dict)  # a receipt → the place of its send
 
     def note(self, number: int, call: int) -> None:
@@ -33,9 +33,9 @@ class Sends:
         return self.begun[call] - 1
 
     def keeps(self, number: int) -> bool:
-        """Return whether the answer of an operation has to be kept until the rank waits for it.
+        """Return whether the answer of an operation has to be kept. Call this when it is complete.
 
-        The operation is complete now.
+        The answer of a send is kept until the rank waits for the send.
         """
         if number not in self.places or number in self.awaited:
             return False
@@ -49,7 +49,10 @@ class Sends:
         return number in self.received
 
     def receipt(self, number: int) -> dict:
-        """Return the fields to add to an answer that the rank gets now."""
+        """Return the fields to add to an answer that the rank gets now.
+
+        For a send this is a new receipt. For another operation there are no fields.
+        """
         if number not in self.places:
             return {}  # it is no send of this call
         self.awaited.discard(number)
@@ -59,10 +62,10 @@ class Sends:
         return {"receipt": drawn}
 
     def on_end(self, receipts: Collection[int]) -> tuple[list[int], list[int]]:
-        """Forget the call, which has ended. ``receipts`` are those that the rank shows.
+        """Forget the call, which has ended. The rank has shown these ``receipts``.
 
-        Return the places of the sends that do not count as awaited, and the numbers of the answers
-        that were kept.
+        Return the places of the sends that do not count as awaited, and the numbers of the sends
+        whose answers were kept.
         """
         unread = [place for drawn, place in self.given.items() if drawn not in receipts]
         places, kept = sorted([*self.places.values(), *unread]), sorted(self.received)

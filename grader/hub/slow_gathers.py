@@ -1,9 +1,10 @@
-"""The hub can make all-gathers slow: a rank gets the result only after it does something else.
+"""The hub can keep the result of an all-gather until the rank has done something else.
 
 ``report.Call.slow_gathers`` asks for this rule. Under this rule, a rank gets the result of an
-all-gather only after its next use of something that the judge has given to it (see
-``wire.served``). A rank that waits first comes to a standstill, and so do all other ranks. Then the
-hub gives the result all the same, and tells the judge. This shows without a clock what overlaps.
+all-gather only after it has used one of the judge's functions (see ``wire.served``). If the rank
+waits for the result before that, all ranks come to a standstill. The hub then gives the result all
+the same, and tells the judge. So the judge learns, without a clock, whether a rank computes while
+it gathers.
 """
 
 from collections import Counter
@@ -15,12 +16,13 @@ from grader.hub.matching import Posted
 
 @dataclass
 class SlowGathers:
-    """Keeps the results of all-gathers that have to wait. Each rank is in one call at a time."""
+    """Keeps the results of all-gathers that have to wait. A rank is in one call at a time."""
 
-    uses: Counter[int] = field(default_factory=Counter)  # rank → its uses in this call
+    # rank → how often it has used the judge's functions in this call
+    uses: Counter[int] = field(default_factory=Counter)
     issued: Counter[int] = field(default_factory=Counter)  # rank → its all-gathers in this call
-    # (rank, number) of an all-gather that is not answered yet → how many uses, and how many
-    # all-gathers, came before it in the rank's call
+    # (rank, number) of an all-gather that is not answered yet → the values of ``uses`` and
+    # ``issued`` for the rank when it issued this all-gather
     before: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     kept: list[tuple[Posted, bytes]] = field(default_factory=list)
 
@@ -43,22 +45,22 @@ class SlowGathers:
         return True
 
     def on_use(self, rank: int) -> list[tuple[Posted, bytes]]:
-        """Count a use, and return all results that were kept for this rank."""
+        """Count that a rank uses a function of the judge; return the results kept for this rank."""
         self.uses[rank] += 1
         return self._taken([own for own in self.kept if own[0].rank == rank])
 
     def on_end(self, rank: int) -> list[tuple[Posted, bytes]]:
-        """Forget a rank's call, which has ended, and return the results that were kept for it."""
+        """Forget a rank's call, which has ended; return the results kept for this rank."""
         found = self.on_use(rank)
         self.before = {key: value for key, value in self.before.items() if key[0] != rank}
         del self.uses[rank], self.issued[rank]
         return found
 
     def lift(self, waits: Mapping[int, list]) -> list[tuple[Posted, bytes, int]]:
-        """Return the results that ranks wait for; call this when all ranks wait.
+        """Return (operation, bytes, place) for each kept result that a rank waits for.
 
-        ``waits`` says what each rank waits for. The third entry of a result says how many
-        all-gathers of the call the rank had issued before this one.
+        Call this when all ranks wait. ``waits`` says what each rank waits for. The place is the
+        number of all-gathers that the rank had issued earlier in its call.
         """
         awaited = [own for own in self.kept if own[0].number in waits.get(own[0].rank, ())]
         places = [self.before[posted.rank, posted.number][1] for posted, _ in awaited]

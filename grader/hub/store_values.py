@@ -1,9 +1,10 @@
 """The hub keeps the values of the store that the ranks of a world share.
 
-Ranks meet in this store, but they must not communicate through it. They may only count and say that
-they are there, as torch does when it makes a process group. This rule holds from the beginning of a
-check: if its ranks were used by an earlier check, student code may run in them between the two
-checks. Counts and keys could also spell text, so a rank may ask only a few questions in each call.
+Ranks meet in this store, but they must not communicate through it. They may only count, and say
+that they are there, as torch does when it makes a process group. The hub applies this rule from the
+beginning of a check, because student code of an earlier check may still run in ranks that are used
+again. A rank could also hide a message in counts and keys. So it may ask only a few questions in
+each call.
 """
 
 from collections import Counter
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from grader.wire import frames, tiers
 
 MAX_KEYS = tiers.MAX_RANKS  # keys in one question: a rank waits for one key of each rank
-MAX_QUESTIONS = 60  # questions of a rank in one call: to make a group takes two
+MAX_QUESTIONS = 60  # questions of a rank in one call; making a group takes two
 MAX_KEY_LETTERS = 500  # characters in a key
 
 
@@ -58,7 +59,7 @@ class Keys:
         self.waiting = still
 
     def _check_small(self, rank: int, call: int, meta: dict) -> None:
-        """Raise FrameError unless torch asks such questions when it makes a group.
+        """Check that torch asks such a question when it makes a group. Otherwise raise FrameError.
 
         Also raise FrameError if the rank has asked too many questions in this call.
         """

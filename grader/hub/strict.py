@@ -1,9 +1,9 @@
 """In strict mode the hub carries out operations in nccl's order.
 
 In each group, a rank's next operation begins only when its previous operation has ended. torch
-keeps this order if the process group has a ``device_id``: its ProcessGroupNCCL warns that single
-sends and receives are then "serialized with all other ops on this ProcessGroup". In strict mode a
-send ends when it is received; nccl may end small sends earlier. The operations of one
+keeps this order if the process group has a ``device_id``. In this case torch's ProcessGroupNCCL
+warns that single sends and receives are "serialized with all other ops on this ProcessGroup". In
+strict mode a send ends when it is received; nccl may end small sends earlier. The operations of one
 ``batch_isend_irecv`` begin together (NCCL User Guide, Point-to-point communication). Messages have
 no tags. gloo has none of these rules, so a program that passes with gloo may deadlock on GPUs.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from grader.hub.matching import Posted
 
 TAG = 0  # the tag of all messages
-MAX_TOLD = 32  # operations that wait and that the judge is told of, for the student's message
+MAX_TOLD = 32  # waiting operations that the hub reports to the judge, for the student's message
 
 
 class StrictOrder:
@@ -48,10 +48,10 @@ class StrictOrder:
     def behind(self) -> list[list[int]]:
         """Return at most ``MAX_TOLD`` lists [rank, begun, waits] about operations that wait.
 
-        ``begun`` is the time when the rank issued an operation that has begun and not ended.
-        ``waits`` is the time when the rank issued an operation that waits for this end. Each queue
-        gives one list for its first waiting operation, and one for the first of another kind than
-        the operation that has begun. Both times are in nanoseconds of the monotonic clock.
+        ``waits`` is the time at which the rank issued the waiting operation. ``begun`` is the time
+        at which it issued the operation that has begun and must end first. Both are in nanoseconds
+        of the monotonic clock. Each queue gives a list for its first waiting operation. It also
+        gives a list for the first waiting operation whose kind differs from the one that has begun.
         """
         told = []
         for queue in self.queues.values():
