@@ -104,9 +104,8 @@ class Hub:
         self.unanswered: list[set[int]] = [set() for _ in range(size)]
         # rank → what each of its threads waits for, for the ranks whose threads all wait
         self.waits: dict[int, list] = {}
-        # The ranks that waited at a standstill, and have sent nothing since. The hub relied on their
-        # waiting when it gave out what it had kept back, or told the judge that held ranks may go
-        # on.
+        # The ranks that waited at a standstill, and have sent nothing since. The hub relied on this
+        # when it gave out what it had kept back, or told the judge that held ranks may go on.
         self.believed: set[int] = set()
         # ``waits`` when the judge was last told of the present standstill; None if there is none
         self.told_standstill: dict[int, list] | None = None
@@ -126,7 +125,7 @@ class Hub:
         self.selector.register(end.socket, end.events, (handle, rank))
 
     def is_at_rest(self) -> bool:
-        """Return whether every rank waits for its next calls, and nothing of its last calls is left.
+        """Return whether every rank waits for new calls, and nothing of its last calls is left.
 
         Something is left, for example, if a question is unanswered, if bytes are owed, if a frame
         is not written or read completely, or if a socket is closed.
@@ -582,7 +581,7 @@ class Hub:
                 self._write(rank, meta, blob)
 
     def _bring(self, posted: Posted, blob: bytes) -> None:
-        """Give an operation its bytes. If the judge asks, tell it the sum of the entries' squares."""
+        """Give an operation its bytes. If the judge asks, tell it the entries' sum of squares."""
         bring(posted, blob)
         rank, call = posted.rank, posted.operation.call
         self.held[rank] += posted.due
@@ -596,7 +595,7 @@ class Hub:
             self._give(posted, blob, **more)
 
     def _give(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation. But keep the answer of a send until its rank waits: see ``sends``."""
+        """Answer an operation. Keep the answer of a send until its rank waits: see ``sends``."""
         self.held[posted.rank] -= len(posted.blob)
         sends = self.sends[posted.rank]
         if not sends.keeps(posted.number):

@@ -22,7 +22,7 @@ from grader.wire import machine_limits
 from grader.wire.os_support import LINUX
 from grader.wire.tiers import FILE_BYTES, FILES_OPEN, MAX_RANKS, TASKS, Tier
 
-# These users belong to nobody else. Each rank takes one, computed from its supervisor's process id.
+# Nobody else uses these user ids. The id of a rank is computed from its supervisor's process id.
 UIDS = range(1 << 20, 1 << 30)
 PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS = 4, 8, 38
@@ -58,7 +58,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def user_of(supervisor: int, rank: int) -> int:
-    """Return a uid that no other living rank has. ``supervisor`` is its supervisor's process id."""
+    """Return a uid that no other living rank has. ``supervisor`` is the supervisor's process id."""
     return UIDS.start + supervisor * MAX_RANKS + rank
 
 
@@ -78,8 +78,8 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
     """
     if not LINUX:
         return
-    # This process was forked from one that is not dumpable. If it stayed so, not even its own user
-    # could open its files in /proc.
+    # This process is not dumpable, like the process that it was forked from. Not even its own user
+    # could open the files of such a process in /proc.
     _prctl(PR_SET_DUMPABLE, 1)
     _limit(device)
     # Give this process shared memory of its own, which disappears with it. Root may do that outside
@@ -245,7 +245,7 @@ def gpu_files(folder: str = "/dev") -> list[str]:
 
 
 def _gpu_groups() -> list[int]:
-    """Return the groups, such as ``video``, that may use GPUs where not everybody may."""
+    """Return the groups, such as ``video``, of GPU files that not everybody may read and write."""
     found = [os.stat(path) for path in gpu_files()]
     return sorted({of.st_gid for of in found if of.st_gid and of.st_mode & 0o006 != 0o006})
 

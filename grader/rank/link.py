@@ -19,7 +19,7 @@ class Contents(Protocol):
     """The data that an operation sends. It is read as late as possible, at the next wait."""
 
     def read(self, keep: bool) -> bytes:
-        """Return the data. With ``keep``, also keep it, to compare the memory with it later."""
+        """Return the data. With ``keep``, remember it, to notice later changes of the memory."""
 
     def spoil(self) -> None:
         """Make ``read`` return useless numbers from now on, which nobody can compute with."""
@@ -44,7 +44,7 @@ class Wire:
         self.is_read = False  # whether a waiting thread reads the socket
         self.waits: dict[int, Any] = {}  # thread → what it waits for
         self.tells_waits = False  # whether the hub is told when all threads wait
-        self.tell_more: Callable[[], dict] = dict  # returns what is told with a wait
+        self.tell_more: Callable[[], dict] = dict  # returns fields to add to a frame about a wait
         # what the hub gave with the answers of this call's sends: see ``hub.sends``
         self.receipts: list[int] = []
         self.owed: dict[int, Contents] = {}  # an operation's number → contents to be sent
@@ -117,7 +117,7 @@ class Wire:
                 self._begin_to_wait(key)
                 while key not in self.arrived:
                     self._read_or_wait()
-            finally:  # a signal's handler of the student may end this wait
+            finally:  # a signal handler in student code may end this wait
                 self.waits.pop(threading.get_ident(), None)
             frame = self.arrived.pop(key)
         if "receipt" in frame.meta:
@@ -141,11 +141,13 @@ class Wire:
         self.arrived |= found
 
     def _begin_to_wait(self, key: Any) -> None:
-        """Record that this thread waits, and tell the hub this, or that all threads wait now."""
+        """Record that this thread waits, and tell the hub. Also tell it if all threads wait now."""
         if key in self.arrived:
             return
         self.waits[threading.get_ident()] = key
-        self.pay(key)  # again: another thread may have sent before it could see this wait
+        self.pay(
+            key
+        )  # again, because another thread may have issued a send before it could see this wait
         if not self.tells_waits:
             return
         # ``threading`` does not know the threads that ``_thread`` has started. The system knows
@@ -163,7 +165,7 @@ class Wire:
             return key in self.arrived
 
     def _read(self, flags: int = 0) -> dict[Any, frames.Frame]:
-        """Return the frames that have arrived, by the keys that ``take`` waits for.
+        """Return a dict of the frames that have arrived, from the keys that ``take`` waits for.
 
         End the process if the other end is closed.
         """

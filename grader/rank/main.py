@@ -84,8 +84,8 @@ def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tu
     signal.set_wakeup_fd(-1)
     for name in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(name, signal.SIG_DFL)
-    # Renumber the descriptors that are kept as 0, 1, …, and close all others: a rank must not have
-    # the socket of another rank.
+    # Give the descriptors that are kept the numbers 0, 1, …, and close all others, because a rank
+    # must not have the socket of another rank.
     null = os.open(os.devnull, os.O_RDONLY)
     kept = [
         fcntl.fcntl(fd, fcntl.F_DUPFD, 100)
@@ -106,7 +106,7 @@ def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tu
 
 
 def _own_files() -> list[int]:
-    """Return a descriptor of this process's folder in /proc, to be kept open; [] if there is none.
+    """Return a list with an open descriptor of this process's folder in /proc, or an empty list.
 
     When memory is short, Linux removes entries of /proc from its cache if nobody has them open.
     Then Landlock's rule for this folder is lost, and this process cannot count its threads.
@@ -133,7 +133,7 @@ class Marks:
         self.wire.send(frames.EVENT, {**self.current, "mark": name, "at": monotonic_ns()})
 
     def use(self, name: str) -> Any:
-        """Use something that the judge has handed to the rank, and return the result of the use.
+        """Use an object that the judge has handed to the rank, and return the result.
 
         Raises StopIteration if a sweep makes more runs than the judge has answers for.
         """
@@ -191,7 +191,7 @@ class Rank:
             if meta["network"] == frames.STRICT:
                 be_strict(self.network)
         self._join(meta)
-        if self.network and home.device == "cpu":  # a driver may need what this refuses
+        if self.network and home.device == "cpu":  # a GPU's driver may need these
             seccomp.refuse_connections()
             if meta["alone"]:
                 seccomp.refuse_processes()
@@ -288,7 +288,7 @@ class Rank:
                 self.current["call"] = index
                 self.marks.pauses = call["pauses"]
                 self.marks.held[:] = [call["held"]] if call["held"] else []
-                # If the hub serves this rank, it has removed what it serves from these inputs.
+                # If the hub serves this rank, the hub has removed ``served`` from the inputs.
                 given = inputs.meta["served"][index] if "served" in inputs.meta else None
                 self.marks.served = None if given is None else Served(inputs.meta["rank"], given)
                 if not self._make_call(index, call, args, kwargs):
@@ -310,7 +310,7 @@ class Rank:
         """Return whether this process is unchanged, so that another check's calls may follow."""
         try:
             return self.network is not None and surroundings.look() == self.before
-        except Exception:  # something was changed so that it cannot even be looked at
+        except Exception:  # a setting was changed and cannot even be read
             return False
 
     def _make_call(self, index: int, call: dict, args: list, kwargs: dict) -> bool:

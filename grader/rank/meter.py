@@ -1,8 +1,9 @@
-"""The meter records in which order a call on a rank multiplied and sent, and what memory was alive.
+"""The meter records the products of matrices and the sends of a call on a rank, in program order.
 
-It works below the Python API, as the recorder does. So it does not matter whether a student
-multiplies by hand or lets autograd do it. The program order on one rank is the same in every run,
-so a verdict that rests on it is also the same in every run.
+With each of them it records how many bytes of memory were alive. It works below the Python API, as
+the recorder does. So it does not matter whether a student multiplies by hand or lets autograd do
+it. The program order on one rank is the same in every run. So a verdict that depends only on this
+order is also the same in every run.
 """
 
 import weakref
@@ -114,7 +115,7 @@ def _dispatch(
     kwargs = kwargs or {}
     if operator._schema.name in ("c10d::send", "_c10d_functional::isend"):
         self.sends(args)
-    # In inference mode, operators that are made of others arrive undivided.
+    # In inference mode, an operator that consists of others has not been split up yet.
     if torch.is_inference_mode_enabled():
         with self:
             result = operator.decompose(*args, **kwargs)

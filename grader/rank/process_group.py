@@ -260,9 +260,9 @@ class HubGroup(dist.ProcessGroup):
         """Start an operation that sends the tensors ``sent`` and fills the tensors ``landing``.
 
         ``root`` and ``peer`` are ranks in the group. With ``silent``, the operation sends nothing.
-        With ``in_order``, the entries of the tensors are communicated, however they lie in memory.
-        Otherwise the memory of the tensors is communicated. ``output`` is the result of the
-        operation's future, by default ``landing``.
+        With ``in_order``, communicate the entries of the tensors in their order, whatever the
+        strides are. Otherwise communicate the bytes in the order in which they are in memory.
+        ``output`` is the result of the operation's future, by default ``landing``.
         """
         if not all(is_on_host(x) or x.is_contiguous() for x in [*sent, *landing]):
             raise ValueError("Tensors must be contiguous")  # the words of nccl
@@ -313,8 +313,8 @@ def install(network: Network) -> None:
 def be_strict(network: Network) -> None:
     """Do what nccl does and gloo does not, for a hub that keeps nccl's order.
 
-    Tell the hub which operations ``batch_isend_irecv`` starts together: torch itself announces this
-    only to its own process groups. Refuse to receive from any rank.
+    Tell the hub which operations ``batch_isend_irecv`` starts together, because torch itself tells
+    this only to its own process groups. Refuse a receive that does not name the sender.
     """
     network.is_strict = True
     start = dist.batch_isend_irecv
@@ -352,7 +352,7 @@ def _pieces(tensor: torch.Tensor, rows: list[int], n: int) -> list[int]:
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether the entries fill one part of the memory without gaps, in whatever order."""
+    """Return whether the entries fill one part of the memory without gaps, in any order."""
     return torch.ops.aten.is_non_overlapping_and_dense(tensor)
 
 
@@ -373,9 +373,10 @@ def _check(kind: str, tensors: Tensors, in_order: bool) -> None:
 
 
 def _check_list(kind: str, tensors: Tensors, n: int, like: torch.Tensor | None = None) -> None:
-    """Raise RuntimeError unless a list has a tensor shaped as ``like`` for each of ``n`` ranks.
+    """Check that a list has ``n`` tensors, each with the shape of ``like``.
 
-    gloo raises the same, before it sends anything. Without ``like``, any shapes will do.
+    Otherwise raise RuntimeError, as gloo does before it sends anything. Without ``like``, do not
+    check the shapes.
     """
     if len(tensors) != n:
         raise RuntimeError(
@@ -391,7 +392,7 @@ def _check_list(kind: str, tensors: Tensors, n: int, like: torch.Tensor | None =
 
 
 def _check_whole(kind: str, name: str, whole: torch.Tensor, n: int, part: torch.Tensor) -> None:
-    """Raise RuntimeError unless a tensor has as many elements as ``n`` parts, as gloo does."""
+    """Check that a tensor has as many elements as ``n`` parts. If not, raise RuntimeError."""
     if whole.numel() != n * part.numel():
         raise RuntimeError(
             f"{kind}: the {name} has {whole.numel()} elements, but {n} ranks with"
@@ -400,5 +401,5 @@ def _check_whole(kind: str, name: str, whole: torch.Tensor, n: int, part: torch.
 
 
 def _last(tensor: torch.Tensor) -> int:
-    """Return the byte offset in its storage at which a tensor would end if it were contiguous."""
+    """Return the byte offset in the storage at which the tensor would end if it were contiguous."""
     return (int(tensor.storage_offset()) + tensor.numel()) * tensor.element_size()

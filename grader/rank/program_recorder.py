@@ -17,7 +17,7 @@ from grader.rank.meter import PRODUCTS, operations_of
 from grader.wire.events import AWAITS, ISSUES, MAX_NAME, MULTIPLIES, PASSES
 
 MAX_UNREPORTED_STEPS = 200  # steps that are collected before they are reported
-# The names of the operators so far. To ask torch again would take longer than all the rest.
+# operator → its name; to ask torch for it each time would take longer than all the rest
 NAMES: dict[Any, str] = {}
 
 
@@ -76,7 +76,7 @@ def _dispatch(
         name = NAMES[operator] = operator._schema.name.split("::")[1].removesuffix("_")
     if name in PRODUCTS:
         self.computed += operations_of(name, args)
-    # In inference mode, operators that are made of others arrive undivided.
+    # In inference mode, an operator that consists of others has not been split up yet.
     elif torch.is_inference_mode_enabled():
         with self:
             result = operator.decompose(*args, **(kwargs or {}))

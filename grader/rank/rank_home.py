@@ -79,7 +79,7 @@ def users(size: int, supervisor: int) -> set[int]:
 def prepare(world: dict, size: int, tier: str) -> list[RankHome]:
     """Make the folders of ``size`` ranks in a world's new folder, and return the ranks' places.
 
-    The world's supervisor calls this, because the users of the ranks follow from its process id.
+    The world's supervisor calls this, because the ranks' uids are computed from its process id.
     """
     own = tiers.TIERS[tier].uid
     inside = os.open(world["folder"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -110,8 +110,8 @@ def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> Ra
     """Make the place of one rank in the folder of the descriptor ``inside``, and return it.
 
     The rank's folder is inside another folder, which only the rank's user may pass. If other users
-    could pass it, they could see what the rank's folder holds, how large that is, and when it
-    was changed, even without a right to read the rank's folder.
+    could pass it, they could see how large the rank's folder is, and when it was changed, even
+    without the right to read it.
     """
     around, name, user = f"rank-{rank}", f"rank-{rank}/own", confinement.user_of(os.getpid(), rank)
     os.mkdir(around, 0o700, dir_fd=inside)

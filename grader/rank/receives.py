@@ -16,7 +16,7 @@ from grader.wire.frames import NEVER_AWAITED, UNFILLED
 
 
 class Receives:
-    """While entered, hands messages over in ``wait()``, and not before.
+    """A context manager: inside it, messages reach their tensors in ``wait()``, and not before.
 
     At the end it adds a mark for each receive that nobody has waited for.
     """

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from grader.wire.events import counts
 
-# c10d operator → (kind, name of the argument that this rank sends, name of the one that it gets)
+# c10d operator → (kind, the name of the argument that is sent, the name of the one that is filled)
 C10D = {
     "allreduce_": ("all_reduce", "tensors", "tensors"),
     "allreduce_coalesced_": ("all_reduce", "tensors", "tensors"),

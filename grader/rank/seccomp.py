@@ -1,13 +1,15 @@
-"""A filter of the kernel (seccomp) refuses system calls that a rank does not need, for good.
+"""This module makes the kernel refuse system calls that a rank does not need (with seccomp).
+
+The refusal cannot be undone.
 
 Some of these calls give memory that no process is charged with. A file of ``memfd_create`` and a
 segment of ``shmget`` stay in memory until they are removed. Their pages count for no process if no
 process has mapped them. A descriptor of such a file may be hidden in the queue of a socket. These
 calls fail as on a kernel that lacks them, so that libraries use something else.
 
-Other calls lead to another process. A rank whose operations go through the hub does not need them.
-Where a rank's memory is weighed exactly, the rank may start no process either. The system keeps the
-peak memory of a process only as long as the process exists.
+Other calls reach another process. A rank whose operations go through the hub does not need them. If
+a rank's memory is weighed exactly, the rank may not start processes either, because the system
+forgets the peak memory of a process when the process ends.
 """
 
 import contextlib
@@ -39,8 +41,8 @@ UNCHARGED = {
 CONNECTING = {
     "x86_64": {
         **{"socket": 41, "connect": 42, "accept": 43, "bind": 49, "listen": 50, "accept4": 288},
-        # These send descriptors, which no process shows until they are received, or let sockets
-        # buffer more data.
+        # The first two send descriptors, and no process shows a descriptor until it is received.
+        # The third lets sockets buffer more data.
         **{"sendmsg": 46, "sendmmsg": 307, "setsockopt": 54},
         **{"msgget": 68, "semget": 64, "mq_open": 240},
         **{"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312},
@@ -49,9 +51,9 @@ CONNECTING = {
         # These would do all of the above, and the filter would not see it.
         **{"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427},
         **{"bpf": 321, "perf_event_open": 298, "userfaultfd": 323},
-        # These let processes notice each other at files that all may read.
+        # With these, processes could communicate through files that all may read.
         **{"flock": 73, "inotify_init": 253, "inotify_init1": 294, "fanotify_init": 300},
-        # These read or set properties of a process that others may look at.
+        # These read or set properties of a process that other processes can see.
         **{"getpriority": 140, "setpriority": 141, "ioprio_get": 252, "ioprio_set": 251},
         **{
             "getpgid": 121,
@@ -120,9 +122,9 @@ CONNECTING = {
     },
 }
 FCNTL = {"x86_64": 72, "aarch64": 25}
-# The commands of fcntl(2) that lock a part of a file, lease a file, or ask for a signal: another
-# process can notice them. The last command sets the size of a pipe. It is refused because the data
-# in pipes count as no process's memory.
+# The commands of fcntl(2) that lock a part of a file, lease a file, or ask for a signal. They are
+# refused because another process can notice them. The last command sets the size of a pipe. It is
+# refused because the data in pipes count as no process's memory.
 SHARING = (5, 6, 7, 36, 37, 38, 8, 10, 15, 1024, 1026, 1031)
 # The calls that start a process. clone and clone3 also start threads; aarch64 has only these two.
 FORKS = {"x86_64": {"fork": 57, "vfork": 58}, "aarch64": {}}
@@ -131,10 +133,10 @@ THREAD = 0x10000  # a bit in the first argument of clone: it starts a thread of 
 FUTEX = {"x86_64": 202, "aarch64": 98}
 PRIVATE = 128  # a bit of a futex operation: it is for the threads of one process only
 OPERATIONS = 127  # the bits that tell which futex operation it is
-# Two operations that wait. The C library needs WAIT_BITSET to join a thread: the kernel wakes it.
-# The C++ library uses WAIT while another thread initialises a static variable. As no thread can
-# wake it, it would wait for ever. So WAIT fails as if the word in memory had changed, and the
-# library reads the word again.
+# Two operations that wait. The C library joins a thread with WAIT_BITSET, and the kernel ends this
+# wait. The C++ library uses WAIT while another thread initialises a static variable. This wait
+# would never end, because the filter refuses the operation that wakes a thread. So WAIT fails as if
+# the word in memory had changed, and the library reads the word again.
 WAIT, WAIT_BITSET = 0, 9
 CLOCK_GETTIME = {"x86_64": 228, "aarch64": 113}
 OF_PROCESSES = 1 << 31  # clocks from here on (negative numbers) are those of processes
@@ -152,7 +154,7 @@ ALLOW, FAIL = 0x7FFF0000, 0x00050000
 def refuse_uncharged_memory() -> bool:
     """Refuse memory that no process is charged with; return whether that works here.
 
-    The refusal holds for this process and for all processes that it starts. Also refuse
+    The refusal applies to this process and to all processes that it starts. Also refuse
     ``PR_SET_DUMPABLE``, with which a process could hide its open files from the process that
     watches it.
     """
@@ -170,7 +172,7 @@ def refuse_uncharged_memory() -> bool:
 
 
 def refuse_connections() -> bool:
-    """Refuse all system calls that lead to another process; return whether that works here.
+    """Refuse all system calls that reach another process; return whether that works here.
 
     The descriptors that are already open can still be used.
     """
@@ -201,7 +203,7 @@ def refuse_connections() -> bool:
 
 
 def refuse_processes() -> bool:
-    """Refuse to start processes; return whether that works here. Threads can be started.
+    """Refuse to start processes, but not threads; return whether that works here.
 
     A filter cannot see whether ``clone3`` starts a thread or a process. So ``clone3`` fails as if
     the kernel did not have it, and the C library calls ``clone`` in its place.

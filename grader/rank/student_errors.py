@@ -80,7 +80,7 @@ def describe(error: BaseException, submission_dir: Path) -> dict:
 
 
 def print_own_lines_of_threads(submission_dir: Path) -> None:
-    """Make threads that raise an exception print the student's lines alone, and none of ours."""
+    """From now on, if a thread raises an exception, print only the student's lines of the stack."""
 
     def tell(raised: threading.ExceptHookArgs) -> None:
         if raised.exc_value is None or isinstance(raised.exc_value, SystemExit):

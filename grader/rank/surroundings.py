@@ -19,9 +19,9 @@ TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
 def look() -> tuple[Any, ...]:
-    """Return the settings that one call could change for the next.
+    """Return the settings of this process that student code could change for the next check.
 
-    The only use of the result is to compare it with the result of another call.
+    The result is only compared with an earlier result of this function.
     """
     return (
         torch.get_default_dtype(),

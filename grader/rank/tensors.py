@@ -65,10 +65,10 @@ def decode(tree: Any, blob: bytes, device: torch.device, make_probe: Callable[[d
 
 
 def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    """Return the tensor's values in memory of this layout, one of ``arrays.LAYOUTS``.
+    """Return a tensor with the same values and this ``layout``, one of ``arrays.LAYOUTS``.
 
-    The memory is contiguous, or transposed, or every other element of a larger memory, or both
-    transposed and every other element of a larger memory.
+    The result is contiguous, or a transposed view, or a slice (every other element of a larger
+    tensor), or a transposed slice.
     """
     if layout == "contiguous":
         return tensor
@@ -85,7 +85,7 @@ def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
 def originals(value: Any) -> Any:
     """Return new containers that hold the very same tensors as the containers in ``value``.
 
-    Student code may change the old containers. The new containers still hold the tensors then.
+    If student code changes the old containers, the new ones still hold these tensors.
     """
     if isinstance(value, (list, tuple)):
         return [originals(item) for item in value]

@@ -21,11 +21,11 @@ from grader.rank.mesh_groups import row_and_column
 Mark = Callable[[str], None]
 RUNS = 8
 LATE = 0.02  # seconds by which the last rank is late, if it is to be late
-# The following are defaults. A scene's options of these names, in lowercase, may replace them.
+# These are defaults. A scene's options with the same names in lowercase replace them.
 ELEMENTS = 1 << 20  # 4 MiB
 WIDTH, ROWS = 1024, 128
-# This is also the number of layers on each stage of a pipeline. With so many layers, computing
-# takes far longer than a message.
+# This is also the number of layers on each stage of a pipeline. With 4 layers, computing takes far
+# longer than sending a message.
 LAYERS = 4
 
 
@@ -221,7 +221,7 @@ def pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 def mesh(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     """Run ``mesh_step`` with pairs of layers, on a mesh with rows of ``in_row`` ranks.
 
-    If the world size is not divisible by this number, each rank is a row of its own. All ranks
+    If the world size is not divisible by ``in_row``, each rank is a row of its own. All ranks
     together have ``rows`` rows of the batch.
     """
     from handout import mlp
@@ -290,10 +290,10 @@ def pipeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
 
 def chunks(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """Run schedules of a student, on as many layers for each stage as in ``pipeline``.
+    """Run a student's schedules, with as many layers on each stage as in ``pipeline``.
 
     ``chunks`` is the number of chunks of each stage; 0 means the zero-bubble schedule. With
-    ``forward_first``, each stage does all its forward passes first: this makes GPipe of 1F1B.
+    ``forward_first``, each stage does all its forward passes first, which turns 1F1B into GPipe.
     """
     from handout import mlp, schedule_runner, schedules
 
@@ -354,7 +354,7 @@ def zero(zero_class: type, args: list, kwargs: dict, mark: Mark) -> None:
 def fully_sharded(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     """Run ``fully_sharded_step``, or ``prefetched_step``, on flat shards of a few layers.
 
-    Each layer leaves marks when it is computed, forward and backward.
+    In both passes, marks record when each layer is computed.
     """
     from handout import mlp
 

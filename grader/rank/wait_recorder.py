@@ -60,7 +60,7 @@ class Waits:
         self.send_on(event)
 
     def trace(self, recorder: Recorder) -> None:
-        """Wrap the methods that start operations and those that wait for them, from now on."""
+        """Wrap the methods that start operations, and the method that waits for one."""
         for name in STARTS:
             if start := getattr(dist.ProcessGroup, name, None):
                 setattr(

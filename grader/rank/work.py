@@ -25,20 +25,20 @@ Tensors = Sequence[torch.Tensor]
 class Network:
     """Holds what all process groups on one rank share.
 
-    This is the rank's connection (``wire``), and the counter that numbers its operations.
+    For example, this is the rank's connection (``wire``), and the counter of its operations.
     """
 
     def __init__(self, wire: Wire, current: dict) -> None:
         self.wire, self.current = wire, current
         self.numbers = itertools.count()
-        self.batch: int | None = None  # the number of the batch that operations are started in now
+        self.batch: int | None = None  # the number of the batch that is being started
         self.is_strict = False  # whether the hub keeps the order of nccl
         self.store: dist.Store | None = None
         self.issued: list[Issued] = []  # the operations of this call, in order of issue
         # returns file and line of the student code that led here
         self.caller: Callable[[], tuple] = lambda: (None, None)
-        # If a rank's program is traced, these are called for operations and for waits, with the
-        # number of the operation in this call.
+        # If the rank's program is traced, these are called when an operation is issued, and when
+        # the program waits for one. They get the position of the operation in this call.
         self.on_issue: Callable[[int], None] = lambda position: None
         self.on_wait: Callable[[int], None] = lambda position: None
 
@@ -52,9 +52,9 @@ class Network:
         """Forget the operations of this call, and return marks for operations used wrongly.
 
         An operation was used wrongly if nobody waited for it, or if its memory was overwritten
-        before the wait. The hub itself marks the sends that nobody waited for. Memory that has not
-        been sent yet now belongs to the caller again. So useless numbers are sent instead of its
-        contents: see ``MemoryInUse.spoil``.
+        before the wait. The hub itself marks the sends that nobody waited for. The data of some
+        sends may not have been sent yet. Their memory now belongs to the caller again, so send
+        useless numbers in place of these data: see ``MemoryInUse.spoil``.
         """
         issued, self.issued = self.issued, []
         marks, counts = [], Counter[str]()
@@ -122,10 +122,10 @@ class MemoryInUse:
         self.is_spoiled = True
 
     def was_overwritten(self) -> bool:
-        """Return whether the memory now differs from the bytes that were sent.
+        """Return whether the memory was overwritten while the operation used it.
 
-        Return False if ``read`` has not kept these bytes, unless another operation fills the memory
-        before it is sent.
+        It was overwritten if it differs from the bytes that ``read`` remembers, or if another
+        operation was to fill it before it was sent.
         """
         return self.is_filled_over or self.kept is not None and self.kept != hash(self._now())
 
@@ -258,13 +258,13 @@ def dtype_of(tensor: torch.Tensor) -> str:
 
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory from a tensor's first element on, as many bytes as the tensor has."""
+    """Return the memory that begins at a tensor's first element, as long as the tensor."""
     flat = tensor.detach().as_strided((tensor.numel(),), (1,))
     return flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
 
 
 def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether two tensors have memory in common, from their first elements on."""
+    """Return whether the memories that begin at the first elements of two tensors overlap."""
     begins = max(a.data_ptr(), b.data_ptr())
     return begins < min(a.data_ptr() + a.nbytes, b.data_ptr() + b.nbytes)
 
@@ -278,8 +278,8 @@ def raw(tensor: torch.Tensor) -> bytes:
     """Return the bytes of a tensor's memory.
 
     Dispatch is disabled here and in ``write``. Otherwise a mode that watches the program would see
-    each of these copies, and that takes longer than all the rest. If the memory is a GPU's, this
-    function waits until the operations before it have computed the entries.
+    each of these copies, and that takes longer than all the rest. If the memory is a GPU's, wait
+    until earlier operations of the GPU have computed the entries.
     """
     with torch._C._DisableTorchDispatch():
         memory = _memory(tensor)

@@ -1,4 +1,4 @@
-"""Drivers of part 2: a stopwatch and a sweep, whose clock and runs are the judge's."""
+"""Drivers of part 2. The judge provides the clock of a stopwatch, and the runs of a sweep."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -32,9 +32,9 @@ def _measured(stopwatch: Callable, warm_up: int, iterations: int, use: Callable[
 def swept(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Run a sweep whose runs take no time, and return the list of the rows that it yields.
 
-    The judge answers the runs, in order. Each row adds a mark to the trail. If the function returns
-    something that is not iterable, return that as it is. A row that is not iterable is added to the
-    list as it is.
+    The judge gives the result of each run, in order. Each row adds a mark to the trail. If the
+    function returns something that is not iterable, return that as it is. A row that is not
+    iterable is added to the list as it is.
     """
 
     def run(collective: str, size: int) -> tuple:

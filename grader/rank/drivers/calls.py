@@ -84,7 +84,7 @@ def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 def metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Return the result, and the meter's ledger of products and sends: see ``meter.Meter``."""
-    mark.before_a_send()  # a first look, before anything is computed
+    mark.before_a_send()  # the judge looks once before anything is computed
     with Meter(tensors_in([args, kwargs]), mark.before_a_send) as meter:
         value = function(*args, **kwargs)
     return {"value": value, "ledger": meter.ledger}

@@ -1,4 +1,4 @@
-"""Drivers of part 1: who may read or write a tensor while, and after, it is communicated."""
+"""Drivers of part 1. They read or overwrite a tensor while it is communicated, or afterwards."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ def read_while_computing(function: Callable, args: list, kwargs: dict, mark: Mar
 def overwritten_after(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Call a function, overwrite its first argument with the value ``after``; return the result.
 
-    The owner of that tensor may overwrite it, because the function has returned.
+    The caller may overwrite this tensor as soon as the function has returned.
     """
     value = kwargs.pop("after")
     result = function(*args, **kwargs)

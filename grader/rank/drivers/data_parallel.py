@@ -31,7 +31,7 @@ class Once:
 
 
 def generator(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Return the result of a call that gets an iterator in place of its first argument, a list.
+    """Call a function with an iterator in place of the list ``args[0]``, and return the result.
 
     The iterator can be used only once, like ``model.parameters()``.
     """
@@ -42,8 +42,8 @@ def generator(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 def views(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Call a function with views of the tensors in its first argument, a list.
 
-    Return the result, and what the views hold after the call. If the function gives a view other
-    memory, by ``parameter.data = …``, the tensor behind the view is unchanged.
+    Return the result, and the values of the views after the call. If the function gives a view
+    other memory, by ``parameter.data = …``, the original tensor does not change.
     """
     first, *rest = args
     seen = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in first]
@@ -70,8 +70,8 @@ class Scaled(torch.autograd.Function):
 def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     """Run backward passes of a deep MLP, with a student's ``GradientBuckets`` to average gradients.
 
-    Each pass leaves the marks ``backward began``, ``backward ended`` and, when its gradients have
-    been read, ``pass ended``. The arguments are in ``kwargs``.
+    Each pass leaves the marks ``backward began`` and ``backward ended``. It leaves the mark
+    ``pass ended`` when its gradients have been read. The arguments are in ``kwargs``.
 
     Args:
         weights: the distinct parameters.
@@ -79,8 +79,8 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
             that appears twice is a tied parameter.
         frozen: the indices of the parameters that require no gradient.
         bucket_bytes: the bucket size to ask for.
-        passes: for each backward pass ``(x, layers)``. ``layers`` holds the index of the weight
-            that each layer uses.
+        passes: for each backward pass ``(x, layers)``. ``layers`` is a list: for each layer, the
+            index of the weight that it uses.
         squared: the indices of parameters, of any shape, whose squares are added to the loss.
         factors: functions of the judge, one for each pass; they may be left out. The gradient that
             reaches the first layer is multiplied by the number that the pass's function returns.
@@ -89,7 +89,7 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
             that can be used only once.
 
     Returns:
-        For each pass the list of all parameters' gradients; None if a parameter has no gradient.
+        For each pass a list with the gradient of each parameter, or None if it has no gradient.
     """
     from handout import mlp  # the copy beside the submission
 

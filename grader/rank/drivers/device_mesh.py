@@ -13,15 +13,16 @@ from grader.rank.mesh_groups import row_and_column
 def in_groups(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Gather a tensor in each of the process groups that a function returns.
 
-    ``own`` is this rank's tensor. Return, for each group, the tensors of its ranks. Return None
-    instead if this rank is not in the group, if the group's other ranks got another group, and for
-    each group after the second. If the function returns no tuple or list, return that as it is.
+    ``own`` is this rank's tensor. Return a list: for each group, the tensors of its ranks. This
+    entry is None if this rank is not in the group, or if other ranks of the group got a different
+    group in this place. It is also None for each group after the second. If the function returns no
+    tuple or list, return its result as it is.
     """
     groups, own = function(*args), kwargs["own"]
     if not isinstance(groups, (tuple, list)):
         return groups
     size = dist.get_world_size()
-    # Row r tells which ranks are in the groups that rank r got, first to last.
+    # of_ranks[r, i, k] is 1 if rank k is in group i of the groups that rank r got.
     of_ranks = torch.zeros(size, 2, size, dtype=torch.int64, device=own.device)
     for index, group in enumerate(groups[:2]):
         if isinstance(group, dist.ProcessGroup):
@@ -32,7 +33,7 @@ def in_groups(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def _gathered(own: torch.Tensor, group: Any, of_ranks: torch.Tensor) -> torch.Tensor | None:
-    """Return the tensors of the ranks of a group; None if these ranks would wait for ever."""
+    """Return the tensors of a group's ranks. Return None if the all-gather would wait for ever."""
     if not isinstance(group, dist.ProcessGroup):
         return None
     same = of_ranks[dist.get_process_group_ranks(group)]

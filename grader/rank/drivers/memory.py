@@ -1,4 +1,4 @@
-"""Gives freed memory back, so that the hub weighs what a rank needs."""
+"""Gives freed memory back, so that the hub weighs only the memory that a rank needs."""
 
 import ctypes
 import gc
@@ -11,11 +11,11 @@ M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 SIZE_BYTES, IS_MAPPED = ctypes.sizeof(ctypes.c_size_t), 2
 LARGE, LARGEST_GAP = 1 << 16, 1 << 24  # bytes of a block
 
-RESTING: list = []  # what ``zero_rests`` and ``rests`` keep until the call after it
+RESTING: list = []  # what ``zero_rests`` and ``rests`` keep until the next call
 
 
 def free_at_once() -> None:
-    """Have the C library return freed memory to the system from now on, where it can (glibc).
+    """From now on, have the C library return freed memory to the system, if it is glibc.
 
     Otherwise the memory of a process depends on what it has allocated and freed before.
     """
@@ -23,8 +23,9 @@ def free_at_once() -> None:
     if not hasattr(library, "gnu_get_libc_version"):
         return
     library.mallopt(M_MMAP_THRESHOLD, LARGE)  # larger blocks have a mapping of their own
-    # But if the heap has a gap, malloc puts a large block there, and keeps its memory when it is
-    # freed. So fill the gaps, the largest first. Nobody writes to them, so they take no memory.
+    # But if the heap has a gap, malloc puts a large block there. When this block is freed, malloc
+    # keeps its memory. So fill the gaps with blocks, the largest first. Nobody writes to these
+    # blocks, so they take no memory.
     library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     library.free.argtypes = [ctypes.c_void_p]
     size = LARGEST_GAP
@@ -37,7 +38,7 @@ def free_at_once() -> None:
 
 
 def meet_at_rest() -> None:
-    """Give back the memory that is not needed, and meet, so that the hub sees what is left."""
+    """Give back freed memory, and enter a barrier, so that the hub sees how much memory is left."""
     gc.collect()
     free_at_once()
     dist.barrier()

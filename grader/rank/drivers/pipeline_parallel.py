@@ -29,7 +29,7 @@ def in_step(towards: int, function: Callable, args: list, kwargs: dict, mark: Ma
 
 
 class Step:
-    """Records in the rendezvous file how many messages this rank has sent, for the other ranks."""
+    """Tells the other ranks, through the rendezvous file, how many messages this rank has sent."""
 
     PATIENCE = 8.0  # seconds, though an honest neighbour needs only milliseconds
 
@@ -57,11 +57,11 @@ class Step:
 
 
 def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Make calls that get a timeline as their last argument, each under a meter.
+    """Make calls that get a timeline as their last argument, and meter each call.
 
     ``times`` is the number of calls with the same tensors. ``then`` holds the arguments of a
-    further call. Return the results of all calls. Also return the ledger, the spans and the first
-    argument of the last call.
+    further call. Return the results of all calls. For the last call, also return the ledger, the
+    spans and the first argument.
     """
     from handout.timeline import Timeline  # the copy beside the submission
 

@@ -14,10 +14,11 @@ def chunked(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Run steps of a pipeline with the given runner, and return ``(loss, gradients)`` of the last.
 
     ``args`` are those of ``run_schedules``: the schedules of all stages, the weights of each chunk
-    of this stage, x, the batch size and the number of micro-batches. If the schedules have halves
-    of backward passes, the student's functions of problem 8.2 do them. ``changes`` has a function
-    of the judge for each W of this stage, in order: see ``_changed``. ``times`` is the number of
-    steps. ``function`` is not called. It names what is judged.
+    of this stage, x, the batch size and the number of micro-batches. If the schedules split
+    backward passes into two halves, B and W, the student's functions of problem 8.2 compute these
+    halves. ``changes`` has a function of the judge for each W of this stage, in order: see
+    ``_changed``. ``times`` is the number of steps. ``function`` is not called. It only names what
+    is judged.
     """
     from handout import schedule_runner  # the copy beside the submission
     from handout.timeline import Timeline
@@ -39,10 +40,10 @@ def chunked(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def halves(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Do both halves of a backward pass, and return the gradients of the weights.
+    """Compute both halves of a backward pass, and return the gradients of the weights.
 
-    ``function`` does B, and the student's function of problem 8.2 does W. ``changes`` has one
-    function of the judge, see ``_changed``.
+    ``function`` computes the first half, B. The student's function of problem 8.2 computes the
+    second half, W. ``changes`` has one function of the judge: see ``_changed``.
     """
     from handout import schedules
 
@@ -51,18 +52,18 @@ def halves(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def _changed(backward_weights: Callable, many: int, kwargs: dict) -> Callable:
-    """Return W, with each grad_z changed before it is called.
+    """Return a function that changes each grad_z, and then calls ``backward_weights`` (W).
 
     The change is drawn from a seed that nobody knows before W begins, and is added in place. So
     only a product of x and the new grad_z gives the gradient that the judge expects. A product that
-    B has computed in advance does not. The numbers are divided by the number of entries of the
-    batch, which has ``many`` micro-batches: that is about the size of a gradient.
+    B has computed in advance does not. The change is divided by the number of entries of the batch,
+    which has ``many`` micro-batches. So the change is about as large as a gradient.
     """
     served = iter(kwargs["changes"])
 
     def changed(kept: Any) -> Any:
         seed = next(served)()
-        # In inference mode, because it permits to change tensors of this mode, too.
+        # Inference mode permits changes of all tensors, also of those that were made in this mode.
         with torch.inference_mode():
             for layer, (_, grad_z) in enumerate(kept):
                 entries = grad_z.numel()

@@ -1,4 +1,4 @@
-"""Drivers of part 9, which weigh what ranks keep."""
+"""Drivers of part 9. They let the hub weigh the memory that ranks keep."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +10,11 @@ from grader.rank.drivers.memory import RESTING, meet_at_rest
 
 
 def there_and_back(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Call attention, and its backward pass with what it returned; return all results in a tuple.
+    """Call ring attention, then its backward pass; return the results of both in one tuple.
 
     ``args`` are q, k, v, the gradient of the output, and whether attention is causal. The ranks
-    meet before, between and after the two, so that the hub sees what memory they have then.
+    meet before, between and after the two calls. So the hub sees how much memory they have at these
+    times.
     """
     from handout import sequence_and_experts  # the submission
 
@@ -32,8 +33,8 @@ def there_and_back(function: Callable, args: list, kwargs: dict, mark: Mark) -> 
 def rests(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Make a call and keep its result. Without arguments, let the hub weigh what was kept.
 
-    Without arguments, no call is made. The ranks meet, so that the hub sees what memory the result
-    takes, and all else that the function has kept. Afterwards the result is dropped.
+    Without arguments, do not call the function. The ranks meet, so that the hub sees how much
+    memory is used by the result and by all else that the function has kept. Then drop the result.
     """
     if args:
         RESTING.append(function(*args, **kwargs))

@@ -13,12 +13,13 @@ from grader.wire.drawn import draw
 
 
 def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Call a step of a sharded model with large shards, and return its loss and some sums.
+    """Call a step of a sharded model with large shards; return its loss and some sums.
 
-    This rank's shard of layer l holds (1 + u/2) / D for each of the ``entries`` numbers u that
-    ``draw`` returns for the rank's ``seed`` and index l. The ranks meet before the step, so that
-    the hub sees what memory there is without it. If the judge's functions follow the layers (see
-    ``followed_layers``), the step gets them. The sums are those of the shards of the gradients.
+    There is a sum for each gradient: the sum of the entries in this rank's shard of it. The shard
+    of layer l has the entries (1 + u/2) / D. D is the width of x, and u are the ``entries`` numbers
+    that ``draw`` returns for the rank's ``seed`` and index l. The ranks meet before the step, so
+    that the hub sees how much memory they have without it. If the arguments contain functions of
+    the judge, these functions follow the layers: see ``followed_layers``.
     """
     free_at_once()
     x, *followed = args
@@ -36,10 +37,10 @@ def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> An
 def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     """Make steps with a student's ``ZeroAdamW``, one for each list of gradients in ``args[1]``.
 
-    ``args[2]`` holds a function of the judge for each step but the first. It returns the learning
-    rate of this step, which nobody knows before, and which differs from rank to rank. Return the
-    weights before the first step and after each step, the optimizer, and the gradients as they are
-    at the end.
+    ``args[2]`` holds a function of the judge for each step but the first. The function returns the
+    learning rate of its step. Nobody knows this rate before the call, and it differs from rank to
+    rank. Return the weights before the first step and after each step, the optimizer, and the
+    gradients as they are at the end.
     """
     weights, steps, rates = args
     zero = zero_class(weights, **kwargs)
@@ -65,10 +66,11 @@ def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
 
     The first call gets the learning rates as ``zero_steps`` does. ``seed`` is the seed of the
     weights, and ``own_seed`` the seed of this rank's gradients. There are ``tensors`` weights of
-    ``entries`` numbers, which ``draw`` returns. Index i belongs to tensor i, and later indices to
-    later steps. Return the sum of each weight at the end, and the sum of its squares. The second
-    call has no arguments. The ranks meet at the beginning of each call. So the hub sees what memory
-    there is without weights, and what they and the optimizer take between two steps.
+    ``entries`` numbers each. ``draw`` returns the numbers of weight i for index i, and those of its
+    gradient in step s (0, 1, …) for index s · tensors + i. Return, for each weight at the end, the
+    sum of its entries and the sum of their squares. The second call has no arguments. The ranks
+    meet at the beginning of each call. So the hub sees how much memory there is without weights,
+    and how much the weights and the optimizer take between two steps.
     """
     meet_at_rest()
     if not args:
@@ -90,11 +92,12 @@ def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
 def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Call a step of a sharded model whose layers the judge follows, and return its result.
 
-    The last two arguments hold a function of the judge for each layer, forward and backward. Each
-    returns a number that nobody knows before the call. The forward pass multiplies the layer's
-    output by this number, and the backward pass multiplies the gradient of this output. Before the
-    rank asks for the number, a mark records the fingerprints of the layer's arguments. With
-    ``metered``, also return the meter's ledger, as ``metered`` does.
+    The last two arguments are lists of the judge's functions: one function for each layer's forward
+    pass, and one for each layer's backward pass. Each function returns a number that nobody knows
+    before the call. The forward pass multiplies the layer's output by its number, and the backward
+    pass multiplies the gradient of this output by its own. Before the rank asks for the number, a
+    mark records the fingerprints of the layer's arguments. With ``metered``, also return the
+    meter's ledger.
     """
     from handout import mlp  # the copy beside the submission
 
@@ -129,7 +132,7 @@ def _next_layer(layers: Iterator[int], name: str) -> int:
 
 
 def _tell_fingerprints(mark: Mark, name: str, *tensors: torch.Tensor) -> None:
-    """Add a mark with a number for each tensor, which depends on all its entries in their order."""
+    """Add a mark with one number for each tensor, computed from all its entries and their order."""
     numbers = []
     for tensor in tensors:
         entries = tensor.detach().reshape(-1).to(torch.float64)
