@@ -1,7 +1,7 @@
 """The hub decides here which operations of different ranks match, and what each rank receives.
 
 The collectives of a group match in the order in which each rank has issued them. A receive gets the
-earliest message that it may take. In strict order, an operation takes part only when the earlier
+earliest message that it may receive. In strict order, an operation begins only when the earlier
 operations of its rank and group have ended: see ``strict``.
 """
 

@@ -150,7 +150,7 @@ CAPABILITIES = struct.pack("Ii", 0x20080522, 0)  # version 3 of the interface, t
 
 
 def _drop_capabilities(keep_reading: bool) -> None:
-    """Drop all of root's capabilities; with ``keep_reading``, all but the one to read every file.
+    """Drop all of root's capabilities. With ``keep_reading``, keep the one to read every file.
 
     Without capabilities, even root can only access its own files and processes.
     """
@@ -165,8 +165,8 @@ def eyes_of(user: int) -> Iterator[None]:
     """Look at files as a rank's user inside the context, but keep all of root's capabilities.
 
     This changes nothing if ``user`` is no rank's user, or if this process is not root. The system
-    shows the open files of a process to the user of that process. To see these files, root needs a
-    capability that most containers do not grant (CAP_SYS_PTRACE).
+    shows the open files of a process to the user of that process. As root, this process would need
+    a capability to see them that most containers do not grant (CAP_SYS_PTRACE).
     """
     if not LINUX or user not in UIDS or os.geteuid() != 0:
         yield

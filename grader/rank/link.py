@@ -145,9 +145,8 @@ class Wire:
         if key in self.arrived:
             return
         self.waits[threading.get_ident()] = key
-        self.pay(
-            key
-        )  # again, because another thread may have issued a send before it could see this wait
+        # Pay again: another thread may have issued a send before it could see this wait.
+        self.pay(key)
         if not self.tells_waits:
             return
         # ``threading`` does not know the threads that ``_thread`` has started. The system knows

@@ -1,6 +1,6 @@
 """This module reports what a rank's program did, step by step, for a replay on a modelled cluster.
 
-It runs beside student code, if the hub is the network. The hub knows of operations. A replay also
+It runs beside student code, if the hub is the network. The hub knows the operations. A replay also
 needs what the program computed between them, and where it waited for which operation. Only the rank
 itself reports this. That is good enough for a drawing, but never for points. In grading no program
 is traced.

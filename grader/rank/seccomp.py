@@ -133,10 +133,11 @@ THREAD = 0x10000  # a bit in the first argument of clone: it starts a thread of 
 FUTEX = {"x86_64": 202, "aarch64": 98}
 PRIVATE = 128  # a bit of a futex operation: it is for the threads of one process only
 OPERATIONS = 127  # the bits that tell which futex operation it is
-# Two operations that wait. The C library joins a thread with WAIT_BITSET, and the kernel ends this
-# wait. The C++ library uses WAIT while another thread initialises a static variable. This wait
-# would never end, because the filter refuses the operation that wakes a thread. So WAIT fails as if
-# the word in memory had changed, and the library reads the word again.
+# Two operations that wait, here without the bit PRIVATE. The C library joins a thread with
+# WAIT_BITSET, and the kernel ends this wait. The C++ library uses WAIT while another thread
+# initialises a static variable. This wait would never end, because the filter refuses the operation
+# that wakes a thread. So WAIT fails as if the word in memory had changed, and the library reads the
+# word again.
 WAIT, WAIT_BITSET = 0, 9
 CLOCK_GETTIME = {"x86_64": 228, "aarch64": 113}
 OF_PROCESSES = 1 << 31  # clocks from here on (negative numbers) are those of processes

@@ -94,7 +94,7 @@ class MemoryInUse:
         # An operation in place overwrites what it has sent, so there is nothing to compare later.
         self.is_in_place = any(tensor.untyped_storage().data_ptr() in places for tensor in sent)
         self.kept: int | None = None  # the hash of the bytes that were sent
-        # whether an operation will fill it before it is sent, or the program has freed it
+        # whether an operation will fill the memory before it is sent, or the program has freed it
         self.is_filled_over = False
 
     def _now(self) -> bytes:
@@ -258,13 +258,13 @@ def dtype_of(tensor: torch.Tensor) -> str:
 
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory that begins at a tensor's first element, as long as the tensor."""
+    """Return the bytes that begin at a tensor's first element, as many as the tensor has."""
     flat = tensor.detach().as_strided((tensor.numel(),), (1,))
     return flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
 
 
 def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether the memories that begin at the first elements of two tensors overlap."""
+    """Return whether two tensors overlap in memory, if each is one block of ``nbytes`` bytes."""
     begins = max(a.data_ptr(), b.data_ptr())
     return begins < min(a.data_ptr() + a.nbytes, b.data_ptr() + b.nbytes)
 

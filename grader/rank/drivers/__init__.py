@@ -2,7 +2,7 @@
 
 The judge names the driver. Mostly it is ``plain``, which just calls the function. A driver takes
 the student's function or class, the decoded arguments, and ``mark``, which leaves a named mark in
-the rank's trail. It returns what is to be judged. Drivers are not secret.
+the rank's trail. The driver returns what is to be judged. Drivers are not secret.
 """
 
 from collections.abc import Callable

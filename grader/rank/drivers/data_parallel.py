@@ -40,7 +40,7 @@ def generator(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def views(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Call a function with views of the tensors in its first argument, a list.
+    """Call a function with views of the tensors in the list ``args[0]``.
 
     Return the result, and the values of the views after the call. If the function gives a view
     other memory, by ``parameter.data = …``, the original tensor does not change.
@@ -89,7 +89,7 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
             that can be used only once.
 
     Returns:
-        For each pass a list with the gradient of each parameter, or None if it has no gradient.
+        For each pass a list with the gradient of each parameter; None for one without a gradient.
     """
     from handout import mlp  # the copy beside the submission
 

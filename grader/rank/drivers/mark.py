@@ -23,7 +23,7 @@ class Mark(Protocol):
 
 
 def make_probe(node: dict, mark: Mark) -> Callable[[], Any]:
-    """Return a function for the student to call, which adds marks when it begins and ends.
+    """Return a function for the student to call. It adds marks when it begins and when it ends.
 
     The function lasts ``node["seconds"]`` seconds, and returns the value that the judge has set.
     """
