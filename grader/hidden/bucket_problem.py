@@ -23,9 +23,9 @@ EARLIER = "this is the average of an earlier backward pass. What is kept from on
 class Passes:
     """Backward passes of all ranks, with their inputs and their expected results.
 
-    ``uses[rank][pass]`` has the index of the weight that each layer uses. ``squared`` has the
-    indices of the parameters whose sums of squares are added to the loss. ``registered`` has the
-    indices that the buckets get, and ``frozen`` those of the parameters that require no gradient.
+    ``uses[rank][pass]`` has, for each layer, the index of its weight. The other lists have indices
+    of parameters. The sums of squares of the parameters in ``squared`` are added to the loss. Those
+    in ``registered`` are given to ``GradientBuckets``. Those in ``frozen`` require no gradient.
     """
 
     weights: list
@@ -36,7 +36,7 @@ class Passes:
     frozen: list
     bucket_bytes: int
     layouts: list  # [rank]
-    # [rank][pass]: the factor of the gradient of the first layer in use; None if there are none
+    # [rank][pass]: the factor of the gradient of the rank's first layer; None without factors
     factors: list | None
     request: Request
 
@@ -62,7 +62,7 @@ class Passes:
 
     @cached_property
     def local(self):
-        """Return [rank][pass][parameter]: the rank's own gradient, or None if it has none."""
+        """Return [rank][pass][parameter]: the gradient before averaging; None if there is none."""
         return [[self._of_pass(rank, p) for p in self.passes] for rank in self.ranks]
 
     def _of_pass(self, rank, p):
@@ -95,9 +95,9 @@ class Passes:
         return found
 
     def mistakes_in_the_first_pass(self, run):
-        """Return, for each rank, all gradients after a mistaken first pass.
+        """Return, for each rank, a dict with all gradients after a first pass with a mistake.
 
-        The keys of the dicts are the sentences that name the mistakes.
+        Each key is the sentence that describes one mistake.
         """
         local, n = [own[0] for own in self.local], len(self.ranks)
         shapes = {i: w.shape for i, w in enumerate(self.weights)}
@@ -116,7 +116,7 @@ class Passes:
         return {i: self.local[rank][0][i] for i in order if self.local[rank][0][i] is not None}
 
     def _in_memory_order(self, local):
-        """Return a dict with the averages if a gradient's entries are taken in memory order.
+        """Return a dict with the wrong averages if gradients are averaged in memory order.
 
         The gradient of a transposed parameter is transposed in memory, too. The dict is empty if no
         rank's parameters are transposed.
@@ -136,8 +136,8 @@ FIRST_LAYER = "first layer of pass {}"  # a probe's name
 
 # To see how sensitive gradients are, each weight is changed by this fraction of itself.
 WEIGHT_CHANGE = 1e-10
-# A gradient may then change by this many times that fraction. In 3000 draws of twelve layers, the
-# rounding errors of a right solution stayed below half the tolerance with this limit.
+# A gradient may then change by at most MAX_GROWTH times WEIGHT_CHANGE. With this limit, in 3000
+# draws of twelve layers, the rounding errors of a right solution stayed below half the tolerance.
 MAX_GROWTH = 100
 
 
@@ -146,11 +146,13 @@ def passes_of(rng, n, layers, **options):
 
     ``layers[rank]`` has the indices of the weights that the rank uses, in order, in every pass. If
     ``then`` is given, ``then[rank]`` replaces ``layers[rank]`` from the second pass on. ``more``
-    are the shapes of further parameters, whose squares are added to the loss. With ``asks``, the
+    has the shapes of further parameters, whose squares are added to the loss. With ``asks``, the
     gradient of a rank's first layer is multiplied by a factor. The rank learns this factor only
-    during the pass. The ``options`` are ``registered`` (all parameters by default), ``frozen``
-    (none), ``bucket_bytes`` (256) and ``layouts``: each rank's memory layout of its parameters
-    (contiguous). All other options are those of ``call``.
+    during the pass.
+
+    The ``options`` are ``registered`` (by default all parameters), ``frozen`` (by default none),
+    ``bucket_bytes`` (by default 256) and ``layouts``, the memory layout of each rank's parameters
+    (by default contiguous). All other options are those of ``call``.
 
     Passes are drawn again if their gradients are sensitive: see ``_is_sensitive``.
     """
@@ -163,8 +165,8 @@ def passes_of(rng, n, layers, **options):
 def _is_sensitive(made, rng):
     """Return whether a gradient is zero, or changes much more than the weights do.
 
-    Rounding errors would change such a gradient just as much. With twelve layers, a right solution
-    failed because of this in one draw of a few thousand.
+    Rounding errors would also change such a gradient much. With twelve layers, a right solution
+    failed because of this in one of a few thousand draws.
     """
     exact = [w.astype(np.float64) for w in made.weights]
     moved = [w * (1 + WEIGHT_CHANGE * rng.choice([-1, 1], w.shape)) for w in exact]
@@ -221,8 +223,7 @@ def late(n):
     """Return delays that hold all ranks but rank 0 before their backward pass.
 
     The held ranks begin when rank 0 has read its gradients, or when rank 0 waits for the held
-    ranks. If rank 0 does not wait, it reads gradients to which the held ranks have not added
-    theirs.
+    ranks. If rank 0 does not wait, the gradients of the held ranks are missing in what it reads.
     """
     delay = Delay(until="pass ended", on=0, at="backward began", patience=1)
     return {rank: delay for rank in range(1, n)}
@@ -231,8 +232,8 @@ def late(n):
 def averages(run, made):
     """Fail unless every gradient is the average over the ranks after each pass.
 
-    If no rank has a gradient of a parameter, zeros are as good as None. The gradient of a frozen
-    parameter must be None.
+    If no rank has a gradient of a parameter, its average may be zeros or None. The gradient of a
+    frozen parameter must be None.
     """
 
     def is_nothing(i, got, expected):
@@ -273,15 +274,15 @@ def _of_pass(known):
 
 
 def sent(run, rank, p=0):
-    """Return what a rank communicated in backward pass ``p`` and in the wait after it."""
+    """Return a rank's operations from the start of backward pass ``p`` to that of the next pass."""
     begins = [mark.at for mark in run.marks(rank, "backward began")] + [float("inf")]
     return [o for o in run.operations(rank) if begins[p] <= o.at < begins[p + 1]]
 
 
 def sends_buckets(run, made, mistakes=None):
-    """Fail unless the all-reduces of every pass have the bytes of the buckets, in their order.
+    """Fail unless, in every pass, the all-reduces have as many bytes as the buckets, in order.
 
-    With ``mistakes``, fail only if the bytes are those of one of these mistakes.
+    With ``mistakes``, fail only if one of these mistakes explains the bytes of the all-reduces.
     """
     due = bytes_of(made.buckets, made.sizes)
     passes = [(rank, p) for rank in made.ranks for p in made.passes]

@@ -12,7 +12,7 @@ GRADIENTS = "the list of the chunks' gradients"
 
 
 def laid_out(array, first, number):
-    """Return the array in one of the ``LAYOUTS``; contiguous if ``first`` is None."""
+    """Return the array in the layout number ``first + number``, or contiguous without ``first``."""
     return array if first is None else Strided(array, LAYOUTS[(first + number) % len(LAYOUTS)])
 
 
@@ -48,7 +48,7 @@ class ChunkProblem:
         self.grad_x = np.asarray(grad_x, dtype)
         self.kept = [(a, np.asarray(grad_z, dtype)) for a, grad_z in kept]
         self.gradients = [np.asarray(gradient, dtype) for gradient in gradients]
-        self.seed = int(rng.integers(1 << 40))  # of the change of grad_z between B and W
+        self.seed = int(rng.integers(1 << 40))  # for the change of grad_z between B and W
         gains = chunked.gains_of(self.seed, [x for x, _ in self.saved])
         self.changed = [np.asarray(g + gain, dtype) for g, gain in zip(gradients, gains)]
 
@@ -72,7 +72,7 @@ class ChunkProblem:
         return call("schedules.backward_weights", self._pairs(self.kept, first), **options)
 
     def together_request(self, first=None):
-        """Return a call of B, and then of W with a changed grad_z."""
+        """Return a call that runs B, changes each grad_z, and then runs W."""
         options = {"driver": "halves", "changes": probes([self.seed])}
         return self.input_request(first, **options)
 
@@ -104,7 +104,7 @@ class ChunkProblem:
 class ChunkedProblem:
     """A model in ``n`` · ``v`` parts of ``layers`` layers, and ``m`` micro-batches of ``rows``.
 
-    Where a backward pass has two halves, the check changes what B has kept: see ``request``.
+    If backward passes have two halves, the checks change what B has kept: see ``request``.
     """
 
     def __init__(self, rng, n, v, m, layers=1, rows=2, width=4):
@@ -117,18 +117,18 @@ class ChunkedProblem:
         self.message = self.x.nbytes // m
         self.loss, self.inputs, self.plain = single_device.large_step(self.weights, self.x)
         of_part = [range(part * layers, (part + 1) * layers) for part in range(parts)]
-        self.cut = [of_part[stage::n] for stage in range(n)]  # for each stage, of each chunk
-        self.gradients = self._by_stage(self.plain)  # which the last request should give
+        self.cut = [of_part[stage::n] for stage in range(n)]  # layers, [stage][chunk]
+        self.gradients = self._by_stage(self.plain)  # what the last request should return
         self.saved = 2 * layers * self.message  # bytes that one micro-batch saves in one chunk
 
     def _by_stage(self, gradients):
         return [[[gradients[l] for l in own] for own in cut] for cut in self.cut]
 
     def request(self, function, stages, times=1, **options):
-        """Return a call that runs these schedules ``times`` times.
+        """Return a call that runs these schedules ``times`` times, one run after the other.
 
-        If the backward passes have two halves, each grad_z is changed before W. Then
-        ``self.gradients`` are those that the last run should return.
+        If the backward passes have two halves, each grad_z is changed before W. In this case, also
+        set ``self.gradients`` to the gradients that the last of these runs should return.
         """
         weights = per_rank(*([[self.weights[l] for l in own] for own in cut] for cut in self.cut))
         x = per_rank(self.x, *[None] * (self.n - 1))
@@ -145,7 +145,8 @@ class ChunkedProblem:
     def require_step(self, run):
         """Fail unless a run gave the loss and the gradients of a single device.
 
-        Each input and each gradient of a part must have travelled once, in one message.
+        Stages may communicate only by sends and receives. They must send one message for each
+        activation and each gradient that another part of the model needs.
         """
         self.require_gradients(run)
         run.returns(
@@ -179,7 +180,7 @@ class ChunkedProblem:
 def require_right(run, name, stages, kinds, v, m):
     """Fail unless each schedule is complete, and the stages can execute all of them together.
 
-    ``name`` begins the messages. It is the function with its arguments, without the stage.
+    Each message begins with ``name``: the function and its arguments, but without the stage.
     """
     for stage, actions in enumerate(stages):
         text = f"{name}, stage {stage}: "
@@ -208,7 +209,7 @@ def made_by(world, function, shapes, kinds):
 
 
 def require_new_list(world, function, *case):
-    """Fail unless a second call returns the same after the first call's list was emptied."""
+    """Empty the list that a call returns. Fail unless the next call returns the same actions."""
     name = f"schedules.{function}"
     first, changed = world(1, call(name, *case), call(name, *case, driver="emptied"))
     again = changed.read(chunked.as_actions, "the list of actions of a second call")[0]

@@ -6,17 +6,19 @@ from grader.hidden.sequence_problem import SharedCalls
 from grader.reference import sequences
 
 MIB = 2**20
-MOST_BLOCKS = 5  # blocks of scores at a time, as the docstring says
-# How many tensors (T/n, d) a rank may have beside its arguments when it communicates. The docstring
-# allows 12 and 16. Messages take about 6 more, in the buffers of the network. Right programs have
-# had 7 to 10 and 10 to 15. A program with the keys and values of all 12 ranks had at least 26
-# forward. Memory for imports does not count, up to ``IMPORTED`` tensors or ``IMPORTED_BLOCKS``. A
-# wrong program could take this memory for no reason and free it for the call, but it still exceeds
-# the limit.
+MOST_BLOCKS = 5  # blocks of scores at a time, as the docstring of ring_attention_forward says
+# How many tensors (T/n, d) a rank may have beside its arguments when it communicates. The
+# docstrings allow 12 forward and 16 backward. Messages take about 6 more, in the buffers of the
+# network. Right programs have had 7 to 10 forward and 10 to 15 backward. A program that kept the
+# keys and values of all 12 ranks had at least 26 forward.
+#
+# Memory for imports does not count, up to ``IMPORTED`` tensors or ``IMPORTED_BLOCKS`` blocks. A
+# wrong program could take this memory for no reason and free it for the call. But even such a
+# program exceeds the limit.
 FORWARD, BACKWARD = 18, 23
 IMPORTED, IMPORTED_BLOCKS = 6.5, 3.2
-# How many ranks are not judged by their memory: those that have most. A program that collects keys
-# and values does so on all ranks.
+# The memory of this many ranks is not judged: of those that use the most. This is enough, because
+# a program that collects keys and values does so on all ranks.
 SPARED = 2
 
 
@@ -31,7 +33,7 @@ class LargeAttention(SharedCalls):
         self.tensors = tuple(rng.standard_normal((rows * n, width)) for _ in range(4))
         self.shard_bytes = self.tensors[0].nbytes // n
         self.block_bytes = rows * rows * 8
-        # The rows of each rank that are compared.
+        # The check compares only these rows of each rank.
         self.sample = np.sort(rng.choice(rows, min(rows, 8), replace=False))
 
     def there_and_back(self, **options):
@@ -107,5 +109,5 @@ class LargeAttention(SharedCalls):
                 " needed at a time."
             )
             likely = "Did you make a matrix of the scores of all keys, or keep old blocks?"
-            # Three and a half blocks are allowed for queries, keys, values, sums and the network.
+            # Queries, keys, values, sums and the network may take three and a half blocks more.
             run.require(blocks <= MOST_BLOCKS + 3.5, f"{text} {likely}")

@@ -1,6 +1,6 @@
-"""Builds pipelines to be judged: a model, a batch, stages, and what each stage should return.
+"""Builds pipelines for the checks: a model, a batch, stages, and what each stage should return.
 
-It also holds the requirements that the checks of part 5 share.
+It also has the ``require_…`` functions that the checks of part 5 share.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ NO_COUNTS = (4, 0, -2, 100)  # numbers of micro-batches that a batch of 6 rows c
 def late(n, receiver):
     """Return a delay of the receiver if there are two ranks, and otherwise None.
 
-    The receiver begins 0.05 seconds after the sender. A sender that does not wait for its send
+    The receiver begins 0.05 seconds after the sender. So a sender that does not wait for its send
     returns before the send has ended, even if the machine is busy.
     """
     return {receiver: Delay(until="call began", on=1 - receiver, then=0.05)} if n == 2 else None
@@ -26,8 +26,8 @@ def problems(rng, n):
 
     One pipeline has more micro-batches than stages, one has a single micro-batch, and one has as
     many micro-batches as stages, each of one row. If there are more than two stages, a further
-    pipeline has ``n - 1`` micro-batches. The stages have one, two or more layers. The layout is
-    ``first`` of ``PipelineProblem.lay``.
+    pipeline has ``n - 1`` micro-batches. The stages have one, two or more layers. For the layout,
+    see the argument ``first`` of ``PipelineProblem.lay``.
     """
     made = [
         (PipelineProblem(rng, n, 2 * n + 1, layers=3 * n + 1), 1),
@@ -140,9 +140,10 @@ class PipelineProblem:
     def require_products(self, run, stages, passes):
         """Fail unless the meter saw the products of these stages.
 
-        In each of the ``passes``, each layer multiplies each micro-batch at least once. (A gradient
-        of x is not counted, because the first layer of stage 0 does not need it.) Without products,
-        the ledger shows neither what was computed before a send nor what memory was alive.
+        In each of ``passes`` passes, each layer needs at least one product for each micro-batch. (A
+        backward pass is counted as one product, because the first layer of stage 0 computes no
+        gradient of x.) Without products, the ledger shows neither what was computed before a send
+        nor what memory was alive.
         """
         for stage in stages:
             run.require_products(stage, passes * self.m * len(self.cut[stage]) * self.product)
@@ -183,9 +184,10 @@ def require_messages(run, problem, counts, what):
 
 
 def require_flow(run, ranks, m, did, where):
-    """Fail if a rank has done more than i/m of all its multiplying before its i-th send.
+    """Fail if a rank has done more than i/m of its floating-point operations before its i-th send.
 
-    The caller makes sure that the meter saw the products: see ``PipelineProblem``.
+    The meter counts operations in products. The caller has to make sure that the meter saw them:
+    see ``PipelineProblem.require_products``.
     """
     for rank in ranks:
         ledger = run.ledger(rank)
@@ -219,11 +221,10 @@ def large(rng, m=5):
 def require_work_between(run, rank, what, first=1.0):
     """Fail unless a rank used enough processor time before each of its sends.
 
-    The system measures the processor time, so no submission can change it by way of the meter. The
-    rank should compute equally long before each send, and ``first`` times as long before its first
-    send. Two fifths of the average are enough. ``run`` is a call on a pipeline of ``large``, after
-    another call that warmed up. If the system does not measure the processor time, nothing is
-    required.
+    The rank should compute equally long before each send, and ``first`` times as long before its
+    first send. Two fifths of the average are enough. ``run`` is a call on a pipeline of ``large``,
+    after another call that warmed up. The system measures the time, not the meter, which a
+    submission might deceive. If the system does not measure it, nothing is required.
     """
     spent = run.spent(rank)
     if spent is None:
@@ -241,9 +242,9 @@ def require_work_between(run, rank, what, first=1.0):
 
 
 def require_in_step(run, towards):
-    """Fail unless each receiver sent a message on before its sender sent the next message.
+    """Fail if a rank waited for the next message before it passed on the previous one.
 
-    ``towards`` is where messages go: +1 to the next rank, -1 to the previous rank.
+    ``towards`` is the direction of the messages: +1 to the next rank, -1 to the previous rank.
     """
     for rank in range(run.report.size):
         if late := run.not_sent_on(rank):

@@ -22,7 +22,7 @@ def laid_out(value, rank):
 
 
 def cast(value, dtype):
-    """Return the same nested value, with all floating-point tensors in this dtype."""
+    """Return a copy of a nested value, with all floating-point tensors in this dtype."""
     if isinstance(value, NESTED):
         return type(value)(cast(part, dtype) for part in value)
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
@@ -38,7 +38,7 @@ class SharedCalls:
     mixed: bool
 
     def request(self, function, *of_ranks, plain=(), **options):
-        """Return a call. ``of_ranks`` are lists with one argument for each rank."""
+        """Return a call. Each list in ``of_ranks`` has one argument's values on all ranks."""
         given = []
         for values in of_ranks:
             own = [cast(value, self.dtype) for value in values]
@@ -49,7 +49,7 @@ class SharedCalls:
 
     @property
     def tolerance(self):
-        """Return the tolerance for tensors that are compared together, and may be small."""
+        """Return the tolerance for results in which one tensor may be far smaller than others."""
         return replace(rounding(self.dtype), small=0.05)
 
     def cast(self, values):
@@ -162,7 +162,8 @@ class AttentionProblem(SharedCalls):
     @property
     def tolerance(self):
         if self.offset:
-            # A score has an error of about 1e−13. In the gradients it is multiplied by a key.
+            # A score has an error of about 1e−13. In the gradients, this error is multiplied by
+            # an entry of a key.
             return Tolerance(1e-7, "scores of thousands in float64", small=0.05)
         return super().tolerance
 
@@ -210,14 +211,15 @@ class AttentionProblem(SharedCalls):
 class ExpertProblem(SharedCalls):
     """A gate, experts, and tokens of each rank.
 
-    They are drawn again while gelu is flat, or while a wrong order of the tokens could be right.
+    They are drawn again while gelu is flat, or while a wrong order of the tokens could give the
+    right result.
     """
 
     def __init__(self, rng, n, counts, each=2, width=4, dtype=np.float64, mixed=False, only=None):
         """Draw a problem.
 
-        ``counts`` are the numbers of tokens of the ranks. With ``only``, all tokens choose among
-        these experts.
+        ``counts`` has each rank's number of tokens. With ``only``, all tokens choose among these
+        experts.
         """
         self.n, self.each, self.dtype, self.mixed = n, each, dtype, mixed
         self.chosen = n * each if only is None else len(only)  # experts that may get tokens
@@ -241,10 +243,10 @@ class ExpertProblem(SharedCalls):
         return array.astype(self.dtype).astype(np.float64)
 
     def _draw_tokens(self, rng, count, is_steered):
-        """Draw tokens whose gelu is not flat, and whose choice no rounding can change.
+        """Draw tokens whose gelu is not flat, and whose choice of an expert no rounding can change.
 
         Return fewer than ``count`` tokens if such tokens are rare. With ``is_steered``, the first
-        row of the gate decides about the choice.
+        row of the gate decides which experts the tokens choose.
         """
         x = rng.standard_normal((3 * count, len(self.gate)))
         if is_steered:
@@ -258,9 +260,10 @@ class ExpertProblem(SharedCalls):
         return x[is_clear & ~np.array(is_flat, bool)][:count]
 
     def _has_an_order(self):
-        """Return whether the order of some rank's tokens differs from its inverse.
+        """Return whether, on some rank, the order of the tokens differs from the inverse order.
 
-        Also return True if it cannot differ: with fewer than three tokens, or a single expert.
+        Also return True if no order can differ from its inverse: if each rank has fewer than three
+        tokens, or if only one expert is chosen.
         """
         orders = [order for order, *_ in self.mixture.routes]
         if self.chosen == 1 or max(map(len, orders)) < 3:
@@ -310,9 +313,10 @@ class ExpertProblem(SharedCalls):
 
 
 def require_traffic(run, most, sentence, least=0):
-    """Fail if a rank sends more than ``most`` bytes, or fewer than ``least``; both may be lists.
+    """Fail if a rank sends more than ``most`` bytes, or fewer than ``least``.
 
-    For each operation, count the bytes that the best algorithm for it sends.
+    Each of the two is one number for all ranks, or a list with a number for each rank. For each
+    operation, count the bytes that the best algorithm for this operation sends.
     """
     run.values()
     for rank in range(run.report.size):

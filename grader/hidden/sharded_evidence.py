@@ -18,7 +18,7 @@ SUMS = ("all_reduce", "reduce_scatter", "reduce")
 
 
 def probes(forward, backward):
-    """Return the arguments that let the judge follow the layers: see ``followed_layers``."""
+    """Return a probe for each layer, first forward and then backward: see ``followed_layers``."""
     return tuple(
         [Probe(name.format(layer), factor) for layer, factor in enumerate(factors)]
         for name, factors in ((FORWARD, forward), (BACKWARD, backward))
@@ -31,7 +31,7 @@ def probes(forward, backward):
 def require_traffic(run, most, sentence):
     """Fail if a rank sends more than ``most`` bytes, or if one of several ranks sends nothing.
 
-    For each operation, count the bytes that the best algorithm for it sends.
+    For each operation, count the bytes that the best algorithm for this operation sends.
     """
     run.values()
     for rank in range(run.report.size):
@@ -43,9 +43,9 @@ def require_traffic(run, most, sentence):
 
 
 def require_step_traffic(run, layers, layer_bytes):
-    """Fail if a rank sends more than two gathers and a reduce-scatter of each layer.
+    """Fail if a rank sends more bytes than two gathers and a reduce-scatter of each layer send.
 
-    Also fail if the ranks send less than that: see ``require_gathers``.
+    Also fail if the ranks send too few bytes: see ``require_gathers``.
     """
     n = run.report.size
     sentence = (
@@ -57,10 +57,11 @@ def require_step_traffic(run, layers, layer_bytes):
 
 
 def require_gathers(run, layers, layer_bytes):
-    """Fail unless each layer is gathered twice, and each gradient is reduced and scattered.
+    """Fail if the ranks send too few bytes to gather each layer twice and to sum the gradients.
 
-    The last layer may be gathered once. Any operations may do this. The bytes of all ranks are
-    added up, because some ranks may send more than others.
+    One gather is enough for the last layer. The gradient of each layer is reduce-scattered once.
+    Only bytes count, so a submission may use other operations, but an operation in ``SUMS`` does
+    not gather. The bytes of all ranks are added up, because some ranks may send more than others.
     """
     n = run.report.size
     one = (n - 1) / n * layer_bytes
@@ -86,11 +87,13 @@ def require_gathers(run, layers, layer_bytes):
 
 
 def imported(run, rank, there=0):
-    """Return the bytes that a rank held, without its arguments, when the ranks first met.
+    """Return the bytes that a rank held before the step, mostly for imports.
 
-    ``there`` are the bytes of the arguments. Nearly all of torch is loaded before, so the result is
-    small, unless the submission imports something unusual. But a submission can also take memory
-    here for no reason, and free it for the step. So a check must limit what it subtracts.
+    The hub measured this memory at the rank's first operation, a barrier before the step. ``there``
+    are the bytes of the rank's arguments, which are subtracted. Nearly all of torch is loaded
+    earlier, so the result is small, unless the submission imports something unusual. But a
+    submission can also take memory for no reason before the step, and free it for the step. So a
+    check that subtracts this result must limit it.
     """
     return max((run.grown(rank, 0) or 0) - there, 0)
 
@@ -98,16 +101,16 @@ def imported(run, rank, there=0):
 def require_few_layers(run, rank, p, enough):
     """Fail if a rank has more than ``enough`` whole layers alive when it multiplies.
 
-    Activations and shards of gradients come in addition. The shards count going forward, too,
-    because a program may make the tensors for its result first. Half a layer is allowed for small
-    tensors.
+    Activations and shards of gradients are allowed in addition. The shards are also allowed in the
+    forward pass, because a program may make the tensors for its result first. Half a layer is
+    allowed for small tensors.
     """
-    # At least one product for each layer forward. Backward, all layers but the first have at least
-    # one, for the gradient of their input.
+    # Each layer needs at least one product in the forward pass. In the backward pass, each layer
+    # but the first needs at least one product, for the gradient of its input.
     products = run.require_products(rank, (2 * p.layers - 1) * p.product)
     activations = (p.layers + 2) * p.activation_bytes
     for i, alive in enumerate(entry.alive for entry in products):
-        # Going forward, there is one product for each layer.
+        # The forward pass has one product for each layer.
         way = "forward" if i < p.layers else "backward"
         gradients = p.layers * p.layer_bytes // p.n
         whole = (alive - gradients - activations) / p.layer_bytes
@@ -121,18 +124,18 @@ def require_few_layers(run, rank, p, enough):
 
 
 class LargeModel:
-    """A model so large that its layers show in a process's memory, and calls of a step of it.
+    """A model so large that its layers can be seen in the memory of a rank's process.
 
-    The ranks and the judge draw the shards from seeds. No entry follows from another, so no layer
-    can be kept in fewer bytes. All entries are positive, so rounding errors stay small.
+    The ranks and the judge draw the shards from seeds. All entries are independent, so a layer
+    cannot be kept in fewer bytes. All entries are positive, so rounding errors stay small.
     """
 
-    WIDTHS = 320, 480  # the second if a submission imports much
-    IMPORTS = 5  # memory for imports that is not counted, in layers
+    WIDTHS = 320, 480  # the second width is for submissions whose imports take much memory
+    IMPORTS = 5  # imports may take the memory of this many layers, which is not counted
 
     @classmethod
     def weighed(cls, world, rng, function, is_followed=False):
-        """Return a model, and the run of one step whose memory was measured.
+        """Run one step of a model, and measure its memory. Return the model and the run.
 
         The model is wider if the submission's imports take much memory.
         """
@@ -176,7 +179,7 @@ class LargeModel:
         )
 
     def has_values(self, run, is_followed=False):
-        """Fail unless the losses are right, and the sum of each shard of a gradient."""
+        """Fail if a loss, or the sum of the entries of a gradient's shard, is wrong."""
         factors = self.factors if is_followed else ()
         losses, gradients = sharded.local_steps(self.weights, self.rows, *factors)
         sums = [[np.array(g.sum()) for g in own] for own in sharded.gradient_shards(gradients)]
@@ -187,10 +190,11 @@ class LargeModel:
         )
 
     def require_little_memory(self, run, forward, backward):
-        """Fail if the system says that a rank's process holds the whole model, or its gradients.
+        """Fail if a rank's process took memory for too many whole layers or whole gradients.
 
-        Beside its shards and those of the gradients, a rank may hold ``backward`` whole layers, and
-        ``forward`` until the first operation of the backward pass.
+        The system measures this memory. A rank holds its shards of the weights and of the
+        gradients. In addition, it may hold ``forward`` whole layers until the first operation of
+        the backward pass, and ``backward`` whole layers in the whole step.
         """
         there = 2 * self.shards
         for rank in range(self.n):
@@ -213,7 +217,7 @@ class LargeModel:
                 run.require(grown <= most, text)
 
     def _operations_forward(self, operations):
-        """Return how many operations bring the layers of the forward pass."""
+        """Return how many of the first operations the gathers of the forward pass need."""
         needed = self.layers * self.layer_bytes * (self.n - 1) / self.n
         sent = 0
         for number, operation in enumerate(operations):
@@ -227,11 +231,13 @@ class LargeModel:
 
 
 def require_followed(run, p):
-    """Fail unless the judge's functions got each layer once, with the right arguments.
+    """Fail unless each rank called both functions once for each layer, with the right arguments.
+
+    The functions are the judge's ``layer_forward`` and ``layer_backward``.
 
     Before a rank gets a layer's factor, it reports fingerprints of the function's arguments. The
-    input of a layer depends on the factors of the layers before. So a rank that reports the right
-    fingerprints has computed these layers, and holds this layer's weight.
+    input of a layer depends on the factors of the earlier layers. So a rank that reports the right
+    fingerprints has computed the earlier layers, and has this layer's whole weight.
     """
     for rank in range(p.n):
         given = sharded.followed_step(p.weights, p.batches[rank], p.forward, p.backward)
@@ -256,10 +262,11 @@ def require_followed(run, p):
 
 
 def require_order(run, rank, layers, shard_bytes):
-    """Fail unless one gather more than needed has started before each layer is computed.
+    """Fail unless a rank gathers exactly one layer ahead in both passes.
 
-    In each direction, no layer follows the layer that is computed last. Going back, the last layer
-    may be gathered again or not. Each all-gather brings one layer.
+    When it begins to compute a layer, it must have started the gather of the next layer, but no
+    later gather. The layer that a pass computes last has no next layer. In the backward pass, the
+    last layer may be gathered again or not. Each all-gather must gather one layer.
     """
     done = [o for o in run.operations(rank) if o.kind == "all_gather"]
     gathers = [o.at for o in done]
@@ -278,13 +285,14 @@ def require_order(run, rank, layers, shard_bytes):
         )
         run.require(gather.bytes == shard_bytes, text)
     moments = [(FORWARD, l, min(l + 2, layers)) for l in range(layers)]
-    # Before the turn, layer ``layers - 1`` may have been gathered again.
+    # In the backward pass, layer ``layers - 1`` may have been gathered again.
     back = again - layers
     moments += [(BACKWARD, l, layers + min(layers - l + 1 + back, again)) for l in range(layers)]
     for name, l, due in moments:
         began = run.passed(rank, f"{name.format(l)} began")
         started = sum(at < began for at in gathers)
-        # The gather that the backward pass begins with may have started before the last product.
+        # The first gather of the backward pass may start before the forward pass computes its last
+        # layer.
         most = due + (name == FORWARD and l == layers - 1)
         when = f"When the {name.format(l)} began (layers are counted from 0), rank {rank} had"
         text = f"{when} started {started} all-gathers; {due} were expected."
@@ -298,15 +306,16 @@ def require_order(run, rank, layers, shard_bytes):
 
 
 def require_overlap(run, rank, layers):
-    """Fail if a rank waits for the next layer before it computes the layer whose turn it is.
+    """Fail if a rank waits for the gather of a layer before it computes the layer before.
 
-    The hub gives the result of an all-gather only when the rank has begun to compute a layer since.
-    For the first layer of each direction, nothing can be computed meanwhile.
+    The hub withholds the result of an all-gather until the rank begins to compute another layer.
+    The gather of the first layer of each pass may be awaited at once, because nothing can be
+    computed meanwhile.
     """
     gathers = sum(o.kind == "all_gather" for o in run.operations(rank))
     again = gathers >= 2 * layers  # whether the last layer is gathered again
     for number in run.awaited_early(rank):
-        # Another check judges what is gathered after all layers.
+        # Another check judges all-gathers that come after those of all layers.
         if number == 0 or number == layers and again or number >= 2 * layers - (not again):
             continue
         if number < layers:

@@ -14,7 +14,7 @@ def late(n):
     """Return delays that hold all ranks but rank 0 at the beginning of their call.
 
     The held ranks begin when rank 0 has returned, or when rank 0 waits for the held ranks. If rank
-    0 does not wait, it uses what has not arrived yet.
+    0 does not wait, it uses data that it has not received yet.
     """
     return {rank: Delay(until="", on=0, patience=1) for rank in range(1, n)}
 
@@ -25,15 +25,15 @@ def laid_out(array, rank):
 
 
 def drawn_rates(rng, n, steps, first):
-    """Return ``[rank][step]``, learning rates; that of the first step is ``first`` on each rank."""
+    """Draw learning rates, ``[rank][step]``. The rate of the first step is always ``first``."""
     return [[first, *(first * rng.uniform(0.5, 1.5, steps - 1)).tolist()] for _ in range(n)]
 
 
 def served_rates(rates):
-    """Return an argument that holds, for each step but the first, a function that returns a rate.
+    """Return an argument with a function for each step but the first: it returns the step's rate.
 
-    The judge answers these functions. So no rank knows its rate before the step, and none knows the
-    rates of other ranks.
+    Each rank has functions of its own, and the judge answers them. So no rank knows its rate before
+    the step, and no rank knows the rates of other ranks.
     """
     return per_rank(
         *(
@@ -46,9 +46,9 @@ def served_rates(rates):
 class ZeroProblem:
     """Weights, each rank's gradients of several steps, and the calls of ``ZeroAdamW`` with them.
 
-    The first step is made at the learning rate that ``ZeroAdamW`` gets. For each later step, each
-    rank has a rate of its own, which nobody knows before the step. Then the entries of shard r
-    follow rank r's rate, and only rank r can update them.
+    The first step uses the learning rate that ``ZeroAdamW`` gets. For each later step, each rank
+    has its own rate, which it does not know before the step. So the update of shard r depends on
+    rank r's rate, and only rank r can compute it.
     """
 
     def __init__(self, rng, n, shapes, steps=3, dtype=np.float64, lr=0.02, layouts=False):
@@ -200,7 +200,7 @@ class ShardedProblem:
     def has_gradients(self, run, select=lambda r: r[1], local=None):
         """Fail unless every rank returned its shards of the averaged gradients.
 
-        ``local`` are the losses and gradients of the ranks, by default those of the plain model.
+        ``local`` has the losses and gradients of the ranks. By default, no layer has a factor.
         """
         gradients = (local or self.local)[1]
         others = [{}] * self.n

@@ -1,6 +1,6 @@
 """Part 2 · Measuring bandwidth: the hidden checks.
 
-Clocks, devices and operations are the grader's own, so that nothing depends on real speed.
+The grader simulates clocks, devices and operations, so that nothing depends on real speed.
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ def numbers(values):
 def ask(world, function, cases, expected, mistakes=()):
     """Call a function once for each case, on one rank, and compare all answers at once.
 
-    ``mistakes`` are pairs of a sentence and the answers that the mistake gives.
+    Each of the ``mistakes`` is a pair: a sentence, and the answers of a function with this mistake.
     """
     (run,) = world(1, call(f"benchmarking.{function}", *cases, driver="in_turn"))
     answers(run, function, cases, expected, mistakes)
@@ -206,9 +206,9 @@ def watch(
 ):
     """Return the request for a call of the student's stopwatch.
 
-    ``calls[rank]`` are the seconds of each call of the operation on that rank. By default
-    ``iterations`` is the number of these calls that come after the warm-up. The docstrings of
-    ``served.Bench`` and ``benchmarking.timed`` in ``rank.drivers`` explain the other options.
+    ``calls[rank]`` has the seconds that each call of the operation takes on this rank. By default,
+    ``iterations`` is the number of calls after the warm-up. The docstrings of ``wire.served.Bench``
+    and ``rank.drivers.benchmarking.timed`` explain the other options.
     """
     iterations = len(calls[0]) - warm_up if iterations is None else iterations
     options = {
@@ -223,11 +223,11 @@ def watch(
 
 
 def require_samples(run, calls, warm_up, mistakes, last=None):
-    """Fail unless every rank has the samples of these calls, and the median of the samples.
+    """Fail unless every rank returned the samples of these calls, and the median of the samples.
 
-    ``mistakes`` is a dict from the sentence of each known mistake to the samples of every rank.
-    ``last`` is for mistakes that give the right samples and a wrong time. It is a dict from the
-    sentence of each such mistake to the wrong time.
+    In the dict ``mistakes``, each key is the sentence that describes a mistake, and its value has
+    the wrong samples of every rank. ``last`` is for mistakes that give the right samples and a
+    wrong median. Its keys are such sentences, too, and each value is the wrong median.
     """
     n, right = len(calls), np.max(calls, axis=0)[warm_up:]
     stopwatches.require_looks(run, warm_up, len(right))
@@ -380,9 +380,9 @@ def _demand_meetings_of(run, rank, seen):
 
 
 def require_exchange(run):
-    """Fail if one of several ranks has not communicated.
+    """Fail if a rank has not communicated, unless the world has only one rank.
 
-    Such a rank cannot know how long the slowest rank took. A single rank need not communicate.
+    Without communication, a rank cannot know how long the slowest rank took.
     """
     for rank in range(run.report.size):
         exchanged = run.report.size == 1 or any(
@@ -413,11 +413,11 @@ def _times(rng, n):
 def _demand_silence(run, rank):
     """Fail if a rank communicates while it times a call.
 
-    A rank times a call from its last look at the clock before the call to its first look at the
-    clock after the call.
+    The timing of a call begins when the rank last reads the clock before the call. It ends when the
+    rank first reads the clock after the call.
     """
-    # The events since the last look at the clock. The dict holds each event only once, so that
-    # thousands of calls cost nothing.
+    # The events since the rank last read the clock. The dict has each event only once, so it stays
+    # small after thousands of calls.
     since = None
     for event in events(run, rank):
         if event == "clock":
@@ -458,7 +458,7 @@ def test_median(world, rng):
 @on_gloo
 def test_stopwatch_twice(world, rng):
     """The samples of one measurement do not change during another one"""
-    own = list(rng.permutation([1.0, 1.25, 2.0]) * rng.uniform(1, 2))  # the mean is no median
+    own = list(rng.permutation([1.0, 1.25, 2.0]) * rng.uniform(1, 2))  # mean ≠ median
     (run,) = world(2, watch([own] * 2, 0, measured_again=True))
     later = {
         "these are the samples of the second measurement, which overwrote those of the first. Make"
@@ -519,9 +519,10 @@ def test_sweep_rows(world, rng):
 
 
 def require_rows(run, n, asked, answers):
-    """Fail unless the runs and the rows are those of ``asked``, in this order, on ``n`` ranks.
+    """Fail unless the sweep made the runs in ``asked``, in order, and yielded their rows.
 
-    ``asked`` has (collective, size), and ``answers`` has (seconds, wrong entries) of each run.
+    For each run, ``asked`` has (collective, size), and ``answers`` has (seconds, wrong entries).
+    The rows are those of ``n`` ranks.
     """
     rows = table_rows.as_rows(run.values()[0])
     run.require(rows is not None, table_rows.NO_ROWS)
@@ -626,7 +627,8 @@ def test_fit(world, rng):
             ),
             NEGATIVE: (max(alpha, 0.0), beta),
         }
-        # Each number has a unit of its own, so that neither is too small to be compared.
+        # Give each of the two numbers its own unit. Otherwise one of them would be too small beside
+        # the other to be compared.
         units = 10.0 ** np.floor(np.log10(np.abs(right)))
         run.returns(
             np.array(right) / units,
@@ -642,8 +644,8 @@ def test_fit(world, rng):
 def fit_cases(rng):
     """Return pairs of sizes and times.
 
-    There are exact times, disturbed times, several times of each size in any order, times of a
-    negative latency, very large sizes, and times of a very small latency.
+    The cases are exact times, disturbed times, several times for each size in any order, times from
+    which a negative latency follows, very large sizes, and a very small latency.
     """
     cases = []
     for noise in (0.0, 0.0, 0.1, 0.2):
@@ -660,7 +662,7 @@ def fit_cases(rng):
         )
     sizes, seconds = (values * 2 for values in cases[-1])
     seconds = [time * float(rng.uniform(0.95, 1.05)) for time in seconds]
-    seconds[8] = seconds[17]  # the largest size has the same time twice
+    seconds[8] = seconds[17]  # both times of the largest size are equal
     # The largest size is the first, and the smallest size is the last.
     order = [8, *rng.permutation(range(9, 18)).tolist(), *range(1, 8), 0]
     cases.append(([sizes[i] for i in order], [seconds[i] for i in order]))
@@ -668,7 +670,7 @@ def fit_cases(rng):
     cases.append(
         (negative, [(size - 512) / 1e9 * float(rng.uniform(0.99, 1.01)) for size in negative])
     )
-    large = [2**k for k in (0, 20, 31, 32, 33)]  # their squares are beyond int64
+    large = [2**k for k in (0, 20, 31, 32, 33)]  # their squares do not fit into int64
     cases.append((large, [(2**20 + size) / 1e11 for size in large]))
     # float32 has too few digits for such a small latency.
     slow = [10**6, 2 * 10**6, 3 * 10**6, 5 * 10**6]

@@ -1,7 +1,7 @@
 """Part 7 · Two dimensions: the hidden checks.
 
-The ranks of each world form a mesh. A check compares all ranks with a single device in float64. The
-recorded operations show in which group each was issued.
+The ranks of each world form a mesh. A check compares all ranks with a single device in float64. For
+each operation, the checks know its group.
 """
 
 import numpy as np
@@ -59,7 +59,7 @@ def test_coordinates(world, rng):
             otherwise=parts.likely_order(there.values()[0], shape),
         )
         back.returns(
-            tuple(range(len(places))),  # a list of numbers would stand for a tensor
+            tuple(range(len(places))),  # a list of numbers would mean a tensor
             label=f"the list of the ranks at all places of a mesh of {named(shape)}, row by row,",
             otherwise=parts.likely_ranks(back.values()[0], shape),
         )
@@ -178,9 +178,10 @@ class Problem:
     def __init__(self, rng, shape, pairs=2, rows=2, width=4, hidden=8, dtype=np.float64):
         """Draw the model and the batch.
 
-        Each row of the mesh has ``rows`` rows of the batch, and each rank has ``hidden`` columns of
-        a first weight. Where ``hidden`` is far more than ``rows``, the shards of the weights are
-        far larger than the activations: see ``keeps_shards``. The width changes from pair to pair.
+        Each row of the mesh has ``rows`` rows of the batch. Each rank has ``hidden`` columns of the
+        first weight of each pair. If ``hidden`` is much larger than ``rows``, the shards of the
+        weights are much larger than the activations: see ``keeps_shards``. The width changes from
+        pair to pair.
         The model and the batch are drawn again while gelu is flat: see ``single_device.is_flat``.
         """
         self.mesh, self.dtype, self.saved = Mesh(shape), dtype, []
@@ -231,7 +232,7 @@ class Problem:
             for rank in range(mesh.size)
         ]
         of_loss, of_gradients = parts.step_mistakes(mesh, self.pairs, self.batch)
-        # The gradients come first: they tell more mistakes apart than the loss does.
+        # Judge the gradients first, because they tell more mistakes apart than the loss does.
         on = f"on a mesh of {named(mesh.shape)}"
         run.returns(
             *(self._cast(own) for own in expected),
@@ -251,17 +252,18 @@ class Problem:
         run.keeps_inputs()
 
     def keeps_shards(self, run):
-        """Fail if a rank sends much more in its row than the sums of activations need.
+        """Fail if a rank sends much more outside its column than the sums of activations need.
 
-        The limit is high, so that no right program exceeds it: the traffic has a check of its own.
-        But a row that gathers its weights is far above the limit, if the shards are large.
+        The limit is so high that no right program exceeds it. (Another check judges the exact
+        traffic.) But if the shards are large, a row that gathers its weights is far above the
+        limit.
         """
         mesh, columns = self.mesh, self.mesh.shape[1]
         for rank in range(mesh.size):
             rows = len(mesh.own_rows(self.batch, rank))
             widths = sum(a.shape[0] + b.shape[1] for a, b in mesh.own_pairs(self.pairs, rank))
-            # The most expensive way to sum: each rank gathers all terms, also for the gradient of
-            # the batch. Half as much is allowed in addition.
+            # The most expensive way to sum is that each rank gathers all terms. This is allowed
+            # also for the gradient of the batch, and half as much in addition.
             most = 1.5 * (columns - 1) * rows * widths * np.dtype(self.dtype).itemsize
             done = parts.beyond_column(mesh, rank, run.operations(rank))
             sent = sum(o.traffic for o in done)
@@ -315,7 +317,7 @@ def test_step_of_other_models(world, rng):
 
 
 def in_no_dimension(mesh, rank, operation):
-    """Return what is wrong with an operation that is neither in a rank's row nor in its column."""
+    """Return a message about an operation that is neither in a rank's row nor in its column."""
     return (
         f"rank {rank} issues the {operation} among the ranks {sorted(parts.members(operation))}."
         f" Its row is {mesh.row(rank)}, its column {mesh.column(rank)}: pass group=row or"
@@ -324,7 +326,7 @@ def in_no_dimension(mesh, rank, operation):
 
 
 def in_dimension(run, mesh, rank, ranks):
-    """Return a rank's operations that stay among these ranks, its row or its column."""
+    """Return a rank's operations among ``ranks``: the ranks of its row, or of its column."""
     return [o for o in run.operations(rank) if parts.members(o) <= set(ranks)]
 
 
@@ -356,7 +358,7 @@ def test_step_traffic(world, rng):
         own = mesh.own_pairs(problem.pairs, 0)
         outputs = [mesh.own_rows(problem.batch, 0).shape[0] * b.shape[1] for _, b in own]
         inputs = [mesh.own_rows(problem.batch, 0).shape[0] * a.shape[0] for a, _ in own]
-        # An all-reduce of each: of all outputs, and of the gradients of all inputs but the first.
+        # Each output needs one all-reduce, and so does the gradient of each input but the first.
         in_row = sum(ring_bytes(size, shape[1]) for size in (*outputs, *inputs[1:]))
         in_column = sum(ring_bytes(w.size, shape[0]) for pair in own for w in pair)
         for rank in range(mesh.size):
@@ -381,7 +383,7 @@ COLUMN_NEEDS = "All-reduce each gradient of this rank's shards, and nothing else
 
 
 def ring_bytes(entries, n, itemsize=8):
-    """Return the bytes that each rank sends in an all-reduce; a ring may pad it, as in 1.7."""
+    """Return the bytes that each rank sends in an all-reduce of a tensor, padded as in 1.7."""
     return 2 * (n - 1) * -(-entries // n) * itemsize
 
 

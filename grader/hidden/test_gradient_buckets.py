@@ -23,8 +23,8 @@ def started_before_the_first_layer(run, rank, p=0):
     """Return how many of a rank's communications began before pass ``p`` came to the first layer.
 
     At the first layer the rank asks for a factor on which this layer's gradient depends. All other
-    gradients are known before the rank asks, so the buckets of the other gradients can begin before
-    that.
+    gradients are known before the rank asks, so the all-reduces of the other buckets can begin
+    earlier.
     """
     asked = run.passed(rank, f"{FIRST_LAYER.format(p)} began")
     return sum(o.at < asked for o in sent(run, rank, p))
@@ -93,8 +93,8 @@ def test_buckets_tied(world, rng):
     bucket where it appears first
     """
     for n in (1, 2, 3):
-        # The bytes of the buckets, filled from the last parameter: [128], [128, 8], [128]. They are
-        # [128], [128], [128, 8] if the tied parameter counts where it appears last.
+        # Filled from the last parameter, the buckets have [128], [128, 8] and [128] bytes. If the
+        # tied parameter is wrongly put where it appears last, they have [128], [128] and [128, 8].
         options = {
             "more": [(1,)],
             "registered": [0, 3, 1, 0, 2],
@@ -124,8 +124,8 @@ def test_buckets_frozen(world, rng):
         averages(of_many, many)
         sends_buckets(run, made, mistakes=(FROZEN_TAKES_ROOM,))
         for rank in made.ranks:
-            # The buckets are [4, 2] and [1, 0]. The first one is full as soon as the third layer,
-            # with weight 2, has its gradient.
+            # The buckets are [4, 2] and [1, 0]. The first bucket is full as soon as the third
+            # layer, with weight 2, has its gradient.
             sentence = (
                 f"rank {rank} started no all-reduce before its backward pass had ended. It starts"
                 " one if no parameter is frozen. Does the frozen parameter hold up its bucket?"
@@ -183,8 +183,8 @@ def test_buckets_collectives(world, rng):
         made = [
             passes_of(rng, n, eight, bucket_bytes=100, as_list=True, delays=late(n)),
             passes_of(rng, n, eight, bucket_bytes=384),
-            # The bytes, from the last parameter: [8], [16], [8], [128]. The first bucket has room
-            # for the third parameter, but it is not the current bucket any more.
+            # The bytes, from the last parameter: [8], [16], [8], [128]. The third parameter would
+            # fit into the first bucket, but the second bucket is the current one.
             passes_of(rng, n, [[0]] * n, more=[(1,), (2,), (1,)], bucket_bytes=16),
             # The bytes, from the last parameter: [64, 60], [64], [800], [64, 4, 64].
             passes_of(
@@ -214,7 +214,7 @@ def test_buckets_overlap(world, rng):
     ranks
     """
     for n in (2, 3, 4):
-        # The constructor may communicate. So the other ranks come late only after the constructor.
+        # The constructor may communicate. So the other ranks are delayed only after it.
         delays = {
             rank: Delay(until="backward ended", on=0, at="backward began") for rank in range(1, n)
         }
@@ -273,8 +273,8 @@ def test_buckets_overlap(world, rng):
 def _starts_with_the_last_layers(run, n):
     """Fail unless 2 of 3 all-reduces begin before the pass comes to its first layer.
 
-    The first parameter never gets a gradient. A rank that waits for this gradient, or that begins
-    with the bucket of this parameter, has started nothing before its pass comes to the first layer.
+    The first parameter never gets a gradient. If a rank waits for this gradient, or begins with the
+    bucket of this parameter, it starts no all-reduce before its pass comes to the first layer.
     """
     # Another check judges the values. Here ``run.values()`` only reports why a pass has not ended.
     for rank in range(n):
