@@ -20,7 +20,8 @@ from grader.check.api import (
 )
 from grader.reference import collective_mistakes as mistakes
 
-# Problem 1.1 on two ranks: each rank's input, the other arguments, and each rank's output.
+# Problem 1.1 on two ranks. For each collective: the ranks' inputs, the other arguments, and the
+# ranks' outputs.
 A, B = [1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]
 EIGHT = {
     "broadcast": (per_rank(A, B), {"root": 1}, [B, B]),
@@ -87,7 +88,7 @@ def test_the_eight_collectives(world, collective):
     rank; the results require no gradient
     """
     tensors, arguments, expected = EIGHT[collective]
-    # ``spread`` has the same tensors, but not contiguous.
+    # ``spread`` has the same tensors in memory that is not contiguous.
     spread = per_rank(*(None if own is None else Strided(tensor(own)) for own in tensors.values))
     turned = arguments.get("root", 0)
     tables = per_rank(
@@ -169,7 +170,7 @@ def test_in_rank_order(world):
     actions = per_rank(
         Probe("action", returns="first", seconds=0.02), Probe("action", returns="second")
     )
-    # Rank 0 comes later, but its action still has to run first.
+    # Rank 0 begins its call later, but its action still has to run first.
     late = {0: Delay(until="call began", on=1, then=0.1)}
     (run,) = world(2, call("collectives.in_rank_order", actions, delays=late))
     run.returns("first", "second")

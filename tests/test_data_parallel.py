@@ -33,8 +33,8 @@ from grader.reference.training_mistakes import (
     training_mistakes,
 )
 
-# There are 8 rows of 3 columns, and 2 layers. The numbers are such that no other factor can be
-# mistaken for the number of ranks, which is 2.
+# There are 8 rows of 3 columns, and 2 layers. If a solution divides by the number of rows or columns
+# instead of the number of ranks, 2, the result is different.
 BATCH = np.arange(24, dtype=np.float64).reshape(8, 3) / 20
 WEIGHTS = [
     np.array([[1.0, -0.5, 0.0], [0.5, 1.0, 0.5], [0.0, 0.5, -1.0]]),
@@ -257,7 +257,7 @@ def test_gradient_buckets(world):
     local = local_gradients(crossed)
     average = [sum(terms) / 2 for terms in zip(*(own for (own,) in local))]
     # If each rank starts a bucket as soon as it is full, rank 0 begins with weight 1's bucket, and
-    # rank 1 with weight 0's bucket. The gradients of different weights are then added up.
+    # rank 1 with weight 0's bucket. Then an all-reduce adds up gradients of different weights.
     (of_0,), (of_1,) = local
     first, second = (of_0[1] + of_1[0]) / 2, (of_0[0] + of_1[1]) / 2
     known = [{MIXED_BUCKETS: [[second, first]]}, {MIXED_BUCKETS: [[first, second]]}]
@@ -273,7 +273,8 @@ def test_gradient_buckets_of_other_parameters(world):
     passes = [[(half, [0, 1])] for half in HALVES]
     (of_0,), (of_1,) = local_gradients(passes)
     average = [(a + b) / 2 for a, b in zip(of_0, of_1)]
-    # Rank 1 uses only weight 1. So weight 0 has a gradient on rank 0 alone, and zero on rank 1.
+    # Rank 1 uses only weight 1. So only rank 0 has a gradient of weight 0. In the average, the
+    # gradient of rank 1 counts as zero.
     unused = [passes[0], [(HALVES[1], [1])]]
     _, (_, of_1_alone) = single_device.loss_and_gradients(WEIGHTS, HALVES[1], [1])
     cases = [
@@ -286,7 +287,8 @@ def test_gradient_buckets_of_other_parameters(world):
         ),
     ]
     for what, request, expected in cases:
-        # Each call has its own world, so that the next call's collectives replace no missing one.
+        # Each call has its own world. Otherwise a collective of the next call could take the place
+        # of a missing collective.
         (run,) = world(2, request)
         label = f"the gradients, [pass][weight], where {what},"
         run.returns([expected], [expected], tolerance=CLOSE, label=label)

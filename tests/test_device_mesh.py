@@ -115,7 +115,8 @@ def test_step(world):
         done = mesh.beyond_column(SQUARE, rank, run.operations(rank))
         sent = sum(o.traffic for o in done)
         run.require(
-            # A sum of 2 × 2 numbers of 8 bytes: on 2 ranks, each sends as much as it sums.
+            # Each of 3 all-reduces sums 2 × 2 numbers of 8 bytes. On 2 ranks, a rank sends as many
+            # bytes as the tensor has.
             sent <= 3 * 2 * 2 * 8,
             f"rank {rank} sends {sent:.0f} bytes outside its column ({listed(done, 8)}). Three"
             " all-reduces of 32 bytes over its row are enough, two forward and one backward: the"

@@ -43,7 +43,7 @@ CUT = [range(0, 2), range(2, 3)]  # stage 0 has two layers, stage 1 has one
 STAGES = per_rank(*[[WEIGHTS[layer] for layer in layers] for layers in CUT])
 CLOSE = rounding(np.float64)
 F, B = "forward", "backward"
-# For each schedule of M micro-batches the actions of stage 0 and of stage 1.
+# Schedules of M micro-batches. Each is a list: the actions of stage 0, and the actions of stage 1.
 GPIPE = [[(F, 0), (F, 1), (F, 2), (B, 0), (B, 1), (B, 2)]] * 2
 ONE_FORWARD_ONE_BACKWARD = [
     [(F, 0), (F, 1), (B, 0), (F, 2), (B, 1), (B, 2)],
@@ -91,8 +91,8 @@ def test_forward(world):
     and each stage saves (x, z) of its own layers
     """
     name, given = "pipeline_parallel.pipeline_forward", (STAGES, per_rank(BATCH, None), 9)
-    # With three micro-batches of three rows, a solution that confuses the two numbers is right. So
-    # the second call has nine micro-batches of one row.
+    # The first call has three micro-batches of three rows. A solution that confuses these two
+    # numbers gives the right result. So the second call has nine micro-batches of one row.
     run, of_nine, odd, none = world(
         2,
         call(name, *given, M, delays=late(1)),
@@ -267,7 +267,8 @@ def test_run_schedule(world):
 @weight(0.125)
 def test_run_schedule_records_the_loss(world):
     """run_schedule computes the loss and its gradient inside the spans of the last stage"""
-    # Each micro-batch has one row. No weight has as few entries as this row of y.
+    # Each micro-batch has one row. The check recognises work on the loss by its number of entries:
+    # this row of y has fewer entries than any weight.
     m = len(BATCH)
     (run,) = world(2, run_schedule([[(kind, i) for kind in (F, B) for i in range(m)]] * 2, m=m))
     _, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)

@@ -23,10 +23,11 @@ GRAD_Y = np.array([[1.0, -2.0], [0.5, 3.0], [2.0, 1.0], [-1.0, 0.5]])
 
 
 def judged(run, made, name, kinds, v, m):
-    """Return ``made``, the schedules of all stages that a rank has returned, as lists of actions.
+    """Return the schedules of all stages as lists of actions.
 
-    Fail unless each is complete, and the stages can execute all of them together. ``name`` is the
-    call without its stage, for the messages.
+    ``made`` has the schedules as the student's function returned them. Fail unless each schedule is
+    complete, and the stages can execute all of them together. Messages name the call by ``name``,
+    which leaves out the stage.
     """
     stages = [chunked.as_actions(actions) for actions in made]
     for stage, actions in enumerate(stages):
@@ -43,7 +44,7 @@ def judged(run, made, name, kinds, v, m):
 
 
 def require_same(run, first):
-    """Fail unless the second call returned ``first`` again, although that list was emptied."""
+    """Fail unless the second call returned ``first``, although the first list was emptied."""
     (second,) = run.read(chunked.as_actions, "the list of actions of a second call")
     text = (
         "The check emptied the list that the first call returned. The second call then returned"
@@ -71,8 +72,9 @@ def test_chunk_layers(world):
     odd.raises_value_error("10", "4")
 
 
-# A small case. The case of the figure in the text: its warm-up would be longer than all forward
-# passes. One chunk on each stage: this is 1F1B.
+# (stages, chunks, micro-batches): a small case, the case of the figure in the text, and a case with
+# one chunk on each stage, which is 1F1B. In the figure's case, the formula for the length of the
+# warm-up gives more than the number of all forward passes.
 INTERLEAVED = (2, 2, 4), (4, 2, 4), (3, 1, 6)
 
 
@@ -102,7 +104,7 @@ def test_interleaved(world):
 
 
 def judge_interleaved(run, n, v, m):
-    """Return the schedules of all stages. Fail unless they are what the docstring asks for."""
+    """Return the schedules of all stages. Fail unless they obey interleaved_schedule's docstring."""
     name = f"interleaved_schedule(…, {n}, {v}, {m})"
     stages = judged(run, run.answers(n), name, WHOLE, v, m)
     end = chunked.makespan(stages, {"F": 1, "BW": 2})
@@ -216,7 +218,7 @@ def test_zero_bubble(world):
 
 
 def judge_zero_bubble(run, n, m):
-    """Return the schedules of all stages. Fail unless they are what the docstring asks for."""
+    """Return the schedules of all stages. Fail unless they obey zero_bubble_schedule's docstring."""
     name = f"zero_bubble_schedule(…, {n}, {m})"
     stages = judged(run, run.answers(n), name, SPLIT, 1, m)
     for stage, actions in enumerate(stages):

@@ -79,7 +79,7 @@ def test_sequence_pair_backward(world):
     )
 
 
-# Queries, keys and values of 6 tokens: X and two rows more.
+# Queries, keys and values of 6 tokens. The queries are X and two more rows.
 Q = np.concatenate([X, [[1.5, 0.5, -1.0], [-0.5, 2.0, 1.0]]])
 K, V = Q[::-1] * 0.75, np.concatenate([GRAD, GRAD[:2]]) + 0.25
 GRAD_O = np.concatenate([GRAD, GRAD[2:]])

@@ -144,7 +144,7 @@ def test_fully_sharded_step(world):
 
 
 def _are_those_of(run, losses, gradients, uncalled=({}, {})):
-    """Fail unless a step returned these losses, and the shards of the averages of the gradients."""
+    """Fail unless a step returned these losses, and the shards of the averaged gradients."""
     known = [a | b for a, b in zip(sharded.sharded_mistakes(gradients), uncalled)]
     run.returns(
         *sharded.gradient_shards(gradients),
@@ -183,12 +183,12 @@ def test_whole_layers_are_freed(world):
         select=lambda r: driver_results.value(r)[0],
         label="the local loss",
     )
-    layer, product = weights[0].nbytes, 2 * weights[0].size  # operations of a product with one row
+    layer, product = weights[0].nbytes, 2 * weights[0].size  # FLOPs of a product with one row
     # Two layers, the shards of all gradients (at the end), and half a layer for small tensors.
     most = 2 * layer + sum(weight.nbytes for weight in weights) // n + layer // 2
     for rank in range(n):
-        # At least one product for each layer forward. Backward, all layers but the first have at
-        # least one, for the gradient of their input.
+        # Each layer needs at least one product in the forward pass. In the backward pass, each
+        # layer but the first needs at least one product, for the gradient of its input.
         products = run.require_products(rank, (2 * n - 1) * product)
         peak = max(entry.alive for entry in products)
         run.require(
@@ -227,7 +227,8 @@ def test_prefetched_step(world):
                 " bytes, and a shard of a layer has 40. Gather one layer with each all-gather."
             )
             run.require(gather.bytes == 40, text)
-        # Going back, layer 2 may be gathered again or not. Layers 1 and 0 must be.
+        # In the backward pass, layer 2 may be gathered again or not. Layers 1 and 0 must be
+        # gathered again.
         text = f"rank {rank} started {len(gathers)} all-gathers for 3 layers; 5 or 6 are needed."
         run.require(len(gathers) in (5, 6), text)
         for way, layer, due, next_layer in (
@@ -246,7 +247,7 @@ def test_prefetched_step(world):
                 else "Gather one layer ahead, not more."
             )
             run.require(started == due, text)
-        # Nothing can be computed before the first gather of each way.
+        # In each pass, nothing can be computed while the first gather runs.
         firsts = (0, 3) if len(gathers) == 6 else (0,)
         early = [number for number in run.awaited_early(rank) if number not in firsts]
         run.require(

@@ -42,7 +42,8 @@ def test_shards(world):
     by_rows.returns([[1.0, 2.0, 3.0, 4.0]], [[5.0, 6.0, 7.0, 8.0]])
     odd.raises_value_error("3", "2")
     odd_rows.raises_value_error("3", "2")
-    # Pieces of the last two weights are contiguous in the weight, so contiguous() copies nothing.
+    # Pieces of the last two weights are contiguous in the weight, so contiguous() does not copy
+    # them.
     cases = ("columns", whole), ("rows", whole), ("columns", whole[:1]), ("rows", whole[:1].T)
     runs = world(2, *(call(f"tensor_parallel.shard_{by}", w, driver="stored") for by, w in cases))
     for run, (_, weight_) in zip(runs, cases):
@@ -151,7 +152,8 @@ def test_backward_traffic(world):
         tolerance=CLOSE,
         label="the pair of the gradient of x and the list of the shards' gradients",
     )
-    # S is 64 bytes: S/2 between two layers, twice, and S at the end.
+    # S, the size of grad_y, is 64 bytes. A rank sends S/2 between two layers, twice, and S at the
+    # end.
     enough = 2 * grad_y.nbytes // 2 + grad_y.nbytes
     for rank in range(2):
         done = run.operations(rank)

@@ -63,7 +63,8 @@ COLLECTIVES = (
 def integers(rng, shape, dtype=np.float32, low=-50, high=50):
     """Return random integers without zero, in any dtype.
 
-    In a dtype of 64 bits, they need more bits than a smaller dtype has, unless ``low`` is given.
+    In a dtype of 64 bits, the integers are so large that a smaller dtype would change them, unless
+    ``low`` is given.
     """
     values = rng.integers(low, high, size=shape)
     values = np.where(values == 0, high, values)
@@ -170,8 +171,8 @@ def test_values(world, rng, collective):
 def _mistakes(collective, xs, layout, root=0, op=None):
     """Return, for each rank, the results of known mistakes, or None if no mistake is known.
 
-    The mistakes: entries are sent in memory order, blocks are every n-th entry, all parts share one
-    memory, or every operation is a sum.
+    The mistakes: entries are sent in memory order, a block consists of every n-th entry, all parts
+    share one memory, or every operation is a sum.
     """
     n = len(xs)
     if collective in ("gather", "all_gather"):
@@ -202,11 +203,11 @@ def _mistakes(collective, xs, layout, root=0, op=None):
 
 
 def _in_memory_order(xs, layout, combine=None, received=False):
-    """Return, for each rank, the result of the mistake MEMORY, or {} if a rank has no result.
+    """Return, for each rank, a dict from the mistake MEMORY to its result.
 
-    In this mistake the ranks combine their entries in memory order. With ``received``, the ranks
-    only receive: contiguous memory is sent, and each rank reads it in the memory order of its own
-    tensor.
+    The dict is empty if the rank has no result. In this mistake, the ranks combine their entries in
+    memory order. With ``received``, the ranks only receive: contiguous memory is sent, and each
+    rank reads it in the memory order of its own tensor.
     """
     theirs = orders(laid_out(xs, layout))
     if received:
@@ -246,9 +247,9 @@ def _two_calls_of(rng, n, function, right, *more):
 
 
 def _keeps_both(run, results):
-    """Fail unless the results of both calls are right after the second call.
+    """After the second call, check the results of both calls. Fail if one of them is wrong.
 
-    ``results`` are the right results of the first call and of the second call, each for all ranks.
+    ``results`` has the right results of the first call and of the second call, each for all ranks.
     """
     first, second = results
     run.returns(
@@ -332,14 +333,14 @@ def misuses(rng, collective, n):
 def misuses_of_scatter(n):
     """Return the misuses of scatter that only the root can detect, in the form of ``misuses``.
 
-    In these calls every rank gets its own number as the root. So no rank waits for a rank that has
-    raised.
+    In these calls every rank gets its own number as the root. So every rank raises, and none waits
+    for another.
     """
 
     def ones(*shape):
         return np.ones(shape, np.float32)
 
-    pairs = [  # the tensor, ``like``, and the words
+    pairs = [  # the tensor, ``like``, and the words of the message
         (None, ones(2), ()),
         (ones(5), ones(2), ("5",)),
         (ones(4), ones(4), ("4",)),
@@ -404,17 +405,17 @@ def test_in_rank_order(world):
     the last rank's action has ended
     """
     for n in SIZES:
-        # The first ranks take longest. Without barriers, the later ranks overtake them.
+        # The first ranks' actions take longest. Without barriers, the later ranks overtake them.
         actions = per_rank(
             *(Probe("action", returns=rank * 10, seconds=0.01 * (n - rank)) for rank in range(n))
         )
-        # In the second call the last rank comes first.
+        # In the second call, the last rank begins 0.1 seconds before all others.
         late = {rank: Delay(until="call began", on=n - 1, then=0.1) for rank in range(n - 1)}
         requests = [
             call("collectives.in_rank_order", actions, delays=delays) for delays in ({}, late)
         ]
-        # In a third call, an action lasts until all other ranks wait in a communication. A rank
-        # that only sleeps does not wait in one, and begins its own action too early.
+        # In a third call, an action lasts until all other ranks wait in a communication. If a rank
+        # does not wait in a communication but only sleeps, it begins its own action too early.
         if n == 3:
             lasting = {
                 rank: Delay(STANDSTILL, on=(rank + 1) % n, at="action ended") for rank in range(n)
@@ -478,11 +479,11 @@ def the_sum(xs):
 
 
 def _sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
-    """Call a function that sums the ranks' tensors, on n ranks; judge it, and return the runs.
+    """Call a function that sums the ranks' tensors, judge the sums, and return the runs.
 
-    ``tensors`` holds the (shape, dtype, layout) of each input. The entries of the inputs are
-    integers between ``-high`` and ``high``. ``kept`` is a pair: the request of two further calls,
-    and the results that are expected of them.
+    ``tensors`` has (shape, dtype, layout) for each input. The entries of the inputs are integers
+    between ``-high`` and ``high``. ``kept`` is a pair: a request for two further calls, and the
+    expected results of these calls.
     """
     inputs = [
         [integers(rng, shape, dtype, -high, high) for _ in range(n)] for shape, dtype, _ in tensors
@@ -543,8 +544,8 @@ def test_sum_of_parts_requires_no_gradient(world, rng):
 @weight(0.375)
 def test_average_is_exact(world, rng):
     """average divides the sum by n and rounds once, on 1 to 4 ranks, without ReduceOp.AVG"""
-    # contiguous() copies a tensor of the first layout, and returns a tensor of the second layout
-    # without a copy.
+    # contiguous() copies a tensor of the layout ALIKE. With None, the tensor is contiguous, and
+    # contiguous() returns the tensor itself.
     tensors = [((64,), layout) for layout in (ALIKE, None)]
     tensors += [((21, 3), MIXED), ((2, 3, 5), ALIKE), ((1, 7), None), ((), None)]
     # The largest entry of each dtype. Sums of four such entries have no rounding errors.
@@ -669,7 +670,7 @@ def test_it_waits_before_it_returns(world, rng):
     rank that is far ahead of the others
     """
     tensors = (
-        ((3, 4), np.float64, MIXED),  # here all ranks but rank 0 come late
+        ((3, 4), np.float64, MIXED),  # in this call, all ranks but rank 0 begin late
         ((5,), np.float32, None),
         ((1, 4), np.int64, None),
         ((2, 2, 3), np.float32, ALIKE),
@@ -704,8 +705,8 @@ def _with_done(xs):
 def test_compute_may_read(world, rng):
     """compute can read the input, which keeps its values during the all-reduce"""
     xs = [integers(rng, (2, 3)) for _ in range(2)]
-    # Rank 0 reads its input only after rank 1 has the sum. An all-reduce that works in rank 0's
-    # input has then overwritten it.
+    # Rank 0 reads its input only after rank 1 has the sum. By this time, an all-reduce that uses
+    # rank 0's input as its buffer has overwritten this input.
     delays = {0: Delay(until="call ended", on=1, at="compute reads", then=0.1, patience=1)}
     (run,) = world(
         2,
@@ -897,8 +898,8 @@ def test_ring_traffic(world, rng):
     bytes
     """
     for n, lengths in ((2, (8,)), (3, (10, 2)), (4, (7, 4096, 3, 1))):
-        # These integers have as many bits as exact sums in float32 allow. If they were sent in a
-        # smaller dtype, they would change.
+        # These integers have as many bits as possible if float32 sums must be exact. If a solution
+        # sends them in a smaller dtype, they change.
         runs = _ring_sums(
             world, rng, n, [((length,), np.float32, None) for length in lengths], high=1 << 21
         )
@@ -911,7 +912,7 @@ def test_ring_traffic(world, rng):
 def _sends_chunks(run, rank, n, length):
     """Fail unless a rank sends chunks of the tensor, and only to its neighbours.
 
-    The rank may send at most one chunk at a time, and at most 2(n−1) chunks in all.
+    Each send may have at most one chunk, and all sends of the rank together at most 2(n−1) chunks.
     """
     sends = [o for o in run.operations(rank) if o.kind == "send"]
     strangers = [o.peer for o in sends if o.peer not in ((rank + 1) % n, (rank - 1) % n)]

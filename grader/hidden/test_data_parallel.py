@@ -192,8 +192,8 @@ def _parameters(rng):
 def _laid_out(parameters, how):
     """Return the parameters, with the matrices in the memory layout ``how``.
 
-    ``parameters`` are those of ``_parameters`` without the first: two matrices, a scalar and a
-    vector. In what is returned, the second matrix and the vector require a gradient.
+    ``parameters`` has all that ``_parameters`` returns except the first tensor: two matrices, a
+    scalar and a vector. In the result, the second matrix and the vector require a gradient.
     """
     matrix, other, scalar, vector = parameters
     return [Strided(matrix, how), Leaf(Strided(other, how)), scalar, Leaf(vector)]
@@ -304,7 +304,7 @@ def _of_step(weights, shards, gradients):
 
 
 def _does_not_accumulate(run, gradients, n):
-    """Fail if gradients add up in two steps with the same weight tensors, as in training."""
+    """Fail if a second step with the same weight tensors adds its gradients to the first step's."""
     run.returns(
         *[gradients] * n,
         tolerance=rounding(np.float64),
@@ -361,8 +361,9 @@ def test_step_loss_is_local(world, rng):
 def test_step_traffic(world, rng):
     """data_parallel_step sends every gradient once, and nothing else"""
     for n in (2, 3):
-        # A shard has more than twice as many bytes as all gradients together. The gradients are too
-        # large to pass between ranks without messages, such as through a rank's number of threads.
+        # A shard has more than twice as many bytes as all gradients together. The gradients are so
+        # large that ranks can exchange them only by messages, and not, for example, by their
+        # numbers of threads.
         weights, batch, shards = problem(rng, n, rows=256, width=36)
         (run,) = world(n, call("data_parallel.data_parallel_step", weights, per_rank(*shards)))
         gradients = cast(single_device.loss_and_gradients(weights, batch)[1], batch.dtype)
@@ -377,7 +378,7 @@ def test_step_traffic(world, rng):
             done = [o for o in run.operations(rank) if o.kind != "recv"]
             sent = sum(o.traffic for o in done)
             run.require_communication(rank, sent > 0)
-            # A ring may pad each gradient, and then sends a few more elements.
+            # A ring may pad each gradient, so that it sends a few more elements.
             allowed = 2 * (n - 1) / n * size + 2 * n * len(weights) * weights[0].itemsize
             sentence = (
                 f"rank {rank} sends {sent:.0f} bytes. The gradients together have {size}, so"
@@ -418,11 +419,11 @@ class Training:
 
 
 def trainings(rng, n):
-    """Return trainings of one step, of five steps, and, on two ranks, of two steps.
+    """Return a training of one step and a training of five steps.
 
     The training of one step has one row for each rank. In the training of five steps, the memory
-    layout of tensors differs from rank to rank, and all ranks but rank 0 come late. The training of
-    two steps has large numbers.
+    layout of tensors differs from rank to rank, and all ranks but rank 0 come late. On two ranks,
+    also return a training of two steps with large numbers.
     """
     # If the gradient of an entry is no larger than AdamW's ε, an error of 1e−17 in the gradient
     # becomes an error of 1e−9 · lr in the step.
@@ -449,7 +450,7 @@ def _training(rng, n, sizes, tolerance, scale=1, **options):
         )
         for of_ranks in ([weights] * n, shards)
     ]
-    lr = options.get("lr", 1e-3)  # by default that of the signature
+    lr = options.get("lr", 1e-3)  # the default is that in the signature of train
     request = call("data_parallel.train", *given, **options)
     return Training(
         request, weights, shards, lr, single_device.adamw(weights, batches, lr), tolerance

@@ -61,10 +61,10 @@ def test_split_layers_misuse(world, rng):
 
 
 def forward_runs(world, rng, n):
-    """Return pairs (run, problem), then one run of two calls, and the problems of the two calls.
+    """Return a list of pairs (run, problem), a run of two further calls, and their two problems.
 
-    The two calls come one after the other. Both are judged at the end, because the second call must
-    not change what the first call returned.
+    The run makes the two calls one after the other. Both are judged at the end, because the second
+    call must not change what the first call returned.
     """
     made, both = problems(rng, n), [PipelineProblem(rng, n, 2) for _ in range(2)]
     inputs = (per_rank(*(p.arguments(stage) for stage in range(n))) for p in both)
@@ -155,9 +155,9 @@ def test_forward_flows(world, rng):
         p.require_products(run, range(n), 1)
         require_flow(run, range(n - 1), p.m, "sent micro-batch", "to the next stage")
         require_in_step(run, 1)
-    # If messages go in step, a stage cannot have computed what it has not received. But the first
-    # stage has the whole batch from the beginning. Only its processor time shows whether it
-    # computes before each send.
+    # With ``in_step``, a stage cannot compute a micro-batch too early, because it has not received
+    # it. But the first stage has the whole batch from the beginning. Only its processor time shows
+    # whether it computes before each send.
     p = large(rng)
     _, run = world(2, large(rng, 1).forward(), p.forward(driver="metered", clocks=True))
     run.returns(

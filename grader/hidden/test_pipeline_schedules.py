@@ -73,7 +73,7 @@ def made_by(world, function):
 
 
 def require_executable(run, function, of_shape):
-    """Fail unless the stages can execute together and have the same order of micro-batches."""
+    """Fail if the stages would wait for ever, or have different orders of micro-batches."""
     for (p, m), stages in of_shape.items():
         time = schedules.makespan(stages, 1, 1)
         run.require(
@@ -175,10 +175,10 @@ def test_schedules_misuse(world, rng):
 
 
 def require_step(run, problem):
-    """Fail unless a run gives the loss and gradients of a single device, and obeys its schedule.
+    """Fail unless a run gives the loss and gradients of a single device, and obeys its schedules.
 
-    A rank may send only one message for each micro-batch in each direction. A rank may multiply the
-    rows of only one micro-batch at a time. It must not change its inputs or its schedule.
+    In each direction, a rank may send only one message for each micro-batch. A rank may multiply
+    the rows of only one micro-batch at a time. A rank must not change its inputs or its schedule.
     """
     given = [args[0] for args, _ in run.report.calls[run.index].arguments]
     run.returns(
@@ -206,7 +206,7 @@ def require_step(run, problem):
         label="the loss",
         known_mistakes=[{}] * (problem.n - 1) + [known if m > 1 else {}],
     )
-    # The first and the last stage send in one direction, and all others in both.
+    # The first and the last stage send in one direction, and all other stages in both directions.
     ends = {0: 1, problem.n - 1: 1} if problem.n > 1 else {0: 0}
     counts = {rank: m * ends.get(rank, 2) for rank in range(problem.n)}
     require_messages(run, problem, counts, "activations and gradients")
@@ -234,12 +234,12 @@ def require_step(run, problem):
 def require_order(run, given):
     """Fail if a stage sends the result of an action before it can have done its earlier actions.
 
-    Every action but stage 0's forward passes and the last stage's backward passes needs a message.
-    So an action must send its message after all messages that this action and the earlier actions
-    need. The network measures the times. Messages from one stage to another are counted in the
-    order in which they are sent, which may differ from the order of the actions.
+    Every action needs a message, except stage 0's forward passes and the last stage's backward
+    passes. So an action must send its message later than all messages that this action and the
+    earlier actions need. The network measures the times. Messages from one stage to another are
+    counted in the order in which they are sent, which may differ from the order of the actions.
     """
-    sent = {}  # (stage, neighbour) → the times at which it sent to this neighbour
+    sent = {}  # (stage, neighbour) → the times at which the stage sent to this neighbour
     for stage in range(len(given)):
         for o in run.operations(stage):
             if o.kind == "send":
@@ -353,7 +353,8 @@ def test_run_other_legal_schedules(world, rng):
             [forwards + backwards[::-1]] * n,
             [in_turn] * n,  # one micro-batch at a time: this is slow, but legal
             [forwards + backwards] * (n - 1) + [in_turn],
-            # The last stage takes two micro-batches at a time, while all others are far ahead.
+            # The last stage does two micro-batches at a time. All other stages begin with the
+            # forward passes of all micro-batches.
             [forwards + backwards] * (n - 1)
             + [forwards[:2] + backwards[:2] + forwards[2:] + backwards[2:]],
         ]
@@ -407,12 +408,12 @@ def growth(runs, rank, maker):
 
 
 def require_nothing_kept(run, rank, saved):
-    """Fail if a rank keeps what a micro-batch has saved after the micro-batch's backward pass.
+    """Fail if, after a micro-batch's backward pass, a rank still keeps what its forward pass saved.
 
-    Each forward pass is compared with the last earlier forward pass that began with the same number
-    of micro-batches alive. Between the two, the bytes alive may grow by a few messages, but must
-    grow by far less than ``saved``, the bytes that one micro-batch saves. If a rank records other
-    spans than those of its schedule, another check fails.
+    Compare each forward pass with the last earlier one that began with the same number of
+    micro-batches alive. From one to the other, the bytes alive may grow by a few messages, but not
+    by nearly as much as ``saved``, the bytes that one micro-batch saves. Another check judges
+    whether a rank records the spans of its schedule.
     """
     products = [entry for entry in run.ledger(rank) if entry.kind == "product"]
     alive, last = 0, {}
@@ -462,10 +463,10 @@ def test_run_schedule_frees(world, rng):
 def require_little_memory(world, rng, n=3, m=8, layers=5):
     """Fail if the memory of a rank's process shows that it keeps what micro-batches have saved.
 
-    The system measures this memory, and so counts what the meter does not see. The tensors are
-    large enough to show in it.
+    The system measures this memory, also tensors that the meter does not see. The tensors are so
+    large that this measurement shows them.
     """
-    # There are 16 different rows. Each micro-batch has ``copies`` times as many rows as that.
+    # There are 16 different rows. Each micro-batch has 16 · ``copies`` rows.
     few, copies = 16, int(rng.integers(240, 270))
     p = PipelineProblem(rng, n, 1, rows=few, width=16, layers=n * layers)
     # The whole batch holds each of the 16 rows equally often, so the loss and the gradients are
@@ -492,7 +493,8 @@ def require_little_memory(world, rng, n=3, m=8, layers=5):
     of_tiny.values()
     run.returns(
         *p.gradients_of_stages,
-        # In 500 draws the largest error was 244 units in the last place; another time, 2,070.
+        # In 500 draws, the largest error was 244 units in the last place. In another series of
+        # draws, it was 2,070 units.
         tolerance=Tolerance(1e-9, "fifteen layers, and sums over 33,000 rows, in float64"),
         select=lambda r: driver_results.value(r)[1],
         label=GRADIENTS,
@@ -697,7 +699,7 @@ def test_bubble_measured(world, rng):
         # A stage that records nothing has waited all the time.
         [[one, ("backward", 0, 4.0, 5.0)], []],
         [[], [one]],
-        [[("forward", 0, 4.0, 5.0)], [one]],  # the first stage begins last
+        [[("forward", 0, 4.0, 5.0)], [one]],  # the first stage begins after the other one
         [[one], [one]],  # nobody waits
     ]
     name = "pipeline_parallel.measured_bubble"

@@ -1,7 +1,7 @@
 """Part 8 · Better schedules: the hidden checks.
 
-Schedules are judged as data: by what they hold, how long they take, and how much stays alive. Then
-they are run in real worlds.
+The checks first judge schedules as lists: their actions, the time that they take, and how many
+activations stay alive. Then the checks run the schedules on real ranks.
 """
 
 import numpy as np
@@ -20,9 +20,9 @@ from grader.reference.chunked import SPLIT, WHOLE
 
 CLOSE = rounding(np.float64)
 MIB = 2**20
-MEMORY_RUNS = 3  # of which one must not take too much memory
+MEMORY_RUNS = 3  # it is enough if one of these runs takes little memory
 
-# Each check also asks for shapes that nobody knows before: see ``interleaved`` and ``zero_bubble``.
+# Each check also asks for shapes drawn at random: see ``interleaved`` and ``zero_bubble``.
 # (stages, chunks, micro-batches)
 INTERLEAVED = [
     *((1, v, m) for v in (1, 2, 3) for m in (1, 3)),
@@ -44,7 +44,7 @@ ZERO_BUBBLE = [(n, m) for n in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 9)] + [
 
 
 def interleaved(world, rng):
-    """Return ``made_by`` of the interleaved schedules, also of three drawn shapes."""
+    """Return ``made_by`` for the shapes in INTERLEAVED and for three shapes drawn at random."""
     drawn = [tuple(map(int, rng.integers((2, 1, 1), (10, 5, 4)))) for _ in range(3)]
     shapes = [*INTERLEAVED, *((n, v, k * n) for n, v, k in drawn)]
     return made_by(world, "interleaved_schedule", shapes, WHOLE)
@@ -197,7 +197,7 @@ def test_interleaved_bubble(world, rng):
 
 
 def chunk_problems(rng):
-    """Return pairs of a chunk and the index of the layout of its first tensor."""
+    """Return pairs: a chunk, and the index of its first tensor's layout (None: contiguous)."""
     return [
         (ChunkProblem(rng), None),
         (ChunkProblem(rng, layers=1, rows=1, dtype=np.float32), 3),
@@ -259,8 +259,8 @@ def test_each_half_does_its_own_work(world, rng):
             p.together_request(),
         )
         for run, name in zip(runs, ("backward_input", "backward_weights")):
-            # B has to compute its products where the meter sees them. W may compute in any way:
-            # ``together`` shows that it computes.
+            # B has to compute its products where the meter sees them. W may compute in any way,
+            # because ``together`` shows that W computes the gradients.
             least = layers * product * (name == "backward_input")
             done = sum(entry.amount for entry in run.require_products(0, least))
             text = (
@@ -322,11 +322,11 @@ def test_input_frees_z(world, rng):
 def require_little_memory(world, rng, function, stages, reason, layers=5, limit=None):
     """Fail if the memory of a rank's process shows that it keeps more than its schedule needs.
 
-    The system measures this memory. ``limit`` is how many micro-batches may be alive; by default as
-    many as the schedule has alive. ``reason`` ends the message. No two rows are alike, so no tensor
-    can be kept in a smaller form. A gradient of a weight is as large as a micro-batch: nothing may
-    keep such gradients either. A run that takes too much is repeated. The check fails if all of
-    these runs take too much.
+    The system measures this memory. ``limit`` is how many micro-batches may be alive, by default as
+    many as the schedule needs. The message ends with ``reason``. No two rows are alike, so no
+    tensor can be kept in a smaller form. A gradient of a weight is as large as a micro-batch, so a
+    rank that keeps such gradients fails, too. A run that takes too much memory is repeated. The
+    check fails if MEMORY_RUNS runs take too much.
     """
     n, m = len(stages), sum(kind == "F" for kind, *_ in stages[0])
     tiny = ChunkedProblem(rng, n, 1, m, layers)
@@ -349,8 +349,8 @@ def _too_much(run, of_tiny, p, stages, reason, limit):
     for rank, actions in enumerate(stages):
         most_alive, _ = chunked.most_alive(actions)
         alive = limit or most_alive
-        # A right run of weights_last takes 1.1 times what is alive, and 1.6 times if z is kept. In
-        # a run of the zero-bubble schedule, these factors are 1.5 and 3.
+        # A right run of weights_last takes 1.1 times the bytes that are alive. If a solution keeps
+        # z, the factor is 1.6. For the zero-bubble schedule, these factors are 1.5 and 3.
         most = 1.12 * alive * p.saved + 24 * p.message
         what = "the activations that its schedule keeps"
         run.require_grown(rank, int(0.8 * most_alive * p.saved), what)
@@ -365,11 +365,11 @@ def _too_much(run, of_tiny, p, stages, reason, limit):
 
 
 def require_steps(world, rng, function, shapes_and_stages):
-    """Run two steps of each problem with the student's halves, and judge the second."""
+    """Run two steps of each problem with the student's B and W, and judge the second step."""
     for (n, v, m), stages in shapes_and_stages:
         p = ChunkedProblem(rng, n, v, m, layers=2)
         (run,) = world(n, p.request(function, stages, times=2))
-        p.m *= 2  # messages of two steps
+        p.m *= 2  # require_step then expects the messages of both steps
         p.require_step(run)
 
 
@@ -402,7 +402,7 @@ def test_run_halves_on_gloo(world, rng):
 
 
 def zero_bubble(world, rng, shapes=tuple(ZERO_BUBBLE)):
-    """Return ``made_by`` of the zero-bubble schedules, also of three drawn shapes."""
+    """Return ``made_by`` for ``shapes`` and for three shapes drawn at random."""
     drawn = [tuple(map(int, rng.integers((2, 2), (12, 24)))) for _ in range(3)]
     return made_by(world, "zero_bubble_schedule", [*shapes, *drawn], SPLIT)
 

@@ -29,7 +29,7 @@ from grader.reference import experts
 
 SIZES = (1, 2, 3, 4)
 MIB = 2**20
-SMALLER = 8  # times that x is smaller in one call than in another
+SMALLER = 8  # in the second of two calls, x is divided by this number
 NEARLY = Tolerance(1e-4, "small rows, whose normalisation is not exact")
 
 
@@ -129,7 +129,7 @@ def test_pair_keeps_no_rows(world, rng):
             f" small. The rows of all ranks have {p.bytes / MIB:.1f} MiB. Does something keep the"
             " gathered rows? The backward pass gathers them again."
         )
-        # y, and one tensor more, are 2 shards; y and the gathered rows are 5.
+        # y and one more tensor take 2 shards. y and the gathered rows take 5.
         run.require(grown <= 3.2 * shard, text)
 
 
@@ -141,7 +141,7 @@ def test_pair_normalizes_own_rows(world, rng):
     """
     for n in (2, 4):
         p = PairProblem(rng, n, rows=4, width=8, hidden=1)
-        # Both scales are small: a rank may add x to what it sends, and then x hardly changes it.
+        # Both scales are so small that a rank may add x to what it sends: this hardly changes it.
         scale = rng.uniform(0.002, 0.004)
         problems = [p.scaled(scale), p.scaled(scale / SMALLER)]
         runs = world(
@@ -159,7 +159,7 @@ def test_pair_normalizes_own_rows(world, rng):
 
 
 def require_no_scale(run, other, rank, way):
-    """Fail if what a rank sends depends on the scale of x, which is smaller in the other call."""
+    """Fail if what a rank sends depends on the scale of x, which is smaller in ``other``."""
     for i, (before, found) in enumerate(zip(run.squares(rank), other.squares(rank)), 1):
         text = (
             f"rank {rank}, {way}: with an x that is {SMALLER} times as small, the squares of what"
@@ -267,7 +267,8 @@ def test_ring_traffic(world, rng):
             p.has_output(forward)
             p.has_gradients(backward)
             because = "Blocks travel around the ring, from each rank to the next one."
-            # Backward, a block's gradients may begin at the second rank that has the block.
+            # In the backward pass, the gradients of a block may start on their way around the ring
+            # at the second rank that has the block.
             there, back = (2 * (n - 1), 2 * (n - 1)), (2 * (2 * n - 1), 4 * (n - 1))
             for run, (steps, least) in ((forward, there), (backward, back)):
                 run.uses_only("send", "recv", because=because)
@@ -281,7 +282,8 @@ def test_ring_traffic(world, rng):
                 sentence = (
                     f"{steps} tensors of {p.shard_bytes} bytes, T/n rows each, have that many."
                 )
-                # If causal, the last ranks need not pass on what no query sees.
+                # If attention is causal, a rank need not pass on a block that no query of the next
+                # ranks sees.
                 least = 0 if causal else least * p.shard_bytes
                 require_traffic(run, steps * p.shard_bytes, sentence, least)
 
@@ -293,7 +295,7 @@ def test_ring_memory(world, rng):
     all keys
     """
     n = 12
-    # In a wide sequence, keys and values take the memory. In a long one, scores do.
+    # In the wide sequence, keys and values take most memory. In the long one, the scores do.
     wide = LargeAttention(rng, n, rows=int(rng.integers(8, 10)), width=6144, causal=False)
     long = LargeAttention(rng, n, rows=int(rng.integers(292, 309)), width=2, causal=True)
     tiny = LargeAttention(rng, n, rows=1, width=2, causal=True)
@@ -359,7 +361,7 @@ def choices(rng, n, each):
 
 
 def choices_of_others(rng, n, each):
-    """Return choices with which each rank sends or receives a row, unless there is one rank."""
+    """Return choices of experts: if n > 1, each rank sends a row to another, or receives one."""
     while True:
         own = choices(rng, n, each)
         if n == 1 or all(map(sum, zip(*rows_moved(experts.routes(own, each), 1)))):
@@ -373,7 +375,7 @@ def test_routes(world, rng):
     for n in SIZES:
         drawn = [(choices(rng, n, each), each) for each in (1, 2, 3)]
         drawn.append(([np.zeros(c, np.int64) for c in (*COUNTS[n][1:], 0)], 2))
-        # Many tokens: a sort that is not stable seldom changes the order of only a few.
+        # The last case has many tokens. An unstable sort seldom changes the order of a few tokens.
         drawn.append(([rng.integers(0, n * 2, 64 + rank) for rank in range(n)], 2))
         name = f"{MODULE}.exchange_routes"
         requests = [call(name, per_rank(*own), each) for own, each in drawn]
@@ -396,7 +398,7 @@ def test_rows_travel(world, rng):
             own = choices_of_others(rng, n, each)
             of_ranks = experts.routes(own, each)
             p = ExpertProblem(rng, n, COUNTS[n], each=each, dtype=dtype, mixed=True)
-            # Rows are larger than all empty messages together.
+            # One row has more bytes than all empty messages of a rank together.
             rows = [rng.standard_normal((len(c), 12)).astype(dtype) for c in own]
             arrived = experts.send(rows, of_ranks)
             there, back = world(
@@ -429,7 +431,7 @@ UNPADDED = (
 
 
 def rows_moved(of_ranks, row):
-    """Return two lists by rank: the bytes of rows that leave a rank, and of those that arrive.
+    """Return two lists: each rank's bytes of rows that leave it, and of rows that arrive at it.
 
     ``row`` is the number of bytes of a row. Rows that stay on their rank do not count.
     """
@@ -439,7 +441,7 @@ def rows_moved(of_ranks, row):
 
 
 def with_empty(moved, n, exchanges=1):
-    """Return ``moved`` with room for an empty message to each other rank in each exchange."""
+    """Add to ``moved`` the bytes of an empty message to each other rank in each exchange."""
     return [own + EMPTY_BYTES * (n - 1) * exchanges for own in moved]
 
 
@@ -481,7 +483,7 @@ def test_idle_experts(world, rng):
     """An expert may get no tokens, a rank's experts may get none, and a rank may have none"""
     for n in (1, 2, 3):
         problems = [
-            ExpertProblem(rng, n, COUNTS[n], only=[1]),  # all ranks but the first get none
+            ExpertProblem(rng, n, COUNTS[n], only=[1]),  # only rank 0 gets tokens
             ExpertProblem(rng, n, (*COUNTS[n][1:], 0), only=[0, 2 * n - 1]),
         ]
         runs = world(n, *(p.forward() for p in problems), *(p.backward() for p in problems))

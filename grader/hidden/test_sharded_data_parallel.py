@@ -37,7 +37,7 @@ CLOSE = Tolerance(1e-9, "a few AdamW steps in float64")
 
 
 def tensor_lists(rng, n):
-    """Return lists of tensors: many shapes, no padding needed, a single entry, integers."""
+    """Return lists of tensors: of many shapes, without padding, with one entry, of integers."""
     return [
         [rng.standard_normal(shape) for shape in ((2, 3), (5,), (), (2, 1, 2), (3, 3))],
         [rng.standard_normal((n, 2)).astype(np.float32), rng.standard_normal(n).astype(np.float32)],
@@ -80,7 +80,7 @@ def test_flat_shard(world, rng):
     """flat_shard returns 1/n of the padded entries, in contiguous memory of its own"""
     name = "sharded_data_parallel.flat_shard"
     for n in SIZES:
-        # One list is a single vector whose length n divides: flatten need not copy it.
+        # The last list is a single vector whose length n divides, so flatten need not copy it.
         lists = [*tensor_lists(rng, n), [rng.standard_normal(6 * n)]]
         given = [*(laid_out_on_ranks(n, arrays) for arrays in lists[:-1]), lists[-1]]
         for run, arrays in zip(
@@ -148,7 +148,7 @@ def test_flat_misuse(world, rng):
 
 
 def drawn(rng, n):
-    """Return a problem of ``ZeroAdamW`` with a few tensors of drawn shapes, and drawn steps."""
+    """Draw a problem of ``ZeroAdamW``: the shapes of a few tensors, and the number of steps."""
     shapes = [tuple(rng.integers(1, 8, rng.integers(1, 4))) for _ in range(rng.integers(2, 5))]
     return ZeroProblem(rng, n, shapes, steps=int(rng.integers(2, 4)))
 
@@ -159,7 +159,7 @@ def zero_problems(rng, n):
     return [
         ZeroProblem(rng, n, shapes, layouts=True),
         ZeroProblem(rng, n, ((4, 3),), steps=1, dtype=np.float32, lr=None),
-        ZeroProblem(rng, n, ((1,), (1,)), steps=2),  # on 3 and 4 ranks some hold only padding
+        ZeroProblem(rng, n, ((1,), (1,)), steps=2),  # of 3 and 4 ranks, some have only padding
         drawn(rng, n),
     ]
 
@@ -206,7 +206,7 @@ def test_zero_weights(world, rng):
 
 
 def state_of(name):
-    """Return a function that reads this entry of the only state of an optimizer."""
+    """Return a function that reads this entry of the state of an optimizer's only parameter."""
 
     def select(value):
         (state,) = driver_results.optimizer(value)["state"].values()
@@ -305,8 +305,9 @@ def test_zero_memory(world, rng):
     more = "another check of this problem says which weights are wrong"
     large.returns(*[sums] * n, tolerance=CLOSE, label=label, otherwise=more)
     rests.values()
-    # The weights; this rank's shard of them, of the gradients, and of two moments; two buffers.
-    # With the whole state beside the weights and a shard of it, there would be 6 times the weights.
+    # A rank needs the weights, its shards of the weights, of the gradients and of the two moments,
+    # and two buffers: together 4 times the weights. With both whole moments in addition, it needs 6
+    # times the weights.
     right_size = whole + 4 * whole / n + 2 * whole
     for rank in range(n):
         grown = rests.require_grown(rank, whole, "the weights") or 0
@@ -327,7 +328,7 @@ def test_zero_misuse(world, rng):
     """Gradients that do not fit the weights raise ValueError with the numbers"""
     weights = [rng.standard_normal(shape) for shape in ((4, 5), (2, 3), (7,))]
     cases = [
-        (((4, 5), (3, 2), (7,)), ("2", "3")),  # as many entries, and another shape
+        (((4, 5), (3, 2), (7,)), ("2", "3")),  # the same number of entries in another shape
         (((4, 5), (2, 3), (8,)), ("7", "8")),
         (((4, 5), (2, 3)), ("2", "3")),  # a gradient is missing
     ]
@@ -536,8 +537,9 @@ def test_prefetch_overlaps(world, rng):
     """
     for n in (2, 3, 4):
         p = ShardedProblem(rng, n, layers=5)
-        # The other ranks stop when they come to layer ``held``. They have started the gather of the
-        # next layer then, but no later gather. They go on when rank 0 has come to the next layer.
+        # The other ranks stop when they come to layer ``held``. By this time, they have started the
+        # gather of the next layer, but no later gather. They go on when rank 0 comes to the next
+        # layer.
         held = int(rng.integers(p.layers - 2))
         until = f"{FORWARD.format(held + 1)} began"
         delay = Delay(until=until, on=0, at=f"{FORWARD.format(held)} began")

@@ -23,8 +23,8 @@ def laid_out(array, layout, rank=0):
     return Strided(array, LAYOUTS[(1 + rank) % len(LAYOUTS)] if layout == MIXED else layout)
 
 
-# The sizes for checks that count bytes. Weights are larger than activations. Both are too large to
-# pass between ranks without messages, for example through a rank's number of threads.
+# The sizes for checks that count bytes. Weights are larger than activations. Both are so large that
+# ranks can exchange them only by messages, and not, for example, by their numbers of threads.
 LARGE = {"rows": 16, "width": 48}
 
 
@@ -125,21 +125,21 @@ class Problem:
 
     @property
     def sizes(self):
-        """Return a dict from the numbers of bytes of a shard and of a full weight to their names.
+        """Return the names of a shard and of a full weight, in a dict by their sizes in bytes.
 
-        No rank should send a tensor of these sizes.
+        No rank should send a tensor of one of these sizes.
         """
         shard, weight_ = self.shards[0][0], self.weights[0]
         return {shard.nbytes: "a rank's shard of a weight", weight_.nbytes: "a full weight"}
 
 
 def require_traffic(run, most, sentence, when="", phase=lambda operation: True, weights=None):
-    """Fail if a rank sends more than ``most`` bytes.
+    """Fail if a rank sends more than ``most`` bytes, or if one of several ranks sends nothing.
 
-    Fail, too, if one of several ranks communicates nothing. Each operation counts as the bytes that
-    its best algorithm sends. ``phase`` selects the operations that count, and ``when`` names this
-    selection in the message. ``weights`` is a dict such as ``Problem.sizes``. With it the message
-    names an operation that is as large as a weight.
+    For each operation, count the bytes that the best algorithm for this operation sends. ``phase``
+    selects the operations to count, and ``when`` names this selection in the message. With
+    ``weights``, a dict such as ``Problem.sizes``, the message names the first operation that is as
+    large as a weight or a shard.
     """
     run.values()
     size = run.report.size
@@ -170,7 +170,7 @@ def test_shards(world, rng):
             (rng.standard_normal((3 * n, n)), MIXED),
         ]
         given = [(w, on_ranks(n, lambda rank: laid_out(w, layout, rank))) for w, layout in whole]
-        # A weight of one row is cut by columns only, and a weight of one column by rows only.
+        # The weight of one row is not cut by rows, and the weight of one column not by columns.
         row = rng.standard_normal((1, 2 * n))
         columns = [*given, (row, row)]
         rows = [*given, (row.T, row.T)]
@@ -372,7 +372,7 @@ def test_forward_misuse(world, rng):
 
 
 def backward_runs(world, rng, n):
-    """Run a backward pass of each kind, and return each run with its problem."""
+    """Run a backward pass of each of several problems. Return pairs (run, problem)."""
     made = [
         (Problem(rng, n, layers=4), "transpose"),
         (Problem(rng, n, layers=1, padding=2), "contiguous"),
@@ -906,7 +906,7 @@ def test_megatron_pair_traffic(world, rng):
     """A pair costs an all-reduce of the output forward, and of the input's gradient backward"""
     for n in (2, 4):
         shape = LARGE["rows"], LARGE["width"]
-        # A shard of a weight is larger than x, so that to gather a weight costs more than the sum.
+        # A shard of a weight is larger than x, so gathering a weight sends more than summing does.
         pair = Pair(rng, n, hidden=40, width=shape[1])
         x = rng.standard_normal(shape)
         upstream = rng.standard_normal(shape)
