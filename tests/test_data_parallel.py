@@ -33,8 +33,8 @@ from grader.reference.training_mistakes import (
     training_mistakes,
 )
 
-# There are 8 rows of 3 columns, and 2 layers. If a solution divides by the number of rows or columns
-# instead of the number of ranks, 2, the result is different.
+# There are 8 rows of 3 columns, and 2 layers. A solution that divides by the number of rows or
+# columns, not by the number of ranks, which is 2, gets another result.
 BATCH = np.arange(24, dtype=np.float64).reshape(8, 3) / 20
 WEIGHTS = [
     np.array([[1.0, -0.5, 0.0], [0.5, 1.0, 0.5], [0.0, 0.5, -1.0]]),

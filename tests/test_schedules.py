@@ -104,7 +104,7 @@ def test_interleaved(world):
 
 
 def judge_interleaved(run, n, v, m):
-    """Return the schedules of all stages. Fail unless they obey interleaved_schedule's docstring."""
+    """Return the schedules of all stages. Fail if they break a rule of interleaved_schedule."""
     name = f"interleaved_schedule(…, {n}, {v}, {m})"
     stages = judged(run, run.answers(n), name, WHOLE, v, m)
     end = chunked.makespan(stages, {"F": 1, "BW": 2})
@@ -218,7 +218,7 @@ def test_zero_bubble(world):
 
 
 def judge_zero_bubble(run, n, m):
-    """Return the schedules of all stages. Fail unless they obey zero_bubble_schedule's docstring."""
+    """Return the schedules of all stages. Fail if they break a rule of zero_bubble_schedule."""
     name = f"zero_bubble_schedule(…, {n}, {m})"
     stages = judged(run, run.answers(n), name, SPLIT, 1, m)
     for stage, actions in enumerate(stages):

@@ -152,8 +152,8 @@ def test_backward_traffic(world):
         tolerance=CLOSE,
         label="the pair of the gradient of x and the list of the shards' gradients",
     )
-    # S, the size of grad_y, is 64 bytes. A rank sends S/2 between two layers, twice, and S at the
-    # end.
+    # S, the size of grad_y, is 64 bytes. A rank needs to send S/2 between two layers, twice, and S
+    # at the end.
     enough = 2 * grad_y.nbytes // 2 + grad_y.nbytes
     for rank in range(2):
         done = run.operations(rank)

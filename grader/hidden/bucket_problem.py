@@ -165,8 +165,8 @@ def passes_of(rng, n, layers, **options):
 def _is_sensitive(made, rng):
     """Return whether a gradient is zero, or changes much more than the weights do.
 
-    Rounding errors would also change such a gradient much. With twelve layers, a right solution
-    failed because of this in one of a few thousand draws.
+    Rounding errors would change such a gradient much, too, so a right solution could fail. With
+    twelve layers, this happened in one of a few thousand draws.
     """
     exact = [w.astype(np.float64) for w in made.weights]
     moved = [w * (1 + WEIGHT_CHANGE * rng.choice([-1, 1], w.shape)) for w in exact]

@@ -17,8 +17,8 @@ MOST_BLOCKS = 5  # blocks of scores at a time, as the docstring of ring_attentio
 # program exceeds the limit.
 FORWARD, BACKWARD = 18, 23
 IMPORTED, IMPORTED_BLOCKS = 6.5, 3.2
-# The memory of this many ranks is not judged: of those that use the most. This is enough, because
-# a program that collects keys and values does so on all ranks.
+# Do not judge the memory of this many ranks, those that use the most. The others are enough: a
+# program that collects keys and values does so on all ranks.
 SPARED = 2
 
 

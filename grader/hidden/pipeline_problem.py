@@ -22,7 +22,7 @@ def late(n, receiver):
 
 
 def problems(rng, n):
-    """Return pairs of a pipeline of ``n`` stages and the layout of its first stage's tensors.
+    """Return pairs: a pipeline of ``n`` stages, and the layout of its first stage's tensors.
 
     One pipeline has more micro-batches than stages, one has a single micro-batch, and one has as
     many micro-batches as stages, each of one row. If there are more than two stages, a further
@@ -223,8 +223,8 @@ def require_work_between(run, rank, what, first=1.0):
 
     The rank should compute equally long before each send, and ``first`` times as long before its
     first send. Two fifths of the average are enough. ``run`` is a call on a pipeline of ``large``,
-    after another call that warmed up. The system measures the time, not the meter, which a
-    submission might deceive. If the system does not measure it, nothing is required.
+    after another call that warmed up. The system measures the time, because a submission might
+    deceive the meter. If the system cannot measure it, nothing is required.
     """
     spent = run.spent(rank)
     if spent is None:

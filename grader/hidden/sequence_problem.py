@@ -90,7 +90,7 @@ class PairProblem(SharedCalls):
         return scaled
 
     def forward_rests(self):
-        """Return a call in which the hub sees the memory that ranks hold after a forward pass."""
+        """Return a call in which the hub measures what memory ranks keep after a forward pass."""
         name = f"{MODULE}.sequence_parallel_forward"
         return call(name, driver="rests", weighs=SETTLED)
 

@@ -233,11 +233,10 @@ class LargeModel:
 def require_followed(run, p):
     """Fail unless each rank called both functions once for each layer, with the right arguments.
 
-    The functions are the judge's ``layer_forward`` and ``layer_backward``.
-
-    Before a rank gets a layer's factor, it reports fingerprints of the function's arguments. The
-    input of a layer depends on the factors of the earlier layers. So a rank that reports the right
-    fingerprints has computed the earlier layers, and has this layer's whole weight.
+    The functions are the judge's ``layer_forward`` and ``layer_backward``. Before a rank gets a
+    layer's factor, it reports fingerprints of the function's arguments. The input of a layer
+    depends on the factors of the earlier layers. So a rank that reports the right fingerprints has
+    computed the earlier layers, and has this layer's whole weight.
     """
     for rank in range(p.n):
         given = sharded.followed_step(p.weights, p.batches[rank], p.forward, p.backward)

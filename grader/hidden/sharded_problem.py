@@ -30,7 +30,7 @@ def drawn_rates(rng, n, steps, first):
 
 
 def served_rates(rates):
-    """Return an argument with a function for each step but the first: it returns the step's rate.
+    """Return an argument with functions that return the rates of all steps but the first.
 
     Each rank has functions of its own, and the judge answers them. So no rank knows its rate before
     the step, and no rank knows the rates of other ranks.

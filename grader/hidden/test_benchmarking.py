@@ -522,7 +522,7 @@ def require_rows(run, n, asked, answers):
     """Fail unless the sweep made the runs in ``asked``, in order, and yielded their rows.
 
     For each run, ``asked`` has (collective, size), and ``answers`` has (seconds, wrong entries).
-    The rows are those of ``n`` ranks.
+    The number of ranks is ``n``.
     """
     rows = table_rows.as_rows(run.values()[0])
     run.require(rows is not None, table_rows.NO_ROWS)

@@ -47,7 +47,7 @@ BY_ENTRIES = "every n-th entry, or row, was taken. A block consists of consecuti
 BEFORE = (
     "the values were divided before the sum, so that every rank rounded. Sum first, and divide once"
 )
-SHAPED = ("broadcast", "reduce", "all_reduce")  # they accept any shape, and return it
+SHAPED = ("broadcast", "reduce", "all_reduce")  # results have the shape of the input
 COLLECTIVES = (
     "broadcast",
     "scatter",

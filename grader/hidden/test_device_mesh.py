@@ -1,7 +1,7 @@
 """Part 7 · Two dimensions: the hidden checks.
 
-The ranks of each world form a mesh. A check compares all ranks with a single device in float64. For
-each operation, the checks know its group.
+The ranks of each world form a mesh. A check compares all ranks with a single device in float64. The
+checks know the group of each operation.
 """
 
 import numpy as np
@@ -182,6 +182,7 @@ class Problem:
         first weight of each pair. If ``hidden`` is much larger than ``rows``, the shards of the
         weights are much larger than the activations: see ``keeps_shards``. The width changes from
         pair to pair.
+
         The model and the batch are drawn again while gelu is flat: see ``single_device.is_flat``.
         """
         self.mesh, self.dtype, self.saved = Mesh(shape), dtype, []

@@ -141,7 +141,8 @@ def test_pair_normalizes_own_rows(world, rng):
     """
     for n in (2, 4):
         p = PairProblem(rng, n, rows=4, width=8, hidden=1)
-        # Both scales are so small that a rank may add x to what it sends: this hardly changes it.
+        # Both scales are so small that a rank may add x to what it sends. This changes the sum of
+        # squares only a little.
         scale = rng.uniform(0.002, 0.004)
         problems = [p.scaled(scale), p.scaled(scale / SMALLER)]
         runs = world(
@@ -361,7 +362,7 @@ def choices(rng, n, each):
 
 
 def choices_of_others(rng, n, each):
-    """Return choices of experts: if n > 1, each rank sends a row to another, or receives one."""
+    """Draw choices of experts. If n > 1, each rank sends a row to another rank or receives one."""
     while True:
         own = choices(rng, n, each)
         if n == 1 or all(map(sum, zip(*rows_moved(experts.routes(own, each), 1)))):
