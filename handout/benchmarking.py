@@ -67,7 +67,7 @@ def array_bytes(collective: str, input_bytes: int, world_size: int) -> int:
     Args:
         collective: one of ``COLLECTIVES``.
         input_bytes: bytes of a rank's input tensor. In a broadcast or a scatter only the root has
-            an input. Then this is the number of bytes of the root's input.
+            an input, so these are the bytes of the root's input.
         world_size: n.
     Returns:
         S.
@@ -84,7 +84,7 @@ def array_bytes(collective: str, input_bytes: int, world_size: int) -> int:
 def algorithm_bandwidth(size: int, seconds: float) -> float:
     """Problem 2.1 · Return S / t, the rate at which the array is processed.
 
-    On the same links it falls as ranks are added.
+    On the same links, this rate falls as ranks are added.
 
     Args:
         size: S, in bytes.
@@ -105,9 +105,10 @@ def bus_bandwidth(collective: str, size: int, world_size: int, seconds: float) -
 
     This rate can be compared across collectives and world sizes. The bus bandwidth is the algorithm
     bandwidth times a factor: the bytes that the busiest rank must at least send (or receive),
-    divided by S. In an all-gather, a rank must receive the n−1 of n parts that it does not have:
-    (n−1)/n. An all-reduce is a reduce-scatter and an all-gather: 2(n−1)/n. A broadcast sends the
-    whole array through every rank: 1. So does a reduce.
+    divided by S. In an all-gather, a rank must receive the n−1 of n parts that it does not have, so
+    the factor is (n−1)/n. An all-reduce is a reduce-scatter and an all-gather, so its factor is
+    2(n−1)/n. A broadcast and a reduce send the whole array through every rank, so their factor is
+    1.
 
     Args:
         collective: one of ``COLLECTIVES``.
@@ -130,9 +131,9 @@ def usual_bandwidth(reported: float, world_size: int, counted: str) -> float:
     """Problem 2.1 · Convert a reported figure into the bus bandwidth of the usual convention.
 
     A lecture measured four H100s, and printed 277 "GB/s" for the all-reduce of a tensor, and 70 for
-    a reduce-scatter. It had used the factors of the bus bandwidth, 2(n−1)/n and (n−1)/n. But it had
-    divided by 1024³. For the size of the reduce-scatter, it had taken the *output of one rank*. Is
-    reduce-scatter four times slower?
+    a reduce-scatter. The lecture used the factors of the bus bandwidth, 2(n−1)/n and (n−1)/n, but
+    it divided by 1024³. As the size of the reduce-scatter, it used the *output of one rank*. Is
+    reduce-scatter really four times slower?
 
     Args:
         reported: the figure, in 2³⁰ bytes per second. It already contains the factor with n.
@@ -142,10 +143,10 @@ def usual_bandwidth(reported: float, world_size: int, counted: str) -> float:
     Returns:
         The bus bandwidth of the usual convention, in decimal gigabytes per second.
     Raises:
-        ValueError: ``counted`` is neither; ``world_size`` is not positive.
+        ValueError: ``counted`` is neither "whole" nor "part"; ``world_size`` is not positive.
 
     With 2 ranks, 1 reported for a part  →  2.147483648.
-    About 5 lines. Then convert the two figures of the lecture: they differ by about 1 %.
+    About 5 lines. Then convert the two figures of the lecture: the results differ by about 1 %.
     """
     raise NotImplementedError("Problem 2.1: usual_bandwidth")
 
@@ -205,7 +206,7 @@ def sweep(
 ) -> Iterator[Row]:
     """Problem 2.3 · Yield the table of a benchmark: a row for every collective at every size.
 
-    Yield each row as soon as it is measured, before the next run begins. Then an interrupted sweep
+    Yield each row as soon as it is measured, before the next run begins. So an interrupted sweep
     keeps its finished rows.
 
     Args:
@@ -243,9 +244,9 @@ def fit_latency_bandwidth(sizes: list[int], seconds: list[float]) -> tuple[float
         ``(α, β)``: seconds, and bytes per second. α may come out negative if the times are
         disturbed.
     Raises:
-        ValueError: not as many times as sizes; fewer than two different sizes; fewer than two
-            different times (the slope would be zero up to rounding); times that do not grow with
-            the size (1/β not positive).
+        ValueError: the numbers of sizes and of times differ; fewer than two different sizes; fewer
+            than two different times (the slope would be zero up to rounding); times that do not
+            grow with the size (1/β not positive).
 
     Sizes [0, 1000] and seconds [1, 3]  →  (1.0, 500.0).
     About 12 lines.

@@ -13,7 +13,8 @@ The ranks form a mesh of D rows and T columns, whose shape is ``(D, T)``. On a m
 The ranks of a row are tensor parallel: they share the model, and have the same part of the batch.
 The ranks of a column are data parallel: they share the batch, and have the same shards of the
 weights. Neighbours in a row have consecutive ranks. On a cluster these are devices of one machine,
-with fast links. Tensor parallelism needs these links more, because it communicates in every layer.
+with fast links. Tensor parallelism needs fast links more than data parallelism does, because it
+communicates in every layer.
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
 - Inputs keep their values, and tensors may be non-contiguous.
@@ -58,7 +59,7 @@ def rank_at(place: tuple[int, int], shape: tuple[int, int]) -> int:
         shape: ``(D, T)``.
     Raises:
         ValueError: the place is not on the mesh ("(2, 0) is not on a mesh of 2 × 3"). Negative
-            coordinates are never on it.
+            coordinates are never on the mesh.
 
     On a mesh of 2 × 3, rank 5 is at (1, 2).
     About 3 lines.
@@ -67,25 +68,26 @@ def rank_at(place: tuple[int, int], shape: tuple[int, int]) -> int:
 
 
 def mesh_groups(shape: tuple[int, int]) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-    """Problem 7.1 · Make the process groups of a mesh of all ranks, and return this rank's two.
+    """Problem 7.1 · Make the process groups of a mesh, and return the two groups of this rank.
 
     ``dist.new_group(ranks)`` makes a group. *Every* rank of the world has to call it, also the
-    ranks that are not in the group, and all ranks have to make the same groups in the same order:
-    torch numbers the groups, and the ranks of a group find each other by its number. If each rank
-    makes only its own groups, different groups have the same number. gloo and nccl then connect the
-    wrong ranks, or wait for ever.
+    ranks that are not in the group, and all ranks have to make the same groups in the same order.
+    The reason is that torch numbers the groups, and the ranks of a group find each other by the
+    number of the group. If each rank makes only its own groups, different groups have the same
+    number. gloo and nccl then connect the wrong ranks, or wait for ever.
 
     Args:
         shape: ``(D, T)``, the same on every rank.
     Returns:
         ``(row, column)``. The row is the group of the T ranks with this rank's data coordinate, in
-        the order of the ranks. The column is the group of the D ranks with its tensor coordinate.
+        the order of the ranks. The column is the group of the D ranks with this rank's tensor
+        coordinate.
     Raises:
-        ValueError: D·T is not the world size ("a mesh of 2 × 3 needs 6 ranks, not 4"), or a side is
+        ValueError: D·T is not the world size ("a mesh of 2 × 3 needs 6 ranks, not 4"), or D or T is
             less than 1.
 
     On a mesh of 2 × 2, the rows are [0, 1] and [2, 3], the columns [0, 2] and [1, 3]. All ranks
-    make these four groups. Rank 2 returns those of [2, 3] and [0, 2].
+    make these four groups. Rank 2 returns the groups [2, 3] and [0, 2].
     About 12 lines.
     """
     raise NotImplementedError("Problem 7.1: mesh_groups")
@@ -101,14 +103,14 @@ def mesh_step(
 
     The model has P pairs of layers, y = gelu(gelu(x @ A) @ B), one after the other. Each pair is
     the Megatron pair of Shoeybi et al. (2019): A is sharded by columns over the row, and B by rows.
-    A row computes as one rank of a data-parallel program does, on its own rows of the batch. So the
-    gradients of a row's shards are those of its own rows. The mean of them over the column is the
+    The ranks of a row together do what one rank does in data parallelism: they compute the
+    gradients of their own rows of the batch. The mean of these gradients over the column is the
     gradient of the whole batch.
 
-    There are two kinds of sums over the row, those of Megatron's g and f. Forward, add up the
-    partial products with B (as g does). Backward, add up the partial gradients of a pair's input
-    (as f does). What follows a sum is the same on every rank of the row, so its gradient is
-    replicated in the row: do not add it up again.
+    Two kinds of tensors are summed over the row, as by Megatron's operators g and f. In the forward
+    pass, add up the partial products with B (as g does). In the backward pass, add up the partial
+    gradients of a pair's input (as f does). A pair's output is replicated in the row, and its
+    gradient is replicated, too: do not add up this gradient.
 
     Args:
         pairs: P ≥ 1 pairs (A, B) of this rank's shards, (K, H/T) and (H/T, K), float32 or float64.
@@ -121,13 +123,13 @@ def mesh_step(
         averaged over the column. The gradients are P pairs of the shapes of ``pairs``: this rank's
         shards of the gradients of the whole batch's loss.
     Raises:
-        ValueError: a weight does not have as many rows as its input has columns, in any pair. Look
-            at all pairs before the first all-reduce.
+        ValueError: in some pair, a weight does not have as many rows as its input has columns.
+            Check all pairs before the first all-reduce.
 
-    Traffic: in the row, one all-reduce of (rows, K) for each pair forward, and one backward; but
-    none for the gradient of the batch, which is not needed: 2P − 1 in all. In the column, one
-    all-reduce of each gradient, or one of all together. Nothing else is sent, and nothing in
-    another group.
+    Traffic: in the row, one all-reduce of (rows, K) for each pair in the forward pass, and one for
+    each pair except the first in the backward pass: 2P − 1 in all. (The gradient of the batch is
+    not needed.) In the column, one all-reduce for each gradient, or one for all gradients together.
+    Send nothing else, and use no other group.
 
     With a mesh of 2 × 1, one pair ([[a]], [[b]]) and rows [x₀] and [x₁]: if the gradients of the
     two rows' losses with respect to a are [[2]] and [[4]], both ranks return [[3]] for it.

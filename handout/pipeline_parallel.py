@@ -22,9 +22,9 @@ here:
   direction, by send and receive. Nothing else is sent.
 - Inputs must stay unchanged. They may be non-contiguous, and are float32 or float64. Results have
   the dtype of the inputs.
-- The function works for 1, 2, 3, 4, … stages of one layer or more, also of unequal size, and for
-  any m ≥ 1. It also works when it is called twice with the same arguments: do not empty lists that
-  are arguments.
+- The function works for 1, 2, 3, 4, … stages of one layer or more, also if the stages have
+  different numbers of layers, and for any m ≥ 1. It also works when it is called twice with the
+  same arguments: do not empty lists that are arguments.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
   The message contains the wrong number, or the two numbers that do not fit each other.
 - Multiply matrices with torch, in the thread that calls your function: the checks look at the
@@ -199,20 +199,20 @@ def run_schedule(
     Free the saved tensors of a micro-batch after its backward pass, otherwise 1F1B needs as much
     memory as GPipe. A local variable that still refers to them keeps them alive, too. Also free
     each tensor that was sent: it stays alive until you call ``wait()`` of the send's ``Work``. Call
-    ``wait()`` of each ``Work`` once: with gloo, a second call never returns. (With nccl it returns
-    at once, so you may wait twice for the one ``Work`` of both messages.) ``is_completed()`` does
-    not replace ``wait()``: without ``wait()`` it never becomes true. When the gradient of
-    micro-batch i has come back, wait for the send of its activation: that wait is over at once.
-    Just before you send a gradient, wait for the send of the gradient before it. At the end, wait
-    for the remaining sends.
+    ``wait()`` of each ``Work`` once: with gloo, a second call never returns. (With nccl a second
+    call returns at once, so you may wait twice for the one ``Work`` of both messages.)
+    ``is_completed()`` does not replace ``wait()``: without ``wait()`` it never becomes true. When
+    the gradient of micro-batch i has come back, wait for the send of its activation: that wait is
+    over at once. Just before you send a gradient, wait for the send of the gradient before it. At
+    the end, wait for the remaining sends.
 
     Args:
-        schedule: this stage's actions, in order. The stages' schedules fit each other, as those of
-            ``gpipe_schedule`` do.
+        schedule: this stage's actions, in order. The schedules of all stages fit each other, as in
+            ``gpipe_schedule``.
         weights, x, batch_size, num_micro_batches: as in ``pipeline_forward``.
-        timeline: record each action in it once, in ``with timeline.span(kind, i):``. Put this
-            around the computation, but not around receiving or waiting. The computation is that of
-            the layers. On the last stage it includes the loss and the loss's gradient.
+        timeline: record each action in it once. Put ``with timeline.span(kind, i):`` around the
+            computation of the layers, but not around receiving or waiting. On the last stage, the
+            loss and the loss's gradient are part of the computation.
     Returns:
         ``(loss, gradients)``. The loss is that of the whole batch, a tensor without dimensions, on
         the last stage; None on all other stages. The gradients are those of this loss with respect
@@ -239,8 +239,8 @@ def bubble_fraction(num_stages: int, num_micro_batches: int) -> float:
         A number from 0 to 1: idle time / total time. (Some papers use idle time / ideal time, which
         is larger.)
     Raises:
-        ValueError: there is no stage, or no micro-batch (the wrong number is the one
-            that is not positive).
+        ValueError: there is no stage, or no micro-batch (the wrong number is the one that is not
+            positive).
 
     ``bubble_fraction(4, 4)``  →  3/7.
     About 3 lines.
@@ -262,7 +262,7 @@ def measured_bubble(timelines: list[list[Span]]) -> float:
         ValueError: no stage recorded a span.
 
     With two stages that work from 0 to 2 and from 1 to 3 seconds:  each waits for 1 of 3 seconds,
-    1/3.
+    so the result is 1/3.
     About 6 lines.
     """
     raise NotImplementedError("Problem 5.6: measured_bubble")

@@ -7,8 +7,8 @@ A sequence has T tokens, one row each. Rank r holds rows [r·T/n, (r+1)·T/n) of
 Problem 9.1 a pair of weights is sharded, too. In Problem 9.2 there are no weights. In Problem 9.3
 each rank has tokens of its own, as in data parallelism, and some of the experts.
 
-Write forward and backward passes by hand, without autograd. The calculus of one layer is given,
-``mlp.layer_forward`` and ``mlp.layer_backward``, and so is the normalisation, in
+Write forward and backward passes by hand, without autograd. The calculus of one layer is given:
+``mlp.layer_forward`` and ``mlp.layer_backward``. The normalisation is given in
 ``normalization.py``.
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
@@ -47,18 +47,18 @@ def sequence_parallel_forward(pair: Pair, x: Tensor) -> tuple[Tensor, Pair]:
     Returns:
         ``(y, saved)``.
         y: this rank's shard of the output, (T/n, K).
-        saved: ``(x, z)``, which the backward pass needs: x itself, not normalised, and the
-        input of gelu, z = normalize(x) @ A, for all rows and this rank's columns, (T, H/n). The
-        gathered rows are not saved: the backward pass gathers them again.
+        saved: ``(x, z)``, which the backward pass needs: x itself, not normalised, and the input of
+        gelu, z = normalize(x) @ A, for all rows and this rank's columns, (T, H/n). The gathered
+        rows are not saved: the backward pass gathers them again.
     Raises:
         ValueError: A does not have as many rows as x has columns, B does not have as many rows as A
             has columns, or B does not have as many columns as x.
 
-    Normalise before the all-gather: afterwards, every rank would normalise all T rows.
+    Normalise before the all-gather. If you normalise after it, every rank normalises all T rows.
     Traffic: one all-gather that makes (T, K), and one reduce-scatter of (T, K): as many bytes as
     one all-reduce.
-    Memory between the forward and the backward pass: y and what is saved, and at most one tensor
-    (T/n, K) more. A buffer for all rows that is kept for the next call would be too much.
+    Memory between the forward and the backward pass: y, what is saved, and at most one more tensor
+    (T/n, K). So do not keep a buffer for all rows.
 
     With 2 ranks, K = 1, x [[2]] and [[-3]], A [[1, 2]] and B [[1], [1]]: the rows are normalised to
     1 and −1. Rank 0 computes gelu([[1], [-1]]), rank 1 gelu([[2], [-2]]). The sums are 2.7958 and
@@ -69,7 +69,7 @@ def sequence_parallel_forward(pair: Pair, x: Tensor) -> tuple[Tensor, Pair]:
 
 
 def sequence_parallel_backward(pair: Pair, saved: Pair, grad_y: Tensor) -> tuple[Tensor, Pair]:
-    """Problem 9.1 · Run backward through the same pair: the mirror image.
+    """Problem 9.1 · Run backward through the pair of ``sequence_parallel_forward``.
 
     In the backward pass, the reduce-scatter becomes an all-gather: each row of y was a sum over all
     ranks, so each rank needs the gradient of every row. The all-gather becomes a reduce-scatter:
@@ -82,18 +82,19 @@ def sequence_parallel_backward(pair: Pair, saved: Pair, grad_y: Tensor) -> tuple
     Returns:
         ``(grad_x, gradients)``.
         grad_x: the gradient with respect to x, (T/n, K).
-        gradients: of A and of B, in the shapes of the shards, from all T rows.
+        gradients: the gradients of this rank's shards of A and of B, from all T rows.
     Raises:
         ValueError: as for ``sequence_parallel_forward``; or grad_y does not have the shape of x.
 
-    Traffic: an all-gather of the gradients, one of the normalised rows, and a reduce-scatter: one
-    and a half times the bytes of an all-reduce. The second all-gather is needed because the forward
-    pass saved only this rank's rows.
+    Traffic: an all-gather of the gradients, an all-gather of the normalised rows, and a
+    reduce-scatter. Together they send one and a half times the bytes of an all-reduce. The second
+    all-gather is needed because the forward pass saved only this rank's rows.
 
     With 2 ranks, K = 1, x [[1]] and [[-1]], A [[0, 0]] and B [[3], [5]]: z is 0, gelu(0) = 0 and
     gelu′(0) = 1/2. If the gradients of y are [[1]] and [[2]], the gradient of A on rank 0 is
     1·3/2 − 2·3/2 = −1.5, and on rank 1 it is −2.5. With one column, normalising keeps only a
-    number's sign. So no gradient passes through it, and grad_x is [[1]] on rank 0, [[2]] on rank 1.
+    number's sign. So no gradient passes through the normalisation, and grad_x is [[1]] on rank 0,
+    [[2]] on rank 1.
     About 9 lines.
     """
     raise NotImplementedError("Problem 9.1: sequence_parallel_backward")
@@ -102,15 +103,15 @@ def sequence_parallel_backward(pair: Pair, saved: Pair, grad_y: Tensor) -> tuple
 def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Problem 9.2 · Compute attention, o = softmax(q kᵀ / √d) v, for this rank's queries.
 
-    The rows of k and v travel around the ring: in each of n − 1 steps, every rank sends its block
-    of keys and values to the next rank (rank + 1) and gets one from the rank before [Liu et al.,
-    2023]. So each rank sees all blocks, one after the other, and computes the scores of one block,
-    (T/n, T/n), at a time.
+    The rows of k and v travel around the ring: in each of n − 1 steps, every rank sends the block
+    of keys and values that it has to the next rank (rank + 1), and gets the block of the previous
+    rank [Liu et al., 2023]. So each rank sees all blocks, one after the other, and computes the
+    scores of one block, (T/n, T/n), at a time.
 
     A softmax needs the sum over all keys. Accumulate it [Milakov and Gimelshein, 2018]: for each
     query keep m, the largest score so far; l, the sum of exp(score − m); and a, the sum of
-    exp(score − m)·v. A new block has the largest score m′. Let M = max(m, m′). Then multiply l and
-    a by exp(m − M), and add the block's sums of exp(score − M). At the end, o = a / l.
+    exp(score − m)·v. Let m′ be the largest score of a new block, and M = max(m, m′). Then multiply
+    l and a by exp(m − M), and add the block's sums of exp(score − M). At the end, o = a / l.
 
     Args:
         q, k, v: this rank's rows of the queries, keys and values, (T/n, d) each. Row i of rank r is
@@ -128,7 +129,8 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
 
     Scores may be large: exp(score) alone would overflow.
     Memory: beside the arguments, at most five blocks (T/n, T/n) and twelve tensors (T/n, d) at a
-    time, including those that travel; never (T/n, T), and never the keys and values of all ranks.
+    time, including those that travel. Never hold a tensor (T/n, T), or the keys and values of all
+    ranks.
     Traffic: sends and receives between neighbours, 2(n−1)·T/n·d numbers from each rank.
 
     With 2 ranks, d = 1, and not causal: q [[0]] on both, v [[1]] and [[3]]. All scores are 0, so
@@ -151,10 +153,12 @@ def ring_attention_backward(
     """Problem 9.2 · Return the gradients of q, k and v, by the same ring.
 
     Keys and values travel again, and the gradients of a block travel with it: each rank adds what
-    its queries contribute. After n steps, a block's gradients are back on the rank that holds it.
+    its queries contribute. After n steps, a block's gradients are back on the rank to which the
+    block belongs.
 
-    For a block of keys, with s = 1/√d (all sums over d are of one row) [Dao et al., 2022]:
-        P = exp(s·q kᵀ − logsumexp)      of the softmax over all keys, the columns of this block
+    For a block of keys, with s = 1/√d (Σ is the sum over the d entries of each row) [Dao et al.,
+    2022]:
+        P = exp(s·q kᵀ − logsumexp)      the columns of this block in the softmax over all keys
         grad_v += Pᵀ @ grad_o,   grad_P = grad_o @ vᵀ
         grad_S = P ⊙ (grad_P − Σ grad_o ⊙ o)
         grad_q += s·grad_S @ k,   grad_k += s·grad_Sᵀ @ q
@@ -169,7 +173,7 @@ def ring_attention_backward(
     Raises:
         ValueError: k, v, output or grad_output does not have the shape of q.
 
-    Memory: as for ``ring_attention_forward``, with at most sixteen tensors (T/n, d).
+    Memory: as for ``ring_attention_forward``, but with at most sixteen tensors (T/n, d).
     Traffic: sends and receives between neighbours. The keys and values make n − 1 steps, their
     gradients n steps: 2(2n−1)·T/n·d numbers from each rank. With one rank nothing is sent.
 
@@ -189,7 +193,7 @@ def exchange_routes(choice: Tensor, experts: int) -> Routes:
 
     Args:
         choice: the expert of each of this rank's N tokens, (N,), int64. Ranks may have different
-            numbers of tokens, and also none.
+            numbers of tokens, or none.
         experts: the number of experts of each rank.
     Returns:
         ``(order, sent, received, arrived)``.
@@ -223,12 +227,12 @@ def to_experts(rows: Tensor, routes: Routes) -> Tensor:
         (M, D): the rows that arrive, in the order of the ranks, and from each rank in the order of
         the experts. With M = 0, the shape is (0, D).
     Raises:
-        ValueError: there is not one row for each token ("3 rows for 4 tokens").
+        ValueError: the number of rows is not the number of tokens ("3 rows for 4 tokens").
 
     Traffic: one all-to-all, in which each row is sent once, and not padded.
 
-    With the routes of the example above, and rows [[1], [2], [3]] and [[4]]: rank 0 returns [[2]],
-    rank 1 [[1], [3], [4]].
+    With the routes of the example of ``exchange_routes``, and rows [[1], [2], [3]] and [[4]]: rank
+    0 returns [[2]], rank 1 [[1], [3], [4]].
     About 5 lines.
     """
     raise NotImplementedError("Problem 9.3: to_experts")
@@ -243,12 +247,13 @@ def from_experts(rows: Tensor, routes: Routes) -> Tensor:
     Returns:
         (N, D): the rows of this rank's own tokens, in the order of these tokens.
     Raises:
-        ValueError: there is not one row for each token that arrived ("3 rows for 4 tokens").
+        ValueError: the number of rows is not the number of tokens that arrived ("3 rows for 4
+            tokens").
 
     Traffic: one all-to-all, in which each row is sent once, and not padded.
 
-    With the routes of the example above, and rows [[20]] and [[10], [30], [40]]: rank 0 returns
-    [[10], [20], [30]], rank 1 [[40]].
+    With the routes of the example of ``exchange_routes``, and rows [[20]] and [[10], [30], [40]]:
+    rank 0 returns [[10], [20], [30]], rank 1 [[40]].
     About 7 lines.
     """
     raise NotImplementedError("Problem 9.3: from_experts")
@@ -268,7 +273,7 @@ def mixture_forward(
         gate: replicated, (D, E).
         weights: the weights of this rank's e experts, (D, D) each. Weight i belongs to expert
             rank·e + i of the world.
-        x: this rank's own tokens, (N, D). Ranks may have different numbers of tokens, also none.
+        x: this rank's own tokens, (N, D). Ranks may have different numbers of tokens, or none.
     Returns:
         ``(y, saved)``.
         y: the outputs of this rank's tokens, in their order, (N, D).
@@ -282,7 +287,7 @@ def mixture_forward(
             ("a gate of 3 columns does not fit 2 ranks with 2 experts each"), or a weight is not
             (D, D).
 
-    An expert may get no token at all, and so may a rank. This rank still takes part in every
+    An expert, or all experts of a rank, may get no tokens. Such a rank still takes part in every
     collective.
     Traffic: the counts, and each token once to its expert and once back.
 
@@ -302,10 +307,11 @@ def mixture_backward(
     """Problem 9.3 · Run backward through the mixture.
 
     The gradient of a row travels in the opposite direction: ``to_experts`` is the backward pass of
-    ``from_experts``, and ``from_experts`` that of ``to_experts``.
+    ``from_experts``, and ``from_experts`` is the backward pass of ``to_experts``.
 
-    The gate's gradient comes through p. For a token of expert c, with the probabilities π and the
-    expert's output f, p = π_c, and ∂p/∂logit_j = p·(δ_cj − π_j), where δ_cj is 1 if j = c, else 0:
+    The gate's gradient comes through p. For a token of expert c, let π be the probabilities and f
+    the expert's output. Then p = π_c, and ∂p/∂logit_j = p·(δ_cj − π_j), where δ_cj is 1 if j = c,
+    else 0:
         grad_logit_j = (Σ grad_y ⊙ f) · p · (δ_cj − π_j)
 
     Args:
@@ -314,20 +320,22 @@ def mixture_backward(
         grad_y: the gradient of the loss with respect to this rank's rows of y, (N, D).
     Returns:
         ``(grad_x, grad_gate, gradients)``.
-        grad_x: of this rank's tokens, (N, D): through their experts, and through their logits.
-        grad_gate: (D, E), replicated: the sum over the tokens of *all* ranks.
-        gradients: of this rank's experts, (D, D) each, from the tokens of all ranks. They are
-        complete: no all-reduce follows. An expert without tokens has a gradient of zeros.
+        grad_x: the gradient of this rank's tokens, (N, D). It is the sum of two gradients: one
+        comes through the experts, the other through the logits.
+        grad_gate: the gradient of gate, (D, E), replicated: the sum over the tokens of *all* ranks.
+        gradients: the gradients of the weights of this rank's experts, (D, D) each, from the tokens
+        of all ranks. They are complete, so no all-reduce follows. An expert without tokens has a
+        gradient of zeros.
     Raises:
         ValueError: as for ``mixture_forward``; or grad_y does not have the shape of x.
 
     Traffic: each row of a gradient once to the expert and once back, and one all-reduce of
     grad_gate.
 
-    With the example above and grad_y = [[1]]: f = gelu(2) = 1.9545, grad_logits = f·p·(1 − p) ·
-    [1, −1] = [0.2052, −0.2052], so grad_gate is [[0.2052, −0.2052]]. The gradient of weight 0 is
-    p·gelu′(2) = [[0.9559]], and that of weight 1 is [[0]]. And grad_x = 2·0.9559 + 2·0.2052 =
-    [[2.3222]].
+    With the example of ``mixture_forward`` and grad_y = [[1]]: f = gelu(2) = 1.9545, grad_logits =
+    f·p·(1 − p) · [1, −1] = [0.2052, −0.2052], so grad_gate is [[0.2052, −0.2052]]. The gradient of
+    weight 0 is p·gelu′(2) = [[0.9559]], and that of weight 1 is [[0]]. And grad_x = 2·0.9559 +
+    2·0.2052 = [[2.3222]].
     About 18 lines.
     """
     raise NotImplementedError("Problem 9.3: mixture_backward")

@@ -34,7 +34,8 @@ from handout import mlp
 def flatten(tensors: list[Tensor]) -> Tensor:
     """Problem 6.1 · Return the entries of all tensors in one vector, padded with zeros.
 
-    Every rank has the same tensors, or its own gradients of these shapes. Nothing is communicated.
+    The ranks have equal tensors (such as weights), or different tensors of equal shapes (such as
+    gradients). Nothing is communicated.
 
     Args:
         tensors: one or more tensors of any shapes and of one dtype, N ≥ 1 entries together.
@@ -71,9 +72,11 @@ def unflatten(flat: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
 
     Args:
         flat: (P,), as ``flatten`` returns it.
-        shapes: the shape of each tensor, N entries together. An empty shape is a scalar's.
+        shapes: the shape of each tensor, N entries together. An empty shape is the shape of a
+            scalar.
     Returns:
-        A list with a tensor for each shape. They may be views of ``flat``. The padding is dropped.
+        A list with a tensor for each shape, without the padding. The tensors may be views of
+        ``flat``.
     Raises:
         ValueError: P is not n·⌈N/n⌉ ("4 entries in flat, but the shapes need 6 on 2 ranks").
 
@@ -108,8 +111,8 @@ class ZeroAdamW:
         ``flat_shard`` of the weights. Its two moments then have P/n entries each.
 
         Memory: between two steps, beyond the weights, a rank holds 1/n of the weights, of the
-        gradients and of each moment, and at most two flat buffers as large as the weights (for the
-        gradients, and for the weights).
+        gradients and of each moment, and at most two flat buffers, each as large as all weights:
+        one for the gradients, one for the weights.
         About 4 lines.
         """
         raise NotImplementedError("Problem 6.2: ZeroAdamW")
@@ -121,15 +124,16 @@ class ZeroAdamW:
             gradients: this rank's own gradients, *not* averaged, shaped as the weights.
         Raises:
             ValueError: the gradients do not have the shapes of the weights ("gradient 1 is (2, 3),
-                weight 1 is (3, 2)"), or there are more or fewer ("2 gradients for 3 weights").
+                weight 1 is (3, 2)"), or the numbers of gradients and of weights differ ("2
+                gradients for 3 weights").
 
         Traffic: 2(n−1)/n times the bytes of the weights from each rank, as for one all-reduce of
         the gradients. A reduce-scatter gives this rank its shard of the sum of all gradients. AdamW
         updates this rank's shard of the weights. An all-gather then brings the other shards.
         Settings: each step uses the current settings of ``self.optimizer``. So a schedule of
         learning rates can set ``zero.optimizer.param_groups[0]["lr"]`` between two steps. (The
-        checks give each rank a rate of its own. Then, on every rank, the entries of shard r are
-        those of an update with rank r's rate.)
+        checks give each rank a learning rate of its own. Rank r then updates shard r with its rate,
+        and all ranks get the result.)
 
         With 2 ranks, one weight [[w₀, w₁]] and the gradients [[2, 4]] and [[4, 8]]:  rank 0 updates
         w₀ with the gradient 3, rank 1 updates w₁ with the gradient 6, and both ranks get both
@@ -150,9 +154,9 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
             (D, D), with P = n·⌈D²/n⌉. They do not require gradients.
         x: (B/n, D), this rank's rows of the batch.
     Returns:
-        ``(loss, gradients)``. The loss is this rank's own, a scalar, *not* averaged. The gradients
-        are L tensors of shape (P/n,): this rank's flat shards of the gradients of the whole batch's
-        loss, whose padding is zero.
+        ``(loss, gradients)``. The loss is the loss of this rank's rows, a scalar, *not* averaged.
+        The gradients are L tensors of shape (P/n,): this rank's flat shards of the gradients of the
+        whole batch's loss. The padding of a shard is zero.
     Raises:
         ValueError: a shard does not have P/n entries ("shard 1 has 5 entries. A layer of width 3
             needs 3 on each of 4 ranks").
@@ -164,8 +168,8 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
     also measure the memory of your process. It includes copies for communication, so here the
     limits are higher: beyond the shards and their gradients, 8 whole layers are allowed, and 4
     until the first operation of the backward pass.
-    Traffic: 3(n−1)/n times the bytes of the weights from each rank. Only the last layer may be kept
-    for the backward pass; then it is gathered once.
+    Traffic: 3(n−1)/n times the bytes of the weights from each rank. You may keep the last layer for
+    the backward pass, but no other layer. The last layer is then gathered only once.
 
     With 2 ranks and one layer [[w]], w is on rank 0 and the padding on rank 1. If the local
     gradients are [[2]] and [[4]], rank 0 returns [3] and rank 1 returns [0].
@@ -180,32 +184,33 @@ def prefetched_step(
     layer_forward: Callable = mlp.layer_forward,
     layer_backward: Callable = mlp.layer_backward,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Problem 6.4 · Do the same as ``fully_sharded_step``, but gather the next layer meanwhile.
+    """Problem 6.4 · Do the same as ``fully_sharded_step``, but gather one layer ahead.
 
     A gather takes time, in which the rank could compute. So start the gather of the next layer
-    before you call ``layer_forward`` or ``layer_backward`` for this layer, and wait for it only
-    when its turn comes. In the backward pass, the next layer is the one before.
+    before you call ``layer_forward`` or ``layer_backward`` for this layer, and wait for the gather
+    only when the next layer is needed. In the backward pass, the next layer after layer l is layer
+    l − 1.
 
     Args:
         shards, x: as for ``fully_sharded_step``.
         layer_forward, layer_backward: the calculus of one layer, called as ``mlp.layer_forward``
-            and ``mlp.layer_backward``. Call each once for every layer, and compute layers in no
-            other way: this is how the checks see when you compute. (They pass functions that also
-            multiply y, and grad_y, by a number that nobody knows before the call.)
+            and ``mlp.layer_backward``. Call each once for every layer, and do not compute layers in
+            any other way: from these calls the checks know when you compute. (They pass functions
+            that also multiply y, and grad_y, by a number that nobody knows before the call.)
     Returns:
         ``(loss, gradients)``, as for ``fully_sharded_step``.
     Raises:
         ValueError: as for ``fully_sharded_step``.
 
     Memory: beyond the shards and their gradients, at most four whole layers are alive during every
-    product, whatever L is: a layer, the next one, a gradient, and one more gradient if you let its
-    reduce-scatter run meanwhile. So gather one layer ahead, not more. The last layer may be kept
+    product, whatever L is: a layer, the next one, a gradient, and one more gradient if its
+    reduce-scatter is still running. So gather one layer ahead, not more. The last layer may be kept
     for the backward pass instead of gathered again; then the backward pass has L − 1 gathers. With
     copies for communication, your process may use the memory of 12 whole layers beyond the shards
     and their gradients, and of 6 until the first operation of the backward pass.
-    Traffic: as for ``fully_sharded_step``. Gather each layer by one ``all_gather`` of its shard,
-    average gradients by ``reduce_scatter``, or use their variants for single tensors, and use
-    nothing else.
+    Traffic: as for ``fully_sharded_step``. Gather each layer with one ``all_gather`` of its shard,
+    and average gradients with ``reduce_scatter``. Instead of these two you may use their variants
+    for single tensors, but no other communication.
 
     With 3 layers, the forward pass is: gather 0, gather 1, compute 0, gather 2, compute 1, compute
     2. Here "gather" is the start of a gather.

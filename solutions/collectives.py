@@ -11,13 +11,13 @@ For every function here:
 - Inputs must stay unchanged, and results are in new memory. (With one rank you may return the input
   itself.)
 - Results do not require gradients, even if the inputs do: use ``detach()``. Autograd does not know
-  what the communication did, so autograd must not differentiate through the
-  communication. The operators of Problem 4.4 tell autograd what the communication did.
+  what the communication did, so it must not differentiate through the communication. The operators
+  of Problem 4.4 tell autograd what the communication did.
 - A tensor has the same shape and dtype on every rank. Its dtype is float32, float64 or int64, and
   it holds at least one element.
 - A tensor need **not** be contiguous, and its strides may differ from rank to rank. Some calls of
-  ``torch.distributed`` reject non-contiguous tensors; others silently scramble their entries.
-  ``clone()`` and ``empty_like()`` keep the strides of a transpose.
+  ``torch.distributed`` reject a non-contiguous tensor; other calls silently put its entries in the
+  wrong order. ``clone()`` and ``empty_like()`` keep the strides of a transpose.
 - The function works for 1, 2, 3, 4, … ranks, for any root, and when it is called twice.
 - In Problem 1.1 each function communicates once, with the collective of its name. You may compute
   anything before and after that.
@@ -325,16 +325,16 @@ def in_rank_order(action: Callable[[], T]) -> T:
 def all_reduce_from_parts(tensor: Tensor) -> Tensor:
     """Problem 1.3 · Sum over all ranks with one reduce-scatter and one all-gather.
 
-    This is what an all-reduce *is*: it costs as much as the two together. n need not divide the
-    number of elements.
+    This is what an all-reduce *is*: it costs as much as these two collectives together. n need not
+    divide the number of elements.
 
     Args:
         tensor: any shape.
     Returns:
         The sum of all ranks' tensors, in the shape of ``tensor``.
 
-    With 2 ranks:  rank 0 [1, 2, 3], rank 1 [4, 5, 6]  →  [5, 7, 9] on both. In between, rank 0 held
-    [5, 7] and rank 1 held [9, 0].
+    With 2 ranks:  rank 0 [1, 2, 3], rank 1 [4, 5, 6]  →  [5, 7, 9] on both. Between the two
+    collectives, rank 0 has [5, 7] and rank 1 has [9, 0].
     About 7 lines.
     """
     # BEGIN SOLUTION 1.3: all_reduce_from_parts
@@ -349,8 +349,8 @@ def all_reduce_from_parts(tensor: Tensor) -> Tensor:
 def average(tensor: Tensor) -> Tensor:
     """Problem 1.4 · Average over all ranks, without ReduceOp.AVG.
 
-    Sum first, then divide once, by n. Then the result is rounded only once after the sum. If you
-    divide before the sum, you round n times; if you multiply by 1/n, you round 1/n as well.
+    Sum first, then divide the sum by n. In this way the average is rounded only once after the sum.
+    If you divide before the sum, you round n times. If you multiply by 1/n, you also round 1/n.
 
     Args:
         tensor: any shape, a float dtype.
@@ -371,9 +371,9 @@ def average(tensor: Tensor) -> Tensor:
 def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Tensor, T]:
     """Problem 1.5 · Sum over all ranks while something else is computed.
 
-    Start the all-reduce, call ``compute`` once while the all-reduce runs, and only then wait. The
-    checks look at the order of these events: they delay another rank, and ``compute`` must not have
-    to wait for that rank.
+    Start the all-reduce, call ``compute`` once while the all-reduce runs, and wait for the
+    all-reduce only after that. To test this order, the checks delay another rank. ``compute`` must
+    not wait for that rank.
 
     Args:
         tensor: any shape.
@@ -396,7 +396,7 @@ def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Ten
 def shift_right(tensor: Tensor) -> Tensor:
     """Problem 1.6 · Send to the right neighbour and receive from the left neighbour.
 
-    Every rank does so at the same time. The ranks form a ring: the right neighbour of the last rank
+    All ranks do this at the same time. The ranks form a ring: the right neighbour of the last rank
     is rank 0. A blocking send may wait until its receiver is there. If every rank sends before it
     receives, the ring may deadlock, whatever the size of the tensors. On GPUs it may even deadlock
     if every rank starts an ``isend`` and then an ``irecv``. ``dist.batch_isend_irecv`` starts both
@@ -405,8 +405,8 @@ def shift_right(tensor: Tensor) -> Tensor:
     Args:
         tensor: any shape.
     Returns:
-        The tensor of rank (rank − 1) mod n. With one rank this is its own tensor, and nothing is
-        sent.
+        The tensor of rank (rank − 1) mod n. With one rank this is the rank's own tensor, and
+        nothing is sent.
 
     With 3 ranks that hold [0], [1] and [2]:  rank 0 [2], rank 1 [0], rank 2 [1].
     About 6 lines.
@@ -431,9 +431,9 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
     rank sends one chunk to its right neighbour, receives one from its left neighbour, and adds it
     to its own copy of that chunk. After these steps, each rank holds one finished chunk. The next
     n−1 steps are the all-gather: the finished chunks travel round the ring. Each rank sends 2(n−1)
-    chunks of 1/n of the tensor. No all-reduce can send fewer bytes, if only ranks add, and not the
-    network [Patarasuk and Yuan, 2009]. As in Problem 1.6, send and receive in an order that also
-    works on GPUs.
+    chunks of 1/n of the tensor. If the ranks do the additions, and not the network, no all-reduce
+    can send fewer bytes [Patarasuk and Yuan, 2009]. As in Problem 1.6, send and receive in an order
+    that also works on GPUs.
 
     Args:
         tensor: any shape, with one element or more; it may have fewer than n elements.
@@ -445,8 +445,8 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
 
     With 2 ranks:  rank 0 [1, 2], rank 1 [3, 4]. In the first step, rank 0 sends [1] and adds [4] to
     its [2], while rank 1 sends [4] and adds [1] to its [3]. In the second step, the ranks exchange
-    the sums [6] and [4]:  [4, 6] on both. (``torch.chunk`` may make fewer than n chunks: if you ask
-    it for 3 chunks of 4 elements, it makes 2.)
+    the sums [6] and [4]:  [4, 6] on both. (``torch.chunk`` may make fewer than n chunks: a tensor
+    of 4 elements, cut into 3 chunks, becomes only 2 chunks.)
     About 15 lines.
     """
     # BEGIN SOLUTION 1.7: ring_all_reduce

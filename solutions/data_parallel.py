@@ -75,7 +75,7 @@ def broadcast_parameters(parameters: Iterable[Tensor], root: int = 0) -> None:
 
 # BEGIN SOLUTION
 def _loss_and_gradients(weights: list[Tensor], x: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Forward and backward on one device: reverse-mode differentiation, by hand."""
+    """Return the loss and the gradients on one device, by reverse-mode differentiation."""
     saved = []
     for weight in weights:
         y, z = mlp.layer_forward(x, weight)
@@ -98,9 +98,9 @@ def data_parallel_step(weights: list[Tensor], shard: Tensor) -> tuple[Tensor, li
             do not require gradients.
         shard: (B/n, D), this rank's rows of the batch.
     Returns:
-        ``(loss, gradients)``. The loss is this rank's own, a scalar, *not* averaged: the mean of
-        these losses over the ranks is the loss of the whole batch. The gradients are L tensors of
-        shape (D, D), those of the whole batch's loss, equal on every rank.
+        ``(loss, gradients)``. The loss is the loss of this rank's shard, a scalar. Do *not* average
+        it. (The mean of these losses over the ranks is the loss of the whole batch.) The gradients
+        are L tensors of shape (D, D): the gradients of the whole batch's loss, equal on every rank.
 
     Traffic: one all-reduce for each gradient, or one all-reduce for all of them. Activations are
     not sent.
@@ -138,8 +138,8 @@ def train(
         that made the steps, over ``weights`` in their order.
 
     A hint: AdamW divides by the gradient's own size. So training looks almost the same with
-    gradients that are n times too large. The state of the optimizer shows the difference, and the
-    checks compare it.
+    gradients that are n times too large. But the state of the optimizer shows the difference, and
+    the checks compare this state.
     About 12 lines.
     """
     # BEGIN SOLUTION 3.4: train
@@ -160,10 +160,10 @@ def train(
 class GradientBuckets:
     """Problem 3.5 · Average the gradients in buckets, while the backward pass is still running.
 
-    One collective for every parameter pays the latency L times. One collective for all parameters
-    cannot begin before the backward pass has ended. Buckets are a compromise: hooks collect
-    gradients as they become ready, and a full bucket is sent while earlier layers are still being
-    differentiated [Li et al., PyTorch Distributed, VLDB 2020].
+    If every parameter has a collective of its own, the latency is paid for every parameter. A
+    single collective for all parameters cannot begin before the backward pass has ended. Buckets
+    are a compromise: hooks collect gradients as they become ready, and a full bucket is sent while
+    earlier layers are still being differentiated [Li et al., PyTorch Distributed, VLDB 2020].
 
         buckets = GradientBuckets(parameters, bucket_bytes=1 << 20)
         loss.backward()          # hooks fire; asynchronous all-reduces begin
@@ -187,15 +187,16 @@ class GradientBuckets:
                 (frozen) stays as it is. A parameter that appears twice (tied) is one parameter, at
                 the place where it appears first. You may assume that only one ``GradientBuckets``
                 is created for a set of parameters.
-            bucket_bytes: fill the current bucket until the next parameter would push it past
+            bucket_bytes: fill the current bucket until the next parameter would make it larger than
                 ``bucket_bytes``; then start a new bucket. A parameter larger than ``bucket_bytes``
                 gets a bucket of its own.
         Raises:
             ValueError: ``bucket_bytes`` is not positive.
 
         With three parameters of 8 bytes each and buckets of 16: the third and the second share a
-        bucket, the first has its own. Use ``Tensor.register_post_accumulate_grad_hook``: autograd
-        calls the hook with the parameter as soon as the parameter's ``grad`` is complete.
+        bucket, and the first has a bucket of its own. Use
+        ``Tensor.register_post_accumulate_grad_hook``: autograd calls the hook with the parameter as
+        soon as the parameter's ``grad`` is complete.
         About 20 lines, or 40 with ``wait`` and the hook.
         """
         # BEGIN SOLUTION 3.5: GradientBuckets

@@ -20,8 +20,8 @@ schedules, and simulates how long they take; it is given.
 
 For every schedule here:
 - It contains each of its actions once. Each call returns a new list.
-- The schedules of all stages fit each other: whatever time F, B and W take, they can be executed
-  together without a deadlock. A stage does its actions in the order of its list. F of a part needs
+- The schedules of all stages fit each other: they can be executed together without a deadlock,
+  however long F, B and W take. A stage does its actions in the order of its list. F of a part needs
   F of the part before. B and BW of a part need B or BW of the part after. B and BW need F of the
   same part, and W needs B. Messages take no time.
 - An activation is what one micro-batch has saved in one chunk. It is alive from F to BW, or from F
@@ -83,11 +83,12 @@ def interleaved_schedule(
 ) -> list[Action]:
     """Problem 8.1 · Return the interleaved 1F1B schedule [Narayanan et al., 2021].
 
-    As in 1F1B, a stage first runs forward passes, then one forward and one backward pass in turn,
-    then backward passes. But it takes the micro-batches in groups of n: the n micro-batches of a
-    group go through its chunk 0, the same n through its chunk 1, and so on; then comes the next
-    group. The backward passes go the same way, from the last chunk to the first. A part is 1/v of a
-    stage, so the first forward pass is shorter, and the next stages begin earlier.
+    As in 1F1B, a stage first runs forward passes (the warm-up), then one forward and one backward
+    pass in turn, then backward passes. But it processes the micro-batches in groups of n: all n
+    micro-batches of a group go through its chunk 0, then all n go through its chunk 1, and so on.
+    After that comes the next group. The backward passes have the same order, but go from the last
+    chunk to the first. A part is 1/v of a stage, so the first forward pass is shorter, and the next
+    stages begin earlier.
 
     Args:
         stage: s, the stage whose schedule this is.
@@ -99,8 +100,8 @@ def interleaved_schedule(
         micro-batch i. If all parts take equally long, three more conditions hold:
         - The schedules end after v·m + n − 1 times the time of one F and one BW of a chunk.
         - At no time are more activations alive on stage s than 2(n − s − 1) + (v − 1)·n + 1. With
-          v > 1, the schedule of the paper begins with one forward pass fewer than this number, or
-          with all v·m if that is fewer.
+          v > 1, the warm-up in the paper has one forward pass fewer than this number, or all v·m
+          forward passes if these are fewer.
         - With v = 1 the schedule is 1F1B. Then at most n − s activations are alive.
     Raises:
         ValueError: ``stage`` is not one of the stages (the wrong number is ``stage``); there is no
@@ -161,8 +162,8 @@ def backward_input(weights: list[Tensor], saved: Saved, grad_y: Tensor) -> tuple
         grad_z = grad_y ⊙ gelu′(z),   grad_x = grad_z @ Wᵀ      and grad_W = xᵀ @ grad_z must wait
 
     ``torch.ops.aten.gelu_backward(grad_y, z)`` is grad_y ⊙ gelu′(z). Compute no gradient of a
-    weight here: one product of matrices for each layer is all. The checks count these products, so
-    multiply with torch, in the thread of the call. Inputs must stay unchanged; they may be
+    weight here: for each layer, one product of matrices is enough. The checks count these products,
+    so multiply with torch, in the thread of the call. Inputs must stay unchanged; they may be
     non-contiguous, and are float32 or float64.
 
     Args:
@@ -172,7 +173,8 @@ def backward_input(weights: list[Tensor], saved: Saved, grad_y: Tensor) -> tuple
     Returns:
         ``(grad_x, kept)``. grad_x is the gradient of the chunk's input, (B/m, D). kept has, for
         each layer in the order of the layers, the pair ``(x, grad_z)``: the same tensor x, and the
-        gradient of z. W needs no z. So no result may keep a z in memory: the caller frees z.
+        gradient of z. W does not need z, and the caller frees z. So no result may keep a z in
+        memory.
 
     With one layer [[2]], x = [[1]], z = [[2]] and grad_y = [[3]]:  gelu′(2) = 1.0852. So grad_z is
     [[3.2557]], grad_x is [[6.5114]], and kept is [([[1]], [[3.2557]])].
@@ -191,9 +193,9 @@ def backward_input(weights: list[Tensor], saved: Saved, grad_y: Tensor) -> tuple
 def backward_weights(kept: Kept) -> list[Tensor]:
     """Problem 8.2 · W: return the gradients of a chunk's weights, from what B has kept.
 
-    Multiply here, with these tensors, and not already in B: between B and W, the checks add numbers
-    to each grad_z in place, which B cannot know. Inputs must stay unchanged; they may be
-    non-contiguous.
+    Multiply here, with these tensors, and not already in B. Between B and W, the checks add numbers
+    to each grad_z in place, so a product from B would be wrong. Inputs must stay unchanged; they
+    may be non-contiguous.
 
     Args:
         kept: for each layer ``(x, grad_z)``, both (B/m, D), as ``backward_input`` returned them.
@@ -212,9 +214,9 @@ def zero_bubble_schedule(stage: int, num_stages: int, num_micro_batches: int) ->
     """Problem 8.3 · Return the zero-bubble schedule ZB-H1 [Qi et al., 2024].
 
     F and B come in the order of 1F1B. The stage before waits only for B. So B sends its message at
-    once, and W runs later, when the stage would otherwise wait. Later stages delay W longer: stage
-    s lets s weight gradients wait (all m if m < s). So at the end, while the last gradients travel
-    back, a stage still has W to do.
+    once, and W runs later, when the stage would otherwise wait. Later stages delay W longer: on
+    stage s, W is s micro-batches behind B (all W come last if m ≤ s). So at the end, while the last
+    gradients travel back, a stage still has W to do.
 
     Args:
         stage: s, the stage whose schedule this is.
@@ -228,7 +230,7 @@ def zero_bubble_schedule(stage: int, num_stages: int, num_micro_batches: int) ->
           of 1F1B.
         - If F, B and W take the times f, b and w on every stage, the schedules end after at most
           m(f + b + w) + (n − 1)(f + b) − (min(n, m) − 1)·min(f, b, w). For f = b = w and m ≥ n,
-          each stage is idle for (n − 1)·f, a third of 1F1B's (n − 1)·3f.
+          each stage is idle for (n − 1)·f. In 1F1B it is idle for three times as long.
     Raises:
         ValueError: ``stage`` is not one of the stages (the wrong number is ``stage``); there is no
             stage, or no micro-batch (the wrong number is this count).

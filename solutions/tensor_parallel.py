@@ -7,7 +7,7 @@ Every rank has the whole batch and a shard of every weight.
 
 Each tensor is replicated, sharded (by rows or by columns) or partial. Part 4 of ASSIGNMENT.md shows
 the three states with numbers. Beside each line of your forward and backward passes, write the state
-and the shape of its tensor, as shown there.
+and the shape of its tensor, as in ASSIGNMENT.md.
 
 A matrix product can be cut in two ways. If W is sharded by columns, x must be replicated. Every
 rank computes its own columns of the result:
@@ -19,8 +19,8 @@ If W is sharded by rows, x must be sharded by columns. Every rank computes one s
     [x₀ x₁] @ [W₀; W₁] = x₀ @ W₀ + x₁ @ W₁          partial
 
 The backward pass multiplies by the transposed weight. The transpose of a weight that is sharded by
-columns is sharded by rows, so the backward pass uses the other way. In Problems 4.2 to 4.4 no rank
-ever holds more than its shard of a weight, or of the gradient of a weight.
+columns is sharded by rows, so the backward pass cuts the product in the other way. In Problems 4.2
+to 4.4 no rank ever holds more than its shard of a weight, or of the gradient of a weight.
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
 - Inputs keep their values, may be non-contiguous, and are float32 or float64. Results have the
@@ -63,7 +63,7 @@ def shard_columns(weight: Tensor) -> Tensor:
         sharded by columns, (I, O/n): columns [rank·O/n, (rank+1)·O/n), contiguous, in memory of its
         own. A view would keep all of the weight alive, and the ranks would save no memory.
         ``contiguous()`` returns the view itself if it is already contiguous. ``clone()`` of a
-        transpose is still transposed. So you need both.
+        transpose is still transposed. So neither of the two calls is enough alone.
     Raises:
         ValueError: O is not divisible by n ("10 columns do not divide by 4 ranks").
 
@@ -142,18 +142,18 @@ def tensor_parallel_forward(
     Returns:
         ``(y, saved)``.
         y: the output, replicated, (B, D).
-        saved: for each layer ``(x, z)``, which its backward pass needs. x is the layer's input,
-        replicated, (B, D). z = x @ W is sharded by columns, (B, D/n), in memory of that size: a
-        view of all D columns would keep n times as much alive.
+        saved: for each layer ``(x, z)``, which the layer's backward pass needs. x is the layer's
+        input, replicated, (B, D). z = x @ W is sharded by columns, (B, D/n), in memory of that
+        size. A view of all D columns would keep n times as much memory alive.
     Raises:
         ValueError: a shard does not have D rows, where D is the number of columns of ``x``; or n
             times its columns are not D ("4 shards of 2 columns do not make a weight of 4").
 
     Traffic: for each layer one all-gather that makes its (B, D) output. Weights are not sent.
 
-    Layout: ``dist.all_gather`` takes a list with one contiguous tensor for each rank, and so do
-    other collectives (Part 1). Their variants take one large tensor instead of the list, and cut or
-    stack it along rows. But here the shards belong side by side.
+    Layout: like other collectives (Part 1), ``dist.all_gather`` needs a list with one contiguous
+    tensor for each rank. Some variants of these collectives use one large tensor instead of the
+    list, in which each rank has a block of rows. But here each rank has a block of columns.
 
     With 2 ranks, x [[1, 2]] and W [[1, 0], [0, 1]]:  rank 0 computes gelu([[1]]), rank 1
     gelu([[2]]); both return y = [[0.8413, 1.9545]].
@@ -173,9 +173,10 @@ def tensor_parallel_forward(
 def tensor_parallel_backward(
     shards: list[Tensor], saved: list[tuple[Tensor, Tensor]], grad_y: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
-    """Problem 4.3 · Run backward through the same L layers, by hand: no autograd across ranks.
+    """Problem 4.3 · Run backward through the L layers of Problem 4.2, by hand.
 
-    First find the state of every tensor. It decides what to communicate:
+    Autograd does not work across ranks. First find the state of every tensor. The state decides
+    what to communicate:
     - ``grad_y`` is replicated: every rank computed all that follows y, so every rank has the
       complete gradient.
     - A rank has its own columns of z, so it needs the same columns of the gradient of y. From them
@@ -198,13 +199,13 @@ def tensor_parallel_backward(
         ValueError: a shard does not have D rows, where D is the number of columns of ``grad_y``; or
             n times its columns are not D.
 
-    Traffic: let S be the bytes of one (B, D) gradient. Full credit for (n−1)/n·S between two
-    layers, L−1 times, and 2(n−1)/n·S at the end, for grad_x. Part of the credit for 2(n−1)/n·S at
-    each of the L layers, which is almost twice as much. (For the layout of columns, see Problem
-    4.2.)
+    Traffic: let S be the bytes of one (B, D) gradient. You get full credit for (n−1)/n·S between
+    two layers, L−1 times, and 2(n−1)/n·S at the end, for grad_x. You get part of the credit for
+    2(n−1)/n·S at each of the L layers, which is almost twice as much. (For the layout of columns,
+    see Problem 4.2.)
 
     With 2 ranks, one layer, x [[1, 2]], W [[1, 0], [0, 1]] and grad_y [[1, 1]]:  gelu′(1) = 1.0833,
-    gelu′(2) = 1.0852. Before it communicates, rank 0 has [[1.0833, 0]] and rank 1 has [[0,
+    gelu′(2) = 1.0852. Before the communication, rank 0 has [[1.0833, 0]] and rank 1 has [[0,
     1.0852]]; both return grad_x = [[1.0833, 1.0852]]. The gradients of their shards are [[1.0833],
     [2.1666]] and [[1.0852], [2.1705]].
     About 15 lines.
@@ -268,12 +269,12 @@ class CopyToRanks(torch.autograd.Function):
 class SumOverRanks(torch.autograd.Function):
     """Problem 4.4 · The operator *g* of Megatron-LM: add up a partial tensor over the ranks.
 
-    It is the conjugate of f.
+    It is the conjugate of f, which is ``CopyToRanks``.
 
         y = SumOverRanks.apply(x)
 
     Forward: return the sum over the ranks, by an all-reduce. x is partial and may have any shape
-    and any strides. It keeps its values.
+    and any strides. Do not modify it.
 
     Backward: return the gradient as it is. The tensor of each rank enters the sum with factor 1.
     Every rank computes all that follows the sum, so the gradient of the sum is replicated.
@@ -305,8 +306,8 @@ def megatron_pair(column: Tensor, row: Tensor, x: Tensor) -> Tensor:
 
     This needs one all-reduce forward and one backward. A is sharded by columns, so the hidden layer
     gelu(x @ A) is sharded by columns, too. B is sharded by rows, so each rank already has the
-    columns of the hidden layer that its rows of B need. The product with B is partial, and gelu of
-    a sum is not the sum of gelus: add up first.
+    columns of the hidden layer that its rows of B need. The product with B is partial. Gelu of a
+    sum is not the sum of gelus, so add up the products before the last gelu.
 
     On every rank, autograd must find the right gradient of each of ``column``, ``row`` and ``x``
     that requires a gradient. (Shards may be frozen.) This must also work if several pairs follow
