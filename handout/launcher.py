@@ -31,10 +31,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-# Import this now, before there is a process group. Otherwise an optimizer imports it later, and its
-# functions take the process group of that moment as a default argument. They then keep that group
-# alive after it was destroyed. Now and then such a group ends a finished rank with "terminate
-# called without an active exception".
+# Import this now, before there is a process group. Otherwise an optimizer imports it later. Then
+# the process group of that moment becomes a default argument of functions in this module, and stays
+# alive after it was destroyed. Such a group sometimes ends a finished rank with "terminate called
+# without an active exception".
 import torch.distributed.nn.functional  # noqa: F401
 
 # The error of a rank whose peer has exited.
@@ -110,9 +110,9 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
             finally:
                 _end(ranks)
     finally:
-        # After Ctrl-C the program ends, and until then another Ctrl-C must have no effect. So the
-        # usual handler comes back only if there was no Ctrl-C, or at a prompt, where Python does
-        # not end.
+        # After Ctrl-C the program ends, and until its end another Ctrl-C must have no effect. So
+        # restore the usual handler only if there was no Ctrl-C. At a prompt always restore the
+        # handler, because Python does not end there.
         at_prompt = sys.flags.interactive or hasattr(sys, "ps1")
         if is_usual and (at_prompt or signal.getsignal(signal.SIGINT) is _interrupt_once):
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -124,7 +124,7 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
 
 
 def _interrupt_once(*_) -> None:
-    """Raise KeyboardInterrupt at Ctrl-C, and let every later Ctrl-C be ignored.
+    """Raise KeyboardInterrupt, and ignore every later Ctrl-C.
 
     A second Ctrl-C must not stop the launcher from ending the ranks.
     """
@@ -134,14 +134,14 @@ def _interrupt_once(*_) -> None:
 
 @contextlib.contextmanager
 def _ctrl_c_waits() -> Iterator[set[int]]:
-    """Delay the handling of Ctrl-C to the end of the block. Yield the signal mask before the block.
+    """Handle Ctrl-C only at the end of the block. Yield the signal mask from before the block.
 
     Processes that start in the block have SIGINT blocked.
     """
     pressed: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
-    # The mask is not enough: another thread may take the signal, and Python would then still call
-    # the handler in this thread.
+    # The mask is not enough: another thread may receive the signal, and Python would then still
+    # call the handler in this thread.
     if handler is _interrupt_once:
         signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -203,7 +203,7 @@ def _is_single_threaded() -> bool:
 
     Some libraries, such as numpy's, end their threads before a fork. Their threads do not count.
     """
-    # This fork does nothing. Its only purpose is that those libraries end their threads.
+    # This fork does nothing. Its only purpose is to make those libraries end their threads.
     with _ctrl_c_waits():
         if (probe := os.fork()) == 0:
             os._exit(0)
@@ -232,13 +232,13 @@ def _end(ranks: list[BaseProcess]) -> None:
 def _failure(ranks: list[BaseProcess], folder: Path) -> str | int:
     """Return the message or the code to exit with, or 0 if no rank failed.
 
-    If several ranks failed, return the message or the code of a rank that failed first. Ranks that
-    only lost their connection to it failed as a consequence.
+    If several ranks failed, return the message or the code of a rank that failed first. Other ranks
+    may have failed only because they lost their connection to that rank.
     """
     failed = {rank: process.exitcode for rank, process in enumerate(ranks) if process.exitcode}
     if not failed:
         return 0
-    # The names begin with the time, so the earliest report comes first.
+    # The names contain the time, so the earliest report comes first.
     reports = {
         int(path.suffix[1:]): path.read_text("utf-8") for path in sorted(folder.glob("failed-*"))
     }
@@ -296,7 +296,7 @@ def _rank(
 def _fail(rank: int, folder: Path, message: str, exit_code: int) -> None:
     """Report why this rank fails, then end it with ``exit_code``.
 
-    The report comes first, because other ranks fail when this rank's connections close.
+    Write the report before the end, because other ranks fail when this rank's connections close.
     """
     unfinished = folder / f"unfinished.{rank}"
     try:

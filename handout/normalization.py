@@ -1,12 +1,12 @@
 """A normalisation of rows and its backward pass, for Part 9. Given, not graded.
 
-Source: RMSNorm [Zhang and Sennrich, 2019], here without weights. It works on each row by itself.
+Source: RMSNorm [Zhang and Sennrich, 2019], here without weights. Each row is normalised by itself.
 So a rank can normalise its own rows of a sequence alone.
 """
 
 from torch import Tensor
 
-EPSILON = 1e-12  # keeps a row of zeros from a division by zero
+EPSILON = 1e-12  # avoids a division by zero in a row of zeros
 
 
 def _rms(x: Tensor) -> Tensor:

@@ -252,7 +252,7 @@ def schedules(module_name: str) -> None:
     def demo(name: str, chunks: int, make: Callable[[int], list], *halves: Callable) -> None:
         made = [make(stage) for stage in range(n)]
         each = layers // (n * chunks)
-        firsts = [part * each for part in range(rank, n * chunks, n)]  # of each chunk
+        firsts = [part * each for part in range(rank, n * chunks, n)]  # first layer of each chunk
         own = [weights[first:][:each] for first in firsts]
         batch = x if rank == 0 else None
         _, found = run_schedules(made, own, batch, len(x), many, Timeline(), *halves)

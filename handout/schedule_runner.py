@@ -30,7 +30,7 @@ Action = tuple[str, int, int]  # (kind, chunk, micro-batch)
 Saved = list[tuple[Tensor, Tensor]]  # for each layer of a chunk (x, z): its input, and x @ W
 Kept = list[tuple[Tensor, Tensor]]  # for each layer of a chunk (x, grad_z)
 
-NAMES = {"F": "forward", "B": "backward", "BW": "backward", "W": "weights"}  # of spans
+NAMES = {"F": "forward", "B": "backward", "BW": "backward", "W": "weights"}  # kinds of spans
 
 
 class Message(NamedTuple):
@@ -47,7 +47,7 @@ def _parts(schedules: list[list[Action]]) -> int:
 
 
 def _needs(action: Action, stage: int, n: int, parts: int) -> Message | None:
-    """Return the message without which an action cannot begin, if there is one."""
+    """Return the message that an action needs before it can begin, or None if it needs none."""
     kind, chunk, i = action
     part = chunk * n + stage
     if kind == "F" and part > 0:
@@ -56,7 +56,7 @@ def _needs(action: Action, stage: int, n: int, parts: int) -> Message | None:
 
 
 def _sends(action: Action, stage: int, n: int, parts: int) -> Message | None:
-    """Return the message that an action makes for another part, if there is one."""
+    """Return the message that an action makes for another part, or None if it makes none."""
     kind, chunk, i = action
     part = chunk * n + stage
     if kind == "F" and part < parts - 1:
@@ -106,11 +106,11 @@ def simulate(schedules: list[list[Action]], durations: dict[str, float]) -> list
 class _Mail:
     """The messages of this stage, in an order that is the same on all stages.
 
-    All stages know all schedules. So they can agree on one order of all messages: the order in
-    which they are made if F, B and W take equally long. A stage starts its sends and receives in
-    this order. So any schedules that fit each other can run, also where the messages of a rank keep
-    their order, as on GPUs. This stage waits for a send only when the receiver must already have
-    received it.
+    All stages know all schedules, so they can all compute the same order of all messages: the order
+    in which the messages are made if F, B and W take equally long. A stage starts its sends and
+    receives in this order. So any schedules that fit each other can run, even on GPUs, where the
+    messages of a rank keep their order. A stage waits for a send only when the receiver must
+    already have received the message.
     """
 
     def __init__(self, schedules: list[list[Action]], shape: tuple, like: Tensor) -> None:
@@ -118,8 +118,8 @@ class _Mail:
         self.shape, self.like = shape, like
         self.arrived: dict[Message, Tensor] = {}  # what this stage has made for itself
         made: list[tuple[float, Message, int]] = []
-        self.number: dict[Message, int] = {}  # of the action that makes it, on its stage
-        self.taken: dict[Message, int] = {}  # the number of the action that needs it
+        self.number: dict[Message, int] = {}  # number of the action that makes it
+        self.taken: dict[Message, int] = {}  # number of the action that needs it
         for stage, spans in enumerate(simulate(schedules, {"F": 1, "B": 1, "W": 1, "BW": 2})):
             for number, (action, span) in enumerate(zip(schedules[stage], spans)):
                 if sent := _sends(action, stage, self.n, parts):
@@ -130,7 +130,7 @@ class _Mail:
         for kind, part, i in sorted(self.number.keys() - self.taken.keys()):
             missing = f"{'F' if kind == 'F' else 'B or BW'} of chunk {part // self.n}"
             raise ValueError(f"stage {part % self.n} never does {missing}, micro-batch {i}")
-        # what other stages send to this one, and what this one sends, in the common order
+        # what this stage sends and receives, in the common order
         self.order = deque(
             (message, stage)
             for _, message, stage in sorted(made)
@@ -140,7 +140,7 @@ class _Mail:
         self.sending: dict[int, list[tuple[int, dist.Work]]] = {q: [] for q in range(self.n)}
 
     def _start_receives_before(self, message: Message) -> None:
-        """Start to receive all messages that come before this one in the common order."""
+        """Start all receives that come before this message in the common order."""
         while self.order and self.order[0][0] != message:
             self._start_receive(*self.order.popleft())
         self.order.popleft()
@@ -172,7 +172,7 @@ class _Mail:
         return room
 
     def _end(self, target: int, number: int) -> None:
-        """Wait for the sends that another stage has received before its action ``number``."""
+        """Wait for the sends that stage ``target`` has received before its action ``number``."""
         sends, self.sending[target] = self.sending[target], []
         for taken, work in sends:
             if taken <= number:
@@ -288,7 +288,7 @@ def run_schedules(
             Schedules of only F and BW do not need them.
     Returns:
         ``(loss, gradients)``. The loss is that of the whole batch, on the last stage; None on all
-        other stages. The gradients are those of this stage's weights, for each chunk a list.
+        other stages. The gradients are those of this stage's weights: for each chunk a list.
     """
     rows = batch_size // num_micro_batches
     stage = _Stage(schedules, weights, x, rows, num_micro_batches, timeline)

@@ -57,12 +57,13 @@ REQUIREMENTS = [
 ]
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PROBE_SECONDS = 8
-EVERY = 5  # seconds between two looks at how much pip has unpacked
-# The environment holds one of these two files: the first from the beginning, the second when the
-# environment is complete.
+EVERY = 5  # seconds between two measurements of how much pip has unpacked
+# The environment contains one of these two files: the first one until the environment is complete,
+# and the second one after that.
 UNFINISHED, READY = ".unfinished", ".ready"
-# Settings of the user that this script removes. Most of them would make pip or Python put packages
-# elsewhere, or find packages elsewhere. PIP_QUIET would hide the messages of pip.
+# Environment variables of the user that this script hides from pip and Python. Most of them would
+# make pip or Python put packages elsewhere, or find packages elsewhere. PIP_QUIET would hide the
+# messages of pip.
 ELSEWHERE = (
     "PYTHONHOME",
     "PYTHONPATH",
@@ -169,7 +170,7 @@ def check_mac(pin):
 
 
 def check_folder(folder):
-    """Stop if the folder holds something that this script did not make."""
+    """Stop if the folder contains something that this script did not make."""
     if not os.path.exists(folder):
         return
     marked = any(os.path.exists(os.path.join(folder, name)) for name in (UNFINISHED, READY))
@@ -185,8 +186,8 @@ def check_folder(folder):
 def check_disk(folder, gigabytes, perhaps_less):
     """Stop if the disk of the folder has fewer than ``gigabytes`` GB free.
 
-    ``perhaps_less`` says that torch may turn out to be the smaller build for the CPU. If there is
-    enough space for that build, print a warning and do not stop.
+    If ``perhaps_less`` is true, torch may turn out to be the smaller build for the CPU. In that
+    case, if there is enough space for the smaller build, print a warning and do not stop.
     """
     free = shutil.disk_usage(os.path.dirname(os.path.abspath(folder))).free / 1e9
     if free >= gigabytes:
@@ -203,7 +204,7 @@ def check_disk(folder, gigabytes, perhaps_less):
 
 
 def choose_index():
-    """Return where torch comes from (None for PyPI), whether that is a build for CUDA, and why."""
+    """Return the index for torch (None for PyPI), whether its build is for CUDA, and the reason."""
     asked = os.environ.get("TORCH_INDEX")
     linux = sys.platform.startswith("linux")
     if asked:
@@ -233,8 +234,8 @@ def has_gpu():
     """Return whether an NVIDIA GPU can be used here."""
     if os.path.exists("/proc/driver/nvidia") or os.path.exists("/dev/nvidia0"):
         return True
-    # WSL 2 has neither file, so ask nvidia-smi. A container without a GPU can hold nvidia-smi, so
-    # look at the answer of nvidia-smi.
+    # WSL 2 has neither file, so ask nvidia-smi. A container without a GPU can contain nvidia-smi,
+    # so read the answer of nvidia-smi.
     try:
         listed = subprocess.run(
             ["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20
@@ -245,9 +246,9 @@ def has_gpu():
 
 
 def unreachable(index):
-    """Return why torch cannot be fetched from this index, or "" if it can.
+    """Return why this index cannot be reached, or "" if it can be reached.
 
-    This takes no longer than PROBE_SECONDS.
+    Wait for at most PROBE_SECONDS.
     """
     found = ["no answer in %d s" % PROBE_SECONDS]
 
@@ -358,14 +359,15 @@ def watch(pip, folder):
             return
         except subprocess.TimeoutExpired:
             now = bytes_in(folder)
-        # While pip downloads, its own bar moves and the folder does not grow. Then print nothing.
+        # While pip downloads, its own bar moves and the folder does not grow. In that case print
+        # nothing.
         if now - before > 10e6:
             sentence("  %s unpacked" % size((now - begin) / 1e6))
         before = now
 
 
 def bytes_in(folder):
-    """Return the size of all files in the folder, in bytes. Files may vanish meanwhile."""
+    """Return the size of all files in the folder, in bytes. Files may vanish during the count."""
     total = 0
     for path, _, names in os.walk(folder):
         for name in names:

@@ -2,7 +2,7 @@
 
     timeline = Timeline()
     with timeline.span("forward", micro_batch=0):
-        ...                                          # only the work, without waiting for it
+        ...                                          # only the work itself, no waiting
     timeline.spans                                   # [Span("forward", 0, start=…, end=…)]
 
 ``chart`` draws the spans of all stages as text, one row for each stage.
@@ -55,10 +55,10 @@ SIGNS = {"forward": ("0", 10), "backward": ("a", 26), "weights": ("A", 26)}
 def chart(timelines: list[list[Span]], width: int = 72) -> str:
     """Return a chart of the timelines as text, with one row for each stage.
 
-    The chart begins with the first start, and ends with the last end, of all stages. A forward pass
-    is drawn as the last digit of its micro-batch. A backward pass is drawn as a letter (a for
-    micro-batch 0, b for 1, …). If the gradients of the weights have a span of their own, it is
-    drawn as a capital letter. Waiting is drawn as dots.
+    The chart begins at the earliest start of a span, and ends at the latest end of a span. A
+    forward pass is drawn as the last digit of its micro-batch. A backward pass is drawn as a letter
+    (a for micro-batch 0, b for 1, …). If the gradients of the weights have a span of their own, it
+    is drawn as a capital letter. Waiting is drawn as dots.
     """
     spans = [span for of_stage in timelines for span in of_stage]
     if not spans:

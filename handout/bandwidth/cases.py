@@ -12,7 +12,8 @@ import torch.distributed as dist
 from handout.launcher import device
 
 REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
-# torch has only in-place forms of these. Out of place, they are called on a copy of the input.
+# torch has only in-place forms of these collectives. For a test out of place, they are called on a
+# copy of the input.
 IN_PLACE = ("all_reduce", "broadcast", "reduce")
 COLLECTIVES = (
     "all_reduce",
@@ -49,7 +50,8 @@ def default_ranks(cores: int, gpus: int, wanted: str | None = None) -> int:
 def default_largest(device: str, memory: float) -> int:
     """Return the default of the largest S, in bytes: 4 MiB on CPUs, 8 GiB on GPUs.
 
-    If its buffers do not fit into memory, return the largest power of two whose buffers fit.
+    If the buffers for this size do not fit into memory, return the largest power of two whose
+    buffers fit.
 
     Args:
         memory: the bytes that the rank with the least memory may use.

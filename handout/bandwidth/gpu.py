@@ -1,4 +1,4 @@
-"""Time operations by a GPU's own clock, and look up how fast its links are. Given, not graded."""
+"""Time operations with a GPU's own clock, and look up how fast its links are. Given, not graded."""
 
 import contextlib
 import re
@@ -21,11 +21,11 @@ def in_use() -> bool:
 def back_to_back(
     operation: Callable[[], object], times: int, event: Callable[..., Any] = torch.cuda.Event
 ) -> float:
-    """Return the seconds of one call on this rank, by two CUDA events around all calls.
+    """Return the seconds of one call on this rank, from two CUDA events around all calls.
 
     Nothing waits between the calls, as in nccl-tests. So the time that the host takes to start a
-    call is hidden behind the call before, which matters for small sizes. The stopwatch, which waits
-    after every call, shows that time.
+    call is hidden behind the call before, which matters for small sizes. The stopwatch waits after
+    every call, so its times include that time.
 
     Args:
         event: makes an event, as ``torch.cuda.Event`` does.
@@ -57,7 +57,7 @@ def link() -> dict | None:
 
 
 def ask(*arguments: str) -> str:
-    """Return the answer of nvidia-smi for GPU 0, or "" if there is none."""
+    """Return the answer of nvidia-smi for GPU 0, or "" if there is no answer."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         line = ["nvidia-smi", *arguments, "-i", "0"]
         return subprocess.check_output(line, text=True, timeout=30, stderr=subprocess.DEVNULL)

@@ -25,7 +25,7 @@ def agree(*mine: bool) -> list[bool]:
 
     Raises:
         KeyboardInterrupt: some rank was asked to stop. All ranks raise it together, so that no rank
-            waits for one that has left.
+            waits for a rank that has left.
     """
     flags = torch.tensor([STOP.is_set(), *mine], dtype=torch.int32, device=device())
     dist.all_reduce(flags, op=dist.ReduceOp.MAX)
@@ -36,7 +36,7 @@ def agree(*mine: bool) -> list[bool]:
 
 
 def allocate(collective: str, size: int, dtype: torch.dtype) -> Case | None:
-    """Return buffers for S = ``size`` bytes, or None on every rank if any rank lacks the memory."""
+    """Return buffers for S = ``size`` bytes, or None on every rank if a rank lacks the memory."""
     # Before any rank looks at the memory, wait until all ranks have freed the last row's buffers.
     agree()
     count, case = size // dtype.itemsize, None
@@ -79,7 +79,7 @@ def measure(student: ModuleType, collective: str, size: int, options: argparse.N
         watch["synchronize"] = torch.cuda.synchronize
     timing = student.stopwatch(operation, options.warm_up, options.iterations, **watch)
     if gpu.in_use():
-        agree()  # a barrier whose own collective has ended, too, when it returns
+        agree()  # a barrier that returns only after its own collective has ended
         mine = gpu.back_to_back(operation, options.iterations)
         longest = torch.tensor(mine, dtype=torch.float64, device=device())
         dist.all_reduce(longest, op=dist.ReduceOp.MAX)
@@ -135,7 +135,7 @@ def benchmark(options: argparse.Namespace) -> None:
         ended = exception
     except NotImplementedError as stub:
         if not str(stub).startswith("Problem"):
-            raise  # torch raised this, not a function that is still to be written
+            raise  # torch raised this, not a stub
         ended = stub
     finally:
         if report:
