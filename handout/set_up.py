@@ -359,8 +359,8 @@ def watch(pip, folder):
             return
         except subprocess.TimeoutExpired:
             now = bytes_in(folder)
-        # While pip downloads, its own bar moves and the folder does not grow. In that case print
-        # nothing.
+        # While pip downloads, the folder does not grow, and pip shows a bar of its own. In that
+        # case print nothing.
         if now - before > 10e6:
             sentence("  %s unpacked" % size((now - begin) / 1e6))
         before = now

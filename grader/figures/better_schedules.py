@@ -5,7 +5,7 @@ from grader.reference.better_schedules import gpipe, interleaved, zero_bubble
 from grader.reference.chunked import Stages, most_alive, spans
 
 STAGES, MICRO_BATCHES, CHUNKS = 4, 4, 2
-LEFT, RIGHT, WIDTH = 44, 312, 352  # where time begins and where 21 units end; the whole picture
+LEFT, RIGHT, WIDTH = 44, 312, 352  # x where time begins, x where 21 units end, total width
 ROWS = 112  # the height of one schedule
 KINDS = {"F": "forward", "B": "backward", "BW": "backward", "W": "weights"}
 
@@ -36,7 +36,7 @@ def better_schedules() -> Picture:
 
 
 def _draw(picture: Picture, top: float, name: str, stages: Stages, times: dict[str, float]) -> None:
-    """Draw a row for each stage, and how many stages' worth of activations are alive at most."""
+    """Draw a row for each stage, with the most micro-batches that the stage holds at a time."""
     timed, unit = spans(stages, times), (RIGHT - LEFT) / 21
     end = max(own[-1][2] for own in timed)
     chunks = 1 + max(chunk for own in stages for _, chunk, _ in own)

@@ -129,7 +129,7 @@ def ring() -> Picture:
 def _ring_state(
     picture: Picture, index: int, title: str, terms: list[list[set[int]]], sends: list[int]
 ) -> None:
-    """Draw one state. ``sends`` has the chunk that each rank is going to send; empty for none."""
+    """Draw one state. ``sends`` has the chunk that each rank will send, or is empty for none."""
     x, y = (index % 2) * 178, (index // 2) * 158
     picture.text(x, y + 12, title, 12, kind="bold")
     lefts = [x + 14 + chunk * 34 for chunk in range(N)]
@@ -198,7 +198,7 @@ def deadlock() -> Picture:
 
 
 def queues() -> Picture:
-    """Draw in which order nccl carries out what two ranks start."""
+    """Return a picture of the order in which nccl runs the messages that two ranks start."""
     described = (
         "Above: on each rank the queue holds an isend, then an irecv. Each isend needs the irecv of"
         " the other rank, which begins only after the isend before it has ended; both wait for"

@@ -4,8 +4,8 @@ from math import log10
 
 from grader.figures.picture import Picture
 
-# Name, bytes per second in one direction, and how that rate is written. The rates of memory are
-# those of its data sheet.
+# Name, bytes per second in one direction, and this rate as text. The rates of memory are from its
+# data sheet.
 LINKS = [
     ("shared memory of all SMs, one GPU", 30e12, "about 30 TB/s"),
     ("HBM3, one GPU", 3.35e12, "3.35 TB/s"),

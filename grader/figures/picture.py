@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 from grader.reports.palette import FONT, STYLE, paint
 
-SCALE = 1.25  # natural width ÷ width in coordinates, which are made for a phone
+SCALE = 1.25  # natural width ÷ width in coordinates; the coordinates fit a phone
 
 
 def number(value: float) -> str:
@@ -85,7 +85,7 @@ class Picture:
         )
 
     def arrow(self, x1: float, y1: float, x2: float, y2: float) -> None:
-        """Draw an arrow from one point to another. Its head takes the last five units."""
+        """Draw an arrow from one point to another. The head is five units long."""
         length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
         dx, dy = (x2 - x1) / length, (y2 - y1) / length
         foot_x, foot_y = x2 - 5 * dx, y2 - 5 * dy

@@ -6,13 +6,13 @@ from grader.reference.schedules import Action, most_alive
 
 # Units of time that a micro-batch takes on a stage. The backward pass has twice the products.
 FORWARD, BACKWARD = 1, 2
-LEFT = 44  # where the time begins; the names of the stages stand before it
+LEFT = 44  # x where the time begins; the names of the stages are to its left
 UNIT = "1 unit: one micro-batch forward. Backward: 2 units."
 Spans = list[list[tuple[Action, float, float]]]  # for each stage its actions, with start and end
 
 
 def timed(schedules: list[list[Action]], scale: float = 1) -> Spans:
-    """Return each action with its start and end, as early as the schedules allow.
+    """Return each action with its start and its end, if all actions start as early as possible.
 
     An action starts as soon as its stage is free and its input is there. Messages take no time.
     ``scale`` multiplies the time of every action.

@@ -123,7 +123,7 @@ def _table(
 
 
 def _row(name: object, *cells: object, wrong: bool = False) -> Html:
-    """Return a row that begins with its head. Whole numbers are aligned to the right."""
+    """Return a row that begins with its heading. Align whole numbers to the right."""
     written = (
         (
             cell

@@ -1,6 +1,6 @@
-"""Defines what each colour means, in figures, timelines, the report and the terminal.
+"""Defines what each colour means in figures, timelines, the report and the terminal.
 
-No two meanings look alike. A block has white letters, and the same colour on light and on dark
+No two meanings look alike. A block has white letters, and has the same colour on light and on dark
 backgrounds. Text has one colour for light backgrounds and one for dark ones. SVG gets its colours
 as attributes, because many viewers know no CSS variables, and some viewers know no CSS. ``STYLE``
 changes these colours on a dark background.
@@ -29,7 +29,7 @@ BLOCKS = {
     "whole": _block("#636c76"),  # the same on every rank, or of all ranks together
     "forward": _block("#1b7580", "bold cyan"),
     "backward": _block("#a8497b", "bold magenta"),
-    "weights": _block("#3d7a00", "bold green"),  # gradients of the weights, computed on their own
+    "weights": _block("#3d7a00", "bold green"),  # gradients of the weights, computed separately
     "computing": _block("#5a49cc", "blue"),
     "communicating": _block("#757800", "yellow"),
     "barrier": _block("#884028", "bold"),

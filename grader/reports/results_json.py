@@ -1,4 +1,4 @@
-"""Writes results.json in the format that Gradescope documents, whole or not at all."""
+"""Writes results.json as a whole, in the format that Gradescope documents."""
 
 import json
 from pathlib import Path
@@ -16,8 +16,8 @@ MAX_OUTPUT = 20_000  # characters; the platform would cut at 100,000, in the mid
 def as_results(records: list[Record], seconds: float, notes: list[str], extra: dict) -> dict:
     """Return the whole document.
 
-    It has no total score, because the platform adds up the tests' scores. But it has one if the
-    course's extra credit does not simply add up.
+    The document has a total score only if extra credit is not simply added to the points. Otherwise
+    the platform adds up the scores of the tests.
     """
     total = summary(records)
     return {
@@ -34,16 +34,17 @@ def as_results(records: list[Record], seconds: float, notes: list[str], extra: d
 
 
 def points_of(document: dict) -> tuple[float, float]:
-    """Return the points of a document that count, and the points of the assignment.
+    """Return the points that count, and the points that the assignment is worth.
 
     If only extra credit was graded, as in a task of one part, return the points of the extra
-    credit itself. The course's rule on extra credit needs other points, too.
+    credit, and what it is worth. The course's rule cannot be applied then, because it needs the
+    points of the assignment, too.
     """
     tests = document["tests"]
     base = [test for test in tests if not test["extra_data"].get("extra_credit")]
     if not base:
         return sum(test["score"] for test in tests), sum(test["max_score"] for test in tests)
-    # The document has a score if extra credit does not simply add up.
+    # The document has a score if extra credit is not simply added to the points.
     score = document.get("score", sum(test["score"] for test in tests))
     return score, sum(test["max_score"] for test in base)
 
@@ -90,7 +91,7 @@ def _test(record: Record) -> dict:
 
 
 def clean(text: str) -> str:
-    """Return a text fit for people: no control characters, cut after MAX_OUTPUT characters."""
+    """Replace the control characters of a text, and cut it after MAX_OUTPUT characters."""
     text = printable(text)
     return (
         text
@@ -102,7 +103,7 @@ def clean(text: str) -> str:
 def write(path: Path, document: dict) -> None:
     """Write the document, replacing the file in one step.
 
-    So nobody ever reads half of it, even if the grader crashes.
+    So nobody ever reads half of the document, even if the grader crashes.
     """
     with written_whole(path) as file:
         file.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False).encode())

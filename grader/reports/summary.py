@@ -1,4 +1,4 @@
-"""Adds up the records of one grading by problem and by part, the same way for every report."""
+"""Adds up the records of one grading, by problem and by part. All reports use these sums."""
 
 from dataclasses import dataclass
 from itertools import groupby
@@ -80,8 +80,8 @@ def summary(records: list[Record]) -> Group:
 def counted(base: float, total: float, extra: float, counts: str) -> float:
     """Return the points that count.
 
-    ``base`` of ``total`` points are those of the assignment, ``extra`` are those of extra credit.
-    ``counts`` is the course's rule.
+    ``base`` is the points earned in the assignment, which is worth ``total`` points. ``extra`` is
+    the points earned for extra credit. ``counts`` is the course's rule.
     """
     if counts == NOT:
         return base
@@ -89,7 +89,7 @@ def counted(base: float, total: float, extra: float, counts: str) -> float:
 
 
 def rule(total: Group, counts: str) -> str:
-    """Return sentences on how extra credit counts, and how many points count with it."""
+    """Return sentences that say how extra credit counts, and give the points with it."""
     means = {
         ON_TOP: "It is added to the points above.",
         UP_TO_THE_TOTAL: "It is added to the points above, up to their total.",

@@ -66,7 +66,7 @@ def show(console: Console, records: list[Record], notes: list[str]) -> None:
 
 
 def show_also(console: Console, records: list[Record], device: str) -> None:
-    """Show what the same checks found on GPUs. This gives and takes no points."""
+    """Show what the same checks found on GPUs. These results do not change the points."""
     total = summary(records)
     console.print(Text(f"Also on {device}, without points:", style="bold"))
     _messages(console, [r for r in total.records if r.status != SKIPPED], has_points=False)

@@ -2,8 +2,8 @@
 
 The functions take spans and return text. The text can be read without colour and at 80 columns. A
 column is a short stretch of time. A forward pass is shown as the last digit of its micro-batch. A
-backward pass is shown as a letter: a for micro-batch 0, b for micro-batch 1, and so on. Gradients
-of the weights that are computed on their own are shown as capital letters.
+backward pass is shown as a letter: a for micro-batch 0, b for micro-batch 1, and so on. If the
+gradients of the weights are computed separately, they are shown as capital letters.
 ``handout/timeline.py`` uses the same signs.
 """
 
@@ -46,7 +46,7 @@ SPAN_STYLES = {kind: colour.terminal for kind, colour in BLOCKS.items()} | {
     "stuck": TEXT["bad"].terminal,
 }
 LEFT = 9  # columns for the name of a rank
-# With no more ranks than these, each has a lane of its own, even if lanes are alike.
+# With at most this many ranks, each rank has a lane of its own, even if lanes are alike.
 MAX_LANES_OF_THEIR_OWN = 4
 MAX_LANES = 16  # of one drawing
 
@@ -147,7 +147,7 @@ def _cells(span: Span, room: int, until: float) -> range:
 
 
 def _row(spans: Sequence[Span], room: int, until: float, numbered: bool) -> Text:
-    """Return the lane of a rank's program. Each column shows what took most of the column's time.
+    """Return the lane of a rank's program. A column shows what used most of the column's time.
 
     A column stays blank if spans cover less than half of it.
     """
@@ -203,7 +203,7 @@ def _watched(spans: Sequence[Span], room: int, until: float) -> Text:
 def _scale(room: int, until: float) -> Text:
     """Return a line of round times, each below its column.
 
-    A time is left out if it would touch another one.
+    Leave out a time that would touch another time.
     """
     cells = [" "] * (room + LEFT + 1)
     times = ticks(until, max(room // 12, 2))

@@ -1,1 +1,1 @@
-"""Draws a run of a student's own code, ranks over time: ``make timeline``. Runs in the judge."""
+"""Draws what each rank does over time in a student's code: ``make timeline``. Runs in the judge."""

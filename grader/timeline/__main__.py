@@ -5,8 +5,8 @@
 With ``--cluster FILE`` the times are those of a modelled cluster, which the file describes: see
 handout/clusters. The program prints the drawing, and writes timeline.svg and timeline.json (a trace
 for https://ui.perfetto.dev). It exits with 0 if every scene came to its end. It exits with 1 if a
-scene did not come to its end, or if no scene can be drawn because nothing is implemented yet. It
-exits with 2 and a sentence if it cannot draw.
+scene did not come to its end, or if no scene can be drawn because nothing is implemented yet. If it
+cannot draw, it prints a sentence and exits with 2.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def _ranks(asked: str | None, most: int = MAX_RANKS) -> int:
 
 
 def _cluster(arguments: argparse.Namespace) -> Cluster:
-    """Return the cluster of the file. If a number of ranks is asked for, it replaces the file's."""
+    """Return the cluster of the file. ``--ranks`` replaces the number of ranks in the file."""
     if arguments.part not in ON_CLUSTERS:
         raise CannotDraw(
             f"{arguments.part} cannot be timed on a cluster; these parts can:"

@@ -21,7 +21,7 @@ from typing import Any
 
 from grader.wire.tiers import MAX_RANKS
 
-# How often each of these collectives goes around a ring of n ranks, in n − 1 steps.
+# How many rounds of n − 1 steps each of these collectives makes on a ring of n ranks.
 RING_PHASES = {
     "all_reduce": 2,
     "all_gather": 1,
@@ -54,15 +54,14 @@ class Link:
 class Cluster:
     """A modelled cluster. Ranks 0 … ``ranks`` − 1 are its devices.
 
-    Each ``devices_per_node`` consecutive devices make a node. Each dimension of a tensor counts as
-    ``scale`` times as long as it is in the run. Each entry of a tensor counts as
-    ``bytes_per_number`` bytes. If ``bytes_per_number`` is None, an entry has as many bytes as in
-    the run.
+    Each ``devices_per_node`` consecutive devices make a node. On the cluster, each dimension of a
+    tensor is ``scale`` times as long as in the run. Each entry has ``bytes_per_number`` bytes. If
+    ``bytes_per_number`` is None, an entry has as many bytes as in the run.
     """
 
     ranks: int
     devices_per_node: int
-    flop_per_second: float  # that one device achieves
+    flop_per_second: float  # of one device
     within: Link
     between: Link
     scale: float = 1.0
@@ -71,14 +70,14 @@ class Cluster:
     ports_per_node: int | None = None  # to the network; None means one for each device
 
     def computing(self, operations: float) -> float:
-        """Return the seconds that a device takes for this many of the run's operations.
+        """Return the seconds that a device takes for floating-point operations of the run.
 
-        Operations are floating-point operations.
+        ``operations`` is how many the run has.
         """
         return operations * self.scale**3 / self.flop_per_second
 
     def size(self, elements: int, itemsize: float) -> float:
-        """Return how many bytes a tensor counts as on this cluster.
+        """Return the size of a tensor on this cluster, in bytes.
 
         In the run it has ``elements`` entries of ``itemsize`` bytes each.
         """
@@ -124,7 +123,7 @@ class Cluster:
         return RING_PHASES[kind] * (n - 1) * self._step(group, whole / n, rings)
 
     def _rings(self, group: Iterable[int]) -> int:
-        """Return how many rings leave each node of a group through ports of their own."""
+        """Return how many rings a group has. On each node, every ring has a port of its own."""
         ranks_of_node = Counter(rank // self.devices_per_node for rank in group)
         return min(*ranks_of_node.values(), self.ports_per_node or self.devices_per_node)
 
@@ -207,7 +206,7 @@ def _link(link: Link) -> str:
 def _number(low: float, high: float, *, above: bool = False) -> Callable[[str], float]:
     """Return a reader of numbers from ``low`` to ``high``. ``above`` excludes ``low`` itself.
 
-    The reader takes text. It raises ValueError if the text is no such number.
+    The reader takes text. It raises ValueError if the text is not a number in this range.
     """
 
     def read(text: str) -> float:

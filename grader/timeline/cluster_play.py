@@ -54,7 +54,7 @@ class Model:
         n = self.cluster.ranks
         report = self.world(n, [Call(scene.function, [([], scene.options)] * n, scene.driver)])
         replay = Replay(self.cluster, [program_of(trail, 0) for trail in report.trails]).run()
-        for rank in report.ranks:  # what follows knows only operations and marks
+        for rank in report.ranks:  # the code below expects only operations and marks
             rank.trail = [event for event in rank.trail if not isinstance(event, Program)]
         absent = {(w.operation.rank, w.operation.at): tuple(w.absent) for w in report.waiting()}
         drawn = spans_of(replay, absent, messages=n <= FEW)

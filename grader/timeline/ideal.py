@@ -1,7 +1,7 @@
 """Compares a measured pipeline with the same schedule in theory.
 
 In theory, messages take no time, and every pass takes as long as a pass of its kind takes on
-average. What is left of the waiting is the schedule's own bubble.
+average. So ranks wait only because of the schedule: this is the schedule's own bubble.
 """
 
 from collections import Counter
@@ -16,11 +16,12 @@ def is_pass(span: Span) -> bool:
 
 
 def ideal(drawn: Sequence[Span]) -> list[Span]:
-    """Return the passes of a measured run as they would be in theory; [] if there is none.
+    """Return the passes of a measured run as they would be in theory.
 
     Each rank keeps the order of its passes. A pass begins when the previous pass on its rank has
-    ended, and when the pass whose result it needs has ended. If a micro-batch passes a rank several
-    times, the rank has as many chunks of the model. Return [] if no such order exists.
+    ended, and when the pass whose result it needs has ended. If a micro-batch goes forward through
+    a rank k times, the rank has k chunks of the model. Return [] if there is no pass, or if the run
+    did not record all passes whose results others need.
     """
     passes = sorted((span for span in drawn if is_pass(span)), key=lambda s: s.begin)
     ranks = sorted({span.rank for span in passes})
@@ -51,10 +52,10 @@ def ideal(drawn: Sequence[Span]) -> list[Span]:
 
 
 def _parts_of(passes: Sequence[Span], ranks: Sequence[int]) -> list[int]:
-    """Return for each pass of a rank the part of the model that it is through.
+    """Return, for each pass of a rank, the number of the model part that the pass computes.
 
-    The k-th forward pass of a micro-batch is through chunk k of the rank, and its k-th backward
-    pass is through the k-th chunk from the end. Chunk k of rank s is part k·n + s.
+    The k-th forward pass of a micro-batch computes chunk k of the rank, and the k-th backward pass
+    computes the k-th chunk from the end. k counts from 0. Chunk k of rank s is part k·n + s.
     """
     seen: Counter[tuple[str, int | None]] = Counter()
     chunks = []
@@ -67,7 +68,7 @@ def _parts_of(passes: Sequence[Span], ranks: Sequence[int]) -> list[int]:
 
 
 def idle_share(drawn: Sequence[Span]) -> float:
-    """Return the share of the ranks' time, from the first pass to the last, without a pass."""
+    """Return the share of time without a pass, from the first to the last pass, over all ranks."""
     passes = [span for span in drawn if is_pass(span)]
     if not passes:
         return 0.0
@@ -77,7 +78,7 @@ def idle_share(drawn: Sequence[Span]) -> float:
 
 
 def measured_shares(drawn: Sequence[Span]) -> str:
-    """Return a sentence on what the ranks did outside of their passes, from the first to the last.
+    """Return a sentence on how the ranks used the time in which they ran no pass.
 
     The sentence is empty if there is no pass.
     """
@@ -96,7 +97,7 @@ def measured_shares(drawn: Sequence[Span]) -> str:
         )
 
     communicating, computing = share(COMMUNICATING), share(COMPUTING)
-    # A rank that has returned waits, too, until the last pass of another rank has ended.
+    # A rank that has returned counts as waiting until the last pass of all ranks has ended.
     waiting = max(0.0, 1 - sum(map(_length, passes)) / whole - communicating - computing)
     return (
         f"Of the measured time {waiting:.2f} is waiting, {communicating:.2f} communicating, and"

@@ -43,7 +43,7 @@ class PlayedScene:
     diagnosis: str = ""
     disturbed: bool = False  # whether ranks had to wait for a core
     seconds: float | None = None  # that the scene takes on a modelled cluster
-    ideal: Picture | None = None  # of a pipeline: the same schedule in theory
+    ideal: Picture | None = None  # for a pipeline: the same schedule in theory
 
 
 class ScenePlayer:
@@ -161,12 +161,12 @@ def failed_scene(scene: Scene, picture: Picture, report: WorldReport) -> PlayedS
 
 
 def _is_ours(event: object) -> bool:
-    """Return whether an event is the barrier before a run: see ``rank/timeline_programs.py``."""
+    """Return whether an event is the grader's barrier before a run (rank/timeline_programs.py)."""
     return isinstance(event, Operation) and event.kind == "barrier" and event.file is None
 
 
 def _disturbed(drawn: Sequence[Span], on_core: Sequence[float]) -> bool:
-    """Return whether a rank was on a core for far less time than is drawn as its computing.
+    """Return whether a rank was on a core for much less time than the drawing shows as computing.
 
     ``on_core`` holds for each rank how many seconds it was on a core. Return False if these seconds
     are missing for a rank, or if there are more ranks than cores.

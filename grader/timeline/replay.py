@@ -9,14 +9,15 @@ time, they happen in the order in which the replay scheduled them. At time 0 the
 the ranks in order, from rank 0. A step takes no time unless it computes or waits:
 
 - Floating-point operations take as long as ``Cluster.computing`` says.
-- A communication sets off when all ranks that it needs have issued their operations.
+- A communication sets off (is ready to begin) when all ranks that it needs have issued their
+  operations.
 - For each kind of link, a rank has one channel out and one channel in. A message waits until its
   sender's channel out and its receiver's channel in are free. Then it occupies both channels. So a
   channel carries one message at a time, in the order in which the messages set off. Messages out
   and messages in do not disturb each other.
 - A collective waits for the collective before it in its group, and begins on all ranks at once.
-- A wait for an operation lasts until that operation is over. An operation for which no rank waits
-  runs to its end all the same.
+- A wait for an operation lasts until that operation is over. An operation runs to its end even if
+  no rank waits for it.
 """
 
 import heapq
@@ -63,7 +64,7 @@ class Meeting:
     """
 
     operations: list[Operation]
-    came: int = 0  # how many of them have been issued
+    came: int = 0  # how many of the operations have been issued
     sets_off: float | None = None
     begins: float | None = None
     ends: float | None = None
@@ -158,9 +159,9 @@ class Replay:
             [of[id(operation)] for operation in program.operations] for program in programs
         ]
         self.next_step = [0] * len(programs)
-        # the pieces of work that each rank is inside of, the innermost last
+        # for each rank, the pieces of work that have begun and not ended, the innermost last
         self.pieces: list[list[Piece]] = [[] for _ in programs]
-        # a channel of a rank, or a group → the time from which on it is free
+        # a channel of a rank, or a group → the time at which it becomes free
         self.free: dict[tuple, float] = defaultdict(float)
         self.agenda: list[tuple[float, int, int]] = []  # (time, order, rank)
         self.order = count()
@@ -279,6 +280,6 @@ class Replay:
 
 
 def size_on(cluster: Cluster, operation: Operation) -> float:
-    """Return how many bytes an operation's tensor counts as on a cluster."""
+    """Return the size of an operation's tensor on a cluster, in bytes."""
     itemsize = ITEMSIZES.get(operation.dtype or "", 1)
     return cluster.size(operation.bytes // itemsize, itemsize)

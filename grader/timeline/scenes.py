@@ -1,4 +1,4 @@
-"""Lists what a timeline shows of each part: calls worth seeing, each with what to look at."""
+"""Lists the calls that a timeline shows for each part, and says what to look at in each drawing."""
 
 from dataclasses import dataclass, field
 
@@ -245,7 +245,7 @@ SCENES = {
         ),
     ],
 }
-# Scenes that are drawn if the first scene of a part is not implemented yet.
+# Scenes that are drawn, too, if the first scene of a part is not implemented yet.
 INSTEAD = {
     "pipeline_parallel": [
         _passes(

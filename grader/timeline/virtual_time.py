@@ -18,9 +18,11 @@ Absent = dict[tuple[int, int], tuple[int, ...]]
 
 
 def spans_of(replay: Replay, absent: Absent, messages: bool) -> list[Span]:
-    """Return all spans, rank by rank: first the program's, then the communications beside it.
+    """Return all spans, rank by rank.
 
-    If ``messages`` is False, messages that were under way beside a program are left out.
+    For each rank, return first the spans of its program, then the communications that were under
+    way while the program did other work. If ``messages`` is False, leave out the messages among
+    these communications.
     """
     found: list[Span] = []
     for rank, own in enumerate(replay.ranks):
@@ -62,7 +64,7 @@ def _waiting(replay: Replay, rank: int, wait: Wait, absent: Absent) -> Iterable[
 def _beside(replay: Replay, rank: int, absent: Absent, messages: bool) -> Iterable[Span]:
     """Return spans of the operations that were under way while the program did other work."""
     own = replay.ranks[rank]
-    # The rank waited for these operations as soon as it had issued them, so its program did nothing
+    # The rank waited for these operations as soon as it had issued them, so the program did nothing
     # else meanwhile.
     at_once = {wait.position for wait in own.waits if wait.begin == own.issued.get(wait.position)}
     found = []
@@ -103,7 +105,7 @@ class Account:
     computing: float
     waiting: float
     communicating: float  # while operations were under way
-    exposed: float  # the part of that in which the rank waited
+    exposed: float  # the part of ``communicating`` in which the rank waited
 
     @property
     def bubble(self) -> float:
@@ -125,7 +127,7 @@ class Account:
 
 
 def account(replay: Replay) -> Account:
-    """Return what the time of a replay was spent on. No rank may stand still."""
+    """Return how the time of a replay was used. Every program must have come to its end."""
     n = len(replay.ranks)
     waits = [[(wait.begin, wait.end or wait.begin) for wait in rank.waits] for rank in replay.ranks]
     under_way = [replay.communicating(rank) for rank in range(n)]
@@ -139,9 +141,9 @@ def account(replay: Replay) -> Account:
 
 
 def _common(some: list[tuple[float, float]], others: list[tuple[float, float]]) -> float:
-    """Return for how long two lists of (begin, end) overlap.
+    """Return the total time of the overlap between the periods of two lists.
 
-    Each list is sorted, and its entries do not overlap each other.
+    A period is (begin, end). Each list is sorted, and its periods do not overlap each other.
     """
     total, index = 0.0, 0
     for begin, end in some:
