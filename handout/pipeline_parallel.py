@@ -203,7 +203,7 @@ def run_schedule(
     call returns at once, so you may wait twice for the one ``Work`` of both messages.)
     ``is_completed()`` does not replace ``wait()``: without ``wait()`` it never becomes true. When
     the gradient of micro-batch i has come back, wait for the send of its activation: that wait is
-    over at once. Just before you send a gradient, wait for the send of the gradient before it. At
+    over at once. Just before you send a gradient, wait for the send of the previous gradient. At
     the end, wait for the remaining sends.
 
     Args:

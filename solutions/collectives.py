@@ -53,7 +53,7 @@ def _check_root(root: int) -> None:
 
 
 def _reduction(op: str, tensor: Tensor) -> dist.ReduceOp.RedOpType:
-    """Return the operation to communicate with. For an average this is the sum."""
+    """Return the operation of torch for ``op``. For an average this is the sum."""
     if op == "average":
         _check_divisible_dtype(tensor)
         return dist.ReduceOp.SUM
@@ -125,14 +125,14 @@ def scatter(tensor: Tensor | None, like: Tensor, root: int) -> Tensor:
     Args:
         tensor: on the root (n·k, …); None on the other ranks.
         like: (k, …), with the shape, dtype and device of the block that this rank receives. Its
-            values have no meaning.
+            values are not used.
         root: the rank that sends.
     Returns:
         Rows [rank·k, (rank+1)·k) of the root's tensor.
     Raises:
         ValueError: ``root`` is not a rank; ``like`` has no dimension 0; on the root, ``tensor`` is
-            None, or its shape is not (n·k, …), that is n blocks of the shape of ``like`` along
-            dimension 0.
+            None, or its shape is not (n·k, …). That shape is n blocks of the shape of ``like``
+            along dimension 0.
 
     With 2 ranks and root 0:  rank 0 [1, 2, 3, 4]  →  rank 0 [1, 2], rank 1 [3, 4].
     About 6 lines.
@@ -190,8 +190,8 @@ def reduce(tensor: Tensor, root: int, op: str = "sum") -> Tensor | None:
     Returns:
         On the root: the reduced tensor, in the shape of ``tensor``. On the other ranks: None.
     Raises:
-        ValueError: ``root`` is not a rank; ``op`` is none of the five (it may be any object, such
-            as a list); ``op`` is "average" and the dtype is an integer dtype.
+        ValueError: ``root`` is not a rank; ``op`` is none of these five (the caller may pass any
+            object, such as a list); ``op`` is "average" and the dtype is an integer dtype.
 
     With 2 ranks, root 0, "max":  rank 0 [1, 5], rank 1 [4, 2]  →  rank 0 [4, 5], rank 1 None.
     About 6 lines.
@@ -235,9 +235,9 @@ def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
     Returns:
         (k, …): rows [rank·k, (rank+1)·k) of the reduction.
     Raises:
-        ValueError: there is no dimension 0, or n does not divide it; ``op`` is none of the five (it
-            may be any object, such as a list); ``op`` is "average" and the dtype is an integer
-            dtype.
+        ValueError: the tensor has no dimension 0, or n does not divide the number of rows; ``op``
+            is none of these five (the caller may pass any object, such as a list); ``op`` is
+            "average" and the dtype is an integer dtype.
 
     With 2 ranks, "sum":  rank 0 [1, 2], rank 1 [3, 4]  →  rank 0 [4], rank 1 [6].
     About 4 lines.
@@ -261,8 +261,8 @@ def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
     Returns:
         The reduction, in the shape of ``tensor``.
     Raises:
-        ValueError: ``op`` is none of the five (it may be any object, such as a list); ``op`` is
-            "average" and the dtype is an integer dtype.
+        ValueError: ``op`` is none of these five (the caller may pass any object, such as a list);
+            ``op`` is "average" and the dtype is an integer dtype.
 
     With 2 ranks, "product":  rank 0 [1, 2], rank 1 [3, 4]  →  [3, 8] on both.
     About 4 lines.
@@ -285,7 +285,7 @@ def all_to_all(tensor: Tensor) -> Tensor:
     Returns:
         (n·k, …). Block i is the block that rank i had for this rank.
     Raises:
-        ValueError: there is no dimension 0, or n does not divide it.
+        ValueError: the tensor has no dimension 0, or n does not divide the number of rows.
 
     With 2 ranks:  rank 0 [1, 2], rank 1 [3, 4]  →  rank 0 [1, 3], rank 1 [2, 4].
     About 3 lines.
@@ -357,7 +357,7 @@ def average(tensor: Tensor) -> Tensor:
     Returns:
         The average, in the shape and dtype of ``tensor``.
     Raises:
-        ValueError: an integer dtype; the message names it.
+        ValueError: the dtype is an integer dtype; the message names the dtype.
 
     With 3 ranks that hold [1], [2] and [4]:  [2.3333333] on all.
     About 4 lines.

@@ -53,8 +53,8 @@ def broadcast_parameters(parameters: Iterable[Tensor], root: int = 0) -> None:
 
     Args:
         parameters: tensors of any shapes, float16 to float64, in the same order on every rank. They
-            may require gradients, and they may be non-contiguous. On all ranks except the root they
-            are overwritten, in the memory that they have.
+            may require gradients, and they may be non-contiguous. On all ranks except the root,
+            write the new values into the memory of these tensors.
         root: the rank whose values all ranks get.
     Raises:
         ValueError: ``root`` is not a rank.
@@ -125,7 +125,7 @@ def train(
 ) -> tuple[Tensor, torch.optim.AdamW]:
     """Problem 3.4 · Train with AdamW, one step for each shard.
 
-    After every step, all values equal those of a single device.
+    After every step, all values equal those of a single device that trains on the whole batch.
 
     Args:
         weights: L tensors of shape (D, D), equal on every rank. They do not require gradients.

@@ -176,7 +176,7 @@ def mesh_step(
     Send nothing else, and use no other group.
 
     With a mesh of 2 × 1, one pair ([[a]], [[b]]) and rows [x₀] and [x₁]: if the gradients of the
-    two rows' losses with respect to a are [[2]] and [[4]], both ranks return [[3]] for it.
+    two rows' losses with respect to a are [[2]] and [[4]], both ranks return [[3]] for a.
     About 30 lines.
     """
     # BEGIN SOLUTION 7.2: mesh_step

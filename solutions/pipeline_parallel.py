@@ -92,9 +92,9 @@ def _stage_backward(
 ) -> Tensor:
     """Add a micro-batch's gradients of the weights to ``totals``; return the input's gradient.
 
-    This computes as ``mlp.layer_backward`` does, but adds each product to its total at once. A
-    further (D, D) tensor for every micro-batch and layer would cost as much time as the product
-    itself.
+    This is the computation of ``mlp.layer_backward``, but each product is added to its total at
+    once. A further (D, D) tensor for every micro-batch and layer would cost as much time as the
+    product itself.
     """
     for weight, (x, z), total in zip(reversed(weights), reversed(saved), reversed(totals)):
         grad_z = torch.ops.aten.gelu_backward(grad_y, z)
@@ -332,7 +332,7 @@ def run_schedule(
     call returns at once, so you may wait twice for the one ``Work`` of both messages.)
     ``is_completed()`` does not replace ``wait()``: without ``wait()`` it never becomes true. When
     the gradient of micro-batch i has come back, wait for the send of its activation: that wait is
-    over at once. Just before you send a gradient, wait for the send of the gradient before it. At
+    over at once. Just before you send a gradient, wait for the send of the previous gradient. At
     the end, wait for the remaining sends.
 
     Args:

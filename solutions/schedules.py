@@ -19,7 +19,7 @@ With n stages of v chunks each, the model is cut into n·v parts, and chunk c of
 schedules, and simulates how long they take; it is given.
 
 For every schedule here:
-- It contains each of its actions once. Each call returns a new list.
+- A schedule contains each of its actions once. Each call returns a new list.
 - The schedules of all stages fit each other: they can be executed together without a deadlock,
   however long F, B and W take. A stage does its actions in the order of its list. F of a part needs
   F of the part before. B and BW of a part need B or BW of the part after. B and BW need F of the

@@ -41,7 +41,8 @@ def flatten(tensors: list[Tensor]) -> Tensor:
         tensors: one or more tensors of any shapes and of one dtype, N ≥ 1 entries together.
     Returns:
         (P,): the entries of the first tensor in row-major order, then those of the next, and so on;
-        then zeros up to P = n·⌈N/n⌉, the next multiple of n. All ranks can then hold equal shards.
+        then zeros up to P = n·⌈N/n⌉, the next multiple of n. All ranks can then hold shards of
+        equal size.
     Raises:
         ValueError: the tensors have several dtypes ("tensor 1 is torch.float64, tensor 0 is …").
 
@@ -247,9 +248,9 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
     Memory: beyond the shards and their gradients, at most two whole layers are alive during every
     product, whatever L is: a layer and its gradient. (Activations are not counted.) A variable that
     still refers to the weight, the gradient or the flat copy of the previous layer keeps a third
-    one alive: ``del`` each of them, or give the work of one layer a function of its own. The checks
-    also measure the memory of your process. It includes copies for communication, so here the
-    limits are higher: beyond the shards and their gradients, 8 whole layers are allowed, and 4
+    layer alive: ``del`` each of them, or give the work of one layer a function of its own. The
+    checks also measure the memory of your process. It includes copies for communication, so here
+    the limits are higher: beyond the shards and their gradients, 8 whole layers are allowed, and 4
     until the first operation of the backward pass.
     Traffic: 3(n−1)/n times the bytes of the weights from each rank. You may keep the last layer for
     the backward pass, but no other layer. The last layer is then gathered only once.
@@ -320,10 +321,11 @@ def prefetched_step(
 
     Memory: beyond the shards and their gradients, at most four whole layers are alive during every
     product, whatever L is: a layer, the next one, a gradient, and one more gradient if its
-    reduce-scatter is still running. So gather one layer ahead, not more. The last layer may be kept
-    for the backward pass instead of gathered again; then the backward pass has L − 1 gathers. With
-    copies for communication, your process may use the memory of 12 whole layers beyond the shards
-    and their gradients, and of 6 until the first operation of the backward pass.
+    reduce-scatter is still running. So gather one layer ahead, not more. You may keep the last
+    layer for the backward pass instead of gathering it again. The backward pass then has L − 1
+    gathers. Together with copies for communication, your process may use the memory of 12 whole
+    layers beyond the shards and their gradients, but only of 6 until the first operation of the
+    backward pass.
     Traffic: as for ``fully_sharded_step``. Gather each layer with one ``all_gather`` of its shard,
     and average gradients with ``reduce_scatter``. Instead of these two you may use their variants
     for single tensors, but no other communication.

@@ -30,9 +30,9 @@ to 4.4 no rank ever holds more than its shard of a weight, or of the gradient of
   The message contains the numbers that do not fit.
 
 Traffic is the number of bytes that a rank sends, if each collective uses its best algorithm. Let S
-be the bytes of the full tensor. An all-reduce of S costs 2(n−1)/n·S. An all-gather that makes S
-costs half of that, and so does a reduce-scatter of S. Use any collectives you like, and any ``mlp``
-function that also works on a shard.
+be the bytes of the full tensor. An all-reduce of S costs 2(n−1)/n·S. An all-gather that makes S, or
+a reduce-scatter of S, costs half as much. Use any collectives you like, and any ``mlp`` function
+that also works on a shard.
 """
 
 import torch
@@ -62,7 +62,7 @@ def shard_columns(weight: Tensor) -> Tensor:
     Returns:
         sharded by columns, (I, O/n): columns [rank·O/n, (rank+1)·O/n), contiguous, in memory of its
         own. A view would keep all of the weight alive, and the ranks would save no memory.
-        ``contiguous()`` returns the view itself if it is already contiguous. ``clone()`` of a
+        ``contiguous()`` returns the view itself if the view is already contiguous. ``clone()`` of a
         transpose is still transposed. So neither of the two calls is enough alone.
     Raises:
         ValueError: O is not divisible by n ("10 columns do not divide by 4 ranks").

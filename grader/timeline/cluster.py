@@ -100,9 +100,9 @@ class Cluster:
         ``whole`` is S, the bytes of the whole array: see ``whole_of``. n is the number of ranks.
         The ranks form a ring in the order of their numbers. Each step of the ring takes as long as
         its slowest link. Where k ranks of each node take part and a node has k ports, nccl makes k
-        rings, which leave a node through different ports. Each carries S/k. So between nodes β
-        counts k times [N2]. In a gather, a scatter and an all-to-all, a rank sends through its own
-        port.
+        rings, which leave a node through different ports. Each ring carries S/k. So between nodes,
+        the bandwidth is k·β [N2]. In a gather, a scatter and an all-to-all, a rank sends through
+        its own port.
 
         all-reduce                        2(n−1)(α + S/(nβ))    [P]
         all-gather, reduce-scatter         (n−1)(α + S/(nβ))    [T]
