@@ -44,8 +44,8 @@ LOST_CONNECTION = re.compile("Connection (closed|reset) by peer|Broken pipe")
 class Interrupted(SystemExit, KeyboardInterrupt):
     """Raised after Ctrl-C was pressed: the program ends with an exit code.
 
-    It is a KeyboardInterrupt, too. Programs such as pytest, which handle KeyboardInterrupt, also
-    stop.
+    It is a KeyboardInterrupt, too, so that programs such as pytest, which handle KeyboardInterrupt,
+    also stop.
     """
 
 

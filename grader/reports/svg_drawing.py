@@ -37,8 +37,8 @@ class Picture:
     """The drawing of one call on all ranks.
 
     ``beside`` holds a note for each rank, which is shown to the right of the rank's lane. ``below``
-    holds sentences that are shown under the drawing. ``compact`` is for very many spans. It draws
-    all spans of one lane and one colour as one element, which has no text about a single span.
+    holds sentences that are shown under the drawing. ``compact`` is for very many spans: all spans
+    of one lane and one colour are drawn as one element, and no span has a text of its own.
     """
 
     title: str

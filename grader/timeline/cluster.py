@@ -72,7 +72,7 @@ class Cluster:
     def computing(self, operations: float) -> float:
         """Return the seconds that a device takes for floating-point operations of the run.
 
-        ``operations`` is how many the run has.
+        ``operations`` is the number of these operations in the run.
         """
         return operations * self.scale**3 / self.flop_per_second
 

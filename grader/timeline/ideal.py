@@ -68,7 +68,10 @@ def _parts_of(passes: Sequence[Span], ranks: Sequence[int]) -> list[int]:
 
 
 def idle_share(drawn: Sequence[Span]) -> float:
-    """Return the share of time without a pass, from the first to the last pass, over all ranks."""
+    """Return the fraction of the time in which a rank runs no pass, averaged over the ranks.
+
+    The time is from the first start to the last end of a pass.
+    """
     passes = [span for span in drawn if is_pass(span)]
     if not passes:
         return 0.0
