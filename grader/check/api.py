@@ -6,11 +6,11 @@
         run.returns([3.0, 4.0], [3.0, 4.0])
 
 ``world(n, *calls)`` makes the calls on ``n`` ranks, one after the other. It returns a
-``CallResult`` for each call. Methods of a call result raise ``CheckFailed``, with a message for the
-student, if the call does not meet what the check asks for.
+``CallResult`` for each call. If a call does not do what the check asks for, a method of its
+``CallResult`` raises ``CheckFailed`` with a message for the student.
 
-A check knows nothing of processes. Its ranks are fresh, or they have made the calls of an earlier
-check of the same problem (see ``grader.check.world_lending``).
+A check does not start processes. Its ranks are fresh, or they have already made the calls of
+earlier checks of the same problem (see ``grader.check.world_lending``).
 """
 
 import json
@@ -95,27 +95,28 @@ IN_ORDER = {
     "swept",
     "with_timeline",
 } - {"in_turn"}
-MAX_ACTIONS = 8  # of a schedule, in a message
-# The names of the parameters of each function that students write. ``packaging.stubs`` writes them.
+MAX_ACTIONS = 8  # actions of a schedule that a message shows
+# For each function that students write, the names of its parameters. ``packaging.stubs`` writes
+# this file.
 PARAMETERS = json.loads((Path(__file__).parents[1] / "parameters.json").read_text())
 
 
 def on_gloo(check: Callable) -> Callable:
     """Have this check's ranks communicate through gloo, as they do outside of the grader.
 
-    In all other checks the hub carries what ranks on CPUs communicate (see ``hub.hub``). One check
-    of each problem runs on gloo. It shows that what passes on the hub also runs on a network.
+    In all other checks the hub carries the data of ranks on CPUs (see ``hub.hub``). One check of
+    each problem runs on gloo, to show that a program that passes on the hub also runs on a network.
     """
-    check.__network__ = GLOO  # type: ignore[attr-defined]  # a function may have any
+    check.__network__ = GLOO  # type: ignore[attr-defined]  # a function may have any attribute
     return check
 
 
 def in_strict_order(check: Callable) -> Callable:
-    """Have the messages of this check's ranks keep the order of nccl (see ``hub.strict``).
+    """Have the operations of this check's ranks run in the order of nccl (see ``hub.strict``).
 
-    A program that passes such a check does not depend on gloo: it can run on GPUs, too.
+    gloo does not keep this order. A program that passes such a check can also run on GPUs.
     """
-    check.__network__ = STRICT  # type: ignore[attr-defined]  # a function may have any
+    check.__network__ = STRICT  # type: ignore[attr-defined]  # a function may have any attribute
     return check
 
 
@@ -132,7 +133,7 @@ def mixed(*arrays: Any, first: int = 1) -> PerRank:
 
     ``first`` is the index of rank 0's layout in ``LAYOUTS``; the next ranks have the next layouts.
     By default rank 0 gets a transpose, rank 1 a slice, rank 2 a transposed slice, and rank 3 a
-    contiguous tensor. None stays None.
+    contiguous tensor. An array that is None stays None.
     """
     layouts = [LAYOUTS[(first + rank) % len(LAYOUTS)] for rank in range(len(arrays))]
     return per_rank(
@@ -142,7 +143,10 @@ def mixed(*arrays: Any, first: int = 1) -> PerRank:
 
 @dataclass(frozen=True)
 class Request:
-    """A call that is not yet spread over the ranks of a world."""
+    """A call of a student's function, as a check writes it.
+
+    ``spread`` makes it a ``Call`` on a number of ranks.
+    """
 
     function: str
     args: tuple
@@ -172,8 +176,8 @@ class Request:
     def _taken_out(self, args: list, kwargs: dict) -> dict:
         """Return the values that a rank must not know before it asks for them.
 
-        See ``wire.served``. Also remove these values from the arguments. Probes stay there, because
-        a probe is sent without the value that it returns.
+        See ``wire.served``. Also remove these values from the arguments. But a probe stays in the
+        arguments, because the judge sends it without the value that it returns.
         """
         served = {}
         if probes := _probes([args, kwargs]):
@@ -187,7 +191,7 @@ class Request:
         return served
 
     def _note(self) -> str:
-        """Return the arguments in short, to tell one call of a check from another.
+        """Return a short text of the arguments, which distinguishes the calls of one check.
 
         If an argument differs from rank to rank, show its first value that is not None.
         """
@@ -218,7 +222,7 @@ class Request:
 
 
 def _probes(value: Any) -> dict[str, Any]:
-    """Return what each probe in an argument returns, by the probe's name.
+    """Return a dict from the name of each probe in ``value`` to the value that the probe returns.
 
     Raises GraderFault if two probes have the same name, but return different values.
     """
@@ -246,7 +250,7 @@ def _is_short(value: Any) -> bool:
 
 
 def _is_schedule(value: Any) -> TypeGuard[list[tuple]]:
-    """Return whether this is a list of actions, each of a kind and one or two numbers."""
+    """Return whether this is a list of actions: tuples of a kind and one or two numbers."""
     return isinstance(value, list) and all(
         isinstance(action, tuple)
         and len(action) in (2, 3)
@@ -256,7 +260,7 @@ def _is_schedule(value: Any) -> TypeGuard[list[tuple]]:
 
 
 def _actions(schedule: list[tuple]) -> str:
-    """Return the first actions of a schedule in short: “F0 F1 B0 …”, or “F0,1 …” with chunks."""
+    """Return a short text of a schedule's first actions: “F0 F1 B0 …”, or “F0,1 …” with chunks."""
     shown = [kind + ",".join(map(str, numbers)) for kind, *numbers in schedule[:MAX_ACTIONS]]
     return " ".join([*shown, "…"] if len(schedule) > MAX_ACTIONS else shown)
 
@@ -287,14 +291,16 @@ def call(
 ) -> Request:
     """Return a call of ``module.function`` with these arguments on every rank.
 
-    An argument ``per_rank(…)`` gives each rank a value of its own. ``driver`` names the program
-    around the call (see ``rank.drivers``). With ``may_raise``, a rank continues with the next call
-    after an exception. ``delays`` makes ranks come late, and ``in_step`` holds messages back (see
-    ``Call``). With ``weighs``, the hub looks at the ranks' memory: with ``SETTLED`` at the present
-    memory, and with ``PEAK`` at the most that a rank has ever had (see ``CallResult.grown``). With
-    ``clocks``, the hub looks at the ranks' processor time (see ``CallResult.spent``). With
-    ``squares``, it adds up the squares of what they send (see ``CallResult.squares``). With
-    ``slow_gathers``, it gives the results of all-gathers late (see ``CallResult.awaited_early``).
+    An argument ``per_rank(…)`` gives each rank its own value. ``driver`` names the program in which
+    a rank makes the call (see ``rank.drivers``). With ``may_raise``, a rank that raises an
+    exception continues with the next call. ``delays`` holds ranks back, and ``in_step`` holds
+    messages back (see ``Call``). The other options are for the hub:
+
+    - ``weighs``: measure each rank's memory. ``SETTLED`` stands for its current memory, and
+      ``PEAK`` for the most memory that it has ever had (see ``CallResult.grown``).
+    - ``clocks``: measure each rank's processor time (see ``CallResult.spent``).
+    - ``squares``: add up the squares of the numbers that a rank sends (see ``CallResult.squares``).
+    - ``slow_gathers``: delay the results of all-gathers (see ``CallResult.awaited_early``).
     """
     options = {
         "driver": driver,
@@ -313,8 +319,8 @@ class CheckWorld:
     """The fixture ``world``: ``world(n, *calls)`` makes calls on ``n`` ranks.
 
     ``runner`` starts the ranks. ``gpus`` are the GPUs that the ranks may use, or None if the ranks
-    run on CPUs. ``absent`` maps each student's module that cannot be run to the reason. ``facts``
-    returns what the fork server knows of this machine.
+    run on CPUs. ``absent`` maps the name of each module of the student that cannot be run to the
+    reason. ``facts`` returns what the fork server knows about this machine.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Reads the evidence of one call: what its ranks communicated, computed and returned.
 
-Checks use it through ``CallResult``.
+Checks use this module through ``CallResult``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,9 +33,9 @@ class CallEvidence:
     index: int
 
     def values(self) -> list:
-        """Return each rank's value.
+        """Return the value that each rank returned.
 
-        Fails if a rank did not return. If the grader itself caused this, raises GraderFault.
+        Fails if a rank did not return, but raises GraderFault if the grader itself is the reason.
         """
         if found := diagnose(self.report, self.index):
             if self.report.grader_fault:
@@ -51,13 +51,14 @@ class CallEvidence:
         Call it only after ``values``, which fails if a rank did not return.
         """
         outcome = self.report.ranks[rank].outcomes[self.index]
-        assert isinstance(outcome, Returned)  # else ``diagnose`` has found something
+        assert isinstance(outcome, Returned)  # otherwise ``values`` has failed
         return outcome
 
     def read(self, reader: Callable[[Any], T], label: str) -> list[T]:
-        """Return the result of ``reader`` for each rank's value.
+        """Apply ``reader`` to the value that each rank returned, and return the results.
 
-        Fails if ``reader`` raises. ``label`` names what ``reader`` reads, for the message.
+        Fails if ``reader`` raises an exception. ``label`` says in the message what could not be
+        read.
         """
         return self._parts(self.values(), reader, label)
 
@@ -66,19 +67,17 @@ class CallEvidence:
         return operations(self.report.ranks[rank].trail, self.index)
 
     def ledger(self, rank: int) -> list[driver_results.Entry]:
-        """Return a rank's ledger: the products and sends that the driver's meter saw.
-
-        The entries are in the order of the program.
-        """
+        """Return the entries of the driver's meter on a rank, in the order of the program."""
         return self.read(driver_results.ledger, "the ledger of what was computed and sent")[rank]
 
     def require_products(self, rank: int, at_least: int) -> list[driver_results.Entry]:
         """Return a rank's products of matrices, in the order of the program.
 
-        Fails if they have fewer than ``at_least`` floating-point operations together. Every right
-        program needs that many. A product of (a, b) and (b, c) has 2·a·b·c. The meter sees torch's
-        products in the thread of the call. A product computed elsewhere has no entry. Then the
-        ledger shows neither the memory nor the order of the program, and proves nothing.
+        A product of shapes (a, b) and (b, c) has 2·a·b·c floating-point operations. Every right
+        program needs at least ``at_least`` of them. Fails if the products together have fewer.
+
+        The meter sees only torch's products in the thread of the call. If a program computes its
+        products elsewhere, the ledger does not show the program's memory and order.
         """
         products = [entry for entry in self.ledger(rank) if entry.kind == driver_results.PRODUCT]
         computed = sum(entry.amount for entry in products)
@@ -102,23 +101,23 @@ class CallEvidence:
     def issued_before(self, rank: int, name: str) -> int:
         """Return how many operations a rank had issued in this call when it first passed a mark.
 
-        If it never passed the mark, return how many it issued.
+        If the rank never passed the mark, return how many operations it issued in this call.
         """
         events = [event for event in self.report.ranks[rank].trail if event.call == self.index]
         marks = (i for i, e in enumerate(events) if isinstance(e, Mark) and e.name == name)
         return len(operations(events[: next(marks, len(events))]))
 
     def waits_for_nobody(self, sentence: str) -> None:
-        """Fail with this sentence if ranks waited, outside of operations, for late ranks.
+        """Fail with this sentence if ranks waited for held ranks, but not in an operation.
 
-        If they did, the judge released the late ranks early, and the report records it.
+        In that case the judge has released the held ranks early. The report lists such calls.
         """
         self.require(self.index not in self.report.released_early, sentence)
 
     def not_sent_on(self, rank: int) -> list[int]:
-        """Return the numbers of this rank's messages that its neighbour did not send on in time.
+        """Return the numbers of this rank's messages that their receiver did not pass on in time.
 
-        The neighbour is the rank that received them: see ``Call.in_step``.
+        See ``Call.in_step``.
         """
         return self._numbers(rank, NOT_SENT_ON)
 
@@ -126,26 +125,27 @@ class CallEvidence:
         """Return the numbers of this rank's all-gathers that overlapped with no other work.
 
         After the rank had issued such an all-gather, it waited for the result before it used
-        anything that it was given: see ``Call.slow_gathers``. The numbers count the rank's
-        all-gathers from 0.
+        anything that the judge had given to it: see ``Call.slow_gathers``. The rank's first
+        all-gather in this call has the number 0.
         """
         return self._numbers(rank, AWAITED_EARLY)
 
     def grown(self, rank: int, operations: int | None = None) -> int | None:
-        """Return the most bytes by which a rank's memory had grown when the rank communicated.
+        """Return the maximum growth of a rank's memory in this call, in bytes.
 
-        The hub looks at the memory when an operation arrives. With ``operations``, count only the
-        looks before which the rank had issued at most so many operations of this call: 0 stands for
-        the look at the first one. If the rank communicated nothing in this call, return the growth
-        when it sent its result. If the call weighs peaks, a look finds the most memory that the
-        rank ever had until then, also between its operations and in earlier calls.
+        The hub measures the memory when an operation of the rank arrives. If the rank communicates
+        nothing, the hub measures when the rank sends its result. With ``operations``, use only the
+        measurements before which the rank had issued at most this number of operations in the call:
+        0 means the measurement at the first operation. If ``Call.weighs`` is ``PEAK``, the hub
+        measures the most memory that the rank has ever had, also between its operations and in
+        earlier calls.
 
-        The operating system measures the memory. Growth counts from the time before the rank runs
-        code of the submission, and is exact to about 0.1 MiB on a quiet machine. The arguments of
-        the calls do not count: the ranks have them before.
+        The growth is the difference from the memory that the rank had before it ran code of the
+        submission. At that time it already had the arguments of the calls, so they do not count.
+        The error is about 0.1 MiB on a quiet machine.
 
-        Return None if the call weighs nothing, if the system does not report memory, or if no hub
-        looks at it (see ``Call.weighs``). Nothing that a rank does makes this None.
+        Return None if ``Call.weighs`` is empty, if the system does not report memory, or if the
+        network is not the hub. A rank cannot cause this None.
         """
         looks = self.report.ranks[rank].grown.get(self.index, [])
         found = [grown for before, grown in looks if operations is None or before <= operations]
@@ -154,20 +154,22 @@ class CallEvidence:
     def grown_since(
         self, first: "CallEvidence", rank: int, at_most: float, operations: int | None = None
     ) -> int | None:
-        """Return ``grown`` without what the rank took in the first call of its world.
+        """Return ``grown`` minus the growth of the rank's memory in the first call of its world.
 
-        In that call, which should have tiny arguments, a rank takes memory for what the submission
-        imports. A submission can also take memory there for no reason, and free it for this call.
-        So at most ``at_most`` bytes are subtracted. Return None if ``grown`` does.
+        The first call should have tiny arguments. In it, a rank needs memory for the modules that
+        the submission imports. A submission could also allocate memory in the first call that it
+        does not need, and free this memory before the present call. So at most ``at_most`` bytes
+        are subtracted. Return None if ``grown`` returns None.
         """
         grown, before = self.grown(rank, operations), first.grown(rank)
         return None if grown is None else grown - int(min(max(before or 0, 0), at_most))
 
     def require_grown(self, rank: int, at_least: int, what: str) -> int | None:
-        """Return ``grown``. Fail if it is less than ``at_least``, the bytes that a rank must hold.
+        """Return ``grown``. Fail if it is less than ``at_least`` bytes.
 
-        ``what`` names these bytes in the plural, for the message: "the weights". A process that
-        holds less has not done what the call asks for, so its memory says nothing of the program.
+        ``at_least`` is the size of tensors that a rank must keep. ``what`` names these tensors in
+        the plural, for the message: "the weights". A process with less memory has not done what the
+        call asks for, so its memory does not show how much the program needs.
         """
         grown = self.grown(rank)
         text = (
@@ -179,19 +181,19 @@ class CallEvidence:
         return grown
 
     def squares(self, rank: int) -> list[float]:
-        """Return the sums of the squares of what a rank sent, one for each operation with bytes.
+        """Return the sum of the squares of the numbers sent, for each operation with bytes.
 
-        They are in the order in which the bytes arrived at the hub. The list is empty if the call
-        does not ask for them, or if no hub carries the operations (see ``Call.squares``).
+        The sums of the rank's operations are in the order in which the bytes arrived at the hub.
+        The list is empty if ``Call.squares`` is False, or if the network is not the hub.
         """
         return self.report.ranks[rank].squares.get(self.index, [])
 
     def spent(self, rank: int) -> list[int] | None:
-        """Return a rank's processor time (nanoseconds) when the call began and before each send.
+        """Return a rank's processor time at the beginning of the call and before each send.
 
-        The call's driver must have a meter: see ``Call.clocks``. Return None if the system does not
-        report the time, or if no hub looks at it. Fails if the rank issued a send before which the
-        hub did not look.
+        The times are in nanoseconds. The call's driver must have a meter: see ``Call.clocks``.
+        Return None if the system does not report the times, or if the network is not the hub. Fails
+        if the rank issued a send and the hub did not measure the time before this send.
         """
         looks = iter(self.report.ranks[rank].spent.get(self.index, []))
         found: list[int] = []
@@ -200,7 +202,7 @@ class CallEvidence:
             if event.call != self.index:
                 continue
             if isinstance(event, Mark) and event.name == PAUSE:
-                # If the rank pauses several times before one send, the last look counts.
+                # If the rank pauses several times before one send, use the last measurement.
                 found = [*found[: sends + 1], next(looks, 0)]
             elif isinstance(event, Operation) and event.kind == "send":
                 sends += 1
@@ -212,9 +214,9 @@ class CallEvidence:
         return found[: sends + 1] if all(found) else None
 
     def told(self, rank: int, name: str) -> list[list[float]]:
-        """Return the numbers that a driver reported in marks that begin with this name, in order.
+        """Return the numbers that a driver reported in marks, as one list for each mark, in order.
 
-        Each mark gives one list. Fails if such a mark holds something else than numbers.
+        Such a mark is called ``name``, followed by the numbers. Fails if a number is not readable.
         """
         found = []
         for event in self.report.ranks[rank].trail:
@@ -228,9 +230,9 @@ class CallEvidence:
         return found
 
     def passed(self, rank: int, name: str, times: int = 0) -> int:
-        """Return when a rank passed this mark, in nanoseconds, after ``times`` earlier passes.
+        """Return the time at which a rank passed this mark, in nanoseconds.
 
-        Fails if the rank did not pass the mark again after these.
+        Ignore the first ``times`` passes of the mark. Fails if the rank did not pass it again.
         """
         marks = self.marks(rank, name)
         if len(marks) <= times:
@@ -241,7 +243,8 @@ class CallEvidence:
     def uses_only(self, *kinds: str, because: str) -> None:
         """Fail if a rank used an operation of another kind than these, or communicated nothing.
 
-        A single rank need not communicate. ``because`` is a sentence for the message.
+        In a world of one rank, the rank may communicate nothing. ``because`` is a sentence for the
+        message.
         """
         self.values()
         for rank in range(self.report.size):
@@ -256,9 +259,10 @@ class CallEvidence:
                     )
 
     def require_communication(self, rank: int, communicated: bool, when: str = "") -> None:
-        """Fail unless this rank ``communicated``. A single rank need not communicate.
+        """Fail if ``communicated`` is False, unless this is a world of one rank.
 
-        ``when`` begins the message, for a check that counts only some of the operations.
+        If a check counts only some of the rank's operations, ``when`` says which ones. The message
+        begins with ``when``.
         """
         self.require(
             communicated or self.report.size == 1,
@@ -270,7 +274,7 @@ class CallEvidence:
         if not condition:
             self._fail(sentence)
 
-    # ——— inside
+    # ——— private methods
 
     def _numbers(self, rank: int, begin: str) -> list[int]:
         """Return the numbers at the end of this rank's marks whose names have this beginning."""
@@ -292,7 +296,7 @@ class CallEvidence:
                 raise
             except Exception as error:  # a rank may return anything
                 reason = f" ({error})" if isinstance(error, driver_results.Unreadable) else ""
-                # Many drivers send what the function returned together with what they saw.
+                # Many drivers send other data, too. Show only what the function returned.
                 own = value["value"] if isinstance(value, dict) and "value" in value else value
                 sentence = (
                     f"{label or 'the result'} cannot be found in what rank {rank} returned:"
@@ -310,6 +314,6 @@ class CallEvidence:
     ) -> NoReturn:
         """Fail with this message and the evidence of this call.
 
-        ``compared`` holds the comparisons of the ranks whose values are wrong.
+        ``compared`` maps each rank whose value is wrong to the comparison with the expected value.
         """
         raise failure(self.report, self.index, headline, lines, compared)

@@ -10,7 +10,7 @@ from grader.diagnosis.finding import LIKELY, Compared, Finding, Line, RankSummar
 from grader.diagnosis.rank_summaries import summarize, timeline
 from grader.world.report import Returned, WorldReport
 
-# The folders of libraries on our machine do not help a student. They are cut from messages.
+# Messages show paths without the folders of libraries, because these do not help a student.
 LIBRARIES = re.compile(r"/[^\s'\":]*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
 
 
@@ -23,7 +23,7 @@ def failure(
 ) -> CheckFailed:
     """Return the failure of call number ``index``, with this message and the ranks' evidence.
 
-    ``compared`` holds the comparisons of the ranks whose values are wrong.
+    ``compared`` maps each rank whose value is wrong to the comparison with the expected value.
     """
     called = report.calls[index]
     if reason := in_import(report, index):

@@ -1,6 +1,6 @@
-"""Defines the result of one call on all ranks, and what a check may assert about it.
+"""Defines the result of one call on all ranks, and the assertions that checks make about it.
 
-Checks reach it through ``check.api``.
+Checks use this module through ``check.api``.
 """
 
 import re
@@ -28,8 +28,8 @@ from grader.world.report import Raised, Returned
 SIMILAR = Tolerance(1e-4, "to tell one mistake from another")
 
 NUMBER = re.compile(r"[0-9]+")
-# The most different numbers that a ValueError's message may hold. A message that names every number
-# does not say which one is wrong.
+# A ValueError's message may contain at most this number of different numbers. A message that names
+# every number does not say which one is wrong.
 MAX_NUMBERS = 20
 SEE_DOCSTRING = "See “Raises” in the docstring."
 
@@ -39,7 +39,10 @@ def tensor(value: Any, dtype: Any = np.float32) -> np.ndarray:
 
 
 def _other_origin(error: Raised) -> tuple[Line, ...]:
-    """Return lines about the student's line if no ``raise`` on it raised the error."""
+    """Return message lines about the student's line on which an error was raised in a call.
+
+    Return () if the line is a ``raise`` statement, or if the line is not known.
+    """
     if not error.lines or error.lines[-1]["source"].startswith("raise"):
         return ()
     return (
@@ -49,7 +52,7 @@ def _other_origin(error: Raised) -> tuple[Line, ...]:
 
 
 def _is_numbers(value: Any) -> bool:
-    """Return whether this is a list, or a list of lists, of plain numbers."""
+    """Return whether this is a list of plain numbers, possibly nested. No list may be empty."""
     return (
         isinstance(value, list)
         and all(type(v) in (int, float) or _is_numbers(v) for v in value)
@@ -58,7 +61,7 @@ def _is_numbers(value: Any) -> bool:
 
 
 def as_argument(value: Any) -> Any:
-    """Return a check's value as an argument: a list of numbers stands for a float32 tensor."""
+    """Return a value as an argument of a call. A list of numbers becomes a float32 tensor."""
     if isinstance(value, np.generic):  # numpy turns arrays of shape () into scalars
         return np.asarray(value)
     return tensor(value) if _is_numbers(value) else value
@@ -89,17 +92,19 @@ class CallResult(CallEvidence):
         label: str = "",
         otherwise: str = "",
     ) -> None:
-        """Fail unless every rank returned its expected value, and not by luck.
+        """Fail if a rank's value is not the expected value, or is right only by luck.
 
-        Also fail if the ranks disagreed about what they communicated, or if a rank did not
-        communicate although it cannot know the answer alone.
+        A value is right by luck if the ranks disagreed about what they communicated, or if a rank
+        did not wait for an operation in time. Also fail if a rank did not communicate although it
+        cannot know the result alone.
 
-        ``expected`` holds one value for each rank; lists of numbers stand for float32 tensors.
-        ``known_mistakes`` holds one dict for each rank. It maps a sentence that explains a mistake
-        to the value that this mistake produces. ``known_mistakes`` may also be a function without
-        arguments that returns these dicts. The function is called only if the dicts are needed.
-        ``select`` picks the part of a rank's value that is compared, and ``label`` names this part.
-        ``otherwise`` says what a difference most likely means if no other cause is recognised.
+        ``expected`` holds one value for each rank. A list of numbers becomes a float32 tensor.
+        ``known_mistakes`` holds one dict for each rank. Each key is the sentence that explains one
+        mistake, and its value is what the rank would return because of this mistake.
+        ``known_mistakes`` may also be a function without arguments that returns these dicts. The
+        function is called only if the dicts are needed. ``select`` picks the part of a rank's value
+        that is compared, and ``label`` names this part. ``otherwise`` is the likely cause for the
+        message if the grader finds no other cause.
         """
         wanted = [as_argument(value) for value in expected]
         if len(wanted) != self.report.size:
@@ -111,7 +116,7 @@ class CallResult(CallEvidence):
         self.expected = wanted
 
     def returns_without_gradient(self, *expected: Any) -> None:
-        """Fail unless every rank returned its expected value, and it requires no gradient.
+        """Fail if a rank's value is not the expected value, or if it requires a gradient.
 
         The call's driver must be ``described``.
         """
@@ -127,7 +132,7 @@ class CallResult(CallEvidence):
             )
 
     def answers(self, count: int) -> list:
-        """Return what rank 0 returned from ``count`` calls, made one after the other."""
+        """Return rank 0's results of ``count`` calls, which its driver made one after the other."""
         return self.read(lambda value: driver_results.several(value, count), "the list of results")[
             0
         ]
@@ -135,7 +140,7 @@ class CallResult(CallEvidence):
     def leaves_arguments(
         self, *expected: Any, label: str, tolerance: Tolerance = EXACT, known_mistakes=None
     ) -> None:
-        """Fail unless each rank's first argument is as expected after the call.
+        """Fail if a rank's first argument does not have its expected value after the call.
 
         This is for functions that work in place.
         """
@@ -165,11 +170,12 @@ class CallResult(CallEvidence):
                 )
 
     def raises_value_error(self, *mentioning: str, given: str = "", because: str = "") -> None:
-        """Fail unless every rank raised a ValueError before it communicated.
+        """Fail unless every rank raised a ValueError and communicated nothing.
 
-        The error's text must hold all words of ``mentioning``, and at most ``MAX_NUMBERS``
-        different numbers. ``given`` says what the error is expected for, if the call's own line
-        does not show it. ``because`` says why it is expected.
+        The error's text must contain all words of ``mentioning``, and at most ``MAX_NUMBERS``
+        different numbers. ``given`` and ``because`` are for the message. ``given`` names the wrong
+        argument, if the line about the call does not show it. ``because`` says why the error is
+        expected.
         """
         for rank in self.report.ranks:
             outcome = rank.outcomes.get(self.index)
@@ -210,7 +216,7 @@ class CallResult(CallEvidence):
                 f" {sent[0]}"
             )
 
-    # ——— inside
+    # ——— private methods
 
     def _arguments(self, rank: int) -> tuple[list, dict]:
         return self.report.calls[self.index].arguments[rank]
@@ -220,7 +226,7 @@ class CallResult(CallEvidence):
         outcome = self._returned(rank)
         before = arrays([*args, *kwargs.values()])
         after = arrays([*outcome.args, *(outcome.kwargs.get(name) for name in kwargs)])
-        # A tensor that can no longer be sent is missing here. So it has changed.
+        # A tensor that the rank could not send back is missing in ``after``. It counts as changed.
         same = len(before) == len(after)
         for old, new in zip(before, after):
             same = same and old.shape == new.shape and np.array_equal(old, new)
@@ -244,7 +250,7 @@ class CallResult(CallEvidence):
             return
         for rank in range(self.report.size):
             args, kwargs = self._arguments(rank)
-            # A rank that was given nothing may have nothing to communicate.
+            # A rank whose arguments have no entries may have nothing to communicate.
             given = any(array.size for array in arrays([*args, *kwargs.values()]))
             if given and not self.operations(rank):
                 self._fail(
@@ -329,8 +335,8 @@ class CallResult(CallEvidence):
         of_earlier = [
             at_path(run.expected[rank], found.path) for run in self.earlier if run.expected
         ]
-        # Mistakes that explain the whole value come before those that explain only the first tensor
-        # of it that is wrong.
+        # Mistakes that explain the whole value come first. The other mistakes may explain only the
+        # first wrong tensor in the value.
         order = sorted(known, key=lambda name: not _is(values[rank], known[name]))
         known = {name: at_path(known[name], found.path) for name in order}
         earlier = [array for array in of_earlier if array is not None]
@@ -345,5 +351,5 @@ class CallResult(CallEvidence):
 
 
 def _is(value: Any, mistake: Any) -> bool:
-    """Return whether a value is the one that a known mistake produces, in all its parts."""
+    """Return whether a value equals, in all its parts, the value that a known mistake produces."""
     return difference(value, mistake, SIMILAR) is None

@@ -1,4 +1,4 @@
-"""Reads what drivers send back, and returns it as typed data.
+"""Reads the data that drivers send back, and returns them as typed data.
 
 A rank may send anything. A reader raises ``Unreadable`` if the data do not have the form that the
 reader expects. The drivers themselves are in ``rank/drivers/``.
@@ -25,9 +25,9 @@ class Unreadable(ValueError):
 class Entry:
     """An entry of a ledger: a product of matrices, a send, or another operator (see ``meter``).
 
-    ``amount`` counts floating-point operations of a product, bytes of a send, and entries that
-    another operator reads. ``alive`` counts the bytes that are alive just after a product or an
-    operator, or just before a send.
+    ``amount`` is the number of floating-point operations of a product, of bytes of a send, or of
+    entries that another operator reads. ``alive`` is the number of bytes that are alive just after
+    a product or another operator, or just before a send.
     """
 
     kind: str
@@ -52,9 +52,9 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor's memory: the bytes that it keeps alive, and whether the tensor is contiguous.
+    """The number of bytes that a tensor keeps alive, and whether the tensor is contiguous.
 
-    ``own`` is False if an argument uses the same memory.
+    ``own`` is False if an argument of the call uses the same memory.
     """
 
     bytes: int
@@ -73,7 +73,7 @@ def values(found: Any) -> list:
 
 
 def results(found: Any) -> list:
-    """Return the results of several calls, sent together with the memory that they keep."""
+    """Return the results of several calls. The driver ``remembered`` sends them under this name."""
     return _list(_part(found, "results"), "the list of results")
 
 
@@ -123,12 +123,15 @@ def requires_gradient(found: Any) -> bool:
 
 
 def is_kept(found: Any) -> bool:
-    """Return whether an argument is still alive, or still unchanged: this depends on the driver."""
+    """Return what a driver found out about an argument.
+
+    Some drivers send whether the argument is still in memory, others whether it is unchanged.
+    """
     return _truth(found, "kept")
 
 
 def kept_bytes(found: Any) -> int:
-    """Return the bytes of memory that the result keeps alive."""
+    """Return the number of bytes that tensors in the result keep alive."""
     kept = _part(found, "kept")
     if not _is_whole(kept):
         raise Unreadable("the number of bytes that it keeps is not a whole number")

@@ -2,7 +2,7 @@
 
 from grader.diagnosis.finding import Finding
 
-# No value of a rank leads to these exceptions. They show a mistake in the judge's code.
+# No value that a rank sends can cause these exceptions. They show a mistake in the judge's code.
 OUR_MISTAKES = (NameError, ImportError, SyntaxError)
 
 
@@ -20,7 +20,7 @@ class CheckFailed(Exception):
 
 
 class NotAttempted(CheckFailed):
-    """Raised if the check is of an optional part that the student has left out."""
+    """Raised if the check belongs to an optional part, and the student has left out this part."""
 
 
 class Skipped(Exception):

@@ -1,9 +1,9 @@
-"""Decides what caused an exception in a check: the values that a rank sent, or our own mistake.
+"""Decides what caused an exception in a check: the ranks' values, or a mistake in the grader.
 
 Ranks may send anything. If a check raises an exception because of a rank's values, the check has
-failed. To tell this from a mistake of our own, the same judging is done again with the expected
-values in place of the ranks' values. If the second judging also raises an exception, the mistake is
-ours.
+failed. To tell this case from a mistake in the grader, the check is run again, with the expected
+values in place of the ranks' values. If the second run also raises an exception, the mistake is in
+the grader.
 """
 
 import copy
@@ -23,7 +23,8 @@ from grader.diagnosis.finding import Finding, Line, printable
 from grader.world.arrays import Foreign
 from grader.world.report import Raised, RankReport, Returned, Runner, WorldReport
 
-JUDGING_SECONDS = 10.0  # of processor time, for one check; honest values take hundredths
+# The limit of the processor time for judging one check. Honest values need hundredths of a second.
+JUDGING_SECONDS = 10.0
 SLOW = (
     "Stopped: what the ranks sent back takes more than {:g} seconds to judge. Is it far more than"
     " was asked for?"
@@ -36,8 +37,8 @@ def judge(
 ) -> None:
     """Run a check with the arguments that pytest has for it.
 
-    Raises what the check raises. If only a rank's values caused an exception, raises CheckFailed
-    instead. ``seconds`` limits the processor time of the judging.
+    Raises the exceptions of the check. If only a rank's values caused an exception, raises
+    CheckFailed instead. ``seconds`` limits the processor time of the judging.
     """
     world = arguments.get("world")
     if world is None:
@@ -89,8 +90,8 @@ class _Ranks:
 def _time_limit(ranks: _Ranks, seconds: float) -> Iterator[None]:
     """Fail the check if its judging takes more than ``seconds`` of processor time.
 
-    Python handles signals in the main thread only, and judges run in the main thread. In any other
-    thread, this sets no limit.
+    The limit works in the main thread, where judges run. In any other thread there is no limit,
+    because Python handles signals only in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -126,7 +127,7 @@ def _finding(error: Exception, report: WorldReport) -> Finding:
     return Finding(UNREADABLE, (*came, Line(f"For the instructor: {cause}, in {where}.")))
 
 
-# ——— the same with expected values
+# ——— the second run, with expected values
 
 
 class Reached(Exception):
@@ -141,7 +142,7 @@ class _Unknown:
 
     __getattr__ = __getitem__ = __contains__ = __iter__ = __len__ = _reached
     __bool__ = __eq__ = __float__ = __index__ = _reached
-    __hash__ = None  # type: ignore[assignment]  # as Python marks what has no hash
+    __hash__ = None  # type: ignore[assignment]  # as in any class without a hash
 
 
 class Control(CallResult):
@@ -166,7 +167,7 @@ class Control(CallResult):
     def uses_only(self, *kinds: str, because: str) -> None: ...
 
     def require(self, condition: bool, sentence: str) -> None:
-        # The check ends here if the condition is false. So what follows may rely on the condition.
+        # If the condition is false, the check ends here, so its later lines may rely on it.
         if not condition:
             raise Reached
 
@@ -183,9 +184,9 @@ class Control(CallResult):
 def _is_ours(
     check: Callable[..., None], arguments: dict[str, Any], world: CheckWorld, seconds: float
 ) -> bool:
-    """Return whether the judging also raises an exception if every value is as expected."""
+    """Return whether the check also raises an exception if every value is as expected."""
 
-    # Reports a world in which each call has returned a value that the control never reads.
+    # Starts no ranks. In the report, each call has returned a value that the control never reads.
     def no_ranks(size: int, calls: list) -> WorldReport:
         def outcomes() -> dict[int, Returned | Raised]:
             return {i: Returned(Foreign("nothing"), [], {}) for i in range(len(calls))}

@@ -1,6 +1,6 @@
-"""Finds operations that nobody waited for, or whose memory was used before the wait.
+"""Finds operations that nobody waited for, or whose tensor was overwritten before the wait.
 
-If the values of such a call are right, they may be right by luck.
+If the values of a call with such an operation are right, they may be right by luck.
 """
 
 import re
@@ -13,8 +13,8 @@ from grader.wire.events import Mark, Operation, operations
 from grader.wire.frames import IN_IMPORT, NEVER_AWAITED, OVERWRITTEN, UNFILLED
 from grader.world.report import WorldReport
 
-# A rank leaves such marks at the end of a call: what is wrong, the kind of the operation, and its
-# number among the operations of this kind, from 0.
+# At the end of a call, a rank leaves one such mark for each hazard. The mark names what is wrong,
+# the kind of the operation, and the number of the operation. In each kind, the numbers begin at 0.
 HAZARD_MARK = re.compile(rf"({NEVER_AWAITED}|{OVERWRITTEN}) ([a-z_]+) ([0-9]{{1,5}})")
 
 
@@ -51,12 +51,12 @@ class Hazard:
 
     @property
     def is_luck(self) -> bool:
-        """Return whether right values of this call are right by luck only."""
+        """Return whether the right values of a call with this hazard are right only by luck."""
         return self.what == OVERWRITTEN or self.operation.kind in ("send", "recv")
 
 
 def hazards(report: WorldReport, call: int) -> list[Hazard]:
-    """Return the hazards of a call, receives first because their effect is seen first."""
+    """Return the hazards of a call. Those of receives come first: their effect shows first."""
     found = []
     for trail in report.trails:
         own = operations(trail, call)
@@ -93,12 +93,11 @@ def in_import(report: WorldReport, call: int) -> str | None:
 
 
 def read_early(value: Sequence[np.ndarray], issued: Sequence[Operation]) -> str | None:
-    """Return the sentence for a rank that seems to have read a tensor before it was filled.
+    """Return a sentence if a rank seems to have read a tensor before it was filled; else None.
 
-    On the hub, a tensor that an operation will fill holds nan, or ``UNFILLED`` for integers, until
-    somebody has waited for the operation. ``value`` are the arrays that the rank returned, and
-    ``issued`` the operations that it issued. Return None if nothing shows that the rank has read a
-    tensor too early.
+    ``value`` are the arrays that the rank returned, and ``issued`` are the operations that it
+    issued. On the hub, a tensor that an operation will fill contains nan, or ``UNFILLED`` for
+    integers, until somebody has waited for the operation.
     """
     filling = [operation for operation in issued if operation.received]
     if any(_holds_nan(array) for array in value):

@@ -23,7 +23,7 @@ def arrays(value: Any) -> list[np.ndarray]:
 
 
 def by_path(value: Any, path: str = "") -> dict[str, np.ndarray]:
-    """Return all arrays of nested lists and tuples, each by its path, such as ``[0][1]``."""
+    """Return a dict from paths, such as ``[0][1]``, to all arrays of nested lists and tuples."""
     if isinstance(value, np.ndarray):
         return {path: value}
     parts = enumerate(value) if isinstance(value, (list, tuple)) else ()

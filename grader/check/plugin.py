@@ -2,10 +2,10 @@
 
 It also works under xdist.
 
-A check is a test function with gradescope-utils' ``@weight``. Its ``@number`` and ``@visibility``
-are attributes of the same function. Without ``@visibility``, a public check is visible, and
-course.toml decides about a hidden check. The check's docstring is the sentence that a student
-sees, with its ``{parameters}`` filled in.
+A check is a test function with the decorators ``@weight`` and ``@number`` of gradescope-utils. The
+decorator ``@visibility`` is optional. Without it, a public check is visible, and course.toml
+decides when a hidden check is visible. The check's docstring is the sentence that a student sees,
+with its ``{parameters}`` filled in.
 """
 
 import argparse
@@ -43,7 +43,7 @@ from grader.world.fork_server_client import WorldsUnavailable, usual_network
 from grader.world.gpus import usable
 from grader.world.limits import Limits
 
-TIMED = pytest.StashKey[list[TimedWorld]]()  # what each world of a check took
+TIMED = pytest.StashKey[list[TimedWorld]]()  # the worlds that a check has run
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
     if SESSION in os.environ or config.option.collectonly:
-        return  # the session is there (a worker, or ``python -m grader``), or none is needed
+        return  # another process has made the session, or none is needed
     default = ROOT / ("solutions" if (ROOT / "solutions").exists() else "handout")
     submission = Path(config.option.submission) if config.option.submission else default
     try:
@@ -82,10 +82,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def _read_options(option: argparse.Namespace) -> None:
     """Check and convert the options. Raises ValueError with a sentence for the user.
 
-    ``addoption`` could check the options, too, but it would answer a mistake with all of pytest's
-    usage text.
+    ``addoption`` could check the options, too, but after a mistake it would print the whole usage
+    text of pytest.
     """
-    course()  # a course that cannot be read is refused before anything else
+    course()  # if course.toml cannot be read, fail before anything else
     option.part = option.part and part_named(option.part)
     if option.device not in ("cpu", "cuda"):
         raise ValueError(f"unknown device “{option.device}”: choose cpu or cuda")
@@ -98,7 +98,7 @@ def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     if session.testsfailed:
-        return  # a file of checks cannot be imported: pytest says so
+        return  # pytest reports that it cannot import a file of checks
     part, problems, words = config.option.part, config.option.problem, config.option.only
     kept = [item for item in items if part_of(item) in ("", *course().parts)]
     if part or problems:
@@ -114,7 +114,10 @@ def pytest_collection_modifyitems(
 
 
 def _function(item: pytest.Item) -> Any:
-    """Return a test's function, which holds the check's attributes, or None if it has none."""
+    """Return the function of a test, or None if the test has no function.
+
+    The attributes of a check are attributes of its function.
+    """
     return getattr(item, "function", None)
 
 
@@ -124,7 +127,7 @@ def _is_in(item: pytest.Item, part: str, problems: list[str]) -> bool:
 
 
 def candidate(item: pytest.Item) -> Candidate:
-    """Return what ``--only`` looks at: a test's id, and for a check also its number and names."""
+    """Return a test as a candidate for ``--only``. For a check, add its number and its names."""
     record = record_of(item)
     if not record:
         return Candidate(item.nodeid, names=(item.nodeid,))
@@ -148,7 +151,7 @@ def part_of(item: pytest.Item) -> str:
 
 
 def record_of(item: pytest.Item) -> Record | None:
-    """Return the check's record before it has run; None if the test is no check."""
+    """Return a new record of a check, without a result; None if the test is no check."""
     function = _function(item)
     if not hasattr(function, "__weight__"):
         return None
@@ -169,9 +172,11 @@ def record_of(item: pytest.Item) -> Record | None:
 
 
 def _points(function: Any) -> float:
-    """Return the points of a check: its weight, unless the course has points for the problem.
+    """Return the points of a check.
 
-    Then the weights of the problem's checks are multiplied so that their sum is the course's.
+    If the course does not set the points of the check's problem, the points are the check's weight.
+    If it sets them, the weights of the problem's checks are scaled so that their sum is the points
+    of the problem.
     """
     number, weight = function.__number__, function.__weight__
     wanted = course().points.get(number)
@@ -179,7 +184,7 @@ def _points(function: Any) -> float:
 
 
 def about_hidden_checks() -> str:
-    """Return the text about the hidden checks, for a student's copy, which does not have them."""
+    """Return a text about the hidden checks, which are not in a student's copy of the grader."""
     rules = course()
     total = rules.points_of(set(rules.problems) - rules.extra)
     extra = " and of the extra credit" if rules.extra else ""
@@ -190,16 +195,16 @@ def about_hidden_checks() -> str:
     )
 
 
-# ——— what a check gets
+# ——— the fixtures of checks
 
 
-# The cache lasts as long as this process, unlike a fixture of pytest. If the server had to be
+# Unlike a fixture of pytest, this cache lasts as long as the process. So if the server had to be
 # replaced, all later checks of this process use the new server.
 @cache
 def _read_session(path: str) -> Session:
     found = Session.read(Path(path))
-    # A fresh interpreter has not inherited the server's socket. It starts a server of its own,
-    # which ends with this interpreter.
+    # A fresh interpreter has not inherited the server's socket. So start another server, which ends
+    # together with this interpreter.
     if not found.server.is_inherited:
         found.replace_server()
     return found
@@ -263,7 +268,7 @@ def make_world(
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not hasattr(pyfuncitem.function, "__weight__"):
-        return None  # this is no check, and pytest calls it
+        return None  # pytest calls the function itself, because it is no check
     names = pyfuncitem._fixtureinfo.argnames
     judge_fairly(pyfuncitem.obj, {name: pyfuncitem.funcargs[name] for name in names})
     return True
@@ -281,14 +286,14 @@ def rng(grading_session: Session, request: pytest.FixtureRequest) -> np.random.G
 def make_rng(seed: int, check: str) -> np.random.Generator:
     """Return the random generator that makes a check's inputs.
 
-    Nobody who sees these inputs can compute the seed, or another check's inputs.
+    From these inputs, nobody can compute the seed or the inputs of another check.
     """
     key = hashlib.blake2b(str(seed).encode()).digest()
     stream = hashlib.blake2b(check.encode(), key=key).digest()
     return np.random.default_rng(np.frombuffer(stream, np.uint32))
 
 
-# ——— what becomes of it
+# ——— the results of checks
 
 
 @pytest.hookimpl(wrapper=True)
@@ -300,7 +305,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     record.status, record.finding = verdict(call.excinfo.value if call.excinfo else None)
     if record.status in (FAILED, UNIMPLEMENTED):
         report.longrepr = record.message
-    elif record.status in (SKIPPED, NOT_ATTEMPTED):  # no points are lost, nothing is wrong
+    elif record.status in (SKIPPED, NOT_ATTEMPTED):  # the student has made no mistake
         report.outcome = "skipped"
         report.longrepr = (
             str(item.path),
@@ -317,7 +322,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
 
 
 def verdict(error: BaseException | None) -> tuple[str, Finding]:
-    """Return the status and finding of a check; ``error`` is None if it raised no exception."""
+    """Return the status and finding of a check. ``error`` is its exception, or None."""
     if error is None:
         return PASSED, Finding()
     if isinstance(error, NotAttempted):
@@ -333,7 +338,7 @@ def verdict(error: BaseException | None) -> tuple[str, Finding]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Put failures into the order of the problems. They come in the order in which checks end."""
+    """Sort the failures by problem. Until now they are in the order in which the checks ended."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         place = {item.nodeid: number for number, item in enumerate(getattr(session, "items", ()))}
@@ -342,10 +347,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """Print what the public checks do not look at.
+    """Print a text about what only the hidden checks test.
 
-    Print it only in a student's copy, and only if the user did not choose checks by ``--only``.
-    Some checks must have passed, and no check may have failed or be “not implemented”.
+    Print the text only in a student's copy, and only if the user did not choose checks by
+    ``--only``. At least one check must have passed, and no check may have failed or be “not
+    implemented”.
     """
     counted = terminalreporter.stats
     if (

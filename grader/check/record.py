@@ -4,11 +4,11 @@ from dataclasses import asdict, dataclass, field
 
 from grader.diagnosis.finding import Finding
 
-NOT_RUN = "not run"  # before its turn, or after the grader was stopped
+NOT_RUN = "not run"  # the grader has not come to the check, or was stopped before
 PASSED = "passed"
 FAILED = "failed"
 UNIMPLEMENTED = "not implemented"
-NOT_ATTEMPTED = "not attempted"  # an optional part whose file is missing, or as it was given
+NOT_ATTEMPTED = "not attempted"  # the file of an optional part is missing or unchanged
 SKIPPED = "skipped"
 ERROR = "error"
 
@@ -20,18 +20,18 @@ class Record:
     number: str
     name: str  # the sentence that a student sees
     points: float
-    visibility: str  # on Gradescope
+    visibility: str  # when students see it on Gradescope
     status: str = NOT_RUN
     finding: Finding = Finding("This check was not run.")
     seconds: float = 0.0
     worlds: list[int] = field(default_factory=list)  # the size of each world
-    # The sizes of those worlds that new ranks were started for.
+    # The sizes of the worlds for which new ranks were started.
     fresh: list[int] = field(default_factory=list)
     in_worlds: float = 0.0  # how many of the seconds were spent in worlds
     # Whether the check itself states its visibility. If it does not, the visibility is the default,
     # and a course may choose another visibility.
     visibility_written: bool = True
-    is_extra: bool = False  # extra credit: it has a total of its own
+    is_extra: bool = False  # extra credit, which has its own total
 
     @property
     def message(self) -> str:

@@ -1,7 +1,7 @@
-"""Finds the checks that a few words mean: ``make test K=…``, ``make grade K=…``, ``PART=…``.
+"""Finds the checks that a user chooses by words: ``make test K=…``, ``make grade K=…``, ``PART=…``.
 
 Words may come from a check's own name or sentence, from a problem's number or title, or from a
-function's name. Upper and lower case are the same, and so are ``-``, ``_`` and a space. Examples:
+function's name. Upper and lower case are equal, and so are ``-``, ``_`` and a space. Examples:
 ``K=ring``, ``K=1.7``, ``K=All-reduce``, ``K=shift_right``.
 """
 
@@ -16,14 +16,14 @@ from grader.course_file import course
 
 HANDOUT = Path(__file__).resolve().parents[2] / "handout"
 NUMBER = re.compile(r"(?:problem|part)?\s*(\d+(?:\.\d+)?)\.?", re.IGNORECASE)
-# A function or a class whose docstring begins with its problem. A stub has such a docstring, and
-# keeps it when the student has written the function.
+# A function or a class whose docstring begins with the number of its problem. Stubs have such
+# docstrings, which stay there when the student writes the functions.
 DEFINED = re.compile(
     r'^(?:def|class) (\w+)(?:(?!\n(?:def|class) ).)*?:\n +"""Problem (\d+\.\d+) ',
     re.MULTILINE | re.DOTALL,
 )
 
-# The options that choose checks, as argparse and pytest take them.
+# The options that choose checks, in the form that both argparse and pytest accept.
 OPTIONS: dict[str, dict[str, Any]] = {
     "--part": {
         "default": "",
@@ -52,7 +52,7 @@ class NothingChosen(ValueError):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A check, or one of the grader's own tests. Such a test has no number."""
+    """A test that words may choose: a check, or a test of the grader itself, without a number."""
 
     id: str
     number: str = ""
@@ -60,7 +60,7 @@ class Candidate:
 
 
 def part_named(words: str) -> str:
-    """Return the part of this name, number or title. Raises NothingChosen if there is none."""
+    """Return the name of the part with this name, number or title, or raise NothingChosen."""
     parts = course().parts
     for name, part in parts.items():
         same = {_squeezed(name), _squeezed(f"{name}.py"), _squeezed(part.title)}
@@ -70,9 +70,9 @@ def part_named(words: str) -> str:
 
 
 def chosen(words: str, candidates: Iterable[Candidate]) -> set[str]:
-    """Return the ids of the candidates that these words mean.
+    """Return the ids of the candidates that these words choose.
 
-    Raises NothingChosen if the words mean no candidate.
+    Raises NothingChosen if the words choose no candidate.
     """
     candidates = list(candidates)
     if number := _number(words):
@@ -85,7 +85,7 @@ def chosen(words: str, candidates: Iterable[Candidate]) -> set[str]:
 
 
 def functions() -> dict[str, list[str]]:
-    """Return the names of the student's functions and classes, by problem."""
+    """Return, for each problem, the names of the functions and classes that students write."""
     found: dict[str, list[str]] = {number: [] for number in course().problems}
     for path in (HANDOUT / file for file in course().files):
         text = path.read_text(errors="replace") if path.is_file() else ""
@@ -95,12 +95,12 @@ def functions() -> dict[str, list[str]]:
 
 
 def _by_name(words: str, candidates: list[Candidate]) -> set[str]:
-    """Return the ids of the checks that these words mean by a name.
+    """Return the ids of the checks that these words choose by a name.
 
-    A check is chosen if a name of its own matches. All checks of a problem are chosen if the
-    problem's title matches. They are also chosen if one of the problem's functions matches, but
-    only under one of two conditions: the problem has no other function, or no check of the problem
-    has matched by a name of its own.
+    A check is chosen if one of its own names matches. All checks of a problem are chosen if the
+    problem's title matches. All of them are also chosen if the name of a function of the problem
+    matches, and one of two conditions is true: the problem has no other function, or no check of
+    the problem has a matching name of its own.
     """
     found = {one.id for one in candidates if any(_matches(words, name) for name in one.names)}
     of_problems = functions()
@@ -122,7 +122,7 @@ def _squeezed(text: str) -> str:
 
 
 def _matches(words: str, name: str) -> bool:
-    """Return whether ``words`` are in the name, and begin where one of its words begins.
+    """Return whether the name contains ``words``, starting at the beginning of one of its words.
 
     The name may be longer than ``words``. “ring” matches “ring_all_reduce”, but not “during”.
     """

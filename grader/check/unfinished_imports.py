@@ -1,9 +1,10 @@
-"""Remembers which files of a submission do not end their import.
+"""Remembers which files of a submission have an import that never ends.
 
-A file may hold an endless loop outside of all functions. Then every check of this file would cost
-its whole processor time, and no time would be left for the other files. So such an import is tried
-once for each number of ranks, by all judges of a grading together. Public and hidden checks do not
-share what they know, because a message of a public check must not tell of a hidden one.
+A file may have an endless loop outside of all functions. Every check of this file would use up its
+processor time, and no time would be left for the other files. So after one check has failed in such
+an import, no judge of the same grading tries this import again with the same number of ranks.
+Public and hidden checks have separate notes, because the message of a public check must not reveal
+anything about a hidden check.
 """
 
 import os
@@ -15,19 +16,19 @@ from grader.world.report import WorldReport
 
 
 class UnfinishedImports:
-    """The imports of one submission that did not end, in a folder that all judges share.
+    """Keeps notes, in a folder, on the imports of one submission that did not end.
 
-    The folder is beside the staged submission, where ranks cannot write. Only checks of this
-    ``visibility`` read what is noted in it.
+    All judges share this folder. It is beside the staged submission, where ranks cannot write. Only
+    checks of this ``visibility`` use it.
     """
 
     def __init__(self, submission_dir: Path, visibility: str) -> None:
         self.folder = submission_dir.parent / f"{submission_dir.name}-imports-{visibility}"
 
     def note(self, report: WorldReport) -> None:
-        """Note the import in which a world used up its processor time, if it did so in an import.
+        """If a world used up its processor time in an import, write a note about this import.
 
-        Only processor time counts, because a slow machine cannot use it up.
+        A world that only waited too long gets no note, because the machine may have been slow.
         """
         if report.ending != "late":
             return
@@ -40,13 +41,13 @@ class UnfinishedImports:
     def _write(self, report: WorldReport, text: str) -> None:
         path = self._path(report.calls[0].function, report.size)
         self.folder.mkdir(mode=0o700, exist_ok=True)
-        # Another judge may read this file now, so it appears with its whole text.
+        # Another judge may read the file at any time. It must never see a part of the text.
         whole = path.with_suffix(f".{os.getpid()}")
         whole.write_text(text)
         whole.replace(path)
 
     def find(self, function: str, size: int) -> str | None:
-        """Return why no rank can call ``function`` in a world of ``size`` ranks; None if it can."""
+        """Return why ``size`` ranks cannot call ``function``, or None if there is no such note."""
         try:
             text = self._path(function, size).read_text()
         except FileNotFoundError:

@@ -1,9 +1,9 @@
 """A pytest plugin that runs checks in forked processes.
 
-Each process takes the next check as soon as it is free. pytest-xdist starts fresh interpreters, and
-each of them imports and collects anew. On two cores that takes seconds before the first check. Here
-the checks are collected once. The plugin is used only if a fork is safe: see
-``fork_server_client.way_to_start``.
+A process that is free takes the next check. With pytest-xdist, each worker is a fresh interpreter,
+which imports everything and collects the checks again. On two cores this takes seconds before the
+first check. With this plugin, the checks are collected once. The plugin is used only if a fork is
+safe: see ``fork_server_client.way_to_start``.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from grader.check.plugin import is_shown_at_once, shared_with
 from grader.wire import machine_limits, os_support
 from grader.world.fork_server_client import way_to_start
 
-TRIES_OF_A_CHECK = 2  # of a check whose worker died, perhaps because memory ran out
+TRIES_OF_A_CHECK = 2  # if the worker dies during a check, perhaps because memory ran out
 
 
 class Workers:
@@ -33,22 +33,24 @@ class Workers:
     """
 
     def __init__(self, many: int, in_order: bool = False) -> None:
-        """Prepare to fork. With ``in_order`` the units of checks begin in the order of the checks.
+        """Prepare to fork up to ``many`` workers.
 
-        Otherwise the largest units begin first, so that all checks end earlier.
+        A unit is a group of checks that one worker runs (see ``_units``). With ``in_order``, the
+        units begin in the order of the checks. Otherwise the largest units begin first, so that the
+        last check ends earlier.
         """
         self.many, self.in_order = many, in_order
         self.processes: list[BaseProcess] = []
         self.free: list[Connection] = []
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        # Workers share the memory that is there now until somebody writes to it. The garbage
-        # collector writes to the objects that it visits, and it does not visit frozen ones.
+        # The workers share this process's memory until one of them writes to it. The garbage
+        # collector writes to each object that it visits, but it does not visit frozen objects.
         gc.freeze()
         context = get_context("fork")
         for _ in range(min(self.many, len(session.items))):
             ours, theirs = context.Pipe()
-            # A daemon ends with this process.
+            # daemon=True: the worker ends with this process.
             process = context.Process(target=_work, args=(session, theirs), daemon=True)
             process.start()
             theirs.close()  # so that the pipe ends when the worker dies
@@ -57,12 +59,12 @@ class Workers:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed:
-            return None  # not all checks could be collected: pytest says so
+            return None  # pytest reports that it could not collect all checks
         numbers, tries = range(len(session.items)), [0] * len(session.items)
         reported: set[int] = set()
         shown = [number for number in numbers if is_shown_at_once(session.items[number])]
-        # A rank can find out what ran before it, from time, process numbers and much else. So
-        # checks that students see at once run before the others.
+        # From the time, process ids and much else, a rank can find out what ran before it. So the
+        # checks whose results students see at once run first. Then no hidden check ran before them.
         for phase in (shown, [number for number in numbers if number not in shown]):
             reported |= self._make(session, _units(session.items, phase, self.in_order), tries)
         for number in numbers:
@@ -73,14 +75,14 @@ class Workers:
     def _make(
         self, session: pytest.Session, units: deque[deque[int]], tries: list[int]
     ) -> set[int]:
-        """Have the workers run these checks, and return the numbers of those that were run.
+        """Have the workers run these units of checks, and return the numbers of the checks run.
 
         ``tries`` counts how many times each check was begun. If a worker dies, its check is begun
         again, but no check is begun more than ``TRIES_OF_A_CHECK`` times. If all workers have died,
         return at once.
         """
         reported: set[int] = set()
-        own: dict[Connection, deque[int]] = {}  # the rest of the unit that a worker runs
+        own: dict[Connection, deque[int]] = {}  # the checks left in each worker's unit
         busy: dict[Connection, int] = {}
         while busy or self.free and (units or any(own.values())):
             for worker in list(self.free):
@@ -90,7 +92,7 @@ class Workers:
                     self.free.remove(worker)
                     busy[worker] = check = own[worker].popleft()
                     tries[check] += 1
-                    with contextlib.suppress(OSError):  # it has died: recv raises below
+                    with contextlib.suppress(OSError):  # if the worker has died, recv raises below
                         worker.send(check)
             ready = connection.wait(list(busy))
             for worker in [worker for worker in busy if worker in ready]:
@@ -119,10 +121,11 @@ class Workers:
 
 
 def _units(items: list[pytest.Item], numbers: Iterable[int], in_order: bool) -> deque[deque[int]]:
-    """Group these numbers of checks into units. Checks that may share ranks form one unit.
+    """Group checks into units, and return the checks of each unit as their numbers in ``items``.
 
-    The largest units come first, unless ``in_order``. One worker runs the checks of a unit, in
-    order. So in every run, the same checks use the ranks of a unit before a given check.
+    Checks that may share ranks form one unit. One worker runs all checks of a unit, in order. So in
+    every run, a check uses its ranks after the same other checks. The largest units come first,
+    unless ``in_order`` is True.
     """
     units: dict[Hashable, deque[int]] = defaultdict(deque)
     for number in numbers:

@@ -1,11 +1,13 @@
 """Starts the ranks of checks, and lends the ranks of one check to the next check of its problem.
 
-Starting ranks takes much of the time of a grading. Ranks are lent only if nothing is left behind in
-them. A check that fails on used ranks is tried again on fresh ranks, so that no check fails because
-of another one. A check that passes on used ranks has passed. After a check has failed, the other
-checks of its problem get fresh ranks. Public and hidden checks never share ranks, because the
-message of a public check must not tell of a hidden one. Only the hub can tell whether ranks are at
-rest, so ranks are always fresh if gloo or nccl connects them.
+Lending saves time, because starting ranks takes a large part of a grading. Ranks are lent only if
+the check before has left nothing behind in them. A check that fails on used ranks is tried again on
+fresh ranks, so that no check fails because of another one. A check that passes on used ranks is not
+tried again. After a check has failed, the other checks of its problem get fresh ranks.
+
+Public and hidden checks never share ranks, because the message of a public check must not reveal
+anything about a hidden check. If gloo or nccl connects the ranks, they are always fresh, because
+only the hub can tell whether ranks are at rest.
 """
 
 import copy
@@ -27,7 +29,7 @@ from grader.world.limits import Limits
 from grader.world.processes import Processes
 from grader.world.report import Call, WorldReport
 
-ROOM = 4  # a world that may be lent has room for so many ranks; few checks need more
+ROOM = 4  # the ranks that a lent world has room for; few checks need more
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class TimedWorld:
 
     size: int
     seconds: float
-    is_fresh: bool  # whether its ranks were started for it
+    is_fresh: bool  # whether new ranks were started for this world
 
 
 @dataclass
@@ -60,12 +62,12 @@ class KeptProcesses:
         self.key, self.processes = key, processes
 
 
-# One for this process is enough, because it runs one check after the other.
+# One object is enough, because this process runs one check after the other.
 KEPT = KeptProcesses()
 
 
 class NotRun(CheckFailed):
-    """Raised if no time is left to start ranks, or if their file's import is known not to end."""
+    """Raised if no time is left to start ranks, or if a known endless import would stop them."""
 
 
 class RankStarter:
@@ -87,7 +89,8 @@ class RankStarter:
         """
         self.session, self.timed, self.limits, self.network = session, timed, limits, network
         # A submission that fails in one check may leave something behind in its ranks, and pass the
-        # next check because of it. On other systems than Linux nobody can tell what is left behind.
+        # next check because of it. So after a failure, ranks are fresh. They are always fresh if
+        # the system is not Linux, because then the grader cannot see what is left behind.
         self.key = None if key is None or not LINUX else (session.submission_dir, key)
         if self.key in KEPT.failed:
             self.key = None
@@ -98,10 +101,11 @@ class RankStarter:
     def __call__(self, size: int, calls: list[Call]) -> WorldReport:
         try:
             report = self._start(size, calls)
-            # This ending may be nobody's fault. If it happens again, the submission is at fault.
+            # Perhaps the submission did not cause this ending. If it happens again, it counts as
+            # the submission's fault.
             return self._start(size, calls) if self._may_be_nobodys_fault(report) else report
-        # The server was killed, perhaps because memory ran out. Start another server, which ends
-        # with this process.
+        # The fork server was killed, perhaps because memory ran out. Start another server, which
+        # ends together with this process.
         except WorldsUnavailable:
             self.session.replace_server()
             return self._start(size, calls)
@@ -109,11 +113,14 @@ class RankStarter:
     def _may_be_nobodys_fault(self, report: WorldReport) -> bool:
         """Return whether a world may have ended like this although its program is right.
 
-        Its supervisor may be gone. A rank may have been killed, because memory ran out outside of
-        this world: the system ends ranks first. (A world that takes too much memory itself has
-        another ending.) Or a rank may have had a segmentation fault on gloo, a real network: on a
-        busy machine, once in a thousand gradings, even a correct program has had such a fault when
-        it destroyed a process group.
+        There are three such endings:
+
+        - The world's supervisor is gone.
+        - The system has killed a rank. When the machine's memory runs out, the system kills ranks
+          first, even if other programs use the memory. (A world that exceeds its own memory limit
+          has another ending.)
+        - A rank had a segmentation fault on gloo. On a busy machine, even correct programs have had
+          this fault when they destroyed a process group, once in a thousand gradings.
         """
         exits = {rank.exit for rank in report.ranks}
         is_killed = report.ending == "failed" and -signal.SIGKILL in exits
@@ -161,9 +168,8 @@ class RankStarter:
 def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
     """Run a check, and run it again on fresh ranks if it fails on used ranks.
 
-    ``arguments`` are the arguments that pytest has for the check. If the check fails on ranks that
-    no other check has used, raises what the check raised on them. If no time is left to start fresh
-    ranks, raises what the first run raised.
+    ``arguments`` are the arguments that pytest has for the check. Raises the exception of the last
+    run. But if no time was left to start fresh ranks, raises the exception of the first run.
     """
     ranks = arguments["world"].runner if "world" in arguments else None
     again = (

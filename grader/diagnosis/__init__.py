@@ -1,4 +1,4 @@
 """Turns what a world reports into the words of a message: root cause, comparison, hints.
 
-It runs in the judge.
+This code runs in the judge.
 """

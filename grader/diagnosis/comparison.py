@@ -16,10 +16,10 @@ from grader.world.arrays import Foreign
 class Tolerance:
     """The error that an entry may have, and the reason for it.
 
-    ``relative`` is a fraction of the tensor's largest entry in magnitude. With ``small``, this
-    largest entry counts as at least ``small`` times the largest entry of all tensors that are
-    compared together. ``small`` is for a tensor that is computed as a sum whose terms cancel: its
-    entries are small, but they have the rounding errors of the large terms.
+    The error may be ``relative`` times the largest magnitude in the tensor. With ``small``, this
+    magnitude is taken as at least ``small`` times the largest magnitude in all tensors that are
+    compared together. ``small`` is for tensors that are sums of terms that cancel. The entries of
+    such a tensor are small, but have the rounding errors of the large terms.
     """
 
     relative: float
@@ -34,8 +34,9 @@ def rounding(dtype: Any) -> Tolerance:
     """Return the tolerance for the rounding errors of matrix products and long sums.
 
     The expected values are computed in float64, and terms may be summed in any order. A sum of K
-    products has an error of about √K units in the last place. A few layers multiply this error.
-    2000 units (2e−4 in float32) are well above it, and far below the effect of any real mistake.
+    products has an error of about √K units in the last place. A few layers multiply this error. The
+    tolerance is 2000 units (2e−4 in float32). This is well above the error, and far below the
+    effect of any real mistake.
     """
     unit = float(np.finfo(dtype).eps)
     return Tolerance(2000 * unit, f"rounding in {np.dtype(dtype).name}, summed in any order")
@@ -46,8 +47,8 @@ class Difference:
     """The first difference between a value and the expected one.
 
     ``sentence`` states the difference, and ``side_by_side`` shows it in a report. If the shapes
-    or finite entries differ, ``got`` and ``expected`` are the arrays, for code that looks for the
-    cause. Otherwise both are None.
+    differ, or if finite entries differ, ``got`` and ``expected`` are the arrays, for the code that
+    looks for the cause. Otherwise ``got`` and ``expected`` are None.
     """
 
     sentence: str
@@ -55,7 +56,7 @@ class Difference:
     got: np.ndarray | None = None
     expected: np.ndarray | None = None
     path: str = ""
-    values: str = ""  # the first entries of both, in two lines
+    values: str = ""  # the first entries of both arrays, in two lines
 
     @property
     def text(self) -> str:
@@ -63,14 +64,14 @@ class Difference:
 
 
 def describe(value: Any) -> str:
-    """Return what a value is, without the entries of a tensor or a list."""
+    """Return a description of a value, without the entries of a tensor or a list."""
     if isinstance(value, np.ndarray):
         return f"a tensor of shape {value.shape}, {value.dtype}"
     if isinstance(value, Foreign):
         return value.description
     if isinstance(value, (list, tuple)):
         return f"a {type(value).__name__} of length {len(value)}"
-    if isinstance(value, dict):  # a driver's
+    if isinstance(value, dict):  # from a driver
         return "a result"
     return "None" if value is None else f"{type(value).__name__} {value!r}"[:80]
 
@@ -81,8 +82,9 @@ def difference(
     """Return the first difference between ``got`` and ``expected``; None if there is no difference.
 
     Lists and tuples are compared entry by entry. A list and a tuple of the same entries count as
-    equal. ``path`` names the place of the values in nested lists. The largest entry of a tensor
-    counts as at least ``least``. If ``least`` is None, ``tolerance.small`` determines it.
+    equal. ``path`` names the place of the values in nested lists. The tolerance takes the largest
+    magnitude in a tensor as at least ``least``. If ``least`` is None, it is computed from
+    ``tolerance.small``.
     """
     if least is None:
         least = tolerance.small * _largest(expected) if tolerance.small else 0.0
@@ -169,9 +171,9 @@ def _side_by_side(
 ) -> Compared:
     """Return both values in the form that the report shows.
 
-    ``wrong`` marks the wrong entries of two tensors of one shape. If it is given, the result also
-    holds up to ``MAX_CELLS`` entries. They begin ``ahead`` places before the first wrong entry, or
-    earlier if the tensor ends too soon.
+    If both values are tensors of the same shape, ``wrong`` may mark the wrong entries. The result
+    then also contains up to ``MAX_CELLS`` entries. The first of them is ``ahead`` places before the
+    first wrong entry, or earlier near the end of the tensor.
     """
     what = short(describe(expected)), short(describe(got))
     if wrong is None:

@@ -2,7 +2,7 @@
 
 Every report is made from findings. A finding is plain data, which can be written as JSON and read
 back. Much of its text comes from a submission. So the evidence is cut to the limits below, and its
-control characters are removed. The message is stored in full, and cut only when it is shown.
+control characters are replaced. The message is stored in full, and cut only when it is shown.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from grader.diagnosis.spans import Span
 # What a line of a message is about: anything, what ranks did, values, or the likely cause.
 SAID, RANKS, VALUES, LIKELY = "said", "ranks", "values", "likely"
 
-MAX_VALUES = 8  # of a tensor in the text, the first ones
-MAX_CELLS = 8  # of a tensor in the page's table, around the first difference
+MAX_VALUES = 8  # the first entries of a tensor, in the text
+MAX_CELLS = 8  # entries of a tensor around the first difference, in the page's table
 MAX_DETAILS = 8  # lines about one rank
 MAX_STEPS_SHOWN = 12  # different operations of one rank
-MAX_SPANS_SHOWN = 240  # of all ranks
-MAX_PRINTED = 12  # lines of one rank, the last ones
+MAX_SPANS_SHOWN = 240  # spans of all ranks together
+MAX_PRINTED = 12  # the last lines that one rank printed
 MAX_EVIDENCE_LENGTH = 300  # characters of a piece of evidence
 
 
@@ -43,7 +43,7 @@ def short(text: str, most: int = MAX_EVIDENCE_LENGTH) -> str:
 class Line:
     """A paragraph of a message.
 
-    A page shows tables in place of lines of the kinds ``RANKS`` and ``VALUES``.
+    An HTML page shows tables instead of the lines of the kinds ``RANKS`` and ``VALUES``.
     """
 
     text: str
@@ -52,7 +52,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of a tensor as text: its place, the expected value and the value that came."""
+    """One entry of a tensor as text: its place, the expected value and the rank's value."""
 
     place: str
     expected: str
@@ -62,7 +62,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Compared:
-    """An expected value and the value that came, as text, with entries near the difference."""
+    """An expected value and the value of a rank, as text, with the entries near a difference."""
 
     path: str  # in nested lists; "" for the result itself
     expected: str
@@ -82,7 +82,7 @@ class Step:
 
     what: str
     times: int
-    bytes: int  # of all of them together
+    bytes: int  # of all these operations together
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class RankSummary:
     compared: Compared | None = None
     steps: tuple[Step, ...] = ()
     more_steps: int = 0
-    sends: int = 0  # the bytes that it sends at least, with the best algorithms
+    sends: int = 0  # the fewest bytes that it must send, with the best algorithms
     printed: tuple[str, ...] = ()
     printed_before: int = 0  # how many lines before these are not shown
 
@@ -108,15 +108,15 @@ class RankSummary:
 class Finding:
     """The finding of one check: its message, and the evidence behind it.
 
-    ``str(finding)`` is the message. ``call`` names the function, and says which call of it the
-    finding is about.
+    ``str(finding)`` is the message. ``call`` names the function that was called, and distinguishes
+    this call from other calls of the same function.
     """
 
     headline: str = ""
     lines: tuple[Line, ...] = ()
     call: str = ""
     ranks: tuple[RankSummary, ...] = ()
-    spans: tuple[Span, ...] = ()  # who did what when
+    spans: tuple[Span, ...] = ()  # what each rank did, and when
 
     def __str__(self) -> str:
         parts = [

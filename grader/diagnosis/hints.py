@@ -36,8 +36,9 @@ def same(
 ) -> bool:
     """Return whether ``a`` is ``factor * b`` up to rounding.
 
-    ``tolerance`` is relative to the largest entry. Return False if an array is None, if the shapes
-    differ, or if ``b`` is empty or zero, because equality would show nothing then.
+    ``tolerance`` is relative to the largest entry. Return False if an array is None, or if the
+    shapes differ. Also return False if ``b`` is empty or zero, because in that case equality would
+    prove nothing.
     """
     if a is None or b is None or a.shape != b.shape or a.size == 0:
         return False
@@ -49,7 +50,7 @@ def same(
 def fits(got: np.ndarray, candidate: np.ndarray | None, expected: np.ndarray) -> bool:
     """Return whether ``got`` is the candidate rather than the expected value.
 
-    ``got`` must equal the candidate up to rounding, and be NaN where the candidate is. If the
+    ``got`` must equal the candidate up to rounding, and be NaN where the candidate is NaN. If the
     expected value has the same shape, ``got`` must also be a hundred times closer to the candidate
     than to the expected value.
     """
@@ -68,7 +69,7 @@ def fits(got: np.ndarray, candidate: np.ndarray | None, expected: np.ndarray) ->
 
 
 def _undefined(array: np.ndarray) -> np.ndarray:
-    """Return where an array is NaN."""
+    """Return a mask that is True where an array is NaN."""
     return np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, bool)
 
 
@@ -124,7 +125,10 @@ def _is_garbage(got: np.ndarray) -> bool:
 
 
 def _gaps(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    """Return a sentence if ``got`` has numbers from between a non-contiguous input's entries."""
+    """Return a sentence if ``got`` has numbers that lay between the entries of an input's memory.
+
+    Only an input that is not contiguous has such numbers.
+    """
     if np.issubdtype(got.dtype, np.floating) and (got == BETWEEN_ENTRIES).any():
         return (
             "the tensor is not contiguous, and the numbers between its entries were communicated,"
@@ -202,9 +206,9 @@ def _untouched(got: np.ndarray, expected: np.ndarray, context: Context) -> str |
 
 
 def _is_everywhere(array: np.ndarray, rank: int, context: Context) -> bool:
-    """Return whether all ranks hold an input that only one rank was given.
+    """Return whether all ranks returned an input that only one rank was given.
 
-    ``array`` is this input, and ``rank`` is the rank that it was given to.
+    ``array`` is this input, and ``rank`` is the rank that got it as an argument.
     """
     others = [other for r, arrays in enumerate(context.inputs) if r != rank for other in arrays]
     if not context.got or not others or any(same(other, array, tolerance=1e-7) for other in others):
@@ -261,9 +265,10 @@ def _rearranged(got: np.ndarray, expected: np.ndarray, context: Context) -> str 
 
 
 def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    """Return which ranks' terms are missing or added repeatedly, from the first wrong entry on.
+    """Return a sentence that says which ranks' terms a sum lacks, or contains more than once.
 
-    Return None unless the expected value is the sum of the inputs of two to four ranks.
+    The sentence is about the entries from the first wrong one on. The expected value must be the
+    sum of the inputs of two to four ranks. Otherwise return None.
     """
     of_ranks = [[a.ravel() for a in arrays if a.shape == got.shape] for arrays in context.inputs]
     if not 2 <= len(of_ranks) <= 4 or not all(of_ranks):
@@ -273,7 +278,7 @@ def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
         return None
     got, scale = got.ravel(), np.abs(expected).max()
     begin = int((np.abs(got - expected.ravel()) > 1e-4 * scale).argmax())
-    longest, found = begin + 1, None  # one entry alone may be such a sum by chance
+    longest, found = begin + 1, None  # a single entry may be such a sum by chance
     for times in product(range(4), repeat=len(terms)):
         fits_not = np.abs(got - sum(k * term for k, term in zip(times, terms))) > 1e-6 * scale
         end = begin + int(fits_not[begin:].argmax()) if fits_not[begin:].any() else got.size
@@ -287,10 +292,10 @@ def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
 
 
 def _lacking(got: np.ndarray, expected: np.ndarray, terms: list, scale: float) -> str | None:
-    """Return which ranks' terms each entry lacks. Each entry must be the sum of some ranks' terms.
+    """Return a sentence that says for each wrong entry of a sum which ranks' terms it lacks.
 
-    Return None if an entry is no such sum, or may be several such sums. Also return None if only
-    one entry is wrong.
+    Return None if an entry is not the sum of some ranks' terms, or equals several such sums. Also
+    return None if only one entry is wrong.
     """
     chosen = np.array(list(product((False, True), repeat=len(terms))))
     found = np.abs(chosen @ np.array(terms) - got) <= 1e-6 * scale
@@ -307,7 +312,7 @@ def _lacking(got: np.ndarray, expected: np.ndarray, terms: list, scale: float) -
 
 
 def _partly(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    """Return a sentence if only the last entries are wrong: perhaps the remainder of a division."""
+    """Return a sentence if only the last entries are wrong, for example a block that is shorter."""
     if got.shape != expected.shape or got.size < 3:
         return None
     scale = np.abs(expected.astype(np.float64)).max()

@@ -1,6 +1,6 @@
-"""Describes what one rank did in a call, and how the call ended there.
+"""Describes what one rank did in a call, and how the call ended on this rank.
 
-Messages and the tables of the HTML report both take their words from here.
+Both the messages and the tables of the HTML report use these descriptions.
 """
 
 import signal
@@ -97,9 +97,9 @@ def summarize(
 def timeline(report: WorldReport, call: int) -> tuple[Span, ...]:
     """Return the spans of a call in which ranks communicated: what each rank did, and when.
 
-    If there are too many spans, keep the last ones of each rank. Return no spans if no rank
-    communicated. Also return no spans unless the world finished or got stuck. After a rank failed,
-    for example, nobody knows how long the other ranks waited for it.
+    If there are too many spans, keep the last ones of each rank. Return () if no rank communicated,
+    or if the world ended in another way than “finished” or “stuck”. For example, if a rank failed,
+    nobody knows how long the other ranks waited for it.
     """
     if report.ending not in ("finished", "stuck") or not any(
         operations(trail, call) for trail in report.trails
@@ -116,7 +116,7 @@ def timeline(report: WorldReport, call: int) -> tuple[Span, ...]:
 
 
 def _steps(done: list[Operation]) -> tuple[Step, ...]:
-    """Return equal operations counted together, in the order in which they first began."""
+    """Return a step for each group of equal operations, in the order of the groups' first ones."""
     counts: dict[str, list[int]] = {}
     for operation in done:
         counts.setdefault(str(operation), []).append(operation.bytes)
@@ -148,20 +148,20 @@ def stands(
 
 
 def _release(report: WorldReport, rank: RankReport) -> str:
-    """Return what releases a rank that is held."""
+    """Return words that say until when a rank is held."""
     assert rank.held is not None
     delay = report.calls[rank.held].delays[rank.rank]
     if delay.until == STANDSTILL:
         return "all other ranks wait"
     if delay.until:
         return f"“{delay.until}” on rank {delay.on}"
-    # Rank ``on`` passes no mark with an empty name.
+    # No mark has an empty name. So with an empty ``until``, the end of the call releases the rank.
     waits = "waits or " if delay.patience else ""
     return f"rank {delay.on} {waits}returns"
 
 
 def _of_group(report: WorldReport, operation: Operation) -> str:
-    """Return a few words about the group of an operation, unless it is that of all ranks."""
+    """Return a few words about the group of an operation, or "" if all ranks are in the group."""
     group = operation.group
     return f", in the group of {rank_list(group)}" if len(group) < report.size else ""
 
@@ -182,7 +182,7 @@ def at(place: watchdog.StackFrame) -> str:
 
 
 def trace(steps: list[dict]) -> list[str]:
-    """Return up to four of the student's own lines, beginning with the one that raised."""
+    """Return up to four of the student's lines, beginning with the innermost one."""
     lines = []
     for step in list(reversed(steps))[:4]:
         inside = f", in {step['function']}" if step["function"] not in ("", "<module>") else ""
@@ -191,7 +191,7 @@ def trace(steps: list[dict]) -> list[str]:
 
 
 def ended(rank: RankReport) -> str:
-    """Return how a rank's process ended by itself."""
+    """Return words that say how a rank's process ended. The judge must not have ended it."""
     assert rank.exit is not None  # it has ended
     if rank.exit >= 0:
         return f"ended its process with exit code {rank.exit} instead of returning"

@@ -1,6 +1,6 @@
 """Says why a call did not return on every rank, in words that a student understands.
 
-The root cause comes first. The ranks that only suffered from it come after it.
+A message begins with the root cause. The ranks that only suffered from it come later.
 """
 
 from collections import defaultdict
@@ -15,8 +15,8 @@ from grader.wire.events import Mark, operations
 from grader.world import watchdog
 from grader.world.report import Raised, RankReport, Returned, WorldReport
 
-# Signs in an exception of Python or torch → the grader's limit that the rank has exceeded. One of
-# the signs is enough.
+# Pairs: words in an exception of Python or torch, and the grader's limit that the rank has exceeded.
+# One of the words is enough.
 BOUNDS = [
     (
         ("MemoryError", "allocate memory", "bad_alloc"),
@@ -65,8 +65,8 @@ class Diagnosis:
         return "\n".join([self.headline, *(line.text for line in self.lines)])
 
 
-# Signs of a common mistake, in an exception of torch or gloo and in the line that raised it → what
-# the mistake is. All of the signs must be there.
+# Pairs: words in an exception of torch or gloo or in the line that raised it, and the common mistake
+# that they show. All of the words must occur.
 SLIPS = [
     (
         ("Boolean value of Tensor", "dist."),
@@ -107,12 +107,12 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
     if stubs := [rank for rank, o in raised.items() if o.stub]:
         return Diagnosis(not_implemented(raised[stubs[0]]), implemented=False)
     roots = {rank: o for rank, o in raised.items() if not o.is_consequence}
-    # If a rank's frames are refused, its connection is closed, and therefore its process ends. The
-    # judge caused this end, not the student.
+    # If the judge refuses a rank's frames, it closes the connection, and the rank's process ends.
+    # The judge caused this end, not the student.
     exits = [rank for rank in report.ranks if rank.exit is not None and not rank.refused]
     disagreements, waiting = report.disagreements(), report.waiting()
     first_root = min((o.at for o in roots.values()), default=float("inf"))
-    # A disagreement is the root cause if it was complete before the first exception.
+    # A disagreement is the root cause if all its sides came before the first exception.
     complete = [d for d in disagreements if max(side.at for side in d.sides) < first_root]
     if complete:
         mismatch = complete[0]
@@ -152,7 +152,7 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
 
 
 def _raised_lines(raised: dict[int, Raised]) -> list[Line]:
-    """Return the lines about these exceptions. Ranks with the same exception share a paragraph."""
+    """Return lines about these exceptions. Ranks with the same exception are named together."""
     same: dict[tuple, list[int]] = defaultdict(list)
     for rank, o in raised.items():
         same[o.type, o.text, tuple((line["file"], line["line"]) for line in o.lines)].append(rank)
@@ -266,7 +266,7 @@ def _standing(report: WorldReport, waiting: list[Waiting], call: int) -> list[Li
 
 
 def _likely(*sentence: str) -> Line:
-    """Return the likely cause as one sentence, with each of these parts on a line of its own."""
+    """Return the likely cause as one sentence. Each argument is a part of it, on its own line."""
     return Line("\n        ".join(["Likely: " + sentence[0], *sentence[1:]]), LIKELY)
 
 
@@ -286,7 +286,7 @@ def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnos
 
 
 def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
-    """Return lines about the operations that nccl's order holds back, and about the cure.
+    """Return lines about the operations that nccl's order holds back, and how to mend the program.
 
     Return [] if nccl's order holds back no operation.
     """
@@ -295,10 +295,11 @@ def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
         (issued.get((rank, begun)), issued.get((rank, waits)))
         for rank, begun, waits in sorted(report.behind)
     ]
-    # If a message is held back although its partner has come, the cure is to start it in one batch
-    # with the operation before it. If its partner has not come, a batch does not help.
+    # A send or receive may be held back although its partner, on the other rank, has been issued.
+    # If so, the program should start it in one batch with the operation before it. If its partner
+    # has not been issued, a batch does not help.
     alone = {id(w.operation) for w in waiting}
-    pairs = {}  # for each operation that has begun: one that waits for its end
+    pairs = {}  # for each operation that has begun: an operation that waits for its end
     for begun, waits in told:
         if begun and waits:
             has_partner = waits.kind in ("send", "recv") and id(waits) not in alone
@@ -324,8 +325,8 @@ def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
 def _why(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
     """Return lines about the likely cause of a hang.
 
-    If no likely cause is known, return the questions that a student should ask. They are in the
-    same order as in the assignment's section about hangs.
+    If no likely cause is known, return the questions that a student should ask. The questions are
+    in the same order as in the assignment's section about hangs.
     """
     likely = _likely_cause(report, waiting, call)
     return [*likely, Line(STILL)] if likely else [Line(ASK)]
@@ -384,7 +385,7 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> lis
 
 
 def _unmade(report: WorldReport) -> list[Line]:
-    """Return a line about a group that some of its ranks wait to make, and others never make.
+    """Return a line about a group that some of its ranks never made, while other ranks waited.
 
     Return [] if there is no such group.
     """
@@ -422,7 +423,7 @@ def _polls(report: WorldReport) -> list[Line]:
 
 
 def _line(rank: RankReport, report: WorldReport) -> str:
-    """Return the text of the student's line that a rank is in; "" if it is in no such line."""
+    """Return the text of the student's line that a rank is in; "" if it is in other code."""
     place = watchdog.own_frame(rank.stacks, report.submission_dir)
     return watchdog.source(place) if place else ""
 
@@ -430,8 +431,8 @@ def _line(rank: RankReport, report: WorldReport) -> str:
 def _never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
     """Return a line about a rank that waits in a receive although the matching send was started.
 
-    A send may never go out if its rank does not wait for it. Return [] if no rank waits in such a
-    receive.
+    A message may never be sent if the sender does not wait for its send. Return [] if no rank waits
+    in such a receive.
     """
     open_on = {w.operation.rank for w in waiting}
     for rank in report.ranks:
@@ -470,7 +471,7 @@ def _never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> l
 
 
 def _waits_again(report: WorldReport, waiting: list[Waiting]) -> list[int]:
-    """Return the ranks that are blocked in a wait although all their operations have partners."""
+    """Return the ranks that hang in ``wait()`` although all their operations have partners."""
     open_on = {w.operation.rank for w in waiting}
     standing = [rank for rank in report.ranks if rank.rank not in open_on and rank.held is None]
     return [
@@ -483,7 +484,7 @@ def _waits_again(report: WorldReport, waiting: list[Waiting]) -> list[int]:
 def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
     """Return the diagnosis of a world that took too long.
 
-    Ranks that were still busy come first. Ranks that only waited for them are not the cause.
+    Ranks that were still busy come first. Ranks that only waited for busy ranks are not the cause.
     """
     computing = [rank for rank in report.ranks if rank.busy]
     if unsent := _never_went_out(report, waiting, call):

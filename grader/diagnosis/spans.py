@@ -1,14 +1,14 @@
 """Says what each rank did in one call, and when: computing, communicating, or waiting for a rank.
 
-The module reads nothing but the trails. If the world was asked to trace waits (``World(…,
-trace=True)``), the spans show what happened. Otherwise the trails hold only the times at which
-operations were started. In that case a rank counts as waiting from an operation's start until the
-last of its partners has come. A rank that does something else before that moment did not wait.
-Communications take no time in that case.
+The spans follow from the trails and outcomes of the ranks. If the world was asked to trace waits
+(``World(…, trace=True)``), the spans show what happened. Otherwise the trails contain only the
+times at which operations were started, and the spans follow these rules: A rank waits from the
+start of an operation until the last partner has joined the operation. But if the rank does
+something else before, it did not wait. Communications take no time.
 
-If a call makes several runs (marked ``run 0 began``, ``run 0 ended``, …), the fastest run is drawn.
-If the call did not return on every rank, the last run that all ranks began is drawn. Times are
-seconds from the moment at which the first rank began the run.
+If a call makes several runs (marked ``run 0 began``, ``run 0 ended``, …), only the fastest run is
+drawn. If the call did not return on every rank, only the last run that all ranks began is drawn.
+Times are seconds from the moment at which the first rank began the drawn run.
 """
 
 import re
@@ -32,17 +32,17 @@ COMPUTING, COMMUNICATING, WAITING, TIMED = "computing", "communicating", "waitin
 PIECE = re.compile(r"([a-z -]{1,30})(?: (\d{1,6}))? (began|ended)")  # a mark around a piece of work
 NO_PIECES = {"call", "run", "watch"}  # marks with these names surround no piece of work
 ON_CORE = re.compile(r"(\d{1,18}) ns on a core")
-MAX_NESTING = 16  # nested pieces
-MAX_RUNS = 16  # in a call
+MAX_NESTING = 16  # pieces of work inside one another
+MAX_RUNS = 16  # runs in a call
 
 
 @dataclass(frozen=True)
 class Span:
     """An activity of one rank from ``begin`` to ``end``, in seconds.
 
-    ``end`` is None if the activity had not ended when the world was ended. ``background`` is True
-    for a communication that is under way while the rank's program does other work, and for the time
-    that a stopwatch measures. All other spans of a rank come one after the other, without overlap.
+    ``end`` is None if the activity was still going on when the world was ended. ``background`` is
+    True for a communication that is under way while the rank's program does other work, and for the
+    time that a stopwatch measures. All other spans of a rank follow one another without overlap.
     """
 
     rank: int
@@ -54,7 +54,7 @@ class Span:
     background: bool = False
     where: str = ""  # file:line
     operation: Operation | None = None
-    awaits: tuple[int, ...] = ()  # the ranks that it needs and that never came
+    awaits: tuple[int, ...] = ()  # the ranks that never joined the operation
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ def spans(report: WorldReport, call: int) -> list[Span]:
 
 
 def on_core(report: WorldReport, call: int) -> list[float]:
-    """Return how many seconds each rank's program was on a core, in the run that is drawn.
+    """Return for how many seconds each rank's program ran on a core, in the drawn run.
 
-    A rank whose trail does not hold these seconds has no entry.
+    If a rank's trail does not say this, the list has no entry for the rank.
     """
     begins, ends = _bounds(report, call)
     said = [
@@ -140,9 +140,9 @@ def _where(operation: Operation) -> str:
 def _bounds(report: WorldReport, call: int) -> tuple[dict[int, int], dict[int, int | None]]:
     """Return two maps from ranks to times: when the drawn run began, and when it ended.
 
-    A rank that never began the run is in neither map. If the run never ended on a rank, its end is
-    None. An exception also ends a run. If no run was begun by all ranks, the whole call is drawn.
-    Times are in nanoseconds.
+    The times are in nanoseconds. A rank that never began the run is in neither map. If the run
+    never ended on a rank, the second map has None for this rank. An exception also ends a run. If
+    there is no run that all ranks began, the whole call is drawn.
     """
     marks = [
         {event.name: event.at for event in trail if isinstance(event, Mark) and event.call == call}
@@ -180,7 +180,10 @@ def _bounds(report: WorldReport, call: int) -> tuple[dict[int, int], dict[int, i
 
 
 def _came(matching: Matches) -> dict[tuple[int, int], int | None]:
-    """Return for each operation when its last rank joined it; None if a rank never joined it."""
+    """Return, for each operation, the time at which the last rank joined it.
+
+    The time is None if a rank never joined the operation.
+    """
     came: dict[tuple[int, int], int | None] = {}
     for met in matching:
         last = None if met.absent else max(operation.at for operation in met.operations)
@@ -189,10 +192,10 @@ def _came(matching: Matches) -> dict[tuple[int, int], int | None]:
 
 
 def _received(report: WorldReport) -> dict[tuple[int, int], int]:
-    """Return for each send the time at which its receiver's wait ended.
+    """Return, for each send, the time at which its receiver's wait ended.
 
-    From that time on, the receiver has the message. If this time is not known, the send has no
-    entry.
+    From this time on, the receiver has the message. If the time is not known, the dict has no entry
+    for the send.
     """
     ended = {
         (e.rank, e.of): e.at
@@ -215,7 +218,7 @@ def _stays(trail: list, end: int | None) -> list[_Stay]:
     issued = {operation.at: operation for operation in operations(trail)}
     stays: list[_Stay] = []
     waited: Progress | None = None
-    since = 0  # when that wait began
+    since = 0  # when the wait ``waited`` began
     before: Operation | Mark | Progress | None = None
     for event in trail:
         what = event.what if isinstance(event, Progress) else ""
@@ -254,13 +257,13 @@ def _stay(waited: Progress, since: int, end: int | None, issued: dict[int, Opera
 def _guessed(trail: list, came: dict, absent: dict, end: int | None) -> list[_Stay]:
     """Return the stays of a rank whose waits were not traced.
 
-    They are worked out from the times at which the rank's operations started.
+    The stays are estimated from the times at which operations started: see the module's docstring.
     """
     stays = []
     times = sorted([event.at for event in trail] + ([] if end is None else [end]))
     for operation in operations(trail):
         following = bisect_right(times, operation.at)
-        after = times[following : following + 1]  # when the rank did something else
+        after = times[following : following + 1]  # when the rank next did something else
         last = came.get(_key(operation))
         if not after and _key(operation) in absent:
             until = None
@@ -339,7 +342,7 @@ def _cuts(trail: list) -> list[_Cut]:
 
 
 def _computing(rank: int, cuts: list[_Cut], begin: int, end: int | None) -> list[Span]:
-    """Return the time between two waits as spans, cut where a piece of work began or ended."""
+    """Return spans for the time between two waits, one span for each piece of work in it."""
     first = bisect_right(cuts, begin, key=lambda cut: cut[0])
     last = len(cuts) if end is None else bisect_left(cuts, end, key=lambda cut: cut[0])
     pieces = [(begin, cuts[first - 1][1] if first else ("", None)), *cuts[first:last]]
@@ -365,7 +368,7 @@ def _background(
     found = []
     for operation in operations(trail):
         stay = waited.get(operation.at)
-        # If the program waited for the operation at once, it did nothing else meanwhile.
+        # If the program waited at once, the operation did not run in the background.
         if stay and stay.begin == operation.at:
             continue
         ends = [
