@@ -319,8 +319,8 @@ class CheckWorld:
     """The fixture ``world``: ``world(n, *calls)`` makes calls on ``n`` ranks.
 
     ``runner`` starts the ranks. ``gpus`` are the GPUs that the ranks may use, or None if the ranks
-    run on CPUs. ``absent`` maps the name of each module of the student that cannot be run to the
-    reason. ``facts`` returns what the fork server knows about this machine.
+    run on CPUs. ``absent`` names the student's modules that cannot be run, with the reason for
+    each. ``facts`` returns what the fork server knows about this machine.
     """
 
     def __init__(

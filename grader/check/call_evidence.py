@@ -133,12 +133,12 @@ class CallEvidence:
     def grown(self, rank: int, operations: int | None = None) -> int | None:
         """Return the maximum growth of a rank's memory in this call, in bytes.
 
-        The hub measures the memory when an operation of the rank arrives. If the rank communicates
-        nothing, the hub measures when the rank sends its result. With ``operations``, use only the
-        measurements before which the rank had issued at most this number of operations in the call:
-        0 means the measurement at the first operation. If ``Call.weighs`` is ``PEAK``, the hub
-        measures the most memory that the rank has ever had, also between its operations and in
-        earlier calls.
+        The hub measures the memory when an operation of the rank arrives, unless it is a receive.
+        If no such operation arrives, the hub measures when the rank sends its result. With
+        ``operations``, use only the measurements before which the rank had issued at most this
+        number of operations in the call: 0 means the measurement at the first operation. If
+        ``Call.weighs`` is ``PEAK``, the hub measures the most memory that the rank has ever had,
+        also between its operations and in earlier calls.
 
         The growth is the difference from the memory that the rank had before it ran code of the
         submission. At that time it already had the arguments of the calls, so they do not count.
@@ -181,10 +181,10 @@ class CallEvidence:
         return grown
 
     def squares(self, rank: int) -> list[float]:
-        """Return the sum of the squares of the numbers sent, for each operation with bytes.
+        """Return the sum of squares of the numbers that a rank sent, for each operation with bytes.
 
-        The sums of the rank's operations are in the order in which the bytes arrived at the hub.
-        The list is empty if ``Call.squares`` is False, or if the network is not the hub.
+        The sums are in the order in which the bytes arrived at the hub. The list is empty if
+        ``Call.squares`` is False, or if the network is not the hub.
         """
         return self.report.ranks[rank].squares.get(self.index, [])
 
@@ -216,7 +216,7 @@ class CallEvidence:
     def told(self, rank: int, name: str) -> list[list[float]]:
         """Return the numbers that a driver reported in marks, as one list for each mark, in order.
 
-        Such a mark is called ``name``, followed by the numbers. Fails if a number is not readable.
+        The name of such a mark is ``name``, followed by numbers. Fails if a number is not readable.
         """
         found = []
         for event in self.report.ranks[rank].trail:
@@ -232,7 +232,7 @@ class CallEvidence:
     def passed(self, rank: int, name: str, times: int = 0) -> int:
         """Return the time at which a rank passed this mark, in nanoseconds.
 
-        Ignore the first ``times`` passes of the mark. Fails if the rank did not pass it again.
+        Ignore the first ``times`` times. Fails if the rank did not pass the mark again after them.
         """
         marks = self.marks(rank, name)
         if len(marks) <= times:

@@ -99,12 +99,12 @@ class CallResult(CallEvidence):
         cannot know the result alone.
 
         ``expected`` holds one value for each rank. A list of numbers becomes a float32 tensor.
-        ``known_mistakes`` holds one dict for each rank. Each key is the sentence that explains one
-        mistake, and its value is what the rank would return because of this mistake.
-        ``known_mistakes`` may also be a function without arguments that returns these dicts. The
-        function is called only if the dicts are needed. ``select`` picks the part of a rank's value
-        that is compared, and ``label`` names this part. ``otherwise`` is the likely cause for the
-        message if the grader finds no other cause.
+        ``known_mistakes`` holds one dict for each rank. In a dict, each key is the sentence that
+        explains one mistake. The value of the key is what the rank returns if it makes this
+        mistake. ``known_mistakes`` may also be a function without arguments that returns these
+        dicts. The function is called only if the dicts are needed. ``select`` picks the part of a
+        rank's value that is compared, and ``label`` names this part. ``otherwise`` is the likely
+        cause for the message if the grader finds no other cause.
         """
         wanted = [as_argument(value) for value in expected]
         if len(wanted) != self.report.size:

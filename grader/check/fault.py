@@ -37,8 +37,8 @@ def judge(
 ) -> None:
     """Run a check with the arguments that pytest has for it.
 
-    Raises the exceptions of the check. If only a rank's values caused an exception, raises
-    CheckFailed instead. ``seconds`` limits the processor time of the judging.
+    Raises the exception that the check raises. But if only a rank's values caused this exception,
+    raises CheckFailed instead. ``seconds`` limits the processor time of the judging.
     """
     world = arguments.get("world")
     if world is None:
@@ -111,7 +111,7 @@ def _time_limit(ranks: _Ranks, seconds: float) -> Iterator[None]:
 
 
 def _finding(error: Exception, report: WorldReport) -> Finding:
-    """Return a finding that shows the student what came back.
+    """Return a finding that shows the student what the ranks returned.
 
     It also shows the instructor where the judge failed.
     """

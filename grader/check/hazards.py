@@ -51,12 +51,15 @@ class Hazard:
 
     @property
     def is_luck(self) -> bool:
-        """Return whether the right values of a call with this hazard are right only by luck."""
+        """Return whether a call with this hazard can give the right values only by luck."""
         return self.what == OVERWRITTEN or self.operation.kind in ("send", "recv")
 
 
 def hazards(report: WorldReport, call: int) -> list[Hazard]:
-    """Return the hazards of a call. Those of receives come first: their effect shows first."""
+    """Return the hazards of a call.
+
+    Hazards of receives come first, because a student sees their effect first.
+    """
     found = []
     for trail in report.trails:
         own = operations(trail, call)

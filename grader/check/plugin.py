@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
     if SESSION in os.environ or config.option.collectonly:
-        return  # another process has made the session, or none is needed
+        return  # there is a session already, or none is needed
     default = ROOT / ("solutions" if (ROOT / "solutions").exists() else "handout")
     submission = Path(config.option.submission) if config.option.submission else default
     try:
@@ -116,7 +116,7 @@ def pytest_collection_modifyitems(
 def _function(item: pytest.Item) -> Any:
     """Return the function of a test, or None if the test has no function.
 
-    The attributes of a check are attributes of its function.
+    The weight, the number and the visibility of a check are attributes of its function.
     """
     return getattr(item, "function", None)
 
@@ -338,7 +338,7 @@ def verdict(error: BaseException | None) -> tuple[str, Finding]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Sort the failures by problem. Until now they are in the order in which the checks ended."""
+    """Sort the failures by problem. Before, they are in the order in which the checks ended."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         place = {item.nodeid: number for number, item in enumerate(getattr(session, "items", ()))}

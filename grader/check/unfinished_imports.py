@@ -16,7 +16,7 @@ from grader.world.report import WorldReport
 
 
 class UnfinishedImports:
-    """Keeps notes, in a folder, on the imports of one submission that did not end.
+    """Keeps notes in a folder about the imports of one submission that did not end.
 
     All judges share this folder. It is beside the staged submission, where ranks cannot write. Only
     checks of this ``visibility`` use it.
@@ -41,13 +41,16 @@ class UnfinishedImports:
     def _write(self, report: WorldReport, text: str) -> None:
         path = self._path(report.calls[0].function, report.size)
         self.folder.mkdir(mode=0o700, exist_ok=True)
-        # Another judge may read the file at any time. It must never see a part of the text.
+        # Another judge may read the file at any time, and must never see only a part of the text.
         whole = path.with_suffix(f".{os.getpid()}")
         whole.write_text(text)
         whole.replace(path)
 
     def find(self, function: str, size: int) -> str | None:
-        """Return why ``size`` ranks cannot call ``function``, or None if there is no such note."""
+        """Return a message if a note says that the import of ``function``'s file did not end.
+
+        The note must be about a world of ``size`` ranks. Return None if there is no such note.
+        """
         try:
             text = self._path(function, size).read_text()
         except FileNotFoundError:

@@ -1,9 +1,9 @@
 """A pytest plugin that runs checks in forked processes.
 
-A process that is free takes the next check. With pytest-xdist, each worker is a fresh interpreter,
-which imports everything and collects the checks again. On two cores this takes seconds before the
-first check. With this plugin, the checks are collected once. The plugin is used only if a fork is
-safe: see ``fork_server_client.way_to_start``.
+Each process takes another check as soon as it is free. With pytest-xdist, each worker is a fresh
+interpreter, which imports everything and collects the checks again. On two cores this takes seconds
+before the first check. With this plugin, the checks are collected once. The plugin is used only if
+a fork is safe: see ``fork_server_client.way_to_start``.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ class Workers:
         reported: set[int] = set()
         shown = [number for number in numbers if is_shown_at_once(session.items[number])]
         # From the time, process ids and much else, a rank can find out what ran before it. So the
-        # checks whose results students see at once run first. Then no hidden check ran before them.
+        # checks whose results students see at once run before all other checks.
         for phase in (shown, [number for number in numbers if number not in shown]):
             reported |= self._make(session, _units(session.items, phase, self.in_order), tries)
         for number in numbers:
@@ -75,7 +75,7 @@ class Workers:
     def _make(
         self, session: pytest.Session, units: deque[deque[int]], tries: list[int]
     ) -> set[int]:
-        """Have the workers run these units of checks, and return the numbers of the checks run.
+        """Have the workers run units of checks, and return the numbers of the checks that ran.
 
         ``tries`` counts how many times each check was begun. If a worker dies, its check is begun
         again, but no check is begun more than ``TRIES_OF_A_CHECK`` times. If all workers have died,
@@ -121,7 +121,7 @@ class Workers:
 
 
 def _units(items: list[pytest.Item], numbers: Iterable[int], in_order: bool) -> deque[deque[int]]:
-    """Group checks into units, and return the checks of each unit as their numbers in ``items``.
+    """Group the checks with these numbers into units, and return the numbers in each unit.
 
     Checks that may share ranks form one unit. One worker runs all checks of a unit, in order. So in
     every run, a check uses its ranks after the same other checks. The largest units come first,

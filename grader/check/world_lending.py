@@ -67,11 +67,11 @@ KEPT = KeptProcesses()
 
 
 class NotRun(CheckFailed):
-    """Raised if no time is left to start ranks, or if a known endless import would stop them."""
+    """Raised if no time is left to start ranks, or if the import of their file never ends."""
 
 
 class RankStarter:
-    """Starts the ranks of one check, as the runner of its ``world``."""
+    """Starts the ranks of one check. It is the ``runner`` of the check's ``CheckWorld``."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
     """Run a check, and run it again on fresh ranks if it fails on used ranks.
 
     ``arguments`` are the arguments that pytest has for the check. Raises the exception of the last
-    run. But if no time was left to start fresh ranks, raises the exception of the first run.
+    run. But if the second run could not start ranks, raises the exception of the first run.
     """
     ranks = arguments["world"].runner if "world" in arguments else None
     again = (

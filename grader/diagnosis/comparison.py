@@ -14,9 +14,9 @@ from grader.world.arrays import Foreign
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The error that an entry may have, and the reason for it.
+    """The error that an entry may have, and the reason why it is allowed.
 
-    The error may be ``relative`` times the largest magnitude in the tensor. With ``small``, this
+    The error may be at most ``relative`` times the tensor's largest magnitude. With ``small``, this
     magnitude is taken as at least ``small`` times the largest magnitude in all tensors that are
     compared together. ``small`` is for tensors that are sums of terms that cancel. The entries of
     such a tensor are small, but have the rounding errors of the large terms.

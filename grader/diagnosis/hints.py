@@ -74,7 +74,7 @@ def _undefined(array: np.ndarray) -> np.ndarray:
 
 
 def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    """Return a sentence about the likely bug; None if nothing fits."""
+    """Return a sentence about the likely bug; None if no known bug explains the value."""
     for name, lookalike in context.known_mistakes.items():
         if fits(got, lookalike, expected):
             return name  # the sentence about the mistake
@@ -125,9 +125,9 @@ def _is_garbage(got: np.ndarray) -> bool:
 
 
 def _gaps(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    """Return a sentence if ``got`` has numbers that lay between the entries of an input's memory.
+    """Return a sentence if ``got`` contains numbers from the gaps in an input's memory.
 
-    Only an input that is not contiguous has such numbers.
+    An input that is not contiguous has such gaps between its entries.
     """
     if np.issubdtype(got.dtype, np.floating) and (got == BETWEEN_ENTRIES).any():
         return (
@@ -312,7 +312,7 @@ def _lacking(got: np.ndarray, expected: np.ndarray, terms: list, scale: float) -
 
 
 def _partly(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    """Return a sentence if only the last entries are wrong, for example a block that is shorter."""
+    """Return a sentence if only the last entries are wrong, as in a last block that is shorter."""
     if got.shape != expected.shape or got.size < 3:
         return None
     scale = np.abs(expected.astype(np.float64)).max()

@@ -116,7 +116,7 @@ def timeline(report: WorldReport, call: int) -> tuple[Span, ...]:
 
 
 def _steps(done: list[Operation]) -> tuple[Step, ...]:
-    """Return a step for each group of equal operations, in the order of the groups' first ones."""
+    """Return one step for all equal operations. The steps are in order of first occurrence."""
     counts: dict[str, list[int]] = {}
     for operation in done:
         counts.setdefault(str(operation), []).append(operation.bytes)
@@ -191,7 +191,7 @@ def trace(steps: list[dict]) -> list[str]:
 
 
 def ended(rank: RankReport) -> str:
-    """Return words that say how a rank's process ended. The judge must not have ended it."""
+    """Return words that say how a rank's process ended. Its ``exit`` must not be None."""
     assert rank.exit is not None  # it has ended
     if rank.exit >= 0:
         return f"ended its process with exit code {rank.exit} instead of returning"

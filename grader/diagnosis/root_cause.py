@@ -15,8 +15,8 @@ from grader.wire.events import Mark, operations
 from grader.world import watchdog
 from grader.world.report import Raised, RankReport, Returned, WorldReport
 
-# Pairs: words in an exception of Python or torch, and the grader's limit that the rank has exceeded.
-# One of the words is enough.
+# Each entry has words from an exception of Python or torch, and a sentence about the grader's limit
+# that the rank has exceeded. One of the words is enough.
 BOUNDS = [
     (
         ("MemoryError", "allocate memory", "bad_alloc"),
@@ -65,8 +65,8 @@ class Diagnosis:
         return "\n".join([self.headline, *(line.text for line in self.lines)])
 
 
-# Pairs: words in an exception of torch or gloo or in the line that raised it, and the common mistake
-# that they show. All of the words must occur.
+# Each entry has words from an exception of torch or gloo and from the line that raised it, and a
+# sentence about the mistake that they show. All of the words must occur.
 SLIPS = [
     (
         ("Boolean value of Tensor", "dist."),

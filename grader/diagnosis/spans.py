@@ -1,10 +1,10 @@
 """Says what each rank did in one call, and when: computing, communicating, or waiting for a rank.
 
-The spans follow from the trails and outcomes of the ranks. If the world was asked to trace waits
-(``World(…, trace=True)``), the spans show what happened. Otherwise the trails contain only the
-times at which operations were started, and the spans follow these rules: A rank waits from the
-start of an operation until the last partner has joined the operation. But if the rank does
-something else before, it did not wait. Communications take no time.
+The module computes the spans from the trails and the outcomes of the ranks. If the world was asked
+to trace waits (``World(…, trace=True)``), the spans show what happened. Otherwise the trails
+contain only the times at which operations were started. In that case the spans are estimated: A
+rank waits from the start of an operation until the last partner joins the operation. But if the
+rank does something else earlier, it did not wait. Communications take no time.
 
 If a call makes several runs (marked ``run 0 began``, ``run 0 ended``, …), only the fastest run is
 drawn. If the call did not return on every rank, only the last run that all ranks began is drawn.
