@@ -97,7 +97,7 @@ IN_ORDER = {
 } - {"in_turn"}
 MAX_ACTIONS = 8  # actions of a schedule that a message shows
 # For each function that students write, the names of its parameters. ``packaging.stubs`` writes
-# this file.
+# this JSON file.
 PARAMETERS = json.loads((Path(__file__).parents[1] / "parameters.json").read_text())
 
 

@@ -270,14 +270,14 @@ class CallEvidence:
         )
 
     def require(self, condition: bool, sentence: str) -> None:
-        """Fail with this sentence unless the condition holds."""
+        """Fail with this sentence if the condition is False."""
         if not condition:
             self._fail(sentence)
 
     # ——— private methods
 
     def _numbers(self, rank: int, begin: str) -> list[int]:
-        """Return the numbers at the end of this rank's marks whose names have this beginning."""
+        """Return the number in the name of each mark of this rank that begins with ``begin``."""
         names = [
             event.name
             for event in self.report.ranks[rank].trail

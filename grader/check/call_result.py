@@ -241,7 +241,7 @@ class CallResult(CallEvidence):
     def _took_part(self) -> None:
         """Fail if a rank communicated nothing although it cannot know the answer alone.
 
-        Such a rank read a file, or guessed.
+        Such a rank has read the answer from a file, or has guessed it.
         """
         if (
             self.report.size == 1

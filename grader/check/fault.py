@@ -82,7 +82,7 @@ class _Ranks:
         self.at_work = False
         self.reports.append(report)
         if self.limited:
-            signal.setitimer(signal.ITIMER_PROF, max(left, 0.001))  # 0 would end the limit
+            signal.setitimer(signal.ITIMER_PROF, max(left, 0.001))  # 0 would mean no limit
         return report
 
 
@@ -167,7 +167,7 @@ class Control(CallResult):
     def uses_only(self, *kinds: str, because: str) -> None: ...
 
     def require(self, condition: bool, sentence: str) -> None:
-        # If the condition is false, the check ends here, so its later lines may rely on it.
+        # A false condition ends the check. So later lines of the check may rely on the condition.
         if not condition:
             raise Reached
 

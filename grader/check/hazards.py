@@ -13,8 +13,8 @@ from grader.wire.events import Mark, Operation, operations
 from grader.wire.frames import IN_IMPORT, NEVER_AWAITED, OVERWRITTEN, UNFILLED
 from grader.world.report import WorldReport
 
-# At the end of a call, a rank leaves one such mark for each hazard. The mark names what is wrong,
-# the kind of the operation, and the number of the operation. In each kind, the numbers begin at 0.
+# At the end of a call, a rank leaves one such mark for each hazard. The mark says what is wrong, and
+# names the kind and the number of the operation. In each kind, the first operation has number 0.
 HAZARD_MARK = re.compile(rf"({NEVER_AWAITED}|{OVERWRITTEN}) ([a-z_]+) ([0-9]{{1,5}})")
 
 
