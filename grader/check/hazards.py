@@ -13,7 +13,7 @@ from grader.wire.events import Mark, Operation, operations
 from grader.wire.frames import IN_IMPORT, NEVER_AWAITED, OVERWRITTEN, UNFILLED
 from grader.world.report import WorldReport
 
-# At the end of a call, a rank leaves one such mark for each hazard. The mark says what is wrong, and
+# At the end of a call, a rank leaves one such mark for each hazard. The mark says what is wrong. It
 # names the kind and the number of the operation. In each kind, the first operation has number 0.
 HAZARD_MARK = re.compile(rf"({NEVER_AWAITED}|{OVERWRITTEN}) ([a-z_]+) ([0-9]{{1,5}})")
 
