@@ -1,15 +1,16 @@
 """Reads ``course.toml``: which parts of the assignment a course uses, and how they are graded.
 
-``course()`` returns the course that is graded. It is read from the first of these files that
-exists:
+``course()`` returns the course that is graded. It reads one of these files:
 
-- the file that the environment variable ``LOCKSTEP_COURSE`` names. The grader's own tests name an
-  empty file, so that every value is the default, even if an instructor has edited course.toml;
-- ``course.json``, which is packed into a student's copy and into Gradescope's zip;
-- ``course.toml``, which an instructor edits.
+- the file that the environment variable ``LOCKSTEP_COURSE`` names, if this variable is set. The
+  grader's own tests name an empty file, so that every value is the default, even if an instructor
+  has edited course.toml;
+- otherwise ``course.json``, if it exists. This file is packed into a student's copy and into
+  Gradescope's zip;
+- otherwise ``course.toml``, which an instructor edits.
 
 A key that is left out has its default. A file with a mistake is refused as a whole: nothing is
-graded or packed until it is corrected.
+graded or packed until the mistake is corrected.
 """
 
 import json
@@ -48,7 +49,7 @@ class BadCourse(ValueError):
     """
 
 
-# ——— the file's sections: the fields of each are its keys
+# ——— the file's sections: each field of a class is a key of the section
 
 
 def _key(default: Any, read: values.Reader) -> Any:
@@ -70,7 +71,7 @@ class ExtraCredit:
 
 @dataclass(frozen=True)
 class Late:
-    """What lateness costs. ``gradescope/late.py`` does the arithmetic."""
+    """The rules for late submissions. ``gradescope/late.py`` applies them."""
 
     due: datetime | None = _key(None, values.time)
     percent_per_day: float = _key(0.0, values.number(0, 100))
@@ -82,7 +83,7 @@ class Late:
 
 @dataclass(frozen=True)
 class Limit:
-    """How many submissions of a student are graded in how many hours. 0: no limit."""
+    """Grade at most ``submissions`` of a student in ``hours`` hours. 0 submissions: no limit."""
 
     submissions: int = _key(0, values.whole)
     hours: float = _key(24.0, values.number(0, 8784, above=True))  # at most 366 days
@@ -114,7 +115,9 @@ class Course:
     """All that a course file says."""
 
     course: About = About()
-    points: Mapping[str, float] = field(default_factory=dict)  # of problems that differ
+    points: Mapping[str, float] = field(
+        default_factory=dict
+    )  # of problems that differ from the default
     extra_credit: ExtraCredit = ExtraCredit()
     late: Late = Late()
     limit: Limit = Limit()
@@ -138,7 +141,7 @@ class Course:
 
     @property
     def extra(self) -> frozenset[str]:
-        """Return the problems that are extra credit, those of extra parts included."""
+        """Return the problems that are extra credit, including all problems of extra parts."""
         of_parts = (n for part in self.parts.values() if part.is_extra for n in part.problems)
         return frozenset([*self.extra_credit.problems, *of_parts])
 
@@ -166,13 +169,16 @@ SECTIONS |= {"gradescope": Gradescope, "install": Install}
 
 
 def course() -> Course:
-    """Return the course that is graded: see the module. Raise BadCourse if it cannot be read."""
+    """Return the course that is graded. Raise BadCourse if its file cannot be used.
+
+    The module's docstring says which file is read.
+    """
     named = os.environ.get(FILE)
     return _read_once(Path(named) if named else PACKED if PACKED.exists() else WRITTEN)
 
 
 def read(path: Path) -> Course:
-    """Return the course of a file. Raise BadCourse if a person has to correct the file first."""
+    """Return the course that a file describes. Raise BadCourse if the file cannot be used."""
     try:
         # Windows editors put a byte order mark in front of the text.
         text = path.read_bytes().decode("utf-8-sig")
@@ -227,7 +233,7 @@ def _points(entries: dict[str, Any]) -> dict[str, float]:
     for number, value in entries.items():
         if number not in known:
             hint = nearest(number, known)
-            if isinstance(value, dict):  # 1.7 without quotes is 7 in the section 1
+            if isinstance(value, dict):  # TOML reads 1.7 without quotes as a key 7 in a table 1
                 hint = f' Write a problem in quotes: "{number}.{next(iter(value), 1)}" = 8.'
             raise ValueError(f"[points] there is no problem {shown(number)}.{hint}")
         try:
@@ -240,7 +246,7 @@ def _points(entries: dict[str, Any]) -> dict[str, float]:
 
 
 def _check(found: Course) -> None:
-    """Raise ValueError if the sections do not fit each other."""
+    """Raise ValueError if the sections contradict each other."""
     for section, numbers in (
         ("points", found.points),
         ("extra_credit", found.extra_credit.problems),

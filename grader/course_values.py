@@ -1,7 +1,8 @@
 """Checks and converts the values of ``course.toml``.
 
-A *reader* gets a value from the parsed file. It returns the value that a ``Course`` stores, or
-raises ValueError with the end of a sentence, such as "it must be true or false, without quotes".
+A *reader* is a function that accepts a value of the parsed file. It returns the value that a
+``Course`` stores, or raises ValueError. The error's message is the end of a sentence, such as "it
+must be true or false, without quotes".
 """
 
 import difflib
@@ -18,7 +19,7 @@ Reader = Callable[[Any], Any]
 
 
 def number(low: float, high: float, *, above: bool = False, instead: str = "") -> Reader:
-    """Return a reader of numbers from ``low`` to ``high``. ``above`` excludes ``low`` itself.
+    """Return a reader for numbers from ``low`` to ``high``. ``above`` excludes ``low`` itself.
 
     If ``instead`` is given, the reader also accepts this word, and returns infinity for it.
     """
@@ -71,7 +72,7 @@ def title(value: Any) -> str:
 
 
 def matching(pattern: str, what: str) -> Reader:
-    """Return a reader of texts that match a pattern. A shell script reads them: see setup.sh."""
+    """Return a reader for texts that match a pattern. The shell script setup.sh uses the texts."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):

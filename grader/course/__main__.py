@@ -2,13 +2,14 @@
 
     python -m grader.course SUBMISSIONS --into FOLDER
 
-SUBMISSIONS is a folder or a zip: an export of Gradescope, Canvas or Moodle, or a folder or zip for
-each student. The results of each submission are kept in FOLDER. If the program is stopped and
-started again, it continues where it stopped. It exits with 0 if every submission was graded or
-refused, with 1 if some could not be graded, and with 2 and a sentence if it cannot grade.
+SUBMISSIONS is a folder or a zip. It is an export of Gradescope, Canvas or Moodle, or it contains a
+folder or a zip for each student. The results of each submission are kept in FOLDER. If the program
+is stopped and started again, it continues where it stopped. It exits with 0 if every submission was
+graded or refused, with 1 if some could not be graded, and with 2 and a sentence if it cannot grade
+the course.
 """
 
-import _signal  # the part of signal that is built in: nothing has to be imported for it
+import _signal  # the built-in part of signal, which imports no other module
 
 # Ctrl-C during the imports ends the process without a traceback. There is nothing to clean up yet.
 if __name__ == "__main__":
@@ -138,7 +139,7 @@ def _folder_alone(into: Path) -> Iterator[None]:
 @contextmanager
 def _unpacked(into: Path) -> Iterator[Path]:
     """Yield a folder for the files of an export. It is removed afterwards."""
-    for old in into.glob(".unpacked-*"):  # of a process that was killed
+    for old in into.glob(".unpacked-*"):  # left by a process that was killed
         shutil.rmtree(old, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=into) as name:
         yield Path(name)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from grader.reports.markup import Html, tag
 
 WIDTH, HEIGHT = 640, 150  # of the bars of a large histogram, in SVG units
-FOOT, TOP = 22, 16  # the height below the bars, for the scale, and above them, for the counts
+FOOT, TOP = 22, 16  # the heights below the bars (for the scale) and above them (for the counts)
 TICKS = 5
 
 

@@ -32,7 +32,7 @@ from grader.gradescope.metadata import Upload, as_time
 from grader.reports.summary import points
 
 SHOWN = 60  # characters of a name
-ENOUGH_BROKEN = 3  # submissions with the same sentence, to say that nothing can be graded here
+ENOUGH_BROKEN = 3  # if this many submissions break for the same reason, and none is graded, stop
 
 
 class CannotGradeCourse(Exception):
@@ -43,7 +43,7 @@ class CannotGradeCourse(Exception):
 class Settings:
     due: datetime | None
     seconds: float  # for all checks of a submission
-    official: bool  # refuse to grade where student code cannot be confined
+    official: bool  # refuse to grade if student code cannot be confined
     regrade: bool = False  # grade again what another version of the grader has graded
 
 
@@ -58,7 +58,7 @@ class CourseRun:
         settings: Settings,
         checks_at_a_time: int,
     ) -> None:
-        """Read the existing results. Each grading runs ``checks_at_a_time`` checks."""
+        """Read the existing results. Each grading runs ``checks_at_a_time`` checks in parallel."""
         self.store, self.settings, self.checks_at_a_time = store, settings, checks_at_a_time
         present = [student for one in found for student in one.submission.students]
         self.missing = missing(roster, present)
@@ -70,7 +70,11 @@ class CourseRun:
         self.results = {one.submission.id: self._begin(one) for one in found}
 
     def _begin(self, one: Found) -> SubmissionResult:
-        """Return the existing result, a refusal, or an empty result."""
+        """Return a submission's result before this run grades anything.
+
+        If the files cannot be packed, it is a refusal. Otherwise it is the existing result, or an
+        empty result if there is none.
+        """
         new = SubmissionResult(
             one.submission, seed=self.store.seed_of(one.submission), version=self.version
         )
@@ -90,13 +94,16 @@ class CourseRun:
         return old
 
     def _finish(self, result: SubmissionResult) -> None:
-        """Compute what lateness costs. The due date may have changed since the grading."""
+        """Set the days late and the percentage kept, which depend on the present due date."""
         upload = Upload(created=as_time(result.submission.handed_in), due=self.settings.due)
         result.days_late = late.days_late(self.rules.late, upload)
         result.kept_percent = 100 - late.deduction(self.rules.late, upload)[0]
 
     def grade(self, engine: Engine) -> None:
-        """Grade what is not graded yet. Raise CannotGradeCourse if this machine cannot grade."""
+        """Grade the submissions that have no final result yet.
+
+        Raise CannotGradeCourse as _stop_if_all_break does.
+        """
         to_go = [name for name, result in self.results.items() if result.status not in FINAL]
         count, done = len(self.results), len(self.results) - len(to_go)
         print(f"{number_of(count, 'submission')}, {done} graded already.", flush=True)
@@ -128,7 +135,7 @@ class CourseRun:
         )
 
     def _take(self, result: SubmissionResult, graded: Graded) -> None:
-        """Keep what a worker sent. Raise CannotGradeCourse as _stop_if_all_break does."""
+        """Store what a worker sent back. Raise CannotGradeCourse as _stop_if_all_break does."""
         result.seconds, result.peak_bytes = graded.seconds, graded.peak_bytes
         if graded.exit_code == 0:
             result.status, result.why = GRADED, ""
@@ -144,7 +151,7 @@ class CourseRun:
         self.store.write(result, self.fingerprints[result.submission.id], results, report)
 
     def _stop_if_all_break(self, why: str) -> None:
-        """Raise CannotGradeCourse if none was graded and several broke for the same reason."""
+        """Raise CannotGradeCourse if none is graded, and ENOUGH_BROKEN broke because of ``why``."""
         broken = [one.why for one in self.results.values() if one.status == BROKE]
         graded = any(one.status == GRADED for one in self.results.values())
         if not graded and broken.count(why) >= ENOUGH_BROKEN:

@@ -3,8 +3,8 @@
 Anyone who can connect to a scheduler can run any program with the rights of the scheduler's owner,
 and student code may be able to open connections. So on this machine the scheduler and its workers
 are threads of this process, which communicate through memory and only wait for graders. (dask also
-opens a port for its dashboard; here it serves no page.) On Slurm all connections are encrypted, and
-need a certificate of this run.
+opens a port for a dashboard. Here this port serves no page.) On Slurm, all connections are
+encrypted and need a certificate that is made for this run.
 """
 
 import logging
@@ -30,28 +30,28 @@ NO_PAGES: dict[str, list] = {
     "distributed.worker.http.routes": [],
 }
 POLL = 0.05  # seconds
-DEATHS = 2  # of workers, after which a submission is set aside
+DEATHS = 2  # a submission that ended this many workers is set aside
 # The one key of the settings file that is no argument of dask_jobqueue.SLURMCluster.
 JOBS = "jobs"
 
 
 class WorkersEnded(RuntimeError):
-    """Says that a submission ended the workers that graded it."""
+    """Says that several workers ended while they graded the same submission."""
 
 
 class NoEngine(Exception):
-    """Raised if there is no such engine or it cannot be reached. The message is a sentence."""
+    """Raised if an engine is unknown or cannot be used. The message is a sentence."""
 
 
 def at_a_time() -> int:
-    """Return how many gradings this machine runs at a time, as its cores and memory allow."""
+    """Return how many gradings the cores and memory of this machine allow at a time."""
     return max(1, min(machine_limits.cores(), machine_limits.memory() // BYTES_EACH))
 
 
 @dataclass(frozen=True)
 class Engine:
     client: Client
-    workers: int = 0  # that are expected, started or not
+    workers: int = 0  # how many are expected, started or not
     jobs: Callable[[], Collection[str]] = tuple  # the ids of the jobs that were given to Slurm
 
     def room(self) -> int:
@@ -133,11 +133,11 @@ def _slurm(settings: Path, shared: Path) -> Any:
 def run(
     engine: Engine, orders: Iterable[tuple[str, Callable[[], Order]]]
 ) -> Iterator[tuple[str, Graded | Exception]]:
-    """Grade submissions, and yield the name of each with its result as soon as it is graded.
+    """Grade submissions. Yield the name and the result of each as soon as it is graded.
 
     An order is made only when a worker has room for it. So if a worker ends, only the submissions
-    that it was grading are interrupted. A submission that fails on a worker is tried once more. If
-    it fails again, its exception is yielded.
+    on this worker are interrupted. A submission that fails on a worker is tried once more. If the
+    second try fails, too, the exception is yielded instead of a result.
 
     Raises:
         NoWorker: if no worker is left to grade.

@@ -3,11 +3,12 @@
 A folder or a zip is read in one of four forms:
 
 - Gradescope (*Export Submissions*): ``submission_metadata.yml`` and a folder for each submission.
-- Canvas (*Download Submissions*): files such as ``doejane_LATE_4711_98765_ring-1.py``: the
-  student's name, LATE for a late file, the numbers of user and file, the file's name, the attempt.
+- Canvas (*Download Submissions*): files such as ``doejane_LATE_4711_98765_ring-1.py``. The name is
+  made of the student's name, LATE if the file is late, the number of the user, the number of the
+  file, the file's original name, and the number of the attempt.
 - Moodle (*Download all submissions*): folders such as ``Jane Doe_4711_assignsubmission_file_``, or
   files whose names begin like this.
-- Anything else: each folder and each zip is a submission, and its name is the student's name.
+- Anything else: each folder or zip is one submission, and has the student's name.
 
 Names and files come from students. So names are made safe before they become ids of submissions,
 and nothing from a zip is written outside of the folder for unpacking.
@@ -30,7 +31,7 @@ METADATA = "submission_metadata.yml"  # of Gradescope
 MAX_EXPORT_FILES = 200_000
 MAX_EXPORT_FILE_BYTES = 64 << 20
 CANVAS = re.compile(r"(?P<name>[^_]+)(?P<late>_LATE)?_(?P<user>\d+)_\d+_(?P<file>.+)")
-ATTEMPT = re.compile(r"(.+?)-(\d+)(\.[A-Za-z]+)")  # Canvas: ring-2.py is the third ring.py
+ATTEMPT = re.compile(r"(.+?)-(\d+)(\.[A-Za-z]+)")  # on Canvas, ring-2.py is the third attempt
 MOODLE = re.compile(r"(?P<name>.+)_(?P<user>\d+)_assignsubmission_file_?(?P<file>.*)")
 
 
@@ -41,7 +42,8 @@ class CannotRead(Exception):
 def find(source: Path, unpack_into: Path) -> list[Found]:
     """Return the submissions in ``source``, in the order of their ids.
 
-    A zip is unpacked into the folder ``unpack_into`` first. Raise CannotRead if there are none.
+    A zip is unpacked into the folder ``unpack_into`` first. Raise CannotRead if ``source`` cannot
+    be read or has no submissions.
     """
     if not source.exists():
         raise CannotRead(f"there is no {source}")
@@ -59,7 +61,7 @@ def find(source: Path, unpack_into: Path) -> list[Found]:
 
 
 def _unpack(archive_path: Path, into: Path) -> None:
-    """Unpack regular files of the zip below ``into``. Leave out files that would be elsewhere."""
+    """Unpack the regular files of a zip into ``into``, unless their paths leave this folder."""
     try:
         with zipfile.ZipFile(archive_path) as archive:
             entries = archive.infolist()
@@ -83,15 +85,18 @@ def _unpack_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, into: Path) 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with archive.open(entry) as file:
-            # A file that is larger is cut, and refused when it is graded.
+            # A larger file is cut here. It is still too large, so the grader refuses it.
             target.write_bytes(file.read(MAX_EXPORT_FILE_BYTES))
     except (OSError, ValueError, zipfile.BadZipFile, RuntimeError, NotImplementedError):
-        # The submission then lacks this file, and its results say so.
+        # The submission is graded without this file, and the results say that it is missing.
         target.unlink(missing_ok=True)
 
 
 def _inner(folder: Path) -> Path:
-    """Return the only folder in a folder, such as ``assignment_1_export``, or the folder itself."""
+    """Return the folder that has the submissions.
+
+    It is the only folder inside ``folder``, such as ``assignment_1_export``, or ``folder`` itself.
+    """
     entries = _visible(folder)
     if len(entries) != 1 or not entries[0].is_dir():
         return folder
@@ -101,7 +106,7 @@ def _inner(folder: Path) -> Path:
 
 
 def _holds_submissions(folder: Path) -> bool:
-    """Tell if a folder holds submissions, and not the files of one submission."""
+    """Return whether a folder has several submissions, and not the files of a single one."""
     entries = _visible(folder)
     is_one = any(path.suffix == ".py" or path.name == "handout" for path in entries)
     return len(entries) > 1 and not is_one
@@ -154,8 +159,8 @@ def _students(submitters: Any) -> Iterator[Student]:
 
 
 def _time(value: Any) -> str:
-    """Return a time of the YAML as ISO 8601. A time without a zone is in UTC."""
-    if isinstance(value, dict):  # of ActiveSupport::TimeWithZone
+    """Return a time in the YAML as ISO 8601, or "". A time without a zone is taken as UTC."""
+    if isinstance(value, dict):  # an ActiveSupport::TimeWithZone
         value = value.get("utc") or value.get("time")
     if isinstance(value, str):
         try:
@@ -189,7 +194,10 @@ def _stem(path: Path) -> str:
 
 
 def _zip_inside(path: Path) -> Path:
-    """Return the zip of a folder that has exactly one zip and no Python file, else the path."""
+    """Return the zip in a folder, if the folder has exactly one zip and no Python file.
+
+    Otherwise return ``path``.
+    """
     if not path.is_dir():
         return path
     files = [inner for inner in _visible(path) if inner.is_file()]
@@ -227,7 +235,7 @@ def _of_user(submission: Submission, files: list[tuple[re.Match, Path]]) -> Foun
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """Return each name in a form that is safe for a folder. Equal names get numbers."""
+    """Return names that are safe for folders. A repeated name gets a number at its end."""
     taken: set[str] = set()
     found = []
     for name in names:

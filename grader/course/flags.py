@@ -1,4 +1,4 @@
-"""Finds checks and problems that somebody should look at, and says in words why."""
+"""Flags the checks and problems that an instructor should look at, and explains why."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,14 +11,21 @@ from grader.course.item_analysis import SHARE, Item, at_most
 from grader.course.message_clusters import MessageCluster
 from grader.course.outcomes import CourseOutcomes
 
-FEWEST_SUBMISSIONS = 10  # submissions; fewer say nothing about a check
-EASY, HARD = 0.95, 0.05  # shares that pass
-STRONG_FAIL = 0.1  # of the strongest; a check that fewer of them fail is not flagged as wrong
-FAIL_OR_PASS = 5  # at least so many must fail a check, and so many pass it, to judge it
-LOW = 0.1  # a correlation that is low for any check
-SPLIT = 0.25  # of the strongest, the share that fails in one way
-ALIKE = 0.75  # of these failures, the share that looks alike
-MAJORITY = 0.5  # of all who count, the share that fails in one way
+FEWEST_SUBMISSIONS = 10  # fewer submissions say nothing about a check
+# A check is easy if at least the share EASY passes it, and hard if at most the share HARD does.
+EASY, HARD = 0.95, 0.05
+# A check is flagged as wrong only if at least this share of the strongest fails it.
+STRONG_FAIL = 0.1
+# A check is flagged as wrong only if at least this many submissions fail it, and this many pass
+# it. It is flagged as ambiguous only if at least this many fail it in the same way.
+FAIL_OR_PASS = 5
+LOW = 0.1  # a correlation below this is low for any check
+# A check is flagged as ambiguous only if at least the share SPLIT of the strongest, or MAJORITY of
+# all who count, fail it in the same way. These must also be at least the share ALIKE of all
+# failures in this group.
+SPLIT = 0.25
+ALIKE = 0.75
+MAJORITY = 0.5
 
 # From the most to the least urgent.
 KINDS = WRONG, AMBIGUOUS, NOBODY, EVERYBODY = "wrong check?", "ambiguous?", "nearly nobody", "easy"
@@ -33,7 +40,7 @@ class Flag:
 def flags(
     course: CourseOutcomes, items: Sequence[Item], found: Sequence[MessageCluster]
 ) -> dict[str, list[Flag]]:
-    """Return the flags of each check that has any, by its id, the most urgent first."""
+    """Return the flags of each flagged check, by the check's id. The most urgent comes first."""
     mistakes = _mistakes(found)
     of_check = {}
     for item in items:
@@ -52,7 +59,7 @@ def flags(
 def ambiguous_problems(
     course: CourseOutcomes, raised: dict[str, list[Flag]]
 ) -> dict[str, list[str]]:
-    """Return why problems may be ambiguous: for each problem, a sentence per flagged check."""
+    """Return, for each problem that may be ambiguous, a sentence about each ambiguous check."""
     reasons: dict[str, list[str]] = {}
     for check in course.checks:
         for flag in raised.get(check.id, []):
@@ -62,9 +69,9 @@ def ambiguous_problems(
 
 
 def _mistakes(found: Sequence[MessageCluster]) -> dict[tuple[str, str], str]:
-    """Return a name for the mistake of each failure, by submission and check.
+    """Return a name for the mistake behind each failure, by submission and check.
 
-    Failures of one cluster are the same mistake if their evidence is equal, too.
+    Two failures get the same name if they are in the same cluster and have the same evidence.
     """
     names = {}
     for index, cluster in enumerate(found):
@@ -118,9 +125,9 @@ def _extreme(item: Item) -> Flag | None:
 
 
 def _strongest(rest: np.ndarray) -> np.ndarray:
-    """Return which submissions are among the 27 % with the best rest, ties included.
+    """Return a mask of the 27 % of submissions with the best rest, ties included.
 
-    Submissions without a rest (NaN) are not among them.
+    ``rest`` is explained in item_analysis.py. A submission without a rest (NaN) is not selected.
     """
     known = rest[~np.isnan(rest)]
     return rest >= (np.quantile(known, 1 - SHARE, method="higher") if known.size else np.inf)

@@ -1,4 +1,4 @@
-"""Grades one submission with the normal command, in a process of its own. Runs in a worker."""
+"""Grades one submission: a worker runs the normal command, ``python -m grader``, in a process."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from grader.packaging.visibility import NOT_FOR_GRADING, files
 from grader.version import VERSION, commit
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_STDERR_LETTERS = 2000  # characters of the grader's own words that are kept
+MAX_STDERR_LETTERS = 2000  # characters of the grader's error output that are kept
 
 RULES = ("course", "points", "extra_credit")  # sections that change what a check is worth
 
@@ -42,7 +42,7 @@ class GradingProcesses:
     def start(self, command: list[str]) -> subprocess.Popen:
         """Start a process that ends when its standard input, a pipe, is closed.
 
-        So it also ends when this process ends, for whatever reason.
+        The pipe is also closed when the present process ends, for whatever reason.
         """
         environment = {
             k: v for k, v in os.environ.items() if k == FILE or not k.startswith("LOCKSTEP_")
@@ -56,7 +56,7 @@ class GradingProcesses:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment,
-                # Ctrl-C is for the course alone, which then ends the processes.
+                # Ctrl-C reaches only the course's process, which then ends this one.
                 start_new_session=True,
             )
             self.running.add(process)
@@ -70,7 +70,7 @@ class GradingProcesses:
 
     @contextmanager
     def ended_together(self) -> Iterator[None]:
-        """End all processes at the end of the ``with`` block, and start none until the next one."""
+        """End all processes at the end of the ``with`` block. Start none until the next block."""
         self.are_ended = False
         try:
             yield
@@ -86,7 +86,7 @@ PROCESSES = GradingProcesses()
 
 @dataclass(frozen=True)
 class Order:
-    """What a worker needs to grade one submission. Equal orders give equal scores, anywhere."""
+    """What a worker needs to grade one submission. Equal orders give equal scores everywhere."""
 
     parcel: PackedSubmission
     seed: int
@@ -109,14 +109,14 @@ class Graded:
 
 
 class OtherVersion(RuntimeError):
-    """Raised by a worker whose grader is not the one that gives the order."""
+    """Raised by a worker whose grader has another version than the order."""
 
 
 def version() -> str:
-    """Return a text that identifies the grader. It differs if the grader checks differently.
+    """Return a text that identifies the grader. If graders check differently, their texts differ.
 
-    Its digest covers the rules of the course and all files that take part in a grading. So a
-    change that is not committed also changes it.
+    The text contains a digest of the course's rules and of all files that a grading uses. So a
+    change that is not committed also changes the text.
     """
     digest = hashlib.sha256(packed(course(), RULES).encode())
     for name in files(NOT_FOR_GRADING):
@@ -128,7 +128,8 @@ def version() -> str:
 def grade(order: Order) -> Graded:
     """Grade a submission.
 
-    Raise GraderEnded if a signal ended the grader, and OtherVersion if this worker has other code.
+    Raise GraderEnded if a signal ended the grader. Raise OtherVersion if this worker's grader has
+    another version than the order.
     """
     if order.version != version():
         raise OtherVersion(f"a worker has Lockstep {version()}, not {order.version}")
@@ -154,7 +155,7 @@ def grade(order: Order) -> Graded:
 
 
 def _run(command: list[str]) -> dict:
-    """Run the command, which prints one line of JSON, and return what it says."""
+    """Run a command that prints one line of JSON, and return this line as a dict."""
     process = PROCESSES.start(command)
     assert process.stdout
     try:

@@ -6,8 +6,8 @@ submission. The *rest* is computed from all other checks: the points that the su
 them, divided by the points that it could get in them. One misunderstanding may fail several checks
 of a part. So there is also a rest of *other parts*, which leaves out all checks of the same part.
 
-``discrimination`` and ``point_biserial`` take numpy arrays with an entry for each submission. They
-return None if their number is not defined.
+``discrimination`` and ``point_biserial`` accept numpy arrays with an entry for each submission.
+They return None if the number is not defined.
 """
 
 import math
@@ -18,14 +18,14 @@ import numpy as np
 from grader.check.record import FAILED, PASSED, UNIMPLEMENTED
 from grader.course.outcomes import Check, CourseOutcomes
 
-SHARE = 0.27  # of the submissions in the upper group and in the lower group: Kelley (1939)
+SHARE = 0.27  # the size of the upper group, and of the lower group (Kelley 1939)
 TAIL = 0.05  # the share of the normal distribution that lies above Z
 Z = 1.645
 
 
 @dataclass(frozen=True)
 class Item:
-    """The numbers of one check, and who counts for it.
+    """The numbers of one check, and the submissions that count for it.
 
     ``passed``, ``rest`` and ``other_parts`` have one entry for each submission that counts.
     ``members`` are the indices of these submissions in ``CourseOutcomes.graded``.
@@ -35,7 +35,7 @@ class Item:
     members: np.ndarray
     passed: np.ndarray  # of bool
     rest: np.ndarray  # from 0 to 1
-    other_parts: np.ndarray  # the rest of the checks of other parts; NaN if none of them counts
+    other_parts: np.ndarray  # like rest, from other parts only; NaN if none of their checks counts
     unimplemented: int
 
     @property
@@ -44,7 +44,7 @@ class Item:
 
     @property
     def difficulty(self) -> float | None:
-        """Return the share that passed: 1 is the easiest."""
+        """Return the share of submissions that passed. 1 means the easiest check."""
         return float(self.passed.mean()) if self.count else None
 
     @property
@@ -83,19 +83,19 @@ def _part(check: Check) -> str:
 
 
 def _elsewhere(course: CourseOutcomes) -> dict[str, np.ndarray]:
-    """Return for each part which checks belong to other parts; {} if there is only one part."""
+    """Return, for each part, a mask of the checks of other parts; {} if there is only one part."""
     parts = np.array([_part(check) for check in course.checks])
     return {name: parts != name for name in set(parts)} if len(set(parts)) > 1 else {}
 
 
 def _share(passed: np.ndarray, took_part: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Return for each submission the share of these points that it got; NaN if none counts."""
+    """Return, for each submission, points got / points possible; NaN if none were possible."""
     possible = took_part @ points
     return np.where(possible > 1e-9, passed @ points / np.maximum(possible, 1e-9), np.nan)
 
 
 def _tables(course: CourseOutcomes) -> tuple[np.ndarray, np.ndarray]:
-    """Return who passed or failed which check, and who passed it: submissions × checks."""
+    """Return two masks, submissions × checks: "passed or failed", and "passed"."""
     status = [
         [
             one.outcomes[check.id].status if check.id in one.outcomes else ""
@@ -108,11 +108,12 @@ def _tables(course: CourseOutcomes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def discrimination(passed: np.ndarray, rest: np.ndarray) -> float | None:
-    """Return the share that passed in the upper group, minus that share in the lower group.
+    """Return the share of the upper group that passed, minus the share of the lower group.
 
-    The groups are the 27 % with the best and with the worst rest. If a group would split
-    submissions with the same rest, each of them counts with the same fraction, so that their order
-    does not matter. Return None if there is no submission, or if all have the same rest.
+    The upper group is the 27 % with the best rest, the lower group the 27 % with the worst rest. If
+    a group has room for only some of the submissions with the same rest, each of them counts with
+    the same fraction. So their order does not matter. Return None if there is no submission, or if
+    all have the same rest.
     """
     if not len(rest) or rest.min() == rest.max():
         return None
@@ -121,7 +122,7 @@ def discrimination(passed: np.ndarray, rest: np.ndarray) -> float | None:
 
 
 def _group(rest: np.ndarray) -> np.ndarray:
-    """Return how much each submission counts in the group with the smallest rest: 0 to 1."""
+    """Return each submission's weight, from 0 to 1, in the group with the smallest rest."""
     values, which, counts = np.unique(rest, return_inverse=True, return_counts=True)
     before = np.cumsum(counts) - counts
     room = np.clip(SHARE * len(rest) - before, 0, counts)
@@ -129,7 +130,7 @@ def _group(rest: np.ndarray) -> np.ndarray:
 
 
 def point_biserial(passed: np.ndarray, rest: np.ndarray) -> float | None:
-    """Return Pearson's correlation of passing (1 or 0) with the rest: −1 to 1.
+    """Return Pearson's correlation between passing (1 or 0) and the rest, from −1 to 1.
 
     Return None if one of the two arrays is constant: all passed, all failed, or all have the same
     rest.
@@ -140,10 +141,10 @@ def point_biserial(passed: np.ndarray, rest: np.ndarray) -> float | None:
 
 
 def at_most(correlation: float, count: int) -> float:
-    """Return an upper bound of a correlation that was seen with ``count`` submissions.
+    """Return an upper bound for the true correlation, if ``count`` submissions were measured.
 
-    It is the upper end of a 90 % confidence interval (Fisher's z): if the true correlation were
-    larger, fewer than 5 % of all courses would show one as small as this by chance.
+    The bound is the upper end of a 90 % confidence interval (Fisher's z). If the true correlation
+    were above it, fewer than 5 % of courses of this size would measure ``correlation`` or less.
     """
     if count <= 3:
         return 1.0
@@ -160,7 +161,7 @@ def quartiles(values: np.ndarray) -> tuple[float, float, float]:
 def histogram(values: np.ndarray, most: float, bins: int) -> list[int]:
     """Return how many values lie in each of ``bins`` equal intervals from 0 to ``most``.
 
-    An interval contains its lower end. The last one also contains ``most``, and all above.
+    An interval contains its lower end. The last one also contains ``most`` and all larger values.
     """
     counts, _ = np.histogram(np.clip(values, 0, most), bins=bins, range=(0, most or 1))
     return [int(count) for count in counts]

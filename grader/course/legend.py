@@ -1,4 +1,4 @@
-"""Explains the numbers of the page's table of checks, each with its formula and its source."""
+"""Explains each number in the page's table of checks, with its formula and its source."""
 
 from grader.course.flags import (
     ALIKE,

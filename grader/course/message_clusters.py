@@ -1,10 +1,10 @@
 """Puts failures that look alike into clusters.
 
-Two messages are compared in their normal form, which has no numbers, no ranks, no values, no text
-that a student wrote in quotes, and nothing that a student printed. Equal forms are one cluster.
-Forms of the same problem are one cluster, too, if most of their pairs of neighbouring words are
-equal (Jaccard's similarity) and they name the same likely cause. A form is compared with the
-commonest form of a cluster only. So clusters do not grow into each other.
+Messages are compared in their normal form. It leaves out numbers, ranks, values, quoted text (which
+a student may have written), and the output that a student printed. Messages with equal forms are in
+one cluster. Two different forms from the same problem are in one cluster, too, if most of their
+pairs of neighbouring words are equal (Jaccard's similarity) and they name the same likely cause. A
+form is compared only with the commonest form of each cluster. So clusters do not grow together.
 """
 
 import re
@@ -18,7 +18,7 @@ from grader.course.outcomes import CourseOutcomes, GradedSubmission, Outcome
 
 MAX_MESSAGE_LENGTH = 4_000  # characters of a message that are read; students can make messages long
 LIKE = 0.75  # the least similarity of two forms of one cluster, from 0 to 1
-# of a problem that are compared with each other; a rarer form is a cluster of its own
+# At most this many forms of a problem are compared. A rarer form becomes a separate cluster.
 MOST_FORMS = 400
 
 CALL = re.compile(r"[\w.]+(\(.*\))? on \d+ ranks?\b")
@@ -28,7 +28,7 @@ LIST = re.compile(r"\[(?=[^\[\]]*\d)[^\[\]]*\]|\([\d, ]+\)")
 NUMBER = re.compile(r"(?<![\w.])[-−+]?(?:\d+(?:[.,_x]\d+)*(?:[eE][-+]?\d+)?|nan\b|inf\b)")
 RANK_LIST = re.compile(r"\branks? #(?:(?:, #)*,? and #)?")
 REPETITION = re.compile(r"\b([^,()]{3,80})(?:, \1)+")
-SOURCE = re.compile(r"(\.py:)#.*")  # the student's own line follows the place
+SOURCE = re.compile(r"(\.py:)#.*")  # the student's code follows the line number
 COMPARED = re.compile(r"\bexpected #,? got #")
 SOME_WRONG = re.compile(
     r"first differs at (?:its entry )?(?P<place>\[[\d, ]*\]): [^;\n]*;"
@@ -41,8 +41,8 @@ LIKELY = "Likely: "
 class Form:
     """The normal form of a message.
 
-    ``bare`` means that the message says only that a value is wrong, and not why. Such messages are
-    alike for any mistake, so they are compared only within one check.
+    ``bare`` means that the message says that a value is wrong, but not why. Such messages look the
+    same for different mistakes, so they are compared only within one check.
     """
 
     lines: tuple[str, ...]
@@ -58,11 +58,13 @@ class Failure:
 
     @property
     def evidence(self) -> str:
-        """Return a text that must also be equal if two failures are to count as the same mistake.
+        """Return the evidence for the mistake behind a failure, as a text.
 
-        It is empty if the message says why the value is wrong. If only some entries are wrong, it
-        is the place of the first and their number, which hardly depend on the submission's inputs.
-        Otherwise it is the whole message: only equal values suggest the same mistake.
+        Two failures count as the same mistake only if their evidence is equal. The text is empty if
+        the message says why the value is wrong. If the message says that only some entries are
+        wrong, the text has the place of the first wrong entry and the number of wrong entries.
+        These hardly depend on the inputs, which differ between submissions. Otherwise the text is
+        the whole message, because only equal values suggest the same mistake.
         """
         if not self.form.bare:
             return ""
@@ -74,13 +76,13 @@ class Failure:
 
 @dataclass
 class MessageCluster:
-    """Failures that look alike, the commonest form first."""
+    """Failures that look alike. Those with the commonest form come first."""
 
     failures: list[Failure] = field(default_factory=list)
 
     @property
     def submissions(self) -> list[GradedSubmission]:
-        """Return each submission once, in the order of the course."""
+        """Return each submission once, in the order of its first failure in ``failures``."""
         return list({failure.submission.result.submission.id: failure.submission
                      for failure in self.failures}.values())  # fmt: skip
 
@@ -97,7 +99,7 @@ class MessageCluster:
         return next(one for one in self.failures if one.outcome.message == message)
 
     def same_as_example(self) -> int:
-        """Return how many submissions have the example's message, with all its numbers."""
+        """Return how many submissions have exactly the example's message, numbers included."""
         message = self.example().outcome.message
         return len({one.submission.result.submission.id for one in self.failures
                     if one.outcome.message == message})  # fmt: skip
@@ -107,7 +109,7 @@ class MessageCluster:
 
 
 def clusters(course: CourseOutcomes) -> list[MessageCluster]:
-    """Return all clusters, those of the most submissions first."""
+    """Return all clusters. Those with the most submissions come first."""
     of_form: dict[tuple[Form, str], list[Failure]] = defaultdict(list)
     for submission in course.graded:
         for outcome in submission.outcomes.values():
@@ -135,7 +137,7 @@ def form(message: str) -> Form:
 
 @lru_cache(maxsize=4096)
 def normalized(line: str) -> str:
-    """Return a line without what differs from student to student, and from rank to rank."""
+    """Return a line without the details that differ between students or between ranks."""
     line = NUMBER.sub("#", LIST.sub("[…]", QUOTED.sub("“…”", line.strip())))
     line = SOURCE.sub(r"\1#", RANK_LIST.sub("rank #", line))
     line = REPETITION.sub(r"\1", line) if ", " in line else line
@@ -143,7 +145,7 @@ def normalized(line: str) -> str:
 
 
 def similarity(one: frozenset[str], other: frozenset[str]) -> float:
-    """Return which share of all elements the two sets have in common: 0 to 1."""
+    """Return the size of the sets' intersection divided by the size of their union."""
     return len(one & other) / len(one | other) if one or other else 1.0
 
 
@@ -153,7 +155,7 @@ def _pairs(found: Form) -> frozenset[str]:
 
 
 def _groups(of_form: dict[tuple[Form, str], list[Failure]]) -> Iterable[list[tuple[Form, str]]]:
-    """Return lists of keys that belong together. The commonest key of each list comes first."""
+    """Return groups of keys of ``of_form``. The commonest key of each group comes first."""
     leaders: dict[tuple[str, str, str], list[tuple[Form, str]]] = defaultdict(list)
     groups: dict[tuple[Form, str], list[tuple[Form, str]]] = {}
     compared: Counter[str] = Counter()

@@ -1,7 +1,7 @@
 """Reads the results.json of every graded submission into the outcomes of its checks.
 
-A document may be damaged, or be written by another version of the grader. What cannot be read is
-left out and counted, so that a report can say so.
+A document may be damaged, or be written by another version of the grader. Entries that cannot be
+read are left out and counted, so that a report can mention them.
 """
 
 import math
@@ -19,15 +19,15 @@ from grader.check.record import (
 )
 from grader.course.results import GRADED, SubmissionResult
 
-# The message begins like this if the part's file was not handed in: see ``intake/staging.py``. The
-# check then counts as the check of a stub.
+# A failed check's message begins with these words if the file of its part was not handed in: see
+# ``intake/staging.py``. Such a check counts as the check of a stub.
 NO_FILE = "The submission has no "
 STATUSES = (PASSED, FAILED, UNIMPLEMENTED, NOT_ATTEMPTED, SKIPPED, ERROR, NOT_RUN)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check, as the most complete document that contains it describes it."""
+    """One check. If documents describe it differently, the one with the most checks decides."""
 
     id: str
     number: str  # of its problem
@@ -53,7 +53,7 @@ class GradedSubmission:
     result: SubmissionResult
     outcomes: dict[str, Outcome] = field(default_factory=dict)  # by the id of the check
     unreadable: int = 0  # entries that could not be read
-    score: float | None = None  # of the document, if extra credit does not simply add up
+    score: float | None = None  # the document's own, if it is not the sum of the outcomes
 
     @property
     def points(self) -> float:
@@ -72,7 +72,7 @@ class CourseOutcomes:
     """All graded submissions of a course, and all checks that occur in their documents."""
 
     graded: list[GradedSubmission]
-    checks: list[Check]  # by problem; within a problem in the order of the documents
+    checks: list[Check]  # sorted by problem, and within a problem as in the documents
 
     @property
     def best(self) -> float:
@@ -87,11 +87,11 @@ class CourseOutcomes:
         return found
 
     def damaged(self) -> list[GradedSubmission]:
-        """Return the submissions whose documents hold something that cannot be read."""
+        """Return the submissions whose documents have unreadable entries, or no readable one."""
         return [one for one in self.graded if one.unreadable or not one.outcomes]
 
     def incomplete(self) -> list[GradedSubmission]:
-        """Return the submissions whose documents lack checks that other documents hold."""
+        """Return the submissions whose documents lack checks that other documents have."""
         return [one for one in self.graded if 0 < len(one.outcomes) < len(self.checks)]
 
     def versions(self) -> list[str]:
@@ -133,7 +133,7 @@ def _read(result: SubmissionResult) -> GradedSubmission:
 
 
 def _outcome(test: object) -> Outcome | None:
-    """Return one entry of ``tests``; None if anything in it is not as the grader writes it."""
+    """Return the outcome in an entry of ``tests``, or None if the entry has an unknown form."""
     extra = test.get("extra_data") if isinstance(test, dict) else None
     if not isinstance(test, dict) or not isinstance(extra, dict):
         return None

@@ -27,7 +27,7 @@ from grader.reports.summary import points
 from grader.version import VERSION
 
 MOST_SLOW = 10
-MOST_NAMED = 12  # submissions in a sentence
+MOST_NAMED = 12  # how many submissions a sentence names
 BINS = 20
 SEEDS = (
     "Each submission was graded with a seed of its own, so the inputs of hidden checks, and the"
@@ -41,8 +41,8 @@ def write(
 ) -> None:
     """Write the page, replacing the file in one step.
 
-    ``missing`` lists who handed in nothing. Raise OSError if the page cannot be written. The old
-    file then stays as it is.
+    ``missing`` lists the students who handed in nothing. If the page cannot be written, raise
+    OSError and leave the old file as it is.
     """
     content = page(title, results, missing).encode(errors="replace")
     with written_whole(path) as file:

@@ -126,7 +126,7 @@ def _cluster(cluster: MessageCluster) -> Html:
     problems = [short(number, NAME) for number, _ in cluster.problems().most_common()]
     message = example.outcome.message
     lines = message.splitlines() or [""]
-    # The first line often says only which call it was.
+    # The first line often says only which function was called.
     headline = lines[1] if len(lines) > 1 else lines[0]
     likely = next((line for line in lines if line.startswith(LIKELY)), "")
     cause = tag("span", short(likely, HEADLINE), class_="where") if likely else None

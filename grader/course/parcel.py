@@ -1,7 +1,7 @@
-"""Packs a submission into bytes that travel to the worker that grades it, and unpacks them there.
+"""Packs a submission into bytes for the worker that grades it, and unpacks it in the worker.
 
-A worker may run on another machine, which need not see the course's folder. It gets the files as
-the student handed them in. So it refuses what ``make grade`` refuses, with the same words.
+A worker may run on another machine that cannot read the course's folder. It gets the files as the
+student handed them in. So it refuses the same files as ``make grade``, with the same words.
 """
 
 import hashlib
@@ -14,7 +14,8 @@ from grader.intake.staging import MAX_READ, PYTHON_LIKE
 
 MAX_SUBMISSION_BYTES = 32 << 20  # of one submission
 MAX_SUBMISSION_FILES = 2000
-# Levels of folders that are read: the intake looks into handout/ of the only folder.
+# How many levels of folders are read. The deepest folder that the intake reads is handout/ in the
+# only folder of the submission.
 MAX_SUBMISSION_DEPTH = 3
 
 
@@ -24,11 +25,11 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True)
 class PackedSubmission:
-    """The files of a submission: its zip under one name, or each file by its path.
+    """The names and contents of a submission's files: either one zip, or each single file.
 
-    A value of None stands for a link or another file that is not regular, which is not read. A name
-    that ends with a slash stands for a folder. Folders are listed because the intake counts them:
-    apart from ``handout/``, it looks into a folder only if there is no other folder.
+    The content is None if the file is a link, or is not regular for another reason. Such a file is
+    not read. A name that ends with a slash belongs to a folder. Folders are listed because the
+    intake counts them: it reads a folder other than ``handout/`` only if it is the only folder.
     """
 
     files: tuple[tuple[str, bytes | None], ...]
@@ -44,7 +45,7 @@ class PackedSubmission:
         return digest.hexdigest()
 
     def unpack(self, folder: Path) -> Path:
-        """Write the files into a new folder, and return the path for the grader."""
+        """Write the files into an empty folder, and return the path that the grader gets."""
         if self.is_zip:
             [(name, content)] = self.files
             (folder / name).write_bytes(content or b"")
@@ -77,7 +78,7 @@ def pack(found: Found) -> PackedSubmission:
 
 
 def _of_folder(folder: Path) -> list[tuple[str, bytes | None]]:
-    """Return the files that the intake looks at: those with an ending of PYTHON_LIKE."""
+    """Return all that the intake reads: the folders, and files with an ending in PYTHON_LIKE."""
     files: list[tuple[str, bytes | None]] = []
     total = 0
     to_read = [(folder, 1)]

@@ -3,7 +3,7 @@
 <into>/course.json                       the seed of the course
 <into>/submissions/<id>/results.json     as `make grade` writes it
 <into>/submissions/<id>/report.html
-<into>/submissions/<id>/result.json      the rest; it is written last, when all else is complete
+<into>/submissions/<id>/result.json      all other facts; written last, after the other files
 """
 
 import hashlib
@@ -18,8 +18,8 @@ from grader.reports.results_json import points_of
 
 GRADED = "graded"
 REFUSED = "refused"  # the submission is too large, or cannot be read
-BROKE = "broke"  # the grader could not grade it, or ran out of time: somebody has to look
-SET_ASIDE = "set aside"  # the submission ended two graders or two workers
+BROKE = "broke"  # the grader could not grade it, or ran out of time; needs an instructor
+SET_ASIDE = "set aside"  # two graders or two workers ended while they graded it
 WAITING = "waiting"  # not graded yet
 FINAL = (GRADED, REFUSED)  # these are not graded again
 
@@ -37,7 +37,7 @@ class SubmissionResult:
     peak_bytes: int = 0  # memory of the grading with all its ranks
     days_late: float = 0.0  # whole days, as the course counts them
     kept_percent: float = 100.0  # of the points, after lateness
-    document: dict = field(default_factory=dict)  # the results.json of GRADED, else empty
+    document: dict = field(default_factory=dict)  # results.json if the status is GRADED, else empty
 
     @property
     def tests(self) -> list[dict]:
@@ -54,10 +54,13 @@ class SubmissionResult:
 
 
 class Store:
-    """Keeps the results of a course in a folder, each written whole or not at all."""
+    """Keeps the results of a course in a folder. Each file is written whole or not at all."""
 
     def __init__(self, into: Path, seed: int | None) -> None:
-        """Open the folder, or make it. Raise ValueError if it was made with another seed."""
+        """Open the folder, or make it.
+
+        Raise ValueError if the folder has another seed, or if its course.json is damaged.
+        """
         self.into = into
         into.mkdir(parents=True, exist_ok=True)
         file = into / "course.json"
@@ -70,9 +73,9 @@ class Store:
             _write(file, json.dumps({"seed": self.seed}).encode())
 
     def seed_of(self, submission: Submission) -> int:
-        """Return the seed of a submission: the same on every machine and in every order.
+        """Return the seed of a submission. It depends only on the course's seed and the id.
 
-        It has 40 bits, which a spreadsheet shows without rounding.
+        It has 40 bits, so a spreadsheet shows it without rounding.
         """
         digest = hashlib.sha256(f"{self.seed} {submission.id}".encode()).digest()
         return int.from_bytes(digest[:5], "big")
@@ -81,7 +84,7 @@ class Store:
         return self.into / "submissions" / submission.id
 
     def read(self, submission: Submission, fingerprint: str) -> SubmissionResult | None:
-        """Return the final result for the files with this fingerprint, or None if there is none."""
+        """Return the stored result if it is final and has the same fingerprint, else None."""
         folder = self.folder(submission)
         try:
             facts = json.loads((folder / "result.json").read_text())
@@ -92,7 +95,7 @@ class Store:
                 **facts["result"] | {"submission": submission, "document": document}
             )
         except (OSError, ValueError, KeyError, TypeError):
-            return None  # not there, or damaged: it is graded again
+            return None  # missing or damaged, so the submission is graded again
 
     def write(
         self, result: SubmissionResult, fingerprint: str, results: bytes, report: bytes

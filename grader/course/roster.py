@@ -43,10 +43,11 @@ def _first(line: dict[str, str], names: Iterable[str]) -> str:
 
 
 def missing(roster: Iterable[Student], present: Sequence[Student]) -> list[Student]:
-    """Return who is in the roster and not in ``present``.
+    """Return the students who are on the roster but not in ``present``.
 
     Two entries are the same person if their numbers or emails are equal. Names are compared only if
-    one of the two has no email: Canvas's file names give a name and Canvas's own number.
+    one of the two entries has no email. For example, Canvas's file names contain no email, but the
+    student's name and a number that only Canvas uses.
     """
     sids = {one.sid for one in present if one.sid}
     emails = {one.email.lower() for one in present if one.email}
@@ -62,5 +63,8 @@ def missing(roster: Iterable[Student], present: Sequence[Student]) -> list[Stude
 
 
 def _plain(name: str) -> str:
-    """Return a name's letters, sorted, so that "Doe, Jane" is "Jane Doe" and Canvas's "doejane"."""
+    """Return a name's letters and digits, sorted.
+
+    So "Doe, Jane", "Jane Doe" and Canvas's "doejane" are equal.
+    """
     return "".join(sorted("".join(c for c in name.lower() if c.isalnum())))

@@ -17,9 +17,9 @@ MISSING = "missing"  # the status of a student of the roster who handed in nothi
 
 
 def write(path: Path, results: Sequence[SubmissionResult], missing: Sequence[Student] = ()) -> None:
-    """Write the file. Points are not rounded. Groups have a line for each of their students.
+    """Write the file. Points are not rounded. A group has a line for each of its students.
 
-    If there is no score, cells of points are empty, so that no program reads them as zero.
+    If a submission has no score, the cells for points are empty, so that no program reads a zero.
     """
     problems = list(course().problems)
     out = io.StringIO()
@@ -33,7 +33,7 @@ def write(path: Path, results: Sequence[SubmissionResult], missing: Sequence[Stu
         empty = [""] * (len(TOTALS) + len(problems))
         lines.writerow([_safe(cell) for cell in [*person, *empty, MISSING]])
     with written_whole(path) as file:
-        # Excel takes a file for UTF-8 only if it begins with this mark.
+        # Excel reads a file as UTF-8 only if the file begins with a byte order mark.
         file.write(out.getvalue().encode("utf-8-sig"))
 
 

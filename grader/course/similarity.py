@@ -30,9 +30,10 @@ You need its script with a user number of your own:
 
 
 def lay_out(found: Iterable[Found], into: Path) -> None:
-    """Fill the folder ``into`` anew with submissions, stubs, and a README.txt with the commands.
+    """Replace the folder ``into``. It gets the submissions, the stubs, and a README.txt.
 
-    Only files that the assignment lists are copied. A submission that has none is left out.
+    README.txt has the commands. Only files that the assignment lists are copied. A submission
+    without any such file is left out.
     """
     shutil.rmtree(into, ignore_errors=True)
     base = into / "base"

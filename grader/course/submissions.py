@@ -6,10 +6,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Student:
-    """One person of a submission. A field that the export does not give is empty."""
+    """One student. A field is empty if the export or the roster does not give it."""
 
     name: str = ""
-    sid: str = ""  # the number that the school gave
+    sid: str = ""  # the student's number at the school or on the platform
     email: str = ""
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Builds the tables of a page about a course, and writes their numbers.
+"""Builds the tables of a page about a course, and formats their numbers.
 
 On a narrow screen each row becomes a block, in which every value follows its column's name.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from grader.reports.layout import scrolling
 from grader.reports.markup import Html, tag
 
-# Columns that hold words or drawings; all others hold numbers.
+# The columns with words or drawings. All other columns have numbers.
 WORDS = ("Check", "Email", "Handed in by", "Name", "Problem", "Shares", "Status", "Submission")
 
 
@@ -40,7 +40,7 @@ def table(caption: str, names: Sequence[str], rows: Sequence[Row]) -> Html:
 
 
 def facts(found: Mapping[str, object]) -> Html:
-    """Return numbers below their names, side by side."""
+    """Return HTML that shows numbers side by side, each below its name."""
     pairs = (tag("div", tag("dt", name), tag("dd", value)) for name, value in found.items())
     return tag("dl", *pairs, class_="facts")
 
@@ -50,7 +50,7 @@ def _look(name: str) -> str | None:
 
 
 def percent(share: float) -> str:
-    """Return a share as text. Only exactly all is 100 %, and only exactly none is 0 %."""
+    """Return a share as text: 100 % only if it is exactly 1, and 0 % only if it is exactly 0."""
     if 0.995 <= share < 1:
         return "> 99 %"
     return "< 1 %" if 0 < share < 0.005 else f"{share:.0%}".replace("%", " %")

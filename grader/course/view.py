@@ -1,4 +1,4 @@
-"""Holds all that a page about a course shows, computed once."""
+"""Computes once all that the page about a course shows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

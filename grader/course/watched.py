@@ -1,10 +1,10 @@
-"""Runs the grader as a child, with a limit of time, and measures its memory.
+"""Runs the grader as a child process, with a time limit, and measures its memory.
 
     python -m grader.course.watched SECONDS FOLDER ARGUMENTS OF THE GRADER
 
 Prints one line of JSON: exit code, seconds, memory, the end of the standard error. If the process
-that started this one ends, standard input closes. Then the grader ends, too, and the folder with
-its files is removed: a course that was killed leaves nothing behind.
+that started this one ends, standard input closes. Then this program ends the grader and removes
+FOLDER, so that a course that was killed leaves no files behind.
 """
 
 import json
@@ -19,14 +19,14 @@ import time
 
 import psutil
 
-SLACK = 120.0  # seconds beyond the limit of the checks: to start, to report, to clean up
+SLACK = 120.0  # seconds beyond the checks' time limit, for the start, the report and the cleanup
 TO_CLEAN_UP = 10.0  # seconds after SIGTERM
 SAMPLE_EVERY = 1.0  # seconds between two measurements of the memory
-MAX_STDERR_BYTES = 20_000  # bytes
+MAX_STDERR_BYTES = 20_000  # of the end of the standard error
 
 
 class Abandoned(Exception):
-    """Raised if the process that wants the result has ended."""
+    """Raised if the process that waits for the result has ended."""
 
 
 def main() -> int:
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def _watch(grader: subprocess.Popen, until: float) -> int:
-    """Wait for the grader, and return the peak of its memory in bytes.
+    """Wait for the grader, but not beyond ``until``, and return its peak memory in bytes.
 
     Raise Abandoned if standard input closes.
     """
@@ -88,7 +88,7 @@ def _memory(pid: int) -> int:
 
 
 def _end(grader: subprocess.Popen) -> None:
-    """Let the grader clean up, and end it if it does not."""
+    """Ask the grader to clean up and end. Kill it if it takes longer than TO_CLEAN_UP."""
     grader.send_signal(signal.SIGTERM)
     try:
         grader.wait(TO_CLEAN_UP)

@@ -1,7 +1,7 @@
-"""Notices if no worker grades: none has started yet, or all have ended.
+"""Notices if there is no worker, because none has started yet or all have ended.
 
-dask waits forever for a worker. This is right while a Slurm job waits for a free node, maybe for
-hours. But jobs that failed at once, or whose time has run out, never come back.
+dask waits for a worker without a limit. This is right while a Slurm job waits for a free node,
+perhaps for hours. But a job that failed at its start, or used up its time, does not start again.
 """
 
 import getpass
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection
 
 LOOK_AT_WORKERS_EVERY = 5.0  # seconds
-FIRST_WORD_AFTER = 60.0  # seconds without a worker
+FIRST_WORD_AFTER = 60.0  # seconds without a worker, until the first note
 NEXT_WORD_AFTER = 600.0
 
 
@@ -19,7 +19,7 @@ class NoWorker(Exception):
 
 
 class WorkerWatch:
-    """Call ``look`` again and again while you wait for results."""
+    """Watches the workers. Call ``look`` repeatedly while you wait for results."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class WorkerWatch:
         jobs: Callable[[], Collection[str]] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """``count`` returns how many workers there are now; ``jobs``, the ids of Slurm's jobs."""
+        """``count`` returns the number of workers now. ``jobs`` returns the ids of Slurm jobs."""
         self._count, self._jobs, self._clock = count, jobs, clock
         self._submitted: set[str] = set()
         self._next_look = clock() + LOOK_AT_WORKERS_EVERY
@@ -52,7 +52,7 @@ class WorkerWatch:
         if self._absent_since is None:
             self._absent_since = now
             self._next_word = now + FIRST_WORD_AFTER
-        # A job may leave the queue just before its worker is counted. So look twice.
+        # A job may leave the queue just before its worker is counted. So ask Slurm twice.
         ended = bool(self._submitted) and queued(self._submitted) == set()
         if ended and self._had_ended:
             raise NoWorker(
@@ -74,7 +74,7 @@ class WorkerWatch:
 
 
 def queued(jobs: Collection[str]) -> set[str] | None:
-    """Return which of these jobs are in Slurm's queue, or None if Slurm does not say."""
+    """Return which of these jobs are in Slurm's queue, or None if squeue fails."""
     command = ["squeue", "--noheader", "--format=%A", f"--user={getpass.getuser()}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
