@@ -115,9 +115,7 @@ class Course:
     """All that a course file says."""
 
     course: About = About()
-    points: Mapping[str, float] = field(
-        default_factory=dict
-    )  # of problems that differ from the default
+    points: Mapping[str, float] = field(default_factory=dict)  # by problem, if not the default
     extra_credit: ExtraCredit = ExtraCredit()
     late: Late = Late()
     limit: Limit = Limit()

@@ -1,8 +1,9 @@
 """Limits a command to a part of this machine, as a container does.
 
-It uses control groups if root may make them here. Otherwise it limits the command to a single core,
-if ``taskset`` is there, and not at all if ``taskset`` is missing. The result says which limits
-were applied: a rehearsal without a memory limit does not show whether the memory is sufficient.
+If this process can make control groups, they limit processor time and memory. Otherwise
+``taskset`` limits the command to a single core. Without ``taskset``, nothing is limited. The result
+says which limits were applied, because a rehearsal without a memory limit does not show whether the
+memory is sufficient.
 """
 
 import os
@@ -73,8 +74,8 @@ class Box:
         core = sorted(os.sched_getaffinity(0))[:1] if shutil.which("taskset") else []
         groups = [str(folder / "cgroup.procs") for folder in self.folders]
 
-        # A shell joins the groups and then becomes the command, so no part of the command runs
-        # outside the groups.
+        # A shell joins the groups, and then replaces itself by the command. So no part of the
+        # command runs outside the groups.
         joined = "".join(f'echo $$ > "{group}" && ' for group in groups) + 'exec "$@"'
         inside = ["/bin/sh", "-c", joined, "box", *command]
         if core and not groups:

@@ -19,7 +19,7 @@ class Earlier:
     time: datetime
     error: bool = False  # the autograder failed, by no fault of the student
     scored: bool = True  # False while it is being graded
-    results: dict | None = None  # the platform gives only those of the latest
+    results: dict | None = None  # the platform gives them only for the latest submission
 
 
 @dataclass
@@ -62,9 +62,9 @@ class Upload:
         self.complaints.append(f"submission_metadata.json: {what}.")
 
     def _take(self, document: Any, key: str, kind: type) -> Any:
-        """Return the value of a key, or an empty ``kind`` if the value is of another kind.
+        """Return the value of a key if it is a ``kind``. Otherwise return an empty ``kind``.
 
-        A value of another kind is also a complaint, unless the value is null or missing.
+        Complain about a value of another kind, unless it is null or missing.
         """
         value = document.get(key) if isinstance(document, dict) else None
         if isinstance(value, kind):
@@ -81,10 +81,10 @@ class Upload:
         return found
 
     def _due(self, document: Any) -> datetime | None:
-        """Return the latest of the users' own due dates.
+        """Return the latest of the users' due dates.
 
-        If no user has a due date, return the assignment's due date. The platform gives a user with
-        an extension a due date of the user's own.
+        If no user has a due date, return the assignment's due date. If a user has an extension, the
+        platform writes a separate due date for this user.
         """
         users = self._take(document, "users", list)
         own = [

@@ -3,20 +3,20 @@
 A submission over the limit is refused: it gets the results of the latest submission that was
 graded.
 
-The platform gives the times of all earlier submissions, and whether the autograder failed in them.
-But it gives only the results of the latest submission. So each of our results holds in
-``extra_data["uploads"]`` a list that says which submissions were graded, and the next run reads
-this list. A submission may be in no list that we have read: if the submission before this one
-failed or is still running, its list does not reach us. For a submission that is in no list, we work
-out whether it was graded: it was graded if fewer submissions than the limit had been graded in the
-hours before it. Neither refused submissions nor failures of the autograder count.
+The platform gives the time of each earlier submission, and says whether the autograder failed. But
+it gives the results of the latest submission only. So in ``extra_data["uploads"]``, our results
+contain a list that says which submissions were graded. The next run reads this list. The list is
+not there if the submission before this one failed or is still running. So an earlier submission may
+be missing from all lists. We then assume that it was graded if fewer submissions than the limit had
+been graded in the hours before it. Refused submissions do not count, nor do failures of the
+autograder.
 
 When in doubt, a submission is graded. It is always graded, even over the limit, in two cases:
 
-- The autograder runs again for an old submission. The platform does not say that it runs again. We
-  assume that it does if the run starts ten minutes or more after the upload, if our list names the
-  submission already, or if the platform lists a later submission. If a submission was refused at
-  first, and is graded only when the autograder runs again, it does not count.
+- The autograder runs again for an old submission (a regrade). The platform does not tell us that a
+  run is a regrade. We assume a regrade if the run starts ten minutes or more after the upload, if
+  our list names the submission already, or if the platform lists a later submission. If a
+  submission was refused at first, and is graded only in a regrade, it does not count.
 - The submission before this one has no results that could be shown again, because it failed, or
   because it was uploaded so recently that it is still being graded. A submission that is graded for
   this reason counts for the submissions after it.
@@ -35,12 +35,12 @@ from grader.gradescope.metadata import Earlier, Upload, as_time
 UPLOADS, NOT_GRADED = "uploads", "not_graded"  # keys of extra_data
 # A run that starts at least this long after the upload is a regrade, or the platform is very busy.
 AGAIN_AFTER = timedelta(minutes=10)
-SAME = timedelta(seconds=1)  # the platform may print one time in two precisions
+SAME = timedelta(seconds=1)  # the platform may write the same time with more or fewer digits
 
 
 @dataclass(frozen=True)
 class Past:
-    """A submission, and whether it was graded, as far as that is known or worked out."""
+    """A submission, and whether it was graded. This is read from a list, or worked out."""
 
     time: datetime
     graded: bool
@@ -52,10 +52,10 @@ class Past:
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision on one submission, and what its results have to remember."""
+    """The decision on one submission, and the facts that its results must store."""
 
     past: list[Past] = field(default_factory=list)
-    own: Past | None = None  # this submission, as it is remembered once it has been graded
+    own: Past | None = None  # the entry of this submission in the list
     instead: dict | None = None  # the results to show, if the submission is not graded
     note: str = ""  # for the instructor: why it is graded although it is over the limit
 
@@ -87,7 +87,7 @@ def decide(limit: Limit, upload: Upload, now: datetime) -> Decision:
     if not limit.submissions or len(recent) < limit.submissions:
         return Decision(kept, Past(upload.created, graded, upload.id))
 
-    # Submissions that are still being graded may count, too, in the end.
+    # Submissions that are still being graded may count later.
     running = [one.time for one in upload.earlier if not (one.scored or one.error)]
     again = _minute(sorted(recent + running)[-limit.submissions] + window).astimezone(
         upload.created.tzinfo
@@ -186,7 +186,7 @@ def _is_number(value: Any) -> bool:
 def _shown_again(last: dict, limit: Limit, again: datetime) -> dict:
     output = last["output"] if isinstance(last.get("output"), str) else ""
     extra = last["extra_data"] if isinstance(last.get("extra_data"), dict) else {}
-    if extra.get(NOT_GRADED):  # then its first line is such a note, too
+    if extra.get(NOT_GRADED):  # its first line is the note of an earlier refusal
         output = output.partition("\n")[2]
     count = "1 submission" if limit.submissions == 1 else f"{limit.submissions} submissions"
     note = (

@@ -5,8 +5,8 @@
 The program packs the autograder, and unpacks it into a private root that looks like
 ``/autograder``. There it runs setup.sh. Then it runs run_autograder on the solutions, on the stubs
 and on a hostile submission, with the limits of the platform's smallest container. It exits with 0
-if every result is what it should be. It exits with 1 if a result is not what it should be, and with
-2 and a sentence if it cannot rehearse.
+if every result is as expected, with 1 if a result is not, and with 2 and a sentence if it cannot
+rehearse.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from grader.packaging.visibility import ROOT
 from grader.wire import removal
 
 CORES, MEMORY = 0.5, 768 << 20  # the platform's default container
-INDEX_SECONDS = 10  # for an index to answer
+INDEX_SECONDS = 10  # how long to wait for the answer of a package index
 PLATFORM_SECONDS = 600  # after which the platform writes a score of 0
 SCHEMA = ROOT / "grader" / "selftest" / "results.schema.json"
 METADATA: dict[str, Any] = {
@@ -102,7 +102,7 @@ class Play:
 
 
 def plays() -> list[Play]:
-    """Return what is rehearsed. The hostile submission needs part 1 in the course."""
+    """Return the submissions to rehearse. The hostile one needs part 1 in the course."""
     found = [
         Play("the solutions", ROOT / "solutions", set()),
         Play("the stubs", ROOT / "handout", set(course().problems)),
@@ -113,7 +113,7 @@ def plays() -> list[Play]:
 
 
 def metadata() -> dict:
-    """Return what the platform says about a submission in time."""
+    """Return the platform's metadata of a submission that is not late."""
     rules = course()
     total = rules.points_of(set(rules.problems) - rules.extra)
     named = {"title": rules.course.assignment, "total_points": str(total)}

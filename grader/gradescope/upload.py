@@ -1,10 +1,10 @@
 """Grades one upload on Gradescope. run_autograder runs this module.
 
-It runs the grader, then adapts the grader's result to the platform and to the course. The
+This module runs the grader, then adapts the results to the platform and to the course. The
 platform's folders are under ``/autograder``, or under ``AUTOGRADER_ROOT`` if that is set. If
 submission_metadata.json has an error, a note tells the instructor, and the upload is graded anyway.
-The course was checked when the zip was packed. If it cannot be read here, nothing is graded, and
-the platform tells the instructor that the autograder failed.
+The course file was checked when the zip was packed. If the file cannot be read here, nothing is
+graded, and the platform tells the instructor that the autograder failed.
 """
 
 import json
@@ -42,7 +42,7 @@ def main() -> int:
         _tell(complaint)
     target.parent.mkdir(parents=True, exist_ok=True)
     with suppress(OSError):
-        target.unlink()  # from an earlier run: if the grader fails, it must not count for this one
+        target.unlink()  # an earlier run's results must not count if the grader fails now
     _hide(root)
     decision = Decision()
     try:
@@ -50,7 +50,7 @@ def main() -> int:
         if decision.instead:
             results_json.write(target, decision.instead)
             return 0
-    except Exception:  # an error of ours in the limit must not cost a student the grade
+    except Exception:  # a mistake in our rate limit must not cost a student the grade
         _tell(f"The limit of submissions failed, so this one is graded.\n{traceback.format_exc()}")
     if decision.note:
         _tell(decision.note)
@@ -67,7 +67,7 @@ def main() -> int:
             fitted["output"] = f"{STOPPED}\n{fitted['output']}".strip()
         decision.remember(fitted, graded=code == 0)
         results_json.write(target, fitted)
-    except Exception:  # then the grader's own results stay as they are
+    except Exception:  # keep the grader's results as they are
         _tell(
             "The rules of the course could not be applied; these are the grader's"
             f" results.\n{traceback.format_exc()}"

@@ -1,8 +1,8 @@
-"""Compiles the staged files once, so that not every rank has to compile them again.
+"""Compiles the staged files once, so that the ranks do not have to compile them.
 
-A submission may drive the compiler out of time or memory, or make it crash. So the compiler runs in
-a process of its own. If it cannot compile a file, the ranks import the source of that file, and say
-what is wrong with it.
+A submission may make the compiler run out of time or memory, or crash. So the compiler runs in a
+separate process. If it cannot compile a file, the ranks import the source of that file, and report
+the error.
 """
 
 import subprocess
@@ -28,7 +28,7 @@ for path in sys.argv[1:]:
 
 
 def compile_all(package: Path) -> None:
-    """Put the compiled form of each module beside it, if it can be compiled."""
+    """Compile each module into ``__pycache__``. Skip modules that cannot be compiled."""
     command = [sys.executable, "-I", "-S", "-c", PROGRAM, *map(str, sorted(package.glob("*.py")))]
     try:
         subprocess.run(

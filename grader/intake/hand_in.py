@@ -23,7 +23,7 @@ from grader.course_file import BadCourse, course
 from grader.intake.staging import NOT_ATTEMPTED, ROOT, read
 
 STUB = re.compile(r"raise NotImplementedError\(\"Problem (\d+\.\d+): ")
-IMPORT_SECONDS = 60  # for an import
+IMPORT_SECONDS = 60  # time limit of one process that imports files
 
 
 def unwritten(texts: dict[str, str]) -> Counter[str]:
@@ -34,8 +34,8 @@ def unwritten(texts: dict[str, str]) -> Counter[str]:
 def import_errors(files: Iterable[str]) -> dict[str, str]:
     """Return the error of each file of ``handout/`` that cannot be imported.
 
-    First, one process imports all files. Only if it fails does each file get a process of its own,
-    because this takes long: each imports torch.
+    First, one process imports all files. If this fails, a separate process imports each file. That
+    takes longer, because each process imports torch.
     """
     if not import_error(*files):
         return {}
@@ -46,7 +46,7 @@ def import_error(*files: str) -> str:
     """Return why files of ``handout/`` cannot be imported together; "" if they can be imported.
 
     The reason is the last line that Python prints. If the traceback names a line of the last file,
-    its number comes after the reason.
+    the number of that line is added.
     """
     file = files[-1]
     modules = ", ".join(f"handout.{Path(file).stem}" for file in files)

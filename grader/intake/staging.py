@@ -1,9 +1,9 @@
 """Stages a submission: turns a directory or a zip into a private folder.
 
 The folder holds the student's files that the assignment lists, and our given modules. Only files
-that the assignment lists are ever read, by name. No path in an archive decides where a file is
-written. A submission that cannot be used is not an error of the grader: its parts are *absent*,
-each with a sentence that says why.
+that the assignment lists are read. No path in an archive decides where a file is written. If a
+submission cannot be used, this is not an error of the grader. The submission's parts are then
+*absent*, each with a sentence that says why.
 """
 
 import io
@@ -24,15 +24,15 @@ ROOT = Path(__file__).resolve().parents[2]
 # A student who hands in files with these endings may think that they count. A warning says that
 # such files do not count.
 PYTHON_LIKE = (".py", ".pyc", ".pth", ".so", ".ini", ".cfg", ".toml")
-NOT_ATTEMPTED = "Not attempted"  # so begins the reason if a student left out an optional part
+NOT_ATTEMPTED = "Not attempted"  # the first words of the reason, if an optional part was left out
 # The start of a function, and a stub: a docstring, directly followed by the exception. These are
-# regular expressions because some texts drive Python's parser out of memory.
+# regular expressions because Python's parser runs out of memory on some texts.
 FUNCTION = re.compile(r"^(?=[ \t]*(?:async )?def )", re.MULTILINE)
 STUB = re.compile(r'[^"]*\"\"\"(?:[^"]|"(?!""))*\"\"\"\s*raise NotImplementedError\(\"Problem ')
 MAX_FILE_BYTES = 1 << 20
 MAX_ARCHIVE_FILES = 2000
 MAX_READ = MAX_FILE_BYTES + 1  # one byte more shows that a file is too large
-# With all other methods of compression, zipfile unpacks in steps that may have any size.
+# With other compression methods, zipfile may unpack any number of bytes in one step.
 UNPACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -66,7 +66,7 @@ class StagedSubmission:
 def stage_submission(submission: Path, folder: Path) -> StagedSubmission:
     """Fill ``folder`` from the submission, and return what was staged.
 
-    Raise NotThere if the submission does not exist. Nothing that a submission holds makes this
+    Raise NotThere if the submission does not exist. If it exists, its contents never make this
     function raise an exception.
     """
     if not submission.exists():
@@ -74,7 +74,7 @@ def stage_submission(submission: Path, folder: Path) -> StagedSubmission:
     package = folder / "handout"
     package.mkdir(parents=True)
     for given in (ROOT / "handout" / name for name in GIVEN):
-        if given.exists():  # a zip lacks those of parts that the course does not take
+        if given.exists():  # a zip has only the given modules for the course's parts
             (package / given.name).write_bytes(given.read_bytes())
     found = read(submission)
     for name, text in found.texts.items():
@@ -99,7 +99,7 @@ class Contents:
 
 
 def read(submission: Path) -> Contents:
-    """Return a submission's contents. Write nothing, and raise nothing, whatever it holds."""
+    """Return a submission's contents. Write no files. Bad contents raise no exception."""
     found = Contents()
     try:
         files, others = (
@@ -147,7 +147,8 @@ def _not_attempted(part: str, files: dict[str, Callable[[], bytes]]) -> str:
     """Return a sentence if a student has left out an optional part, else "".
 
     The part is left out if its file is missing, or if all functions in it are still stubs. The file
-    is not compared with the one that students were given: in a student's copy, both are the same.
+    is not compared with the stubs in ``handout/``, because in a student's copy of the repository
+    the student's work is in ``handout/``.
     """
     name = f"{part}.py"
     if not PARTS[part].is_extra or any(other.lower() == name for other in files if other != name):
@@ -245,9 +246,9 @@ def _read(path: Path) -> bytes:
 
 
 class _Archive(io.BufferedReader):
-    """A file of which zipfile cannot read much at once.
+    """A file that limits how many bytes zipfile reads at once.
 
-    Without this limit, zipfile would read an archive's whole directory, and make an object of each
+    Without this limit, zipfile would read an archive's whole directory, and make an object for each
     entry.
     """
 
@@ -260,8 +261,7 @@ class _Archive(io.BufferedReader):
 def _from_zip(archive_path: Path) -> Found:
     """Find the course's files in a zip, which is read in memory.
 
-    No file on disk is opened or written at a path from the zip. Raise Refused if the zip cannot be
-    used.
+    No path in the zip is used as a path on disk. Raise Refused if the zip cannot be used.
     """
     try:
         file = _Archive(open(archive_path, "rb", buffering=0)) if archive_path.is_file() else None
@@ -288,8 +288,8 @@ def _from_zip(archive_path: Path) -> Found:
         if path.parts and not entry.filename.endswith("/") and path.parts[0] != "__MACOSX":
             paths[path] = entry
     listed = [path for path in paths if _is_listed(path.name) and len(path.parts) <= 3]
-    # Of folders at the same depth, handout/ is taken, because another folder may be a backup of it.
-    # The order of the folders in the archive does not count.
+    # Among folders at the same depth, handout/ is preferred, wherever it is in the archive, because
+    # another folder may be a backup of it.
     nearest = {
         path.parent: (len(path.parent.parts), path.parent.name != "handout") for path in listed
     }
@@ -307,7 +307,7 @@ def _from_zip(archive_path: Path) -> Found:
 
 
 def _extract(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """Return the bytes of an entry, at most MAX_READ, whatever the archive claims.
+    """Return the bytes of an entry, at most MAX_READ, whatever size the archive claims.
 
     Raise Refused if the entry cannot be unpacked.
     """

@@ -1,1 +1,1 @@
-"""Packs what is handed out to students, and what Gradescope gets."""
+"""Packs the zip for students and the zip for Gradescope."""

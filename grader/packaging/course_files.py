@@ -10,8 +10,8 @@ from grader.packaging.marks import adapted, adapted_lines, reflowed
 from grader.reports.summary import points
 
 TEXT = "handout/ASSIGNMENT.md"
-# The files of each part, beside its own in handout/ and its checks of the same name. A file may
-# belong to several parts.
+# Further files of each part. A part also has a file in handout/ and files of checks, which have the
+# part's name and are not listed here. A file may belong to several parts.
 ALSO = {
     "benchmarking": ("handout/bandwidth/",),
     "data_parallel": ("grader/hidden/test_gradient_buckets.py", "grader/hidden/bucket_problem.py"),
@@ -35,9 +35,9 @@ ALSO = {
         "grader/hidden/large_attention.py",
     ),
 }
-CLUSTERS = "handout/clusters/"  # of the parts CLUSTER_PARTS
-# Texts outside of the problem set that mention another part: the file, the part, the text, and the
-# text that replaces it if the course does not take the part.
+CLUSTERS = "handout/clusters/"  # needed only with a part of CLUSTER_PARTS
+# Texts outside of the problem set that mention a part. Each entry has the file, the part, the text,
+# and the text that replaces it if the course does not take this part.
 REFERENCES = (
     (
         "handout/collectives.py",
@@ -60,7 +60,7 @@ REFERENCES = (
         "PART=<number>, K=<words of a check, a problem, a function>",
     ),
 )
-# A row of the table of points: of a part (in bold letters) or of a problem.
+# A row of the table of points, about a part (in bold letters) or about a problem.
 ROW = re.compile(r"\| (\*\*(?=\d+\*)|(?=\d+\.))([\d.]+)\1 \| ([^|]+) \| \1[\d.]+\1 \|")
 RUN = re.compile(r"handout\.run (\w+)")
 FIGURE = re.compile(r"\(figures/([\w-]+\.svg)\)")
@@ -91,7 +91,7 @@ def for_course(contents: Mapping[str, bytes], course: Course) -> dict[str, bytes
 
 
 def _left_out(course: Course) -> tuple[str, ...]:
-    """Return the beginnings of the names of files that a course does not need."""
+    """Return prefixes. If a file's name begins with one of them, the course does not need it."""
     names: list[str] = []
     for name in PARTS:
         if name not in course.parts:
@@ -104,7 +104,10 @@ def _left_out(course: Course) -> tuple[str, ...]:
 
 
 def _adaptations(course: Course) -> dict[str, Callable[[str, str], str]]:
-    """Return a function for each pattern of file names: it adapts a text, given name and text."""
+    """Return functions that adapt files, by patterns for the files' names.
+
+    Each function gets the name and the text of a file, and returns the adapted text.
+    """
     numbers = {part.number for part in course.parts.values()}
 
     def of_markdown(name: str, text: str) -> str:
@@ -124,7 +127,7 @@ def _adaptations(course: Course) -> dict[str, Callable[[str, str], str]]:
 
 
 def _of_python(name: str, text: str, course: Course) -> str:
-    """Return a file for students without commands and sentences about other parts."""
+    """Return a student's file without the text about parts that the course does not take."""
     for file, part, sentence, instead in REFERENCES:
         if file == name and part not in course.parts:
             text = _replaced(name, text, sentence, instead)
@@ -137,7 +140,7 @@ def _of_python(name: str, text: str, course: Course) -> str:
 
 
 def _of_cluster(text: str, course: Course) -> str:
-    """Return the description of a cluster, with a part of the course in its examples."""
+    """Return a cluster's description. Its examples name only parts that the course takes."""
 
     def own(found: re.Match) -> str:
         return found[0] if found[1] in course.parts else f"PART={cluster_part(course)}"
@@ -152,7 +155,7 @@ def _replaced(name: str, text: str, old: str, new: str) -> str:
 
 
 def _with_points_of_part(name: str, text: str, course: Course) -> str:
-    """Return a student's file, whose first line says how many points its part has."""
+    """Write the points of the file's part into the first line, and return the file's text."""
     part = name.rpartition("/")[2].removesuffix(".py")
     if part not in course.parts:
         return text

@@ -7,7 +7,7 @@ from grader.course_file import NOT, ON_TOP, Course
 from grader.reports.summary import points
 
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-# For each way to cut a network, the part that is about it.
+# Three parts are about ways to cut a network. Part 3 is about the first way.
 STRATEGIES = {3: "first", 4: "second", 5: "third"}
 TOPICS = {1: "the collectives", 2: "the benchmarks"}
 WAYS = {3: "data", 4: "tensor", 5: "pipeline"}
@@ -17,7 +17,7 @@ MORE_TOPICS = {
     8: "better schedules of a pipeline",
     9: "long sequences and many experts",
 }
-# What `python -m handout.run` shows of a part.
+# What `python -m handout.run` does with each part.
 DEMOS = {
     "collectives": "show what your functions do on four ranks",
     "data_parallel": "train on four ranks",
@@ -28,13 +28,13 @@ DEMOS = {
     "schedules": "simulate and run schedules of four stages",
     "sequence_and_experts": "share a sequence and some experts among four ranks",
 }
-# A course with one of these parts has the chapter on modelled clusters, and its files. The first of
-# them in the course is the example.
+# A course that takes one of these parts also gets the chapter on modelled clusters and the files of
+# that chapter. The first of these parts that the course takes is the example.
 CLUSTER_PARTS = ("pipeline_parallel", "data_parallel", "tensor_parallel")
 
 
 def words(course: Course) -> dict[str, str]:
-    """Return the texts of the ``write`` marks for a course, by name."""
+    """Return, for each ``write`` mark, the text that replaces it in this course."""
     numbers = [part.number for part in course.parts.values()]
     return {
         "files": _files(course),
@@ -57,7 +57,7 @@ def words(course: Course) -> dict[str, str]:
 
 
 def _block(rows: list[tuple[str, str]], column: int) -> str:
-    """Return a block of commands. What each does is written from ``column`` on."""
+    """Return a block of commands. The explanation of each command begins in ``column``."""
     lines = [f"{command.ljust(column - 1)} {told}".rstrip() for command, told in rows]
     return "\n".join(["```", *lines, "```\n"])
 
@@ -68,7 +68,7 @@ def _lines(rows: list[tuple[str, str]], column: int) -> list[str]:
 
 
 def _topics(numbers: list[int]) -> str:
-    """Return what a student writes, in words."""
+    """Return a phrase that lists what a student writes in these parts."""
     ways = [word for number, word in WAYS.items() if number in numbers]
     topics = [word for number, word in TOPICS.items() if number in numbers]
     if ways:
@@ -78,7 +78,7 @@ def _topics(numbers: list[int]) -> str:
 
 
 def _and(words: list[str], comma: str = "") -> str:
-    """Return a list in words. ``comma`` stands before its last "and"."""
+    """Join words into a phrase, such as "a, b and c". ``comma`` is put before "and"."""
     return f"{', '.join(words[:-1])}{comma} and {words[-1]}" if len(words) > 1 else words[0]
 
 
@@ -121,7 +121,7 @@ def _files(course: Course) -> str:
 
 
 def extra_credit(course: Course) -> str:
-    """Return a sentence for students: what is extra credit, and how it counts."""
+    """Return text that tells students what is extra credit, and how it counts."""
     parts = [part for part in course.parts.values() if part.is_extra]
     of_parts = {number for part in parts for number in part.problems}
     problems = [number for number in course.problems if number in course.extra - of_parts]
@@ -195,7 +195,7 @@ def _list(word: str, numbers: list[str]) -> str:
 
 
 def cluster_part(course: Course) -> str:
-    """Return the part that is timed on a modelled cluster as an example; "" if no part can be."""
+    """Return the part for the example of a modelled cluster; "" if the course has none."""
     return next((name for name in CLUSTER_PARTS if name in course.parts), "")
 
 
@@ -206,7 +206,7 @@ def _cluster(course: Course) -> list[tuple[str, str]]:
 
 
 def _demo(course: Course) -> str:
-    """Return the part that is run as an example; "" if no part can be."""
+    """Return the part that the examples run; "" if the course has none that can be run."""
     required = "data_parallel", "collectives", "tensor_parallel", "pipeline_parallel"
     order = *required, "sharded_data_parallel", "device_mesh", "schedules", "sequence_and_experts"
     return next((name for name in order if name in course.parts), "")
@@ -224,7 +224,7 @@ def _gpus(course: Course) -> list[tuple[str, str]]:
 
 
 def _runs(course: Course) -> list[str]:
-    """Return the modules, with their arguments, that torchrun can run."""
+    """Return the modules that torchrun can run, with their arguments."""
     runs = [f"handout.run {_demo(course)}"] if _demo(course) else []
     return runs + ["handout.bandwidth --max-bytes 1MiB"] * ("benchmarking" in course.parts)
 

@@ -2,8 +2,8 @@
 
 Lines are compared without their indentation and without a comment at their end. A line that is in
 many Python programs (``return x``, ``else:``) gives nothing away. So only telling lines count:
-lines that do something and have at least ``SHORTEST`` characters. Lines in a file that students are
-given anyway do not count either.
+lines that do something and have at least ``SHORTEST`` characters. A line does not count if it is
+also in a file that students are given anyway.
 """
 
 import re
@@ -31,7 +31,7 @@ def secrets() -> dict[str, str]:
     answers = {source.name for source in stubs.sources()}
     given_files = [ROOT / name for name in files(NOT_FOR_STUDENTS) if name.parts[0] == "handout"]
     given_files = [path for path in given_files if path.name not in answers]
-    # what students are given in handout/ beside the stubs: modules and text
+    # the lines of all modules and texts that students are given in handout/, except the stubs
     shown = {code(line) for path in given_files for line in path.read_text().splitlines()}
     for source in stubs.sources():
         text = source.read_text()

@@ -1,14 +1,14 @@
-"""Adapts a text to the parts that a course takes, by marks in the text.
+"""Adapts a text to the parts that a course takes. Marks in the text say what depends on a part.
 
-A mark is a comment of HTML, which GitHub does not show. ``handout/ASSIGNMENT.md`` therefore reads
-as the text of the whole assignment. Marks have three forms:
+A mark is an HTML comment, which GitHub does not show. So on GitHub, ``handout/ASSIGNMENT.md`` looks
+like the text of the whole assignment. Marks have three forms:
 
     <!-- with 3 or 5 -->text<!-- end -->    the text is kept if the course takes part 3 or part 5
     <!-- with 3 and not 5: text -->         the text is inserted if it takes part 3, and not part 5
     <!-- write NAME -->text<!-- end -->     the text NAME of ``course_words.py`` replaces the text
 
-If a line holds nothing but marks, the whole line is removed. Marks of the first form may be
-nested. A mark must not begin a line that holds more than marks: GitHub would not format that line.
+If a line has only marks, the whole line is removed. Marks of the first form may be nested. A line
+that also has other text must not begin with a mark, because GitHub would not format such a line.
 
 In other files, the lines between ``# BEGIN WITH 2`` and ``# END WITH`` are kept if the course
 takes part 2.
@@ -28,7 +28,7 @@ ALONE_INSERTED = re.compile(
     r"^(<!-- with [\w ]+:)\s((?:(?!-->).)*)\s-->\n", re.MULTILINE | re.DOTALL
 )
 LINES = re.compile(r"[ \t]*# (?:BEGIN WITH (?P<with>[\w ]+)|END WITH)")
-COLUMNS, MAX_COLUMNS = 140, 145  # of a wrapped line, and of the longest line that is not wrapped
+COLUMNS, MAX_COLUMNS = 140, 145  # the width of wrapped text; the longest line allowed
 CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
@@ -37,7 +37,7 @@ class BadMarks(ValueError):
 
 
 def holds(condition: str, parts: Collection[int]) -> bool:
-    """Return whether a condition, such as ``3 and not 5 or 4``, holds for these parts."""
+    """Return whether a condition, such as ``3 and not 5 or 4``, is true for these parts."""
     return any(
         all(_is_so(term.strip(), parts) for term in both.split(" and "))
         for both in condition.split(" or ")
@@ -55,11 +55,11 @@ def _is_so(term: str, parts: Collection[int]) -> bool:
 def adapted(text: str, parts: Collection[int], words: Mapping[str, str]) -> str:
     """Return the text for these parts, without the marks.
 
-    ``words`` has the texts of ``write`` by name. Raise BadMarks if a mark has a mistake.
+    ``words`` maps the NAME in a ``write`` mark to its text. Raise BadMarks if a mark has a mistake.
     """
     text = ALONE_INSERTED.sub(r"\1 \2\n -->", ALONE.sub(r"\1", text))
     kept, at = [], 0
-    open_marks: list[bool] = []  # for each of them, whether its text is kept
+    open_marks: list[bool] = []  # for each open mark, whether the text after it is kept
     for mark in MARK.finditer(text):
         if all(open_marks):
             kept.append(text[at : mark.start()])
@@ -92,7 +92,7 @@ def _without_gaps(text: str) -> str:
 
 
 def reflowed(text: str) -> str:
-    """Return the text. Wrap each paragraph again that has a line longer than MAX_COLUMNS."""
+    """Wrap each paragraph anew if one of its lines is longer than MAX_COLUMNS. Return the text."""
     pieces = CODE.split(text)
     for at in range(0, len(pieces), 2):
         paragraphs = pieces[at].split("\n\n")
@@ -121,7 +121,7 @@ def _reflowed_paragraph(paragraph: str) -> str:
 
 
 def adapted_lines(text: str, parts: Collection[int]) -> str:
-    """Return a text without the lines of other parts, and without the marks.
+    """Return a text without the marks, and without the lines for parts that are not in ``parts``.
 
     Raise BadMarks if the marks do not pair up.
     """

@@ -30,7 +30,7 @@ from grader.packaging.visibility import (
 from grader.version import COMMIT, commit
 
 WORKFLOW = ".github/workflows/lockstep.yml"  # GitHub runs the public checks in a student's copy
-FOLDER = "lockstep"  # the folder that a student unzips
+FOLDER = "lockstep"  # the folder inside the student's zip
 EXECUTABLE = ("setup.sh", "run_autograder")
 # The sections of course.toml that a zip holds.
 FOR_STUDENTS = ("course", "points", "extra_credit")
@@ -85,12 +85,12 @@ def _course(sections: Iterable[str]) -> Contents:
 
 
 def _install(install: Install) -> bytes:
-    """Return what setup.sh reads. It cannot read course.json before it has a Python."""
+    """Return install.txt for setup.sh, which cannot read course.json before Python is there."""
     return "".join(f"{key}={value}\n" for key, value in asdict(install).items()).encode()
 
 
 def _origin() -> Contents:
-    """Return the content of the file that says which commit a zip was packed from."""
+    """Return the file that says from which commit a zip was packed."""
     return {str(COMMIT.relative_to(ROOT)): f"{commit()}\n".encode()}
 
 

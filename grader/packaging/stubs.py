@@ -1,14 +1,15 @@
 """Makes the stubs in ``handout/`` from the answers in ``solutions/``.
 
-Answers and stubs are never written twice: the solutions are the one source of both. The names of
-the functions' parameters, which messages show, also come from there: ``grader/parameters.json``.
+Stubs are never written by hand. The names of the functions' parameters, which messages show, are
+also taken from the solutions, and written into ``grader/parameters.json``.
 
     python -m grader.packaging.stubs            writes these files
-    python -m grader.packaging.stubs --check    exit with 1 if a file is not the generated one
+    python -m grader.packaging.stubs --check    exit with 1 if a file is different
 
 In a solution, the lines between ``# BEGIN SOLUTION 1.7: ring_all_reduce`` and ``# END SOLUTION``
 become ``raise NotImplementedError("Problem 1.7: ring_all_reduce")``. If the marker has no number,
-the lines between the markers vanish. The markers vanish, too. All other lines stay.
+the lines between the markers are removed and not replaced. The markers themselves are always
+removed. All other lines stay.
 """
 
 import ast
@@ -36,7 +37,7 @@ def stub(solution: str) -> str:
         elif END.fullmatch(line):
             if not inside:
                 raise ValueError("a solution ends, but has not begun")
-            # Otherwise the blank lines around a region that vanishes would add up.
+            # Without this, the blank lines before and after the removed lines would add up.
             if not inside["problem"]:
                 while kept and not kept[-1].strip():
                     kept.pop()
@@ -54,7 +55,7 @@ def sources() -> list[Path]:
 
 
 def parameters(module: str, solution: str) -> dict[str, list[str]]:
-    """Return for each public function of a solution the names of its parameters."""
+    """Return the names of the parameters of each public function in a solution."""
     return {
         f"{module}.{node.name}": [argument.arg for argument in node.args.args]
         for node in ast.parse(solution).body

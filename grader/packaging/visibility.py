@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 ROOMS = ("handout", "tests", "grader")
-# A student gets three things: the public checks, the stubs, and the same engine that grades.
+# These files are not in a student's copy. It has the public checks, the stubs, and the grader.
 NOT_FOR_STUDENTS = (
     "grader/README.md",
     "grader/course",
@@ -26,8 +26,8 @@ NOT_FOR_STUDENTS = (
     "grader/reference/collectives.py",
     "grader/reference/pipeline.py",
 )
-# The zip for Gradescope also holds the hidden checks, and grader/reference, which computes the
-# expected values. So it does not need solutions/, and does not hold it.
+# These files are not in the zip for Gradescope. It has the hidden checks, and grader/reference,
+# which computes the expected values. So the zip does not need solutions/, and does not contain it.
 NOT_FOR_GRADING = (
     "grader/README.md",
     "grader/course",
@@ -51,7 +51,7 @@ BEGIN, END = "# BEGIN INSTRUCTOR", "# END INSTRUCTOR"
 def files(without: tuple[str, ...]) -> list[Path]:
     """Return the files of all ROOMS, relative to the root, without those listed in ``without``.
 
-    Hidden files, files that Python has compiled, and zips are left out, too.
+    Names that begin with a dot, files that Python has compiled, and zips are left out, too.
     """
     found = []
     for room in ROOMS:
@@ -67,7 +67,7 @@ def files(without: tuple[str, ...]) -> list[Path]:
 
 
 def for_students(text: str) -> str:
-    """Return a text without the lines between the two markers, and without the markers.
+    """Return a text without the lines between BEGIN and END, and without these markers.
 
     Raise ValueError if the markers do not pair up.
     """

@@ -54,7 +54,7 @@ class GradingOutcome:
 
 @dataclass(frozen=True)
 class Grading:
-    """How the grader is run. With ``shows``, its own report is printed, hidden checks included."""
+    """How the grader is run. If ``shows`` is true, it prints a report with hidden checks, too."""
 
     part: str = ""
     confined: bool = True
@@ -66,7 +66,7 @@ class Grading:
             results, complaint = Path(folder) / "results.json", Path(folder) / "stderr"
             with open(complaint, "wb") as stderr:
                 code = self._run(submission, results, stderr)
-            # Students may see this, so only the first line is printed: others may quote checks.
+            # Students may see this. Other lines may quote checks, so only the first is printed.
             if said := complaint.read_text(errors="replace").splitlines():
                 print(printable(said[0]), flush=True)
             try:
@@ -89,7 +89,7 @@ class Grading:
         try:
             return grader.wait(seconds + START_AND_END_SECONDS)
         except subprocess.TimeoutExpired:
-            grader.terminate()  # it cleans up, and the fork server ends all ranks
+            grader.terminate()  # the grader cleans up, and its fork server ends all ranks
         try:
             return grader.wait(START_AND_END_SECONDS) or 1
         except subprocess.TimeoutExpired:
@@ -117,7 +117,7 @@ def grade_for_autolab(submission: Path) -> int:
 def grade_for_prairielearn(grade: Path) -> int:
     student, target = grade / "student", grade / "results" / "results.json"
     target.parent.mkdir(exist_ok=True)
-    target.parent.chmod(0o700)  # ranks may have users of their own
+    target.parent.chmod(0o700)  # ranks may run as other users
     target.unlink(missing_ok=True)
     if not any((student / name).is_file() for name in course().files):
         _write(target, prairielearn.not_gradable())
@@ -131,8 +131,8 @@ def grade_for_prairielearn(grade: Path) -> int:
 def grade_for_github(submission: Path) -> int:
     """Print the report and the annotations. Return 1 if a check failed (a stub is no failure).
 
-    The report contains text of the submission, which could look like a workflow command. So no line
-    of it is read as a command.
+    The report contains text of the submission that could look like a workflow command. So GitHub is
+    told to read no commands while the report is printed.
     """
     token = secrets.token_hex(16)
     print(f"::stop-commands::{token}", flush=True)
@@ -192,7 +192,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.platform in ("harbor", "plain") and not arguments.into:
         parser.error(f"{arguments.platform} needs a folder to write into")
-    submission = arguments.submission.resolve()  # the grader runs in a folder of its own
+    submission = arguments.submission.resolve()  # the grader runs in ROOT
     try:
         if arguments.platform == "autolab":
             return grade_for_autolab(submission)

@@ -2,12 +2,12 @@
 
 The last line is a JSON object, the autoresult: ``scores`` maps each problem of the assessment on
 Autolab to points, and ``scoreboard`` lists the values of the scoreboard's columns (Autolab, "Guide
-for Lab Authors" and "Scoreboards"). The line before it may be another object, whose
-``_presentation`` is ``semantic``: it lists stages, each of which maps names of tests to ``passed``
-and ``hint`` (Autolab, "Formatted Feedback"). Students see all lines before these two as they are.
+for Lab Authors" and "Scoreboards"). The line before it may be another JSON object, in which
+``_presentation`` is ``semantic``. This object lists stages. Each stage maps the names of tests to
+``passed`` and ``hint`` (Autolab, "Formatted Feedback"). Students see all earlier lines unchanged.
 
 Before Autolab parses the autoresult, it puts quotes around each word in front of a colon. So no
-name in it may hold a colon.
+name in the autoresult may contain a colon.
 """
 
 import json
@@ -35,7 +35,7 @@ def _text(document: dict) -> str:
 
 
 def autoresult(document: dict) -> str:
-    """Return the last line: the points of each part, and the scoreboard: the parts and the sum."""
+    """Return the last line. The scoreboard has the points of each part, and then the total."""
     parts = _by_part(every_check(document))
     scores = {PARTS[part].title: sum(e.score for e in entries) for part, entries in parts.items()}
     return json.dumps({"scores": scores, "scoreboard": [*scores.values(), points_of(document)[0]]})

@@ -12,7 +12,7 @@ def reward(document: dict) -> str:
     return f"{shown.share(document)}\n"
 
 
-# Each turns the document of reports/results_json.py into the text of a file.
+# Each function turns the document of reports/results_json.py into the text of a file.
 FORMATS: dict[str, Callable[[dict], str]] = {
     "autolab": autolab.text,
     "github-annotations": github.annotations,
@@ -24,7 +24,7 @@ FORMATS: dict[str, Callable[[dict], str]] = {
 
 
 def write(targets: Iterable[Target], document: dict) -> None:
-    """Write the document in each format, each file whole or not at all."""
+    """Write a file in each of these formats. Each file is written whole or not at all."""
     for name, path in targets:
         with written_whole(path) as file:
             file.write(FORMATS[name](document).encode())

@@ -5,8 +5,8 @@ message ``%``, carriage return and line feed are written as ``%25``, ``%0D`` and
 property, ``:`` and ``,`` are also written as ``%3A`` and ``%2C``. A step shows at most 10 errors,
 10 warnings and 10 notices. After ``::stop-commands::token`` no line is a command, until
 ``::token::`` is printed; the token must be random. A step's summary has at most 1 MiB of GitHub's
-Markdown. (GitHub, "Workflow commands for GitHub Actions"; the escapes are the ones that
-actions/runner undoes.)
+Markdown. (GitHub, "Workflow commands for GitHub Actions".) The source code of actions/runner shows
+which escapes it undoes.
 """
 
 import html
@@ -51,7 +51,7 @@ def _error(entry: ShownEntry) -> str:
 
 
 def command(name: str, properties: dict[str, str], message: str) -> str:
-    """Return a workflow command. No text can end it, or begin another one."""
+    """Return a workflow command. Texts in it are escaped, so they cannot begin another one."""
     written = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
     return f"::{name} {written}::{_data(message)}"
 
@@ -65,7 +65,7 @@ def _property(text: str) -> str:
 
 
 def summary(document: dict) -> str:
-    """Return the step summary as Markdown. Text from a submission is only ever in a pre element."""
+    """Return the step summary as Markdown. Text from a submission is always in a pre element."""
     return fitted(document, _summary, MAX_SUMMARY_BYTES)
 
 
@@ -88,7 +88,7 @@ def _row(number: str, entries: list[ShownEntry]) -> str:
     title = entries[0].name.partition(" · ")[0]
     states = {entry.status for entry in entries}
     got, most = sum(e.score for e in entries), sum(e.most for e in entries)
-    is_quiet = states in ({PASSED}, {UNIMPLEMENTED})  # else somebody has to look at it now
+    is_quiet = states in ({PASSED}, {UNIMPLEMENTED})  # otherwise the student has to act
     state = "".join(states) if is_quiet else "**failed**"
     return f"| {number} {title} | {points(got)} of {points(most)} | {state} |"
 

@@ -1,12 +1,13 @@
-"""Writes JUnit XML: testsuites, with a testsuite for each problem, with a testcase for each check.
+"""Writes JUnit XML: a testsuite for each problem, and in it a testcase for each check.
 
-There is no one standard. This file keeps to what its readers agree on: the elements and attributes
-of Jenkins' schema (junit-10.xsd of the xUnit plugin), and of these the ones that GitLab reads
-("Unit test reports": classname, name and time of a testcase; failure, error or skipped in it; names
-are unique, because GitLab ignores a second testcase of the same name). XML 1.0 allows no control
-characters but tab and line ends, so ``printable`` has replaced them.
+There is no single standard. This module uses only elements and attributes of Jenkins' schema
+(junit-10.xsd of the xUnit plugin). They include all that GitLab reads: the classname, name and time
+of a testcase, and a failure, error or skipped element in it (GitLab, "Unit test reports"). Names
+are unique, because GitLab ignores a second testcase of the same name. XML 1.0 allows no control
+characters except tab and line ends, so ``printable`` has replaced the others.
 
-A JUnit file holds every check, hidden ones too: it is for the person who runs the grader.
+A JUnit file has every check, including the hidden ones, because it is for the person who runs the
+grader.
 """
 
 from itertools import groupby
@@ -16,7 +17,7 @@ from xml.etree.ElementTree import Element, SubElement
 from grader.check.record import ERROR, FAILED, NOT_RUN, SKIPPED, UNIMPLEMENTED
 from grader.platforms.shown import ShownEntry, every_check
 
-# The element of a testcase that says why it did not pass.
+# For each status, the element that says why a testcase did not pass.
 ELEMENTS = {
     FAILED: "failure",
     UNIMPLEMENTED: "failure",
@@ -29,7 +30,7 @@ ELEMENTS = {
 def text(document: dict) -> str:
     entries = every_check(document)
     root = Element("testsuites", {"name": "lockstep"} | _counts(entries))
-    del root.attrib["skipped"]  # the schema knows it only at a testsuite
+    del root.attrib["skipped"]  # the schema allows it only in a testsuite
     for number, of_problem in groupby(entries, key=lambda entry: entry.number):
         _add_suite(root, number, list(of_problem))
     ElementTree.indent(root)

@@ -1,9 +1,10 @@
 """Writes results.json in the format of PrairieLearn's external graders.
 
 ``score`` is between 0 and 1. Each of ``tests`` has ``name``, ``description``, ``points``,
-``max_points``, ``message`` and ``output``; the points of all tests are shown only if every test has
-both numbers. The file has at most 1 MB. A submission with ``gradable: false`` costs the student no
-attempt, and ``format_errors`` says why. (PrairieLearn, "External Grading", "Grading results".)
+``max_points``, ``message`` and ``output``. PrairieLearn shows the points of the tests only if every
+test has ``points`` and ``max_points``. The file has at most 1 MB. A submission with ``gradable:
+false`` costs the student no attempt, and ``format_errors`` says why. (PrairieLearn, "External
+Grading", "Grading results".)
 """
 
 import json

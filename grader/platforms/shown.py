@@ -1,8 +1,8 @@
-"""Says what students may see of a results document, and how long it may be.
+"""Decides which parts of a results document students see, and cuts a document that is too long.
 
-Most platforms show all of a result as soon as it is there. Only Gradescope can hold back a check
-until the grades are published. On other platforms, the hidden checks of a problem are one entry,
-which has their points, but not their names and messages.
+Most platforms show a whole result as soon as they get it. Only Gradescope can hide a check until
+the grades are published. For other platforms, the hidden checks of a problem are merged into one
+entry. This entry has the sum of their points, but not their names and messages.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from grader.diagnosis.finding import printable
 from grader.reports.results_json import points_of
 from grader.reports.summary import points
 
-SMALLEST = 200  # characters of a message, at least
+SMALLEST = 200  # no message is cut to fewer characters
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ShownEntry:
 
     @property
     def headline(self) -> str:
-        """Return the line of the message that says what is wrong: the second if there are two."""
+        """Return the line that says what is wrong: the second line, or the only line."""
         lines = [line.strip() for line in self.message.splitlines() if line.strip()]
         return (lines[1] if len(lines) > 1 else lines[0] if lines else self.status)[:300]
 
@@ -52,7 +52,7 @@ def every_check(document: dict) -> list[ShownEntry]:
 
 
 def for_students(document: dict) -> list[ShownEntry]:
-    """Return an entry for each visible check, and one for the other checks of each problem."""
+    """Return an entry for each visible check, and one for all hidden checks of each problem."""
     found = []
     for number, tests in groupby(document["tests"], key=lambda test: test["number"]):
         of_problem = list(tests)
@@ -63,7 +63,7 @@ def for_students(document: dict) -> list[ShownEntry]:
 
 
 def notes(document: dict) -> str:
-    """Return what the grading says about the whole submission. It may name files in it."""
+    """Return the notes about the whole submission. They may quote names of its files."""
     return printable(document["output"])
 
 
@@ -102,9 +102,9 @@ def share(document: dict) -> float:
 
 
 def fitted(document: dict, render: Callable[[dict], str], most_bytes: int) -> str:
-    """Return ``render(document)`` with messages cut until it has at most so many bytes as UTF-8.
+    """Return ``render(document)``. Cut messages until it has at most ``most_bytes`` as UTF-8.
 
-    Platforms cut longer results anywhere, or refuse them, and then the points are lost.
+    A platform cuts a longer text at any place, or refuses it. In both cases the points are lost.
     """
     longest = max(len(part["output"]) for part in [document, *document["tests"]])
     while len((text := render(document)).encode()) > most_bytes and longest > SMALLEST:

@@ -1,7 +1,7 @@
 """Reads the option ``--format NAME=FILE``.
 
-This module imports none of the modules of the formats, because that takes long. A grading starts
-its fork server before any such import.
+This module does not import the modules that write these formats, because the imports take long. A
+grading starts its fork server before it imports them.
 """
 
 from argparse import ArgumentTypeError
@@ -12,7 +12,7 @@ Target = tuple[str, Path]
 
 
 def target(words: str) -> Target:
-    """Return the format and the file that NAME=FILE names, for argparse."""
+    """Parse NAME=FILE for argparse. Return the name of the format, and the file."""
     name, _, file = words.partition("=")
     if name not in NAMES or not file:
         raise ArgumentTypeError(f"“{words}” is not NAME=FILE, where NAME is {' or '.join(NAMES)}")

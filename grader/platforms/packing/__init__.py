@@ -1,1 +1,1 @@
-"""Packs what each platform needs into ``dist/platforms``. Neither students nor graders get this."""
+"""Packs the files for each platform into ``dist/platforms``. No zip contains this code."""

@@ -19,7 +19,7 @@ PACKED_MARK = ".packed"  # only a folder with this file is ever replaced
 
 
 def write(contents: Contents, target: Path) -> None:
-    """Write the folder, and replace the one that an earlier run has written."""
+    """Write the files into a new folder, and replace the folder that an earlier run has written."""
     if target.exists() and not (target / PACKED_MARK).exists():
         raise CannotPack(f"{target} was not written by this command; name another folder")
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,8 @@
 
 Hidden checks are only in what students and agents cannot see: Autolab's autograde.tar,
 PrairieLearn's tests/, Harbor's tests/, and the folder of the plain container. Answers are only in
-Harbor's solution/. ``image/`` and ``github/`` hold neither.
+Harbor's solution/. ``image/`` and ``github/`` contain no hidden
+checks and no answers.
 """
 
 import io
@@ -24,7 +25,7 @@ GUIDE = ROOT / "grader" / "platforms" / "GUIDE.md"
 
 
 def everything(image: str) -> Contents:
-    """Return the files of ``dist/platforms``. ``image`` is what PrairieLearn pulls."""
+    """Return the files of ``dist/platforms``. PrairieLearn pulls the image named ``image``."""
     student = pack.handout()
     found = {"README.md": GUIDE.read_bytes()}
     found |= _under("image", image_files())
@@ -42,7 +43,7 @@ def template(name: str) -> bytes:
 
 
 def image_files() -> Contents:
-    """Return what the image is built from."""
+    """Return the files from which the image is built."""
     return {"Dockerfile": template("Dockerfile"), "requirements.txt": LOCK.read_bytes()}
 
 
@@ -54,7 +55,7 @@ def grader_files() -> Contents:
 
 
 def autolab() -> Contents:
-    """Return Tango's two files. The tar is the same whenever it is packed from the same files."""
+    """Return the two files for Tango. If the grader's files are equal, the tars are equal, too."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, data in sorted(grader_files().items()):

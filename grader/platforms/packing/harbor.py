@@ -1,12 +1,13 @@
-"""Makes a Harbor task of each part, to measure coding agents on its problems.
+"""Makes a Harbor task from each part. The task measures coding agents on the part's problems.
 
-A task is a folder of ``instruction.md``, ``task.toml``, ``environment/Dockerfile``,
+A task is a folder with ``instruction.md``, ``task.toml``, ``environment/Dockerfile``,
 ``tests/test.sh`` and ``solution/solve.sh``. The agent works in the image of ``environment/``. It
 never sees ``tests/`` and ``solution/``: the solution is uploaded for the oracle agent only. test.sh
 writes a number to /logs/verifier/reward.txt. With ``environment_mode = "separate"`` the verifier
-runs in a container of its own, built from ``tests/``, which gets only the files listed as
-``artifacts``. So an agent cannot change a verdict by changing its Python or its torch. (Harbor's
-documentation, "Task Structure" and "Task configuration"; ``harbor init`` of version 0.25.)
+runs in a separate container, built from ``tests/``. This container gets only the files listed as
+``artifacts``. So an agent cannot change a verdict by changing the Python or torch that it uses.
+(Harbor's documentation, "Task Structure" and "Task configuration"; ``harbor init`` of version
+0.25.)
 
 The functions of different parts do not depend on each other. So the agent gets the student's whole
 copy, with the stubs of all parts, and only the file of the part counts.
@@ -30,8 +31,8 @@ JUDGING = "How it is judged"
 def task(part: str, student: Contents, grader: Contents, image: Contents) -> Contents:
     """Return the files of the part's task.
 
-    ``student`` is the student's zip, ``grader`` the grader with the hidden checks, ``image`` what
-    the image is built from.
+    ``student`` has the files of the student's zip. ``grader`` has the grader and the hidden checks.
+    ``image`` has the files from which the image is built.
     """
     runtime = _runtime(image["Dockerfile"])
     agents = f"{runtime}\n\nCOPY lockstep /app\nWORKDIR /app\n"
@@ -121,7 +122,7 @@ def _assignment() -> str:
 
 
 def _section(text: str, title: str) -> str:
-    """Return the section with this title, to the next one of its level."""
+    """Return the section with this title. It ends before the next title of the same level."""
     found = re.search(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     if not found:
         raise ValueError(f"ASSIGNMENT.md has no section “{title}”")
