@@ -1,4 +1,4 @@
-"""Grades one submission: a worker runs the normal command, ``python -m grader``, in a process."""
+"""Grades one submission in a worker: runs ``python -m grader`` as a separate process."""
 
 import hashlib
 import json
@@ -93,7 +93,7 @@ class Order:
     version: str  # of the grader that gives the order: "1.0.0 commit"
     seconds: float  # for all checks together
     checks_at_a_time: int
-    official: bool  # refuse to grade where student code cannot be confined
+    official: bool  # refuse to grade if student code cannot be confined
 
 
 @dataclass(frozen=True)

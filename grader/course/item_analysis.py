@@ -108,7 +108,7 @@ def _tables(course: CourseOutcomes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def discrimination(passed: np.ndarray, rest: np.ndarray) -> float | None:
-    """Return the share of the upper group that passed, minus the share of the lower group.
+    """Return the share of passes in the upper group, minus the share of passes in the lower group.
 
     The upper group is the 27 % with the best rest, the lower group the 27 % with the worst rest. If
     a group has room for only some of the submissions with the same rest, each of them counts with

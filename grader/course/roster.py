@@ -65,6 +65,6 @@ def missing(roster: Iterable[Student], present: Sequence[Student]) -> list[Stude
 def _plain(name: str) -> str:
     """Return a name's letters and digits, sorted.
 
-    So "Doe, Jane", "Jane Doe" and Canvas's "doejane" are equal.
+    So "Doe, Jane", "Jane Doe" and Canvas's "doejane" give equal texts.
     """
     return "".join(sorted("".join(c for c in name.lower() if c.isalnum())))

@@ -22,7 +22,7 @@ import psutil
 SLACK = 120.0  # seconds beyond the checks' time limit, for the start, the report and the cleanup
 TO_CLEAN_UP = 10.0  # seconds after SIGTERM
 SAMPLE_EVERY = 1.0  # seconds between two measurements of the memory
-MAX_STDERR_BYTES = 20_000  # of the end of the standard error
+MAX_STDERR_BYTES = 20_000  # how much of the end of the standard error is kept
 
 
 class Abandoned(Exception):

@@ -74,7 +74,7 @@ class Box:
         core = sorted(os.sched_getaffinity(0))[:1] if shutil.which("taskset") else []
         groups = [str(folder / "cgroup.procs") for folder in self.folders]
 
-        # A shell joins the groups, and then replaces itself by the command. So no part of the
+        # A shell joins the groups, and then replaces itself with the command. So no part of the
         # command runs outside the groups.
         joined = "".join(f'echo $$ > "{group}" && ' for group in groups) + 'exec "$@"'
         inside = ["/bin/sh", "-c", joined, "box", *command]

@@ -88,7 +88,7 @@ def _row(number: str, entries: list[ShownEntry]) -> str:
     title = entries[0].name.partition(" · ")[0]
     states = {entry.status for entry in entries}
     got, most = sum(e.score for e in entries), sum(e.most for e in entries)
-    is_quiet = states in ({PASSED}, {UNIMPLEMENTED})  # otherwise the student has to act
+    is_quiet = states in ({PASSED}, {UNIMPLEMENTED})  # all passed, or nothing is written yet
     state = "".join(states) if is_quiet else "**failed**"
     return f"| {number} {title} | {points(got)} of {points(most)} | {state} |"
 

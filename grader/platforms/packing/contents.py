@@ -2,8 +2,7 @@
 
 Hidden checks are only in what students and agents cannot see: Autolab's autograde.tar,
 PrairieLearn's tests/, Harbor's tests/, and the folder of the plain container. Answers are only in
-Harbor's solution/. ``image/`` and ``github/`` contain no hidden
-checks and no answers.
+Harbor's solution/. ``image/`` and ``github/`` contain no hidden checks and no answers.
 """
 
 import io
