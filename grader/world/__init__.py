@@ -1,4 +1,4 @@
-"""Runs a world from the judge's side: starts ranks, feeds and watches them, reads what they send.
+"""Starts the ranks of a world, sends them inputs, watches them, and reads what they send.
 
 This package runs in the judge.
 """

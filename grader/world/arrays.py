@@ -1,4 +1,4 @@
-"""Converts values on the judge's side of the wire: JSON trees ↔ numpy arrays.
+"""Converts the values of a frame in the judge: JSON trees ↔ numpy arrays.
 
 The judge never imports torch. A judge without torch starts in a third of the time and in a fifth of
 the memory, and has nothing that a student's code could have patched.
@@ -26,7 +26,7 @@ LAYOUTS = ("contiguous", "transpose", "slice", "transposed slice")
 class Strided:
     """An argument that the rank gets in one of the ``LAYOUTS``.
 
-    A slice takes every second element of a larger memory.
+    A slice consists of every second element of a larger memory.
     """
 
     array: np.ndarray
@@ -46,10 +46,11 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Probe:
-    """An argument that is a function without parameters. Each call of it leaves two marks.
+    """An argument that is a function without parameters.
 
-    A call waits for ``seconds``, and then returns ``returns``, a JSON value. The marks are
-    ``NAME began`` and ``NAME ended``, where NAME is ``name``.
+    When a rank calls the function, the function records the mark ``NAME began``, waits for
+    ``seconds``, records the mark ``NAME ended``, and returns ``returns``, a JSON value. NAME is
+    ``name``.
     """
 
     name: str
@@ -114,7 +115,7 @@ def decode(trees: Any, blob: bytes) -> list:
         ):
             raise FrameError("a malformed value")
         if not isinstance(node, dict):
-            if type(node) is int and not is_whole(node):  # a float may not hold it
+            if type(node) is int and not is_whole(node):  # a float may not represent it
                 raise FrameError("a whole number of more than 64 bits")
             return node
         if len(node) != 1:

@@ -1,4 +1,4 @@
-"""Gives the judge a handle on the fork server: to start it, ask it for a world, and end it."""
+"""Lets the judge start the fork server, ask it for worlds, and end it."""
 
 import errno
 import json
@@ -102,12 +102,12 @@ class Server:
         """Start a server, and return its handle. The server ends when this process ends.
 
         This method does not wait until the server has imported torch: the first request waits for
-        that. The server also imports the modules ``ahead``, before a rank asks for them; they are
-        modules of ``frames.HEAVY``. It makes the folders of worlds in the folder ``run``, by
-        default a new folder, and removes ``run`` when this process has ended, in whatever way.
+        that. The server also imports the modules ``ahead``, which are modules of ``frames.HEAVY``,
+        before a rank asks for them. It makes the folders of its worlds in the folder ``run``, by
+        default a new folder. When this process has ended, in whatever way, it removes ``run``.
         """
         folder = run or Path(tempfile.mkdtemp(prefix="lockstep-server-"))
-        folder.chmod(0o711)  # ranks pass through to their own folders, and cannot list it
+        folder.chmod(0o711)  # ranks can enter their own folders in it, but cannot list it
         environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
         # Limit the server and each rank to one thread, because a fork copies no other threads.
         # Ranks open no ports that can be reached from outside this machine.
@@ -117,7 +117,7 @@ class Server:
             "NCCL_SOCKET_IFNAME": environment["GLOO_SOCKET_IFNAME"],
             "PYTHONWARNINGS": "ignore",
         }
-        # torch makes this folder when its compiler is imported. By default it stays behind.
+        # torch makes this folder when its compiler is imported, and does not remove it.
         environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "compiled")
         (folder / "compiled").mkdir()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -146,7 +146,7 @@ class Server:
     def request(self, message: dict, descriptors: Iterable[int] = ()) -> socket.socket:
         """Send one request and return the socket for the answer.
 
-        Raises WorldsUnavailable if no server takes the request.
+        Raises WorldsUnavailable if no server accepts the request.
         """
         mine, its = socket.socketpair()
         with its:
@@ -174,7 +174,7 @@ class Server:
                 time.sleep(0.005)
 
     def facts(self, **more: bool) -> dict:
-        """Return what the server knows of this machine; wait until torch has been imported.
+        """Return what the server knows about this machine, once it has imported torch.
 
         Among the keys are ``torch`` (its version), ``way`` (fork or spawn), ``kernel``, ``tier``
         (how ranks are confined), and ``failed`` (why better tiers do not work). With

@@ -1,7 +1,7 @@
-"""Finds the GPUs that ranks can use here, and says how many ranks share one of them.
+"""Finds the GPUs that ranks can use here, and says how many ranks may share one of them.
 
-A separate process uses each GPU once, and ends. The fork server must not even count them, because
-what the driver sets up in a process does not survive a fork.
+To find out, a separate process uses each GPU once, and ends. The fork server must not even count
+the GPUs, because what the driver sets up in a process does not survive a fork.
 """
 
 import json
@@ -81,7 +81,7 @@ def look(torch: Any) -> dict:
     """Use each GPU once with this ``torch``, and return what was found, as plain JSON.
 
     ``fault`` says why there is no GPU; it is empty if there is one. ``gpus`` has the name and the
-    free bytes of each.
+    free bytes of each GPU.
     """
     found: dict[str, Any] = {"fault": "", "gpus": [], "nccl": ""}
     if not torch.version.cuda:

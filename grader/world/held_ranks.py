@@ -1,4 +1,4 @@
-"""Holds back the ranks that a check wants to come late.
+"""Holds back the ranks that have to be late in a check.
 
 This module knows which ranks are held, at which mark, and what releases them.
 """
@@ -13,10 +13,10 @@ from grader.world.report import CALL_BEGAN, STANDSTILL, Call, Delay, RankReport,
 
 
 class HeldRanks:
-    """Holds the ranks of a world where the delays of its calls ask for it.
+    """Holds ranks of a world, and releases them, as the delays of the world's calls say.
 
-    ``send_go`` sends a rank the sign to go on. ``pids`` is the world's table rank → pid, not a
-    copy.
+    ``send_go`` sends a held rank the frame after which it goes on. ``pids`` is the world's own
+    table rank → pid, not a copy.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class HeldRanks:
     ) -> None:
         self.calls, self.report, self.pids, self.send_go = calls, report, pids, send_go
         # ``awaited``: the marks that decide when held ranks go on, as (rank, call, name).
-        # ``passed``: those of these marks that ranks have passed.
+        # ``passed``: the marks of ``awaited`` that ranks have passed.
         delays = [(i, delay) for i, call in enumerate(calls) for delay in call.delays.values()]
         self.awaited = {
             (delay.on, i, name) for i, delay in delays for name in (delay.until, delay.at)
@@ -71,7 +71,7 @@ class HeldRanks:
         """Return whether a rank has skipped its delay at the mark ``at``.
 
         The caller knows that the rank has come to this mark, or past it. The rank has skipped its
-        delay if it should have been held at this mark, but has not been held and released.
+        delay if the call has a delay for it at this mark, and nobody has released the rank from it.
         """
         delay = self.calls[call].delays.get(rank)
         return delay is not None and delay.at == at and (rank, call) not in self.released
@@ -80,8 +80,8 @@ class HeldRanks:
         """Release the held ranks that need not wait any more; all held ranks if ``everybody``.
 
         A held rank need not wait any more if rank ``on`` of its delay has passed the mark
-        ``until``, or if the patience of the delay is over. It also need not wait if the call has
-        ended on rank ``on``, because that rank will never pass the mark.
+        ``until``. It also need not wait if the call has ended on rank ``on``, because rank ``on``
+        will never pass the mark. With a delay that has patience, see ``_has_had_patience``, too.
         """
         for rank, call in self._ranks_and_calls():
             delay = self._delay(rank, call)
@@ -97,7 +97,7 @@ class HeldRanks:
     def wake(self) -> bool:
         """Release the ranks whose delay lasts until ``STANDSTILL``.
 
-        Return whether there are such ranks.
+        Return whether there were such ranks.
         """
         held = [(call, self._delay(rank, call)) for rank, call in self._ranks_and_calls()]
         waking = {
@@ -119,7 +119,7 @@ class HeldRanks:
 
     @property
     def are_patient(self) -> bool:
-        """Return whether a held rank has patience, so that it is released after some time."""
+        """Return whether a held rank will be released after some time, because of ``patience``."""
         return any(self._delay(rank, call).patience for rank, call in self._ranks_and_calls())
 
     def _delay(self, rank: RankReport, call: int) -> Delay:
@@ -128,9 +128,9 @@ class HeldRanks:
     def _has_had_patience(self, rank: RankReport, call: int, patience: float) -> bool:
         """Return whether a held rank with patience may go on.
 
-        The held rank may go on if rank ``on`` of its delay has passed its own mark ``at`` and now
-        waits, too. It may also go on if it has been held for more than ``patience`` seconds, or a
-        quarter of them if the system does not show who waits.
+        The held rank may go on if rank ``on`` of its delay has passed the mark ``at``, too, and now
+        waits. The held rank may also go on if it has been held for more than ``patience`` seconds,
+        or for a quarter of this time if the system does not show who waits.
         """
         now, delay = time.monotonic(), self._delay(rank, call)
         sleeps = self.sleepers.sleeps(self.pids.get(delay.on, 0), now)

@@ -16,12 +16,13 @@ class Limits:
     # of wall time, for one call; time in which ranks wait for a processor does not count, up to
     # ``MAX_STRETCH`` (in ``progress_judge``) times this limit
     wall_seconds: float = 20.0
-    # of wall time, for all calls of a world; the same time does not count, up to the same bound
+    # of wall time, for all calls of a world; here, too, time in which ranks wait for a processor
+    # does not count, up to ``MAX_STRETCH`` times ``wall_seconds``
     world_seconds: float = 40.0
     output_bytes: int = 1 << 20  # printed by all ranks together
     output_kept: int = 1 << 14  # bytes of each rank's output, the last ones, for its report
     events: int = 50_000  # of all ranks together, by ``events.weight``
-    sent_bytes: int = 1 << 25  # by one rank to the judge, as counted in the judge's memory
+    sent_bytes: int = 1 << 25  # by one rank to the judge: the sum of the weights of its frames
     # of all ranks together, beyond the memory that they begin with; None means as much as
     # ``machine_limits.world_memory_limit`` allows
     memory_bytes: int | None = None

@@ -1,6 +1,7 @@
 """Reads from a frame how a call has ended on a rank: with a result or with an exception.
 
-Nothing in the frame is trusted. If it is not of the agreed form, the functions raise FrameError.
+Nothing in the frame is trusted. If the frame is not of the agreed form, the functions raise
+FrameError.
 """
 
 from typing import Any
@@ -26,8 +27,8 @@ def read_returned(frame: Frame) -> Returned:
 def read_raised(meta: dict) -> Raised:
     """Return the exception that a rank describes.
 
-    Raises FrameError if the description is not of the agreed form. Only the four known parts of
-    each line are kept, because other parts may be anything, and large.
+    Raises FrameError if the description is not of the agreed form. The result has only the four
+    known parts of each line, because a rank may add other parts of any size.
     """
     lines = meta.get("lines")
     flags = {

@@ -1,4 +1,4 @@
-"""Holds the judge's connections to a world's processes: to the ranks and to their supervisor.
+"""Keeps the judge's connections to a world's processes: to the ranks and to their supervisor.
 
 The processes may serve one check after another. A rank that has made all its calls, and has left
 nothing behind, waits for the calls of the next check.
@@ -19,7 +19,7 @@ ANSWER_SECONDS = 5.0  # in which a supervisor has to say whether its ranks may g
 
 @dataclass
 class Processes:
-    """The processes of a world, with room for a number of ranks.
+    """The processes of a world, and the judge's connections to them.
 
     ``asked`` is the request with which the processes were started. ``pids`` has an entry for each
     rank that was started. Every other list has an entry for each rank that may be started.
@@ -36,10 +36,10 @@ class Processes:
 
     @classmethod
     def start(cls, server: Server, asked: dict, room: int, imports: Iterable[str]) -> "Processes":
-        """Have a server start ``asked["size"]`` ranks, and keep room for ``room`` ranks.
+        """Have a server start ``asked["size"]`` ranks, and make connections for ``room`` ranks.
 
         ``imports`` are modules that the server imports first. Raises WorldsUnavailable if no server
-        takes the request.
+        accepts the request.
         """
         nonce = os.urandom(frames.NONCE_BYTES)
         theirs, wires = [], []
@@ -67,10 +67,10 @@ class Processes:
         return cls(supervisor, asked, nonce, wires, readers, outputs, stacks)
 
     def go_on(self, asked: dict, imports: Iterable[str]) -> bool:
-        """Have these ranks make the calls of another check; return whether they can.
+        """Have the supervisor prepare the ranks for another check; return whether they are ready.
 
-        ``asked`` is the request for this check. Its ``size`` says how many of the ranks have calls
-        to make. ``imports`` are modules that the ranks must have.
+        ``asked`` is the request for this check. ``asked["size"]`` ranks have calls to make.
+        ``imports`` are modules that the ranks must have imported.
         """
         fixed = ("network", "submission_dir", "device")
         if any(self.asked[name] != asked[name] for name in fixed) or asked["size"] > len(
@@ -92,8 +92,9 @@ class Processes:
     def _is_ready(self) -> bool:
         """Read the supervisor's messages up to its answer; return whether the ranks can go on.
 
-        The answer is the message with ``ready``. Ignore a standstill that is reported before it,
-        because all ranks wait anyway. After any other message the ranks cannot go on.
+        The answer is the message with ``ready``. Ignore a report of a standstill before the answer,
+        because between two checks all ranks wait. If any other message comes before the answer, the
+        ranks cannot go on.
         """
         heard = b""
         while data := self.supervisor.recv(4096):

@@ -22,8 +22,8 @@ class Process:
 
     parent: int
     group: int
-    began: int  # in clock ticks; a later process of the same number has another start
-    own: float  # processor time of its own
+    began: int  # in clock ticks; it tells the process from a later one with the same pid
+    own: float  # processor time of the process itself
     waited: float  # processor time of the children that it has waited for
 
 
@@ -31,27 +31,27 @@ class Process:
 class Spending:
     """The processor time of the ranks of a world.
 
-    The supervisor is the parent of the ranks. It adopts the processes below it whose own parent
-    has died.
+    The supervisor is the parent of the ranks. If a process that a rank has started loses its
+    parent, the supervisor adopts this process.
     """
 
     # The keys of these dicts are the pids of ranks.
-    # the seconds last seen of each process that comes from the rank, by the pid and the start of
-    # the process
+
+    # (pid, start) of each process that comes from the rank → its seconds at the last look
     seen: dict[int, dict[tuple[int, int], float]] = field(default_factory=lambda: defaultdict(dict))
     own: dict[int, float] = field(default_factory=dict)  # seconds of the rank's own process
     # pids of the living processes that the rank has started
     started: dict[int, set[int]] = field(default_factory=dict)
 
     def look(self, ranks: Iterable[int]) -> dict[int, float]:
-        """Return how many seconds each rank, with all that it has started, has used so far.
+        """Return the processor seconds that each rank, with all its processes, has used so far.
 
         ``ranks`` and the keys of the result are the pids of ranks. The result leaves out ranks that
         the system does not show.
         """
         processes = {rank: found for rank in ranks if (found := read(rank))}
         supervisors = {process.parent for process in processes.values()} - {1}
-        for supervisor in supervisors:  # it adopts what has lost its parent
+        for supervisor in supervisors:  # it adopts processes that have lost their parent
             family = os_support.family(supervisor)
             processes |= {
                 pid: found for pid in family if pid not in processes and (found := read(pid))
@@ -71,10 +71,10 @@ class Spending:
         return {rank: max(alive[rank], sum(self.seen[rank].values())) for rank in visible}
 
     def _owners(self, pid: int, processes: Mapping[int, Process], ranks: list[int]) -> list[int]:
-        """Return the pid of the rank that a process comes from, in a list.
+        """Return the pid of the rank that a process comes from, as a list of one.
 
-        If the process hides this, because it has left its parent and its group, return the pids of
-        all ranks.
+        If this cannot be found out, because the process has left its parent and its group, return
+        the pids of all ranks.
         """
         ancestor = pid
         while ancestor in processes:
@@ -89,7 +89,7 @@ class Spending:
 
 
 def read(pid: int) -> Process | None:
-    """Return the system's data on a process; None if it has ended or the system shows none."""
+    """Return the system's data on a process; None if it has ended or cannot be seen."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         parent, group = int(fields[1]), int(fields[2])

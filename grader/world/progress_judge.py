@@ -10,18 +10,18 @@ from grader.world.processor_time import Spending
 from grader.world.report import Call, Raised, RankReport, WorldReport
 from grader.world.stacks import Stacks, is_communicating, seems_to_wait
 
-# Seconds between two looks at what the ranks do. The first number counts once for each rank,
-# because a look at more ranks takes longer. The second number is the least.
+# Seconds between two looks at what the ranks do: ``LOOK_SECONDS`` for each rank, because a look at
+# more ranks takes longer, but at least ``MIN_LOOK_SECONDS``.
 LOOK_SECONDS = 0.01
 MIN_LOOK_SECONDS = 0.05
-# If ranks have to wait for a processor, they get up to this many times the limit of wall time in
-# addition.
+# Time in which ranks wait for a processor does not count against limits of wall time. The judge
+# subtracts at most this many times ``Limits.wall_seconds``.
 MAX_STRETCH = 3
-# Additional seconds, of processor time and of wall time, in which the ranks of a world start their
-# GPUs before their first call.
+# All time limits are longer by these seconds while the ranks of a world start their GPUs, before
+# their first call.
 GPU_START_SECONDS = 60.0
-# If all ranks that failed only say that a peer has gone, the grace is this many times as long, so
-# that the rank at fault can fail, too.
+# If every failed rank only reports that a peer has gone, ``grace_seconds`` is multiplied by this.
+# So the rank at fault has time to fail, too.
 VICTIMS_PATIENCE = 20
 
 
@@ -29,13 +29,13 @@ class ProgressJudge:
     """Decides when one world has ended, and sets ``report.ending``.
 
     It follows what ranks send, what their threads do, and what the hub says. A verdict of *stuck*
-    needs evidence that every rank waits. Either the hub says so, or the threads are idle and two
-    looks at the stacks in a row show the same.
+    needs evidence that every rank waits. Either the hub reports this, or the threads are idle and
+    the stacks are the same in two readings in a row.
 
     Three words are related. A *standstill* is what the hub reports: every rank waits for an
     operation or for the judge, and no operation can be completed. A world is *stuck* when the judge
-    has concluded that no rank will go on. A *deadlock* is what a student then reads about, if the
-    ranks wait for each other (``diagnosis.root_cause``).
+    has concluded that no rank will go on. If the ranks wait for each other, the message to the
+    student calls this a *deadlock* (``diagnosis.root_cause``).
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ProgressJudge:
         self.pids = pids
         self.held = held
         self.stacks = Stacks(report.size, pids, ask_moves)
-        self.verdict_pending = ""  # what to conclude once the stacks are there: stuck or late
+        self.verdict_pending = ""  # what to conclude once the stacks have arrived: stuck or late
         self.watch, self.spending = watchdog.Watch(), Spending()
         self.began = self.call_began = self.heard = time.monotonic()
         self.cpu_before: dict[int, float] = {}  # pid → processor seconds when this call began
@@ -63,10 +63,10 @@ class ProgressJudge:
         self.starved_at_start: dict[int, float] = {}  # the same, when the world began
         self.starting: set[int] = set()  # ranks that still start their GPUs
         self.failed_at: float | None = None
-        # If not None, the hub says that every rank waits, and that these ranks were held then.
+        # The ranks that were held when the hub reported that every rank waits; None if it has not.
         self.standstill: list[int] | None = None
         self.frames = self.frames_before_standstill = 0
-        self.is_certain = False  # whether it is certain that the ranks stand still for ever
+        self.is_certain = False  # whether it is certain that no rank will ever go on
         self.doubts = 0  # how many times in a row the ranks only seemed to be stuck
 
     # ——— events
@@ -83,8 +83,8 @@ class ProgressJudge:
     def on_call_began(self, rank: int) -> None:
         """Record that a rank has begun a call.
 
-        If it has started its GPU before, that time does not count: time begins now. A rank cannot
-        gain time twice in this way.
+        If the rank had to start its GPU first, the time for this does not count: all time limits
+        begin now. A rank can have this effect only once.
         """
         if rank in self.starting:
             self.starting.remove(rank)
@@ -182,7 +182,7 @@ class ProgressJudge:
         """Look at what the ranks' processes do.
 
         Ask for the ranks' stacks if a limit is exceeded. Also ask for the stacks if all processes
-        are idle, unless a held rank goes on by itself after a while.
+        are idle, unless a rank still starts its GPU, or a held rank will be released anyway.
         """
         used = self._used()
         watched = {self.pids[rank.rank] for rank in self._unsettled() if rank.rank in self.pids}
@@ -197,7 +197,7 @@ class ProgressJudge:
         if max(used.values(), default=0.0) > self.cpu_allowed + more:
             self._on_too_much_computing(now, used)
         elif in_call > limits.wall_seconds / 4 and self._wake():
-            pass  # ranks may wait in a way that looks like computing, so held ones were released
+            pass  # ranks may wait in a way that looks like computing, so held ranks were released
         elif in_call - self._starved(self.starved_before) > limits.wall_seconds:
             self._ask_stacks(now, "late", f"{limits.wall_seconds:g} seconds")
         elif in_all - self._starved(self.starved_at_start) > limits.world_seconds:
@@ -225,10 +225,11 @@ class ProgressJudge:
         return {pid: seconds - self.cpu_before[pid] for pid, seconds in spent.items()}
 
     def _starved(self, before: dict[int, float]) -> float:
-        """Return for how many seconds ranks have waited for a processor since ``before``.
+        """Return for how many seconds, in all, ranks have waited for a processor since ``before``.
 
-        ``before`` maps each pid to its seconds of waiting by that time. Such waits are the
-        machine's fault, up to a bound: the result is at most ``MAX_STRETCH`` limits of wall time.
+        ``before`` maps each pid to the seconds for which it had waited by then. The machine is
+        blamed for such waits, but only up to ``MAX_STRETCH`` times ``Limits.wall_seconds``: the
+        result is never larger.
         """
         waited = sum(seconds - before.get(pid, 0.0) for pid, seconds in self.watch.starved.items())
         return min(waited, MAX_STRETCH * self.limits.wall_seconds)
@@ -240,7 +241,7 @@ class ProgressJudge:
 
         The hub has reported that no rank will move by itself. ``told`` are the ranks that were held
         at the time of the report. Do nothing if one of these ranks has been released since. Do not
-        ask for stacks while a held rank may still be held.
+        ask for stacks while a held rank has patience, because it will be released anyway.
         """
         held = {rank.rank for rank in self.held.ranks()}
         is_news = held.issuperset(told)  # else one of these ranks has been released meanwhile
@@ -256,7 +257,7 @@ class ProgressJudge:
     def _wake(self) -> bool:
         """Release the ranks that are held until all other ranks stand still.
 
-        Return whether there are such ranks.
+        Return whether there were such ranks.
         """
         woke = self.held.wake()
         if woke:
@@ -276,8 +277,8 @@ class ProgressJudge:
         if not self.stacks.have_arrived(asked, now):
             return
         are_as_before = self.stacks.read(asked)
-        # Ranks that have sent nothing for long, and whose stacks show communications, are stuck.
-        # What their threads seemed to do does not matter.
+        # Ranks that have sent nothing for long, and whose stacks show communications, are stuck,
+        # even if their threads did not seem idle.
         silent = (
             not any(rank.busy for rank in asked) and now - self.heard > self.limits.wall_seconds / 4
         )
@@ -296,8 +297,8 @@ class ProgressJudge:
     def _conclude_stuck(self, now: float, are_as_before: bool) -> None:
         """End a world in which all ranks wait.
 
-        Do not end the world if the stacks have changed since the last look. Do not end it either if
-        held ranks can go on: release them.
+        Do not end the world if the stacks have changed since the last reading. If held ranks can go
+        on, release them instead of ending the world.
         """
         if not are_as_before:
             if self.verdict_pending == "late":
@@ -324,11 +325,11 @@ class ProgressJudge:
         return importing and self.cpu_allowed < most
 
     def _is_stuck(self, asked: list[RankReport], silent: bool) -> bool:
-        """Return whether all ranks wait in communications, or seemed to several times in a row.
+        """Return whether all ranks wait in communications, or seemed to wait ``DOUBTS`` times.
 
         If no operation is open, the ranks only seem to wait, because the wait may end by itself.
-        The ranks are not stuck if a thread sleeps for a limited time, unless they have been
-        ``silent`` for long.
+        The ranks are not stuck if a thread sleeps for a limited time, unless the ranks are
+        ``silent``: they have sent nothing for long.
         """
         submission_dir = self.report.submission_dir
         open_on = {waiting.operation.rank for waiting in self.report.waiting()}

@@ -23,18 +23,19 @@ STANDSTILL = "a standstill"  # all ranks that are not held wait in a communicati
 
 @dataclass(frozen=True)
 class Delay:
-    """Holds a rank before its mark ``at`` until rank ``on`` has passed its mark ``until``.
+    """Holds a rank before its mark ``at`` until another rank ``on`` has passed the mark ``until``.
 
     Both marks belong to the same call. The held rank is also released when this call has ended on
     rank ``on``. After its release the held rank waits ``then`` seconds more.
 
-    If ``until`` is ``STANDSTILL``, the rank is held until all ranks that are not held wait. No
-    clock decides when they do. Without a hub, it takes half a second to see that they wait.
+    If ``until`` is ``STANDSTILL``, the rank is held until all ranks that are not held wait. The hub
+    reports when this is the case. Without a hub, the judge needs half a second to see it.
 
-    With ``patience`` the rank is also released when rank ``on`` has passed its own mark ``at`` and
-    now waits. If that does not happen, the rank is released after ``patience`` seconds (a quarter
-    of them if the system does not show who waits). So if rank ``on`` waits for the held rank, both
-    go on. If rank ``on`` should wait and does not, it is too early every time.
+    With ``patience``, the held rank is also released when rank ``on`` has passed the mark ``at``,
+    too, and now waits. If this does not happen, the held rank is released after ``patience``
+    seconds (after a quarter of this time if the system does not show who waits). So if rank ``on``
+    waits for the held rank, both go on. If rank ``on`` should wait for the held rank but does not,
+    rank ``on`` is too early in every run, and not only by chance.
     """
 
     until: str
@@ -58,16 +59,16 @@ class Call:
     in_step: int = 0
     # for each rank, the things that it may call and their results: see ``wire.served``
     served: list[dict] = field(default_factory=list)
-    # have the hub look at each rank's memory whenever the rank communicates; if it communicates
-    # nothing, when it returns. The hub looks at the current memory (``served.SETTLED``) or at the
-    # peak so far (``served.PEAK``). In a world with such a call, the ranks are fresh, settle before
-    # their first call, and may start no processes
+    # have the hub measure each rank's memory whenever the rank communicates, or when the call ends
+    # if the rank communicates nothing. The hub measures the current memory (``served.SETTLED``) or
+    # the peak so far (``served.PEAK``). In a world with such a call, the ranks are new processes,
+    # give back freed memory before their first call, and may start no processes
     weighs: str = ""
-    # have the hub look at each rank's processor time before every send, if the driver has a meter;
-    # the rank waits for this look
+    # have the hub measure each rank's processor time before every send, if the driver has a meter;
+    # the rank waits until this is done
     clocks: bool = False
-    # have the hub keep a rank's result of an all-gather until the rank, after issuing the
-    # all-gather, uses something of ``served`` (see ``hub.slow_gathers``). gloo has no such rule
+    # have the hub withhold the result of an all-gather from a rank until the rank has next used
+    # something of ``served`` (see ``hub.slow_gathers``). With gloo this has no effect
     slow_gathers: bool = False
     # have the hub report the sum of the squares of the numbers that each operation sends
     squares: bool = False
@@ -86,11 +87,12 @@ GONE_AGAIN = (
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception that a rank raised: its type, its text, and the student's lines.
+    """An exception that a rank raised.
 
-    The exception came through these ``lines``, outermost first. ``stub`` says whether the student's
-    own file raised a NotImplementedError. ``missing`` says whether the file lacks the function.
-    ``at`` is the time of the exception, in nanoseconds of the monotonic clock.
+    ``lines`` are the lines of the student's code that the exception came through, outermost first.
+    ``stub`` says whether the student's own file raised a NotImplementedError. ``missing`` says
+    whether the file lacks the function. ``at`` is the time of the exception, in nanoseconds of the
+    monotonic clock.
     """
 
     type: str
@@ -117,7 +119,7 @@ class Raised:
 class Returned:
     """The result of a call on one rank, and the call's arguments as they were afterwards.
 
-    ``intact`` says whether the lists and dicts among the arguments still held the same tensors
+    ``intact`` says whether the lists and dicts among the arguments still contained the same tensors
     after the call.
     """
 
@@ -132,23 +134,23 @@ class RankReport:
     rank: int
     trail: list[Event] = field(default_factory=list)
     outcomes: dict[int, Returned | Raised] = field(default_factory=dict)
-    output: bytes = b""  # the last that it printed
-    lines_cut: int = 0  # printed before that
+    output: bytes = b""  # the end of what it printed
+    lines_cut: int = 0  # how many lines it printed before ``output``
     exit: int | None = None  # exit code, or −signal, of a process that ended by itself
     refused: str | None = None  # why its frames were not accepted
     held: int | None = None  # the call in which it is held now
     done: bool = False
-    may_go_on: bool = False  # by its own word: nothing of its process has been changed
-    # call → pairs: how many operations the rank had issued when the hub looked at its memory, and
-    # the bytes beyond those that it had before its first check. Each look found more than the last.
+    may_go_on: bool = False  # the rank says that nothing of its process has been changed
+    # call → a pair for each new maximum that the hub measured of the rank's memory: how many
+    # operations the rank had issued in the call, and the bytes beyond those before its first check
     grown: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    # call → at each look, the nanoseconds of processor time of the rank and of all that it has
-    # started
+    # call → for each time that the hub measured: the nanoseconds of processor time of the rank and
+    # of all processes that it has started
     spent: dict[int, list[int]] = field(default_factory=dict)
     # call → for each operation that sent something, the sum of the squares of what it sent
     squares: dict[int, list[float]] = field(default_factory=dict)
     busy: bool = False  # used most of the processor time that its call was allowed
-    # where its threads stood when the world was ended
+    # the stacks of its threads when the world was ended
     stacks: list[list[StackFrame]] = field(default_factory=list)
 
 
@@ -163,12 +165,12 @@ class WorldReport:
     grader_fault: str = ""  # a failure of the grader itself
     # calls whose held ranks were released early, because the other ranks waited for the held ranks
     released_early: set[int] = field(default_factory=set)
-    # If all ranks wait, and the network is ``strict``: lists of [rank, time, time]. At the first
-    # time the rank issued an operation that has begun and not ended. At the second time the rank
-    # issued the first operation that can begin only when that one has ended.
+    # If all ranks wait, and the network is ``strict``: lists of [rank, begun, waits]. At time
+    # ``begun`` the rank issued an operation that has not ended. At time ``waits`` it issued an
+    # operation that cannot begin before that end (see ``StrictOrder.behind``).
     behind: list[list[int]] = field(default_factory=list)
-    # The trails that were matched last, and how long they were. They are kept so that no new list
-    # can be taken for one of them.
+    # The trails that were matched last, each with its length then. The lists themselves are kept,
+    # so that a new list cannot have the identity of one of them.
     _matched: list[tuple[list, int]] | None = field(
         default=None, init=False, repr=False, compare=False
     )
@@ -183,10 +185,11 @@ class WorldReport:
         return self._matching
 
     def disagreements(self) -> list[Disagreement]:
-        """Return where operations belong together but do not agree, the earliest case first.
+        """Return the cases in which operations belong together but do not agree, earliest first.
 
-        If the ranks disagree about the groups that they make, this comes before all operations:
-        an operation in a group that does not exist finds no partner, or a wrong one.
+        If the ranks disagree about the groups that they make, this disagreement comes first. The
+        others may follow from it, because an operation in a wrong group finds a wrong partner, or
+        none.
         """
         self._match()
         return self._disagreements

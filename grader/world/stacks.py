@@ -13,11 +13,10 @@ from grader.world import watchdog
 from grader.world.fork_server_client import ENGINE
 from grader.world.report import RankReport
 
-PATIENCE_SECONDS = 2.0  # for all answers to arrive
+PATIENCE_SECONDS = 2.0  # in which all answers have to arrive
 QUIET_SECONDS = 0.03  # without news, after which all stacks are taken to be complete
 MAX_STACK_BYTES = 1 << 18  # bytes of one rank
-# Stacks leave out the lines of the grader around a wait. These lines are neither the student's nor
-# torch's.
+# Lines of these files of the grader are around each wait. They are left out of the stacks.
 OUR_LINES = ("wait_recorder.py", "receives.py", "process_group.py", "work.py", "link.py")
 AROUND_WAITS = {str(ENGINE / "grader" / "rank" / name) for name in OUR_LINES}
 
@@ -43,9 +42,9 @@ class Stacks:
         return self.asked_at is not None
 
     def ask(self, ranks: list[RankReport], now: float) -> None:
-        """Ask these ranks for their stacks, by a signal, and the hub for its count of frames.
+        """Ask these ranks for their stacks, and the hub for its count of frames.
 
-        Ranks that are held are not asked.
+        A signal asks a rank. Ranks that are held are not asked.
         """
         self.asked_at = self.grew_at = now
         self.texts = [b""] * self.size
@@ -77,9 +76,9 @@ class Stacks:
     def read(self, ranks: list[RankReport]) -> bool:
         """Write the stacks into the reports; return whether nothing has changed since last time.
 
-        Nothing has changed if the stacks and the hub's count are the same. One reading is not
-        enough: a rank may have moved just before it was asked, and on a busy machine it takes a
-        while until this shows.
+        Nothing has changed if the stacks and the hub's count are the same as at the last reading.
+        One reading cannot prove that the ranks stand still: a rank may have moved just before it
+        was asked, and on a busy machine the effect comes later.
         """
         for rank in ranks:
             stacks = watchdog.parse_stacks(self.texts[rank.rank].decode(errors="replace"))
@@ -95,7 +94,7 @@ class Stacks:
 
 
 def is_communicating(rank: RankReport, submission_dir: Path, has_open_operation: bool) -> bool:
-    """Return whether a thread of a rank stands in a communication."""
+    """Return whether a thread of a rank is in a communication."""
     return any(
         watchdog.in_communication(stack, submission_dir, has_open_operation)
         for stack in rank.stacks

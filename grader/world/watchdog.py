@@ -1,10 +1,11 @@
-"""Tells whether a silent world is slow or stuck, and in which of the student's lines ranks stand.
+"""Finds out whether a silent world is slow or stuck, and at which lines of the student ranks wait.
 
 A rank that waits in a communication sleeps: its threads use no processor time and are not even
-runnable. A rank that computes is runnable, and so is a rank that other programs starve. So a world
-is idle if three things hold for half a second: no frame came from any rank, no thread of any rank
-stayed runnable, and the threads used no processor time. Then the judge asks for the ranks' Python
-stacks. If the stacks show communication on every rank, nothing will ever move again.
+runnable. A rank that computes is runnable. A rank that gets no processor, because other programs
+use it, is runnable, too. So a world is idle if, for half a second, no frame came from any rank, no
+thread of any rank stayed runnable, and the threads used no processor time. If a world is idle, the
+judge asks for the ranks' Python stacks. If every rank's stacks show a communication, no rank will
+ever go on.
 """
 
 import os
@@ -19,11 +20,12 @@ from grader.assignment import GIVEN
 
 IDLE_SECONDS = 0.5
 IDLE_SECONDS_BLIND = 3.0  # the same if the system does not show what threads do
-# If nothing proves that a wait has no end, this many idle spells in a row count as a standstill.
+# Ranks may seem to wait, although nothing proves that they wait for ever. If they seem to wait this
+# many times in a row, they are taken to be stuck.
 DOUBTS = 3
-IDLE_LOAD = 0.05  # cores; ranks that poll a file for the rendezvous stay below it
-SLEEPS = 0.02  # seconds; a main thread that does nothing for so long waits
-SHORT_SLICE = 200_000  # nanoseconds; a thread that polls runs for a tenth of it at a time
+IDLE_LOAD = 0.05  # cores; ranks that poll a file for the rendezvous stay below this
+SLEEPS = 0.02  # seconds; a main thread that has done nothing for this time is taken to wait
+SHORT_SLICE = 200_000  # nanoseconds; a thread that polls runs for a tenth of this at a time
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class StackFrame:
 
 @dataclass(frozen=True)
 class Thread:
-    """The activity of a thread so far, in nanoseconds.
+    """The activity of a thread so far. Times are in nanoseconds.
 
     ``runnable`` says whether the thread wants to run now (or waits for a disk).
     """
@@ -50,11 +52,10 @@ class Thread:
     def wanted(self, before: "Thread") -> int:
         """Return for how many nanoseconds the thread has used or awaited a processor.
 
-        ``before`` is the thread as it was at an earlier look. The time in which the thread waited
-        counts only if the thread computes. A thread that polls has to wait, too, if the machine is
-        busy: gloo's thread looks a hundred times a second whether something has come. The time
-        slices tell the two kinds apart. A thread that polls has short slices. A thread that
-        computes runs until it is interrupted.
+        ``before`` is the same thread at an earlier time. The result includes the time in which the
+        thread waited for a processor only if the thread computes, and not if it polls. gloo's
+        thread polls: 100 times a second it checks whether a message has come. A thread that polls
+        has short time slices. A thread that computes runs until it is interrupted.
         """
         ran, slices = self.ran - before.ran, self.slices - before.slices
         computes = slices and ran / slices > SHORT_SLICE
@@ -63,7 +64,8 @@ class Thread:
     def starves(self, before: "Thread") -> bool:
         """Return whether the thread is runnable but has not run since ``before``.
 
-        Such a thread gets no processor. A thread that polls has run in between, and slept.
+        Such a thread gets no processor. A thread that polls does not starve, because it has run
+        since ``before``.
         """
         return self.runnable and self.ran == before.ran
 
@@ -76,9 +78,9 @@ Pulse = dict[int, Thread]  # the threads of a process, by their ids
 class Watch:
     """Follows what the threads of a world's processes do."""
 
-    # the time and the pulses of each look since something moved last
+    # the time and the result of each look at the processes, since something moved last
     looks: deque[tuple[float, dict[int, Pulse]]] = field(default_factory=deque)
-    looked: float = 0.0  # when it looked last
+    looked: float = 0.0  # the time of the last look
     # pid → the most seconds that one of its threads has waited for a processor
     starved: dict[int, float] = field(default_factory=dict)
 
@@ -88,9 +90,9 @@ class Watch:
     def look(self, pids: Iterable[int], now: float) -> float:
         """Look at the processes, and return for how many seconds they have been idle.
 
-        ``now`` is the monotonic time in seconds. The idle time follows from all looks so far. If
-        the system shows nothing of the processes, the idle time is scaled, so that
-        ``IDLE_SECONDS_BLIND`` count as ``IDLE_SECONDS``.
+        ``now`` is the monotonic time in seconds. The idle time is computed from this look and all
+        earlier ones. If the system does not show what the processes do, the idle time is scaled, so
+        that ``IDLE_SECONDS_BLIND`` count as ``IDLE_SECONDS``.
         """
         self.looked, seen = now, {pid: found for pid in pids if (found := pulse(pid))}
         self.starved |= {
@@ -102,7 +104,7 @@ class Watch:
         ):
             self.moved()
         self.looks.append((now, seen))
-        # Forget each old look since which the processes have been busy.
+        # Forget an old look if the processes have been busy since then.
         while _load(*self.looks[0], now, seen) > IDLE_LOAD:
             self.looks.popleft()
         return (now - self.looks[0][0]) * (1.0 if seen else IDLE_SECONDS / IDLE_SECONDS_BLIND)
@@ -110,9 +112,10 @@ class Watch:
 
 @dataclass
 class Sleepers:
-    """Tells whether the main threads of processes wait.
+    """Finds out whether the main threads of processes wait.
 
-    It has to be asked again and again, because it compares each look with earlier looks.
+    ``sleeps`` has to be called again and again, because it compares a thread's activity with what
+    earlier calls saw.
     """
 
     # pid → since when its main thread has done nothing, and the activity of this thread so far
@@ -122,7 +125,7 @@ class Sleepers:
         """Return whether the main thread of a process waits; None if the system does not show it.
 
         The main thread waits if it has done nothing for a while and no thread of the process wants
-        to run. If another thread wants to run, the main thread may only wait for that one.
+        to run. If another thread wants to run, the main thread may only wait for that thread.
         """
         threads = pulse(pid)
         if pid not in threads:
@@ -135,7 +138,7 @@ class Sleepers:
 
 
 def _load(since: float, before: dict[int, Pulse], now: float, seen: dict[int, Pulse]) -> float:
-    """Return how many cores the processes wanted between two looks."""
+    """Return how many cores the processes used or waited for between two looks, on average."""
     wanted = sum(thread.wanted(earlier) for thread, earlier in _pairs(seen, before))
     return wanted / 1e9 / (now - since) if now > since else 0.0
 
@@ -170,8 +173,8 @@ def pulse(pid: int) -> Pulse:
     return threads
 
 
-# A rank may write anything in place of its stacks. So every part of these patterns has a bound for
-# the time and for the length of a match.
+# A rank may write anything in place of its stacks. So every part of these patterns has a bound,
+# which limits the length of a match and the time to find it.
 THREAD = re.compile(
     r"^(?:Current thread|Thread) 0x[0-9a-f]{1,16}\b.{0,200}\(most recent call first\):$",
     re.MULTILINE,
@@ -226,7 +229,7 @@ QUESTIONS = {
 def in_communication(
     stack: list[StackFrame], submission_dir: Path, has_open_operation: bool
 ) -> bool:
-    """Return whether a sleeping thread with this stack sleeps in a communication.
+    """Return whether a thread that sleeps with this stack waits in a communication.
 
     ``has_open_operation`` says whether an operation of its rank still waits for other ranks.
     """
@@ -246,19 +249,18 @@ def in_communication(
 def waits_for_nothing(stack: list[StackFrame], submission_dir: Path) -> bool:
     """Return whether the innermost line of a stack is the student's and calls ``.wait()``.
 
-    The caller asks this about a rank without an open operation. The rank may wait for the same
-    operation a second time: for a send or receive of gloo the first ``wait()`` returns, but a
-    second ``wait()`` never returns. Nothing proves that this ``wait()`` will not return, so the
-    caller should ask more than once.
+    A rank without an open operation may hang there because it waits for the same operation a second
+    time. For a send or receive of gloo, the first ``wait()`` returns, but a second one never does.
+    One stack does not prove this, so the caller has to ask more than once.
     """
     line = source(stack[0]) if _is_own(stack[0], submission_dir) else ""
     return ".wait(" in line and "sleep" not in line
 
 
 def may_wake(stack: list[StackFrame], submission_dir: Path) -> bool:
-    """Return whether the student's innermost line waits for a limited time only.
+    """Return whether the student's innermost line seems to wait for a limited time.
 
-    A line that contains “sleep” or “timeout” is taken to do so.
+    This is so if the line contains “sleep” or “timeout”.
     """
     line = next((source(place) for place in stack if _is_own(place, submission_dir)), "")
     return "sleep" in line or "timeout" in line
@@ -268,8 +270,8 @@ def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFram
     """Return the innermost line of the student's code; None if there is none.
 
     Each stack has the innermost line first. If several threads are in the student's code, return
-    the line that has the fewest lines of other code before it in its stack. Files that the
-    assignment gives, such as ``run.py``, are not the student's.
+    the line that comes earliest in its stack. Files that the assignment gives, such as ``run.py``,
+    are not the student's.
     """
     found = []
     for stack in stacks:

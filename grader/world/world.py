@@ -1,7 +1,7 @@
-"""Runs one world from the judge's side.
+"""Runs one world, in the judge.
 
-It starts ranks, or uses the ranks of an earlier world. It feeds the ranks and watches them. In the
-end it kills them, or keeps them for a later world.
+The judge starts ranks, or uses the ranks of an earlier world. It sends them inputs, and watches
+them. In the end it has the ranks killed, or keeps them for a later world.
 
     inputs → one frame to each rank
     events and results ← frames from each rank
@@ -28,21 +28,23 @@ from grader.world.processes import Processes
 from grader.world.progress_judge import ProgressJudge
 from grader.world.report import CALL_BEGAN, Call, Raised, RankReport, Returned, WorldReport
 
-MAX_LEFT = 100  # rounds of reading what ranks sent before they were done
-END_SECONDS = 30  # for a world to end; the machine may be busy with what the ranks left
+# When all ranks are done, the judge reads up to this many times what they sent before.
+MAX_LEFT = 100
+# The supervisor has to end a world within these seconds. What ranks left may keep the machine busy.
+END_SECONDS = 30
 
 
 class World:
     """One world. Call ``run()`` once: it returns the report.
 
     Args:
-        trace: whether the ranks also send how their operations progress, for a timeline. If the
-            hub is the ``network``, the ranks send instead what a replay needs of their programs:
-            see ``timeline.replay``.
-        network: what carries the operations of the ranks; None means the usual network, or gloo
-            with ``trace``. On GPUs, nccl takes the place of gloo, and the hub if ranks share GPUs.
-        room: if 0, the processes are ended. Otherwise they are kept for a later world of up to this
-            many ranks, if a hub is the network and nothing is left of this world.
+        trace: whether the ranks also send data for a timeline: how their operations progress, or,
+            if ``network`` is a hub, the steps of their programs (see ``timeline.replay``).
+        network: what carries the operations of the ranks. None means gloo with ``trace``, and the
+            usual network otherwise. On GPUs, nccl replaces gloo; if ranks share GPUs or there is no
+            nccl, the hub replaces gloo.
+        room: for how many ranks of a later world the processes are kept; if 0, they are ended. They
+            are also ended if no hub is the network, or if something is left of this world.
         processes: the processes of an earlier world, to be used again. If this is None, or if these
             processes cannot go on, fresh processes are started.
         gpus: the GPUs that the ranks run on; None for CPUs.
@@ -83,13 +85,13 @@ class World:
         self.supervisor_lines = b""
         self.gone = False
         self.room, self.processes, self.is_reused = max(room, size), processes, False
-        # Where memory is weighed, ranks may start no processes. They lose this right for good
-        # before they run student code. So they are fresh, and make no calls of other checks.
+        # In a world that measures memory, ranks may start no processes. They lose this right before
+        # they run student code, and never get it back. So no other check uses these ranks.
         self.are_alone = any(call.weighs for call in calls)
         self.keeps = room > 0 and self.network in frames.HUBS and not self.are_alone
         self.kept = self.is_spoiled = False  # spoiled: something of this world is left in the ranks
         self.events = self.printed = 0  # weight of all events, bytes of all output
-        self.sent = [0] * size  # bytes of each rank's frames, by their weight
+        self.sent = [0] * size  # for each rank, the weight of all its frames, in bytes
         self.imported: set[str] = set()  # modules of ``frames.HEAVY`` that ranks had to import
         self.selector = selectors.DefaultSelector()
 
@@ -122,7 +124,7 @@ class World:
             "device": "cuda" if self.gpus else "cpu",
             "gpus": self.gpus.ids if self.gpus else [],
         }
-        # Kept ranks that have no calls here take memory, too.
+        # Ranks that are kept, but have no calls in this world, use memory, too.
         there = max(self.size, len(self.processes.pids) if self.processes else 0)
         asked["memory"] = self.limits.memory_bytes or machine_limits.world_memory_limit(there)
         asked["in_step"] = [call.in_step for call in self.calls]
@@ -177,13 +179,12 @@ class World:
             try:
                 wire.sendall(frames.pack(frames.INPUTS, meta, blob, self.nonce))
             except ConnectionError:
-                pass  # it is dead: its supervisor says how it ended, or is dead itself
+                pass  # the rank is dead: its supervisor reports how it ended, or is dead, too
 
     def _driver(self, call: Call) -> str:
         """Return the name of the driver for a call.
 
-        The hub keeps the messages of an ``in_step`` call in step. If there is no hub, a special
-        driver does this instead.
+        The hub enforces ``Call.in_step``. If there is no hub, a special driver does it instead.
         """
         return (
             f"in_step {call.in_step:+d}"
@@ -205,8 +206,8 @@ class World:
     def _keep(self) -> bool:
         """Keep the processes for a later world, if possible; return whether they are kept.
 
-        This is possible if this world ended without an error, and nothing of it is left in the
-        ranks. Otherwise the caller has to end the processes.
+        This is possible if this world ended without an error and left nothing in the ranks.
+        Otherwise the caller has to end the processes.
         """
         for _ in range(MAX_LEFT):
             if not self.selector.select(0):
@@ -247,7 +248,7 @@ class World:
     # ——— what arrives
 
     def _step(self, timeout: float, watch: bool = True) -> None:
-        # Look at short intervals, to see when a rank's patience is over.
+        # A held rank with patience is released after some time. So look more often.
         impatient = self.held.are_patient
         timeout = min(timeout, watchdog.SLEEPS / 2) if impatient else timeout
         stands_still = (
@@ -277,7 +278,7 @@ class World:
             self.gone = True
 
     def _on_supervisor_line(self, line: dict) -> None:
-        # This line is about a rank that has no calls here: it has ended, or has sent something.
+        # A rank without calls in this world has ended, or has sent something.
         if line.get("rank", 0) >= self.size:
             self.is_spoiled = True
         elif "pids" in line:
@@ -320,7 +321,7 @@ class World:
         self.gone |= "gone" in line
 
     def _note_pids(self, pids: list[int]) -> None:
-        """Fill the table of pids in place, because other objects hold the same table."""
+        """Fill the table of pids in place, because other objects use the same table."""
         self.pids.clear()
         self.pids.update(enumerate(pids[: self.size]))
 
@@ -417,7 +418,7 @@ class World:
         self.held.release()
 
     def _send_go(self, rank: int) -> None:
-        """Give a rank the sign to go on, for which the rank waits."""
+        """Send a rank the frame that it waits for, so that it goes on."""
         try:
             self.wires[rank].sendall(frames.pack(frames.GO, {}, nonce=self.nonce))
         except OSError:
@@ -428,7 +429,7 @@ class World:
         try:
             self.supervisor.sendall(json.dumps(frames.MOVES_ASKED).encode() + b"\n")
         except OSError:
-            pass  # the supervisor is gone, and the end of its socket will say so
+            pass  # the supervisor is gone, and the end of its socket will show this
 
     def _on_output(self, rank: int, pipe) -> None:
         data = pipe.read(1 << 16)
