@@ -1,7 +1,4 @@
-"""Removes what ranks have left in places that every user may write to.
-
-These places are shared memory, and the folders that are open to all users.
-"""
+"""Removes what ranks have left in shared memory, and in folders that every user may write to."""
 
 import contextlib
 import ctypes
@@ -17,10 +14,10 @@ IPC_RMID = 0
 def clean_up(users: set[int], pids: set[int], files: bool) -> None:
     """Remove the shared memory and the files that the ranks of a world have left.
 
-    ``users`` are the users that the ranks had, if they had users of their own. ``pids`` are the
-    processes that the world had. ``files`` says whether the ranks could write outside of their
-    folders; if not, no files are removed. An error with the shared memory does not keep the files
-    from being removed.
+    ``users`` are the users of the ranks, or empty if the ranks had no users of their own. ``pids``
+    are the processes that the world had. ``files`` says whether the ranks could write outside of
+    their folders; if not, no files are removed. The files are removed even if the shared memory
+    cannot be removed.
     """
     with contextlib.suppress(Exception):
         remove_shared_memory(users, pids)
@@ -30,7 +27,7 @@ def clean_up(users: set[int], pids: set[int], files: bool) -> None:
 
 
 def remove_files(users: set[int]) -> None:
-    """Remove files and folders of these users that lie directly in one of ``FOR_ALL``."""
+    """Remove files and folders of these users that are directly in one of ``FOR_ALL``."""
     for folder in FOR_ALL:
         try:
             with os.scandir(folder) as entries:

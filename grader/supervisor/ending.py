@@ -1,9 +1,9 @@
 """Ends the processes of a world.
 
 These processes are the descendants of this process, and all processes that run as the user of a
-rank. First all of them are killed, then they are collected. Nothing here waits for one certain
-process, because a process that is traced cannot be collected before its tracer is dead. It does not
-matter whether a process is stopped, because a stopped process can be killed, too.
+rank. First all of them are killed, then they are collected. This module never waits for one
+particular process, because a process that is traced cannot be collected before its tracer is dead.
+A stopped process needs no special care, because it can be killed like any other.
 """
 
 import os
@@ -19,9 +19,10 @@ from grader.wire import os_support
 # must be less than ``world_supervisor.STUCK_SECONDS``.
 ENDING_SECONDS = 10.0
 LOOK_AT_DYING_EVERY = 0.02  # seconds
-# After this many looks in a row that find only dead processes, they are left to their tracers.
+# After this many looks in a row that find only dead processes, stop waiting. The tracers of these
+# processes have to collect them.
 MAX_LOOKS_AT_DEAD = 20
-ROUNDS = 50  # of stopping processes that fork without end
+ROUNDS = 50  # how often to stop all new processes, if processes fork without end
 
 
 def wakeup() -> int:
@@ -87,7 +88,8 @@ def end_descendants(
     Args:
         known: children that are killed at once, without a search.
         spare: children that are left alone, with all their descendants.
-        users: their processes are killed, too, if a descendant is found that is not in ``known``.
+        users: users of ranks. If a descendant is found that is not in ``known``, all processes of
+            these users are killed, too.
         wake: a descriptor from ``wakeup``.
         seconds: how long to try.
 
@@ -142,7 +144,7 @@ def _kill_family(spare: Collection[int]) -> set[int]:
 
 
 def end_user(user: int, seconds: float = 0.5) -> None:
-    """Kill every process of a rank's user, wherever it is.
+    """Kill every process of a rank's user, even if it is not a descendant of this process.
 
     A helper process becomes this user and kills the processes. Give up after ``seconds``.
     """
@@ -153,7 +155,7 @@ def end_user(user: int, seconds: float = 0.5) -> None:
             confinement.kill_as(user)
         finally:
             os._exit(0)
-    # A process may stop the helper before the helper kills it. A later call tries again.
+    # A process of the user may stop the helper before it is killed. A later call tries again.
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:

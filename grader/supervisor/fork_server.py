@@ -2,13 +2,14 @@
 
     python -I fork_server.py ENGINE DOOR FOLDER fork|spawn [MODULE …]
 
-The modules (``frames.HEAVY``) are imported at once, and not when the first rank needs them. DOOR is
-the number of an inherited socket. The socket has no name, so only a process that has inherited its
-other end can send to it. Judges inherit the other end. Ranks, and what they start, do not.
+Each MODULE is one of ``frames.HEAVY``. The server imports it at once, and not when the first rank
+needs it. DOOR is the descriptor of an inherited socket. The socket has no name, so only a process
+that has inherited its other end can send to it. Judges inherit the other end. Ranks, and processes
+that ranks start, do not.
 
-A judge's request is one datagram of JSON, ``{"size": n, …}``. It carries the socket for the answer,
-and three descriptors for each possible rank. The socket for the answer then belongs to the world's
-supervisor.
+A judge's request is one datagram of JSON, ``{"size": n, …}``. With the datagram come the socket for
+the answer, and three descriptors for each rank that the world may have. The supervisor of the world
+keeps the socket for the answer.
 
 The server creates the worlds' folders in FOLDER. The process that started the server keeps the
 server's standard input open. When this input closes, the server removes FOLDER and ends.
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from grader.wire.control_group import Group
 
 REQUEST_BYTES = 4096
-# Huge pages take more memory than small ones. So they are used only if there is more than this.
+# Huge pages need more memory than small ones. They are used if the machine has more than this.
 HUGE_PAGES_FROM = 2 << 30  # bytes
 # Moving memory into huge pages takes 0.1 to 0.6 seconds, and saves about 30 ms in each world. A
 # student who runs the checks of one problem needs fewer worlds than this, and need not wait.
@@ -62,8 +63,8 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
     facts |= {"unheld": "ranks are not forked", "looks": world_supervisor.LOOK_AT_WORLD_EVERY}
     where: tuple[Path, ...] = ()
     if way == "fork":
-        # Imported modules stay in memory. If the garbage collector scanned them again and
-        # again, this would take a fifth of the time.
+        # Imported modules stay in memory. If the garbage collector scanned them again and again,
+        # the scans would take a fifth of the time of this import.
         gc.disable()
         import torch
 
@@ -112,25 +113,26 @@ class Kept:
     users: set[int]
     folder: str
     group: "Group | None"
-    cleans: bool = False  # this is no supervisor, but removes what one has left
-    gpus: list[str] = field(default_factory=list)  # that of each rank
+    cleans: bool = False  # whether this child cleans up after a supervisor
+    gpus: list[str] = field(default_factory=list)  # the GPU of each rank
 
 
 class Supervisors:
     """Keeps the server's children: supervisors of worlds, and processes that clean up after them.
 
     If a supervisor dies too early, the server adopts the processes that this supervisor leaves. The
-    server then kills its descendants, except these children and all that the children have started.
+    server then kills all its descendants, except its children in ``kept`` and the processes that
+    these children have started.
 
-    A process needs some milliseconds to enter a control group. So if groups can be made, one
-    supervisor is forked before its world is known, the *standby*. It enters a group, and waits for
-    the next world.
+    A process needs some milliseconds to enter a control group. So if control groups can be made,
+    the server forks one supervisor, the *standby*, before its world is known. The standby enters a
+    group, and waits for the next world.
     """
 
     def __init__(
         self, tier: str, requests: socket.socket, start: Callable, places: Iterable[Path]
     ) -> None:
-        """Become the parent of processes whose parent dies, and let signals wake this process.
+        """Let this process adopt descendants whose parent dies, and let signals wake this process.
 
         ``tier`` says how ranks are confined. ``requests`` is the socket on which requests arrive.
         ``start`` starts a rank. ``places`` are the folders in which control groups can be made.
@@ -163,7 +165,7 @@ class Supervisors:
                 self.standby = self._fork(lambda: self._wait(its, mine)), mine
 
     def speed_up_forks(self) -> None:
-        """Move the memory of imported modules into huge pages, if many worlds are asked for."""
+        """Move the memory of imported modules into huge pages, if there were many worlds."""
         if self.worlds < HUGE_PAGES_AFTER or self.has_huge_pages:
             return
         from grader.wire import machine_limits, os_support
@@ -191,7 +193,7 @@ class Supervisors:
 
         pid = None
         if self.standby:
-            with contextlib.suppress(OSError):  # the one that waits has ended
+            with contextlib.suppress(OSError):  # the standby has ended
                 socket.send_fds(self.standby[1], [json.dumps(request).encode()], descriptors)
                 pid = self.standby[0]
             self.drop_standby()
@@ -205,7 +207,10 @@ class Supervisors:
         kept.users = rank_home.users(len(descriptors) // 3, pid) if self.has_users else set()
 
     def gpus_in_use(self) -> list[str]:
-        """Return the GPU of each rank that there is room for in the worlds that run now."""
+        """Return the GPU of each rank of the worlds that run now.
+
+        Ranks that these worlds may start later are included.
+        """
         return [gpu for kept in self.kept.values() for gpu in kept.gpus]
 
     def _fork(self, work: Callable[[], None]) -> int:
@@ -236,8 +241,8 @@ class Supervisors:
     def _enter(self, group: "Group") -> None:
         """Enter the control group.
 
-        If this fails, the world runs without a control group. Then only the world's supervisor
-        bounds what the world takes, by looking at it again and again.
+        If this fails, the world runs without a control group. Then no kernel limit bounds the
+        world: only its supervisor does, which measures again and again what the world uses.
         """
         try:
             group.enter()
@@ -253,8 +258,8 @@ class Supervisors:
         from grader.wire import os_support, tiers
 
         os_support.die_with_parent()
-        # Close this process's copy of the server's end. Then this process notices when the server
-        # closes its own end, because nobody needs this process any more.
+        # The server closes its end of the socket when it does not need this process any more. This
+        # process would not notice that if it kept its own copy of this end open.
         telling.close()
         data, descriptors, _, _ = socket.recv_fds(told, 2 * REQUEST_BYTES, tiers.DESCRIPTORS)
         told.close()
@@ -355,7 +360,7 @@ class Supervisors:
             if kept.judge is not None:
                 os.close(kept.judge)
         self.kept, self.orphaned = {}, []
-        self.worlds = 0  # a rank that could read it would know how many worlds there have been
+        self.worlds = 0  # a rank must not be able to read how many worlds there have been
 
 
 def _prepare(modules: Iterable[str]) -> None:
@@ -423,7 +428,7 @@ def _serve(
 
 def _more(request: dict, facts: dict, engine: Path, supervisors: Supervisors) -> dict:
     """Return further facts, which the server finds out only when a judge asks."""
-    if "torch" not in facts:  # this process stays free of torch, so ask another one
+    if "torch" not in facts:  # this process must not import torch, so ask another one
         question = "import torch; print(torch.__version__)"
         asked = subprocess.run(
             [sys.executable, "-I", "-c", question], capture_output=True, text=True

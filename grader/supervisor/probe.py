@@ -1,6 +1,7 @@
 """Finds out which tier of confinement works on this machine.
 
-For each tier, a process enters the tier, and tries what a rank may do and what a rank may not do.
+For each tier, a process enters the tier. It tries to do what a rank must be able to do, and what a
+rank must not be able to do.
 """
 
 import contextlib
@@ -39,9 +40,9 @@ def best(engine: Path) -> tuple[str, dict[str, str]]:
 
 
 def unheld(name: str, places: Iterable[Path]) -> str:
-    """Return why control groups in these places cannot bound worlds of this tier.
+    """Return why control groups cannot bound worlds of a tier; empty if they can.
 
-    The reason is empty if they can. ``name`` is the tier.
+    ``name`` is the tier, and ``places`` are the folders in which control groups can be made.
     """
     with _grounds() as world:
         own = control_group.Group(places, f"{control_group.own_name()}-0")
@@ -78,8 +79,8 @@ def failure(name: str, engine: Path) -> str:
     if name not in TIERS:
         return f"there is no such tier; there are {', '.join(TIERS)}"
     tier = TIERS[name]
-    # Without Landlock, only file permissions keep a rank of another user from reading our files.
-    # With Landlock, permissions are still needed: Landlock shows names and sizes of files.
+    # Without Landlock, only file permissions stop a rank's user from reading the grader's files.
+    # With Landlock, permissions are still needed, because Landlock shows names and sizes of files.
     if tier.uid:
         _close(engine)
     with _grounds() as world:
@@ -88,7 +89,7 @@ def failure(name: str, engine: Path) -> str:
 
 @contextlib.contextmanager
 def _grounds() -> Iterator[dict]:
-    """Yield a world of one rank with a folder and a submission; remove both afterwards."""
+    """Make a folder and a submission, yield a request for a world of one rank, then remove both."""
     folder = Path(tempfile.mkdtemp(prefix="lockstep-probe-"))
     try:
         folder.chmod(0o711)
@@ -106,10 +107,10 @@ def _grounds() -> Iterator[dict]:
 
 
 def _asked(complaints: Callable[[], Iterator[str]]) -> str:
-    """Return the first of ``complaints``, found by a new process; empty if there is none.
+    """Call ``complaints`` in a new process, and return the first complaint; empty if there is none.
 
-    A new process is needed because it may confine itself. If it raises an exception, or the kernel
-    ends it, this counts as a complaint.
+    A new process is needed because ``complaints`` may confine the process that runs it. An
+    exception in this process counts as a complaint. So does a signal that ends this process.
     """
     read, write = os.pipe()
     child = os.fork()
@@ -181,7 +182,7 @@ def _complaints(world: dict, tier: str, engine: Path, server: int) -> Iterator[s
 def _close(engine: Path) -> None:
     """Let nobody but the owner enter the folders that are hidden from ranks.
 
-    Folders that belong to another user than this one stay as they are.
+    Folders that do not belong to the user of this process stay as they are.
     """
     for name in SECRETS:
         if (path := engine / name).is_dir() and path.stat().st_uid == os.geteuid():

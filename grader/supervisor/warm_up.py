@@ -1,9 +1,9 @@
-"""Runs the steps of a world of one rank in the server, before it forks any rank.
+"""Lets the fork server do once what a rank does, before any rank is forked from it.
 
-So ranks inherit what torch sets up when it is first used. If the server never communicated, each
-rank would look up the same operators, import the same modules and fill the same caches again. This
-would cost 5 of the 20 milliseconds of a small world. The threads of the process group end when the
-process group is destroyed, so that forking stays safe.
+Then ranks inherit what torch sets up on its first use. Without this, each rank would look up the
+same operators, import the same modules and fill the same caches. This would take 5 of the 20
+milliseconds of a small world. At the end the process group is destroyed, and its threads end. So
+the server can still be forked safely.
 """
 
 import contextlib
@@ -54,10 +54,7 @@ def _communicate() -> None:
 
 
 def _compute() -> None:
-    """Compute as the model does, and with tensors that are cut and put together.
-
-    Solutions of this assignment consist of such operations.
-    """
+    """Compute as the model does, and split and join tensors, as solutions of this assignment do."""
     weight = torch.eye(2, dtype=torch.float64, requires_grad=True)
     with Meter([weight]):
         loss = torch.nn.functional.gelu(weight @ weight).square().mean()

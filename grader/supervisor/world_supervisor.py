@@ -1,10 +1,10 @@
 """Runs the supervisor of one world.
 
-It forks the ranks of the world, tells the judge how each one ended, and leaves nothing alive
-behind. The supervisor is the parent of the ranks and the adoptive parent of whatever they start. It
-runs no student code. It kills all its descendants when the judge asks for this, hangs up or dies.
-It does the same when its own code fails. If the supervisor dies or gets stuck, the fork server
-adopts its processes and ends them: see ``fork_server.Supervisors``.
+The supervisor forks the ranks of the world, and tells the judge how each rank ended. It is the
+parent of the ranks, and adopts the processes that they start and leave. It runs no student code. It
+kills all its descendants when the judge asks for this, closes its socket or dies. It also kills
+them when the supervisor's own code fails. If the supervisor dies or gets stuck, the fork server
+adopts the supervisor's processes and ends them: see ``fork_server.Supervisors``.
 """
 
 import contextlib
@@ -37,11 +37,12 @@ from grader.supervisor.world_usage import (
 from grader.wire import frames, os_support, removal, tiers
 from grader.wire.control_group import Group
 
-# Seconds for up to 10 ranks, and longer for more, because a look takes longer.
+# Seconds between two looks at the world. With more than 10 ranks this time is longer, because each
+# look takes longer.
 LOOK_AT_WORLD_EVERY = 0.1
 COME_TO_REST_SECONDS = 0.5  # in which ranks have to come to rest after their last call
-# The system ends a supervisor that has not looked at its world for so long, or takes so long to end
-# its world.
+# The system ends a supervisor that has not looked at its world for this time, or that needs more
+# time to end its world.
 STUCK_SECONDS = 20
 
 Start = Callable[[list[int], RankHome], int]
@@ -64,8 +65,8 @@ def keep(
 ) -> None:
     """Run one world.
 
-    Once all calls are made, the judge may ask for the calls of another check. That check may need
-    up to as many ranks as ``descriptors`` has entries.
+    Once all calls are made, the judge may ask for the calls of another check. The other check may
+    use up to ``len(descriptors)`` ranks.
 
     Args:
         judge: the socket to the judge.
@@ -120,7 +121,7 @@ def keep(
             )
     finally:
         signal.alarm(STUCK_SECONDS)
-        if group:  # the processes that help to end the ranks need room, too
+        if group:  # the processes that help to end the ranks must fit in, too
             with contextlib.suppress(OSError):
                 group.hold(None, group.tasks + MORE_TASKS)
         finished, met = ending.end_descendants(ranks.alive if ranks else (), users=users, wake=wake)
@@ -132,8 +133,8 @@ def keep(
             raise Unfinished
         with contextlib.suppress(OSError):
             _tell(judge, {"gone": True})
-        # Ranks may have changed the folder so that this fails. Then the server removes the folder
-        # in the end.
+        # Ranks may have changed the folder so that it cannot be removed now. Then the server
+        # removes the folder when the server ends.
         with contextlib.suppress(Exception):
             removal.remove(world["folder"])
 
@@ -159,13 +160,13 @@ def _hub(
 
 
 class RankProcesses:
-    """The ranks of a world. They are started as they are needed."""
+    """The ranks of a world. Each rank is started when a check needs it for the first time."""
 
     def __init__(self, start: Start, descriptors: list[list[int]], homes: list[RankHome]) -> None:
         self.start, self.waiting, self.homes = start, list(zip(descriptors, homes)), homes
-        self.started: list[int] = []  # the pid of each
+        self.started: list[int] = []  # the pid of each rank that was started
         self.alive: dict[int, int] = {}  # pid → rank
-        self.met: set[int] = set()  # pids of ranks, and of whatever has ended here
+        self.met: set[int] = set()  # pids of the ranks, and of other processes that ended here
 
     def grow(self, size: int) -> None:
         """Start ranks until ``size`` ranks have been started."""
@@ -179,9 +180,9 @@ class RankProcesses:
                 os.close(descriptor)  # so that a rank's pipes close when it dies
 
     def resident(self, rank: int) -> Resident:
-        """Return the memory of a rank, its processes and its files; zeros if nobody can tell.
+        """Return the memory of a rank, its processes and its files; zeros if it cannot be measured.
 
-        Memory that maps files does not count as its own. Processes that have lost their parent
+        The field ``own`` leaves out memory that maps files. Processes that have lost their parent
         count for every rank, because nobody can tell which rank has started them.
         """
         pid, files = self.started[rank], written(self.homes[rank].folder)
@@ -194,16 +195,16 @@ class RankProcesses:
         return Resident(found.own + beside, found.mapped, found.most + beside)
 
     def spent(self, rank: int) -> int:
-        """Return the nanoseconds of processor time of a rank and of all that it has started.
+        """Return the nanoseconds of processor time of a rank and of all processes that it started.
 
-        Return 0 if nobody can tell.
+        Return 0 if this cannot be measured.
         """
         return os_support.processor_time(self.started[rank])
 
     def are_as_started(self) -> bool:
         """Return whether each rank has one thread, and there is no other process and no file.
 
-        On GPUs, a rank may have more threads. On other systems than Linux return False.
+        On GPUs, a rank may have more threads. If the system is not Linux, return False.
         """
         family = os_support.family(os.getpid())
         if self.homes[0].device == "cuda":
@@ -219,7 +220,7 @@ class RankProcesses:
 
 @dataclass
 class NextCheck:
-    """The judge's request that the ranks make the calls of another check after this one."""
+    """The judge's request that the ranks go on with the calls of another check."""
 
     size: int
     memory: int
@@ -288,9 +289,9 @@ def _asked(judge: socket.socket) -> dict | None:
 def _go_on(
     judge: socket.socket, ranks: RankProcesses, limits: WorldLimits, hub: Hub, wanted: NextCheck
 ) -> None:
-    """Have the ranks make the calls of another check, if they can; tell the judge whether they can.
+    """Prepare the ranks for the calls of another check, and tell the judge whether they are ready.
 
-    They can if nothing is left of the last check, and if all modules that they must have are
+    They are ready if nothing is left of the last check, and all modules that they must have are
     imported.
     """
     is_ready = ranks.are_as_started() and all(name in sys.modules for name in wanted.imports)
@@ -302,10 +303,10 @@ def _go_on(
 
 
 def _exceeded(limits: WorldLimits, ranks: dict[int, int]) -> str:
-    """Return in words what the ranks have too much of; empty if nothing.
+    """Return in words how the ranks exceed a limit; empty if they exceed none.
 
-    If something cannot be measured, this counts as too much. If a file or a process vanishes during
-    the look, the result is empty.
+    If something cannot be measured, this also counts as exceeding a limit. If a file or a process
+    vanishes during the measurement, the result is empty.
     """
     try:
         return limits.exceeded(ranks)
@@ -340,7 +341,7 @@ def fork_rank(descriptors: list[int], home: RankHome) -> int:
 def spawn_rank(descriptors: list[int], home: RankHome) -> int:
     """Start a rank in a fresh interpreter, and return its pid.
 
-    This is slow, but right on every platform.
+    This is slow, but works on every platform.
     """
     program = (
         f"import sys; sys.path.insert(0, {sys.path[0]!r}); from grader.rank import main,"

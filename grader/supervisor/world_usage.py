@@ -1,7 +1,7 @@
-"""Finds out whether the ranks of a world together take too much of something.
+"""Finds out whether the ranks of a world together exceed a limit of memory, files or processes.
 
-The system itself bounds what one process may take: see ``confinement``. Student code runs while
-this module looks, so whatever the module looks at may be gone a moment later.
+The limits of a single process are set in the system itself: see ``confinement``. Student code runs
+while this module measures. So any file or process may vanish during the measurement.
 """
 
 import contextlib
@@ -21,28 +21,29 @@ SHARED = "/dev/shm"
 MAX_FOLDER_DEPTH = 64  # folders inside each other
 MAX_PATH_BYTES = 3000  # bytes of a folder's path; the system takes 4095
 MAX_ENTRIES = 20_000  # files and folders of a world, empty ones included
-# How many bytes a pipe or a socket takes before somebody reads. Ranks may not make these larger.
+# How many bytes a pipe or a socket can hold. Ranks may not change this.
 PIPE_BYTES, SOCKET_BYTES = 1 << 16, 212_992
 # A process may hide what it has open for this many looks in a row. A process that is about to end
 # hides this for a moment.
 UNSEEN_LOOKS = 5
-# Lines of a process's status file: memory that comes from no file, pages of files, the peak of the
-# sum of both, and the size of page tables, also of those for empty pages.
+# Names of lines in a process's status file. ``UNSHARED``: memory that comes from no file.
+# ``MAPPED``: pages of files. ``MOST``: the peak of the sum of both. ``TABLES``: page tables, also
+# those for empty pages.
 UNSHARED = (b"RssAnon:", b"RssShmem:")
 MAPPED, MOST, TABLES = b"RssFile:", b"VmHWM:", b"VmPTE:"
-# The kernel's bounds for a world are larger by these amounts, because the kernel counts more: pages
-# that a rank has inherited and written to, kernel memory and files (up to 38 MiB a rank in the
-# solutions). The kernel also counts the supervisor, and the processes that help it to end ranks.
+# The limits of a world's control group are larger by these amounts, because the kernel counts more:
+# pages that a rank has inherited and written to, kernel memory and files. For the solutions, these
+# are up to 38 MiB a rank. The kernel also counts the supervisor and its helper processes.
 MORE_BYTES = 96 << 20  # for each rank
 MORE_TASKS = 16
-DRIVER_BYTES = 3 << 30  # memory of the CPU for a GPU's driver and libraries, for each rank
+DRIVER_BYTES = 3 << 30  # CPU memory for a GPU's driver and libraries, for each rank
 
 
 @dataclass
 class Files:
     """The sizes of files, in bytes.
 
-    Each file counts once. The device and the file number tell a file from all other files.
+    Each file counts once. A device and a file number together identify a file.
     """
 
     sizes: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -69,7 +70,7 @@ class Files:
     def queued(self) -> int:
         """Return the bytes that pipes and sockets may hold.
 
-        The system does not tell how many bytes they hold now.
+        The system does not show how many bytes they hold now.
         """
         return sum(self.queues.values())
 
@@ -103,7 +104,7 @@ class WorldLimits:
     def allow(self, size: int, memory: int) -> None:
         """Allow ``size`` ranks to take ``memory`` bytes of memory together.
 
-        On GPUs allow more, because the driver takes memory of the CPU, too.
+        On GPUs allow more, because the driver uses CPU memory, too.
         """
         self.size, self.tasks = size, tiers.TASKS[self.device] * size
         self.bytes = memory + (size * DRIVER_BYTES if self.device == "cuda" else 0)
@@ -115,9 +116,10 @@ class WorldLimits:
         return f"took more than {self.bytes >> 20} MiB of memory together"
 
     def exceeded(self, ranks: dict[int, int]) -> str:
-        """Return in words what the ranks have too much of; empty if they keep within bounds.
+        """Return in words how the ranks exceed a limit; empty if they exceed none.
 
-        ``ranks`` has the pids of the ranks as keys. What the ranks have started counts, too.
+        The keys of ``ranks`` are the pids of the ranks. Processes that ranks have started count,
+        too.
         """
         if self.group and self.group.is_out_of_memory():
             return self.memory_exceeded()
@@ -138,7 +140,7 @@ class WorldLimits:
         add_shared(files, self.users)
         on_disk = files.bytes(self.disk)
         in_memory = files.bytes() - on_disk + files.queued()
-        # the memory of this process that holds what the hub carries
+        # the memory of this process for messages in the hub
         carried = max(0, memory(os.getpid(), TABLES) - self.inherited)
         taken = sum(self._taken(pid, pid in ranks) for pid in family)
         if taken + in_memory + carried > self.bytes:
@@ -160,25 +162,25 @@ class WorldLimits:
 
 
 def memory(pid: int, *more: bytes) -> int:
-    """Return the bytes of a process's memory that come from no file; 0 if nobody can tell.
+    """Return the bytes of a process's memory that come from no file; 0 if this is not shown.
 
-    ``more`` names further lines of the process's status file that count.
+    ``more`` names lines of the process's status file that are added to this sum.
     """
     return sum(_shown(pid, (*UNSHARED, *more)).values())
 
 
 def resident(pid: int) -> Resident:
-    """Return what a process has in memory; zeros if nobody can tell."""
+    """Return what a process has in memory; zeros if the system does not show it."""
     shown = _shown(pid, (*UNSHARED, MAPPED, MOST))
     mapped, most = shown.pop(MAPPED, 0), shown.pop(MOST, 0)
     return Resident(sum(shown.values()), mapped, most)
 
 
 def _shown(pid: int, names: tuple[bytes, ...]) -> dict[bytes, int]:
-    """Return lines of a process's status file, in bytes; {} if nobody can tell."""
+    """Return these lines of a process's status file, in bytes; {} if it cannot be read."""
     if own := _of_thread(pid, pid, names):
         return own
-    try:  # its first thread may have ended, and the others show the memory then
+    try:  # if its first thread has ended, the other threads show the memory
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return {}
@@ -199,8 +201,8 @@ def _of_thread(pid: int, thread: int, names: tuple[bytes, ...]) -> dict[bytes, i
 def written(folder: str) -> Files:
     """Return all files below a folder.
 
-    Links are not followed. If something else has taken the place of a folder since the folder was
-    seen, it is not read either. If not all files can be counted, ``hidden`` says why.
+    Links are not followed. A folder that has been replaced since it was seen is not read. If not
+    all files can be counted, ``hidden`` says why.
     """
     files, seen = Files(), 0
     pending: list[tuple[str, int, os.stat_result | None]] = [(folder, 0, None)]
@@ -216,7 +218,7 @@ def written(folder: str) -> Files:
             with _opened(path, known) as place, os.scandir(place) as entries:
                 for entry in entries:
                     seen += 1
-                    if seen > MAX_ENTRIES:  # somebody may make them as fast as this reads
+                    if seen > MAX_ENTRIES:  # student code may make files as fast as this reads
                         files.hidden = f"made more than {MAX_ENTRIES} files and folders"
                         return files
                     with contextlib.suppress(OSError):  # gone
@@ -236,8 +238,8 @@ def written(folder: str) -> Files:
 def _opened(path: str, known: os.stat_result | None) -> Iterator[int]:
     """Open a folder that was seen before, and yield its descriptor.
 
-    Raises OSError if the path leads to another folder than ``known`` by now, whichever part of the
-    path has changed.
+    Raises OSError if the path no longer leads to the folder ``known``, whichever part of the path
+    has changed.
     """
     place = os.open(path, removal.OPEN_FOLDER)
     try:
