@@ -1,6 +1,6 @@
 """Lists the parts and problems of the assignment, and the files that a student hands in.
 
-This is the whole assignment. ``course_file.py`` says what a course takes of it.
+This is the whole assignment. ``course_file.py`` reads which parts of it a course uses.
 
 The points of a check are given with the check, in ``tests/`` and ``grader/hidden/``.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 class Part:
     """A part of the assignment. ``problems`` maps the number of each problem to its title.
 
-    A part with ``is_extra`` is extra credit in every course that takes it, and its file is
+    A part with ``is_extra`` is extra credit in every course that uses the part, and its file is
     optional.
     """
 
@@ -123,8 +123,8 @@ PARTS = {
     ),
 }
 
-# The points of each problem: the sum of the points at its checks. selftest/test_assignment.py
-# compares them.
+# The points of each problem: the sum of the points of its checks. selftest/test_assignment.py
+# tests this.
 POINTS = {
     **{"1.1": 8.0, "1.2": 1.0, "1.3": 2.0, "1.4": 1.0, "1.5": 2.0, "1.6": 1.0, "1.7": 5.0},
     **{"2.1": 5.0, "2.2": 6.0, "2.3": 2.0, "2.4": 2.0},
@@ -177,7 +177,7 @@ COMMUNICATING = {
 # These functions change their first argument. All other functions do not change their arguments.
 IN_PLACE = {"train", "broadcast_parameters", "ZeroAdamW"}
 
-# These functions make steps of an optimizer of torch, which imports torch's compiler.
+# These functions call ``step`` of a torch optimizer. For this, torch imports its compiler.
 OPTIMIZING = {"train", "ZeroAdamW"}
 
 FILES = [f"{part}.py" for part in PARTS]

@@ -1,4 +1,4 @@
-"""Writes files in one step: a reader finds the new file or the old one, never half of one."""
+"""Writes files in one step: a reader finds the new file or the old file, never a part of one."""
 
 import os
 import tempfile
@@ -29,8 +29,8 @@ def cannot_write(what: str, target: Path) -> str:
 def written_whole(target: Path) -> Iterator[BinaryIO]:
     """Open a file to write to, which replaces ``target`` at the end of the ``with`` block.
 
-    If anything goes wrong, the old file stays. If SIGKILL ends this process meanwhile, the new file
-    also stays, unfinished, under a name that begins with a dot.
+    If anything goes wrong, the old file stays. If SIGKILL ends this process inside the block, an
+    unfinished new file also stays. Its name begins with a dot.
     """
     descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
     try:

@@ -6,9 +6,9 @@ from typing import NoReturn
 
 
 class SentenceParser(argparse.ArgumentParser):
-    """Exits with one sentence and code 2, as for every other error. ``--help`` shows the rest.
+    """Prints one sentence for an error in the command line, without the usage, and exits with 2.
 
-    ``cannot`` begins the sentence: “cannot grade”.
+    ``cannot`` is the beginning of the sentence, such as “cannot grade”.
     """
 
     def __init__(self, *, cannot: str, **more):

@@ -45,7 +45,7 @@ class Options:
 
 @dataclass
 class Grade:
-    """The result of grading a submission, so far or in the end."""
+    """The result of grading a submission; while checks run, the result so far."""
 
     records: list[Record]  # of all checks, also of those that have not been run yet
     warnings: list[str]  # of the intake
@@ -57,8 +57,8 @@ class Grade:
     confinement: dict = field(default_factory=dict)
     seconds_to_start: float = 0.0
     seconds: float = 0.0
-    fault: str = ""  # why the grade must not be trusted, in a sentence; "" if it can be
-    also: "Grade | None" = None  # of the same submission on GPUs; it changes no points
+    fault: str = ""  # why the grade must not be trusted, in a sentence; "" if it can be trusted
+    also: "Grade | None" = None  # the grade of the same submission on GPUs; it changes no points
 
     @property
     def device(self) -> str:
@@ -123,7 +123,7 @@ class Catalogue:
 
 
 class Collector(Catalogue):
-    """A pytest plugin that follows the checks, in the process that controls the workers."""
+    """A pytest plugin that updates the records, in the process that controls the workers."""
 
     def __init__(self, on_begin: Callable[[], None], on_result: Callable[[], None]) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ def grade(
     session = owner.session
     found = Grade([], owner.warnings, session.seed, session.gpus, began)
     many = max(1, options.workers)
-    if session.gpus:  # each world may need room for so many ranks
+    if session.gpus:  # each world may need room for ``ROOM`` ranks
         many = max(1, min(many, session.gpus.ranks // ROOM))
 
     def update() -> None:

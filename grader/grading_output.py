@@ -20,11 +20,11 @@ from grader.reports import page, results_json, terminal
 from grader.session import CannotGrade
 from grader.version import VERSION, commit
 
-REWRITE_EVERY = 2.0  # seconds between two writings of results.json while checks come in
+REWRITE_EVERY = 2.0  # seconds between two updates of results.json while checks run
 
 
 class GradingOutput:
-    """Follows one grading.
+    """Shows the progress and the results of one grading.
 
     ``results`` and ``report`` are the files to write; a file that is None is not written.
     ``others`` are files in formats of other platforms.

@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 HIDDEN = ROOT / "grader" / "hidden"  # not in a student's copy
 # This environment variable names the file that describes the session to all its processes.
 SESSION = "LOCKSTEP_SESSION"
-# This environment variable holds the address of a running fork server, whose socket this process
-# has inherited.
+# This environment variable gives the address of a running fork server. This process has inherited
+# the server's socket.
 SERVER = "LOCKSTEP_SERVER"
 
 
@@ -95,7 +95,10 @@ class EarlyServer:
 
     @classmethod
     def take(cls) -> "EarlyServer | None":
-        """Return the early server to its only owner; None if there is none."""
+        """Return the early server, and forget it here, so that only one owner uses it.
+
+        Return None if there is no early server.
+        """
         found, cls.here = cls.here, None
         return found
 
@@ -103,8 +106,8 @@ class EarlyServer:
     def end(cls) -> None:
         """End the early server if no session has taken it.
 
-        It may still import torch, or try what confines ranks. It finishes that first, so that it
-        leaves nothing behind.
+        The server may still be importing torch, or testing how ranks can be confined. It finishes
+        this before it ends, so that it leaves nothing behind.
         """
         if unused := cls.take():
             unused.server.stop()
@@ -168,9 +171,10 @@ class SessionOwner:
         self.session.write(self.file)
 
     def stage_again(self, submission: Path, seed: int | None, gpus: Gpus | None = None) -> None:
-        """Stage the submission as it is now, for ranks on ``gpus`` or on CPUs. The server stays.
+        """Stage the submission as it is now, for ranks on ``gpus`` or on CPUs. Keep the server.
 
-        Only processes that have not read the session yet see the new one. Call ``share``.
+        Call ``share`` afterwards. A process whose checks have already read the old session still
+        uses the old session.
         """
         old = self.session.submission_dir
         self.times_staged += 1

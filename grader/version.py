@@ -1,4 +1,4 @@
-"""Tells the assignment's version, and the commit that it was packed from, for results.json."""
+"""Gives the assignment's version, and the commit that it was packed from, for results.json."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ from pathlib import Path
 
 VERSION = "1.0.0"  # README.md says under "Changes" what is new in it
 ROOT = Path(__file__).resolve().parents[1]
-# Only zips of grader/packaging/pack.py have this file, because they have no .git.
+# grader/packaging/pack.py puts this file into its zips, because they have no .git.
 COMMIT = Path(__file__).with_name("commit.txt")
 
 
@@ -18,12 +18,12 @@ def commit(root: Path = ROOT, packed: Path = COMMIT) -> str:
     try:
         return packed.read_text().strip()
     except OSError:
-        # A .git further up belongs to something else.
+        # A .git in a folder above this one belongs to another project.
         return _git(root) if (root / ".git").exists() else "unknown"
 
 
 def _git(root: Path) -> str:
-    """Return the commit of a folder, as git tells it, in the form of ``commit``."""
+    """Ask git for the commit of a folder, and return it in the same form as ``commit`` does."""
     # Git takes no locks, because several graders may ask at once. Variables like GIT_DIR are left
     # out, because they may name another repository.
     command = [

@@ -2,8 +2,9 @@
 
     python -m grader.watch [SUBMISSION] [--part PART] [--problem N.M] [--only WORDS] [--lines]
 
-Keys: a runs all checks, 1 to 5 those of a part, space shows more messages, o writes the report and
-opens it, q ends. Without a terminal it prints lines, and Ctrl-C ends it.
+Keys: a runs all checks, the number of a part runs the checks of this part, space shows more
+messages, o writes the report and opens it, q ends the program. Without a terminal, the program
+prints lines, and Ctrl-C ends it.
 """
 
 import argparse

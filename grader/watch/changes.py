@@ -1,8 +1,9 @@
 """Finds the functions that differ between two versions of the student's files.
 
-Files are parsed and never imported. Comments and docstrings are no changes. A function also counts
-as changed if it uses, in whatever way, a name whose code has changed. Names are compared without
-their module, so a few functions too many may be found, but never too few.
+Files are parsed and never imported. Changes of comments and docstrings do not count. A function
+also counts as changed if it uses, directly or not, a name whose code has changed. Names are
+compared without their module. So the result may contain a function that has not changed, but never
+lacks one that has.
 """
 
 import ast
@@ -77,7 +78,7 @@ def changes(before: Program, after: Program, of_problems: Iterable[str]) -> Chan
 
 
 def _changed(before: Mapping[str, Definition], after: Mapping[str, Definition]) -> set[str]:
-    """Return the names whose code differs; all names of the file if its import differs."""
+    """Return the names whose code differs; all names if the code of ``MODULE`` differs."""
     changed = {
         name
         for name in {*before, *after}
@@ -99,7 +100,10 @@ def _users(program: Program) -> dict[str, set[str]]:
 def _reached(
     names: Iterable[str], users: Mapping[str, set[str]], stop_at: frozenset[str] = frozenset()
 ) -> frozenset[str]:
-    """Return these names and all that use them. Users of a name in ``stop_at`` are not followed."""
+    """Return these names, and all names that use one of them, directly or through other names.
+
+    Do not add the users of a name in ``stop_at``, unless they use another of the names found.
+    """
     found: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -132,7 +136,7 @@ def _code(statement: ast.stmt) -> str:
     statement = copy.deepcopy(statement)
     for node in ast.walk(statement):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            # A body of nothing but a docstring stays a body: it is compared as an empty list.
+            # A body that has only a docstring becomes an empty list, which can be compared, too.
             node.body = [one for one in node.body if not _is_text(one)]
     return ast.dump(statement)
 

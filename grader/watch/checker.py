@@ -1,9 +1,9 @@
 """Runs checks for `make watch`, in a process of its own that collects them once.
 
 The process keeps a fork server, so that torch is imported once. Requests say which checks to run,
-in which order. The process sends back a record of each. If a fork is safe, each run is a process of
-its own, which is killed when the run is not wanted any more. Otherwise such a run ends after its
-current check.
+in which order. The process sends back a record of each check. If a fork is safe, each run is a
+process of its own, which is killed when the next request arrives. Otherwise, the next request ends
+a run after the current check.
 """
 
 import os
@@ -30,9 +30,9 @@ from grader.world.fork_server_client import WorldsUnavailable, way_to_start
 
 @dataclass(frozen=True)
 class Request:
-    """Asks for a run of these checks, in this order. It ends the run that is under way, if any.
+    """Asks for a run of these checks, in this order, and ends the current run, if there is one.
 
-    Without checks it only ends that run.
+    If ``checks`` is empty, the request only ends the current run.
     """
 
     number: int
@@ -41,7 +41,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Collected:
-    """Tells which checks there are: a record of each, before it has run."""
+    """Lists all checks, with a record of each from before its first run."""
 
     records: list[Record]
 
@@ -54,7 +54,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Ended:
-    """Tells that a run has come to its end, and has not been replaced by another one."""
+    """Tells that a run has finished, and was not ended by another request."""
 
     run: int
 
@@ -82,7 +82,7 @@ def start(submission: Path, options: Options, seed: int | None) -> tuple[BasePro
 
 def _serve(watcher: Connection, submission: Path, options: Options, seed: int | None) -> None:
     os_support.die_with_parent(signal.SIGTERM)
-    # Ctrl-C is meant for the process that watches. It closes the connection, and this one ends.
+    # The process that watches handles Ctrl-C: it closes the connection. Then this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _exit)
     try:
@@ -176,7 +176,7 @@ class Checker(Catalogue):
                 except (EOFError, ConnectionResetError):
                     return None
         finally:
-            # Its workers end with it, and their worlds with them.
+            # When the process ends, its workers end, and so do the worlds of these workers.
             process.kill()
             process.join()
             ours.close()

@@ -1,4 +1,4 @@
-"""Tells when files are saved: a thread watches the folders, and writes to a pipe."""
+"""Reports saved files: a thread watches the folders, and writes to a pipe."""
 
 import threading
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ class Saved:
 
 
 class FileWatcher:
-    """Watches files of some folders. ``saved`` is a connection that gives each ``Saved``."""
+    """Watches files of some folders. The connection ``saved`` receives each ``Saved``."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self.saved, self.theirs = Pipe(duplex=False)
@@ -49,7 +49,7 @@ def _tell(saved: Connection, folders: list[Path], ended: threading.Event) -> Non
         step=STEP_MILLISECONDS,
         debounce=MAX_MILLISECONDS,
         stop_event=ended,
-        rust_timeout=100,  # milliseconds after which it looks whether it has to end
+        rust_timeout=100,  # milliseconds between two looks at ``stop_event``
         raise_interrupt=False,
     )
     for found in changes:
@@ -57,4 +57,4 @@ def _tell(saved: Connection, folders: list[Path], ended: threading.Event) -> Non
 
 
 def _is_source(name: str) -> bool:
-    return name.endswith(".py") and not name.startswith(".")  # as an editor's own files do
+    return name.endswith(".py") and not name.startswith(".")  # editors' own files begin with a dot

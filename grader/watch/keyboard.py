@@ -9,7 +9,7 @@ from collections.abc import Iterator
 try:
     import termios
     import tty
-except ImportError:  # not on this system: there are no keys then, and Ctrl-C ends the program
+except ImportError:  # this system has no termios: no keys work, and Ctrl-C ends the program
     termios = None  # type: ignore[assignment]
 
 
@@ -23,7 +23,10 @@ def has_keys() -> bool:
 
 @contextlib.contextmanager
 def single_keys() -> Iterator[None]:
-    """Let each key arrive at once, and show none. Restore the terminal's settings at the end."""
+    """Let the program read each key at once, and do not show the keys on the terminal.
+
+    Restore the terminal's settings at the end.
+    """
     if not has_keys():
         yield
         return

@@ -24,10 +24,10 @@ from grader.watch.screen import Screen
 from grader.watch.state import WatchState
 
 MAX_NAMES = 3  # of changed functions, in a sentence
-LONG_SECONDS = 2.0  # from which on a run says for how long it has been running
+LONG_SECONDS = 2.0  # a run that takes longer shows for how long it has been running
 REPORT = ROOT / "report.html"
-# If a file in one of these folders changes, or one of the given modules, the checks are collected
-# again, by a new process.
+# If a file in one of these folders or one of the given modules changes, a new process collects the
+# checks again.
 ENGINE = (ROOT / "tests", ROOT / "grader")
 SELFTEST = ROOT / "grader" / "selftest"
 
@@ -73,7 +73,7 @@ class Watch:
     def _wait(self, saved: Connection) -> list:
         keys = [0] if keyboard.has_keys() else []
         sources = [saved, *([] if self.checker.closed else [self.checker]), *keys, self.resized]
-        seconds = 1.0 if self.is_running else None  # then the screen shows a later time
+        seconds = 1.0 if self.is_running else None  # to show the time anew
         return connection.wait(sources, seconds)  # type: ignore[arg-type]  # descriptors are numbers
 
     def _progress(self) -> str:
@@ -90,7 +90,7 @@ class Watch:
         self.process, self.checker = checker.start(self.submission, self.options, self.seed)
 
     def _stop(self) -> None:
-        """End the process that runs the checks. It removes what it has made."""
+        """End the process that runs the checks. Before its end, the process removes its files."""
         self.checker.close()
         self.process.terminate()
         self.process.join(10)
@@ -114,9 +114,9 @@ class Watch:
         return any(path.parent.resolve() == folder.resolve() for folder in folders)
 
     def _take_over(self, what: str) -> None:
-        """Read the files, and run what has to be run now.
+        """Read the student's files, and run the checks that have to be run now.
 
-        ``what`` begins the sentence about it. It is empty if all checks are run.
+        ``what`` begins the sentence that the screen shows. It is empty if all checks are run.
         """
         if not self.state.save(read(self.submission)):
             self._cancel()
@@ -128,7 +128,7 @@ class Watch:
         self._go_on(f"{what}: {changed}." if what else "Running all checks.")
 
     def _go_on(self, sentence: str) -> None:
-        """Run the checks that wait. A run that is under way ends."""
+        """Run the checks that wait, and end the current run, if there is one."""
         if self.state.waiting and not self.state.errors:
             self.run += 1
             self.is_running = True
@@ -188,7 +188,7 @@ class Watch:
             self._go_on(sentence)
 
     def _open_report(self) -> str:
-        """Write the page, show it if there is a screen to show it on, and return what was done."""
+        """Write the page, open it if there is a graphical screen, and return a sentence on this."""
         records = list(self.state.records.values())
         try:
             page.write(REPORT, records, self.submission.resolve().name, [])

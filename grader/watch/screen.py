@@ -1,6 +1,6 @@
-"""Shows what `make watch` knows: a screen that is drawn anew, or lines without a terminal.
+"""Shows the results of `make watch`: on a full screen, or as lines if there is no terminal.
 
-Everything that a check says may come from student code, so ``clean`` goes over it.
+A check's name and message may contain text from student code. So ``clean`` makes them printable.
 """
 
 import textwrap
@@ -30,7 +30,7 @@ from grader.watch.state import WatchState
 # One mark for each check of a problem. A reader without colours can tell them apart, too.
 MARKS = {PASSED: "✓", FAILED: "✗", ERROR: "!", UNIMPLEMENTED: "·", NOT_ATTEMPTED: "·"}
 WAITING = "…"
-NARROW = 60  # columns below which the parts have no titles
+NARROW = 60  # a screen with fewer columns shows no titles of parts
 
 
 class Screen(Protocol):
@@ -52,7 +52,7 @@ class Screen(Protocol):
         """
 
     def show_more(self) -> None:
-        """Show those messages for which there was no room; after the last of them, the first."""
+        """Show the next page of messages; after the last page, the first page."""
 
     def end(self, state: WatchState) -> None:
         """Stop drawing. Print one line that sums up the last results, if there are any."""
@@ -91,7 +91,7 @@ class Lines:
 
 
 class FullScreen:
-    """Draws one screen: what passes, by problem, and below it the messages, newest first."""
+    """Draws one screen: a mark for each check, by problem, and below the marks the messages."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -126,7 +126,7 @@ class FullScreen:
 def screen_lines(state: WatchState, said: str, page: int, width: int, height: int) -> list[Text]:
     """Return the lines of a screen of this size: counts, problems, messages and keys.
 
-    ``said`` is what has just happened, and ``page`` the number of the page of the messages.
+    ``said`` is what has just happened. ``page`` says which page of the messages to show.
     """
     top = _wrapped(_top(state, said, width), width)
     messages = _wrapped(_messages(state), width)
@@ -202,7 +202,7 @@ def _messages(state: WatchState) -> list[Text]:
 
 
 def _page(lines: list[Text], page: int, room: int) -> list[Text]:
-    """Return the lines of this page, and a last line that tells of the others."""
+    """Return the lines of this page, and a last line that says how to see the other pages."""
     on_page = max(1, room - 1)
     pages = -(-len(lines) // on_page)
     page %= pages
@@ -212,7 +212,7 @@ def _page(lines: list[Text], page: int, room: int) -> list[Text]:
 
 
 def _wrapped(lines: list[Text], width: int) -> list[Text]:
-    """Break lines that are too long. What follows a break is indented as the line is."""
+    """Break lines that are too long. The new lines have the same indentation as the broken line."""
     found = []
     for line in lines:
         if len(line) <= width:

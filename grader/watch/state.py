@@ -15,7 +15,7 @@ WRONG = (FAILED, ERROR)
 
 @dataclass
 class WatchState:
-    """What is known of each check, and what has to be run."""
+    """The last record of each check, and the checks that have to be run."""
 
     # Every check that is watched, in the order of the problems. Each has the record of its last
     # run.
@@ -24,7 +24,7 @@ class WatchState:
     waiting: list[str] = field(default_factory=list)
     # The checks that failed when they were last run, the newest failure last.
     failed: list[str] = field(default_factory=list)
-    # The checks in the order of the last request: what changed comes first.
+    # ``waiting`` as it was when its order was last decided: what changed comes first.
     plan: list[str] = field(default_factory=list)
     # problem → its functions. A function that a student deletes stays here.
     of_problems: dict[str, list[str]] = field(default_factory=functions)
@@ -46,16 +46,16 @@ class WatchState:
         self._put_first([self.of(problems)])
 
     def of(self, problems: Iterable[str] | None) -> list[str]:
-        """Return the checks of these problems; all checks if it is None."""
+        """Return the checks of these problems; all checks if ``problems`` is None."""
         chosen = set(self.of_problems) if problems is None else set(problems)
         return [id for id, record in self.records.items() if record.number in chosen]
 
     def save(self, contents: Contents) -> bool:
-        """Take over the files as they are now, and put what they changed first.
+        """Read the files as they are now, and put the checks that a change concerns first.
 
-        First come the checks of functions that have changed, then those that failed last, newest
-        first, then those of functions that use the changed ones. Return whether the files can be
-        run: False if one of them is not valid Python.
+        The order is: the checks of functions that have changed, the checks that failed in their
+        last run (see ``failures``), and the checks of functions that use the changed functions.
+        Return False if a file is not valid Python, so that nothing can be run; otherwise True.
         """
         program, self.errors = dict(self.program), {}
         for name in course().files:
@@ -71,7 +71,7 @@ class WatchState:
         return not self.errors
 
     def note(self, record: Record) -> None:
-        """Take over the record of a check that has been run."""
+        """Store the record of a check that has been run."""
         self.records[record.id] = record
         self.waiting = [id for id in self.waiting if id != record.id]
         self.failed = [id for id in self.failed if id != record.id]
@@ -95,7 +95,10 @@ class WatchState:
         return f"{len(self.records)} {kind}: {', '.join(told)}"
 
     def failures(self) -> list[str]:
-        """Return the checks that failed: first those of the last change, then the newest."""
+        """Return the checks that failed in their last run.
+
+        First come those in ``plan``, in its order, then the others, the newest failure first.
+        """
         newest = self.failed[::-1]
         places = {check: place for place, check in enumerate(self.plan)}
         return sorted(newest, key=lambda check: places.get(check, len(places)))
