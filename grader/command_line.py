@@ -6,7 +6,7 @@ from typing import NoReturn
 
 
 class SentenceParser(argparse.ArgumentParser):
-    """Prints one sentence for an error in the command line, without the usage, and exits with 2.
+    """An argument parser that reports an error in one sentence, without usage, and exits with 2.
 
     ``cannot`` is the beginning of the sentence, such as “cannot grade”.
     """

@@ -51,8 +51,8 @@ def signals(wake: int) -> bytes:
 def collect(spare: Collection[int] = ()) -> dict[int, int]:
     """Collect the children that have ended, except those in ``spare``; return their wait statuses.
 
-    Raises ChildProcessError if no child is left except those in ``spare``. On other systems than
-    Linux ``spare`` has to be empty, because the children cannot be listed.
+    Raises ChildProcessError if no child is left except those in ``spare``. If the system is not
+    Linux, ``spare`` has to be empty, because the children cannot be listed.
     """
     ended: dict[int, int] = {}
     if not spare:

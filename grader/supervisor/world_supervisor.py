@@ -41,8 +41,8 @@ from grader.wire.control_group import Group
 # look takes longer.
 LOOK_AT_WORLD_EVERY = 0.1
 COME_TO_REST_SECONDS = 0.5  # in which ranks have to come to rest after their last call
-# The system ends a supervisor that has not looked at its world for this time, or that needs more
-# time to end its world.
+# The system ends a supervisor that does not look at its world for this many seconds. It also ends a
+# supervisor that needs longer than this to end its world.
 STUCK_SECONDS = 20
 
 Start = Callable[[list[int], RankHome], int]

@@ -102,7 +102,7 @@ class WorldLimits:
         self.can_look = False
 
     def allow(self, size: int, memory: int) -> None:
-        """Allow ``size`` ranks to take ``memory`` bytes of memory together.
+        """Allow ``size`` ranks to use ``memory`` bytes of memory together.
 
         On GPUs allow more, because the driver uses CPU memory, too.
         """

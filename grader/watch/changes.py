@@ -11,7 +11,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-MODULE = ""  # the name of what a file runs when it is imported, apart from its definitions
+MODULE = ""  # stands for the code that a file runs at import, apart from its definitions
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _reached(
 
 
 def _defined(statement: ast.stmt) -> list[str]:
-    """Return the names that a statement at the top of a file defines; [MODULE] if there is none."""
+    """Return the names that a statement at the top of a file defines; [MODULE] if it only runs."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [statement.name]
     if isinstance(statement, (ast.Import, ast.ImportFrom)):

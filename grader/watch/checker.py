@@ -67,9 +67,9 @@ class Failed:
 
 
 def start(submission: Path, options: Options, seed: int | None) -> tuple[BaseProcess, Connection]:
-    """Start the process. Return it, and the connection to it.
+    """Start the process that runs the checks. Return the process and the connection to it.
 
-    The process ends when the other end of the connection is closed.
+    The process ends when the caller closes the connection.
     """
     # A fresh interpreter: the process that watches has threads, which a fork does not copy.
     context = get_context("spawn")

@@ -24,7 +24,7 @@ from grader.watch.screen import Screen
 from grader.watch.state import WatchState
 
 MAX_NAMES = 3  # of changed functions, in a sentence
-LONG_SECONDS = 2.0  # a run that takes longer shows for how long it has been running
+LONG_SECONDS = 2.0  # if a run takes longer, the screen shows for how long it has run
 REPORT = ROOT / "report.html"
 # If a file in one of these folders or one of the given modules changes, a new process collects the
 # checks again.
@@ -77,7 +77,7 @@ class Watch:
         return connection.wait(sources, seconds)  # type: ignore[arg-type]  # descriptors are numbers
 
     def _progress(self) -> str:
-        """Return for how long the checks have been running, if that is long."""
+        """Return a line on how long the checks have been running; empty if it is not long."""
         seconds = time.monotonic() - self.began
         if not self.is_running or not self.state.waiting or seconds < LONG_SECONDS:
             return ""

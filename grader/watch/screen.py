@@ -48,7 +48,7 @@ class Screen(Protocol):
     def draw(self, state: WatchState, progress: str) -> None:
         """Show everything that is known now.
 
-        ``progress`` says how far a long run has come, and is empty if there is none.
+        ``progress`` is a line about a run that takes long, or empty.
         """
 
     def show_more(self) -> None:
@@ -138,7 +138,7 @@ def screen_lines(state: WatchState, said: str, page: int, width: int, height: in
 
 
 def keys() -> str:
-    """Return the line of keys, with the numbers of the parts that the course takes."""
+    """Return the line of keys, with the numbers of the parts that the course uses."""
     numbers = [str(part.number) for part in course().parts.values()]
     is_range = int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1 > 0
     parts = f"{numbers[0]}-{numbers[-1]}" if is_range else ",".join(numbers)
@@ -175,7 +175,7 @@ def _problems(state: WatchState, width: int) -> list[Text]:
 
 
 def _messages(state: WatchState) -> list[Text]:
-    """Return the messages of all failures, the newest first."""
+    """Return the messages of all failures in the order of ``failures``, then other notes."""
     lines: list[Text] = []
     for check in state.failures():
         record, is_old = state.records[check], check in state.waiting

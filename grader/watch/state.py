@@ -51,7 +51,7 @@ class WatchState:
         return [id for id, record in self.records.items() if record.number in chosen]
 
     def save(self, contents: Contents) -> bool:
-        """Read the files as they are now, and put the checks that a change concerns first.
+        """Compare these files with their last versions, and plan which checks to run first.
 
         The order is: the checks of functions that have changed, the checks that failed in their
         last run (see ``failures``), and the checks of functions that use the changed functions.

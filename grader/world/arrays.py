@@ -1,7 +1,7 @@
 """Converts the values of a frame in the judge: JSON trees ↔ numpy arrays.
 
-The judge never imports torch. A judge without torch starts in a third of the time and in a fifth of
-the memory, and has nothing that a student's code could have patched.
+The judge never imports torch. Without torch, the judge starts in a third of the time, uses a fifth
+of the memory, and has no module that student code could have patched.
 """
 
 from dataclasses import dataclass

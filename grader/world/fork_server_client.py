@@ -104,7 +104,8 @@ class Server:
         This method does not wait until the server has imported torch: the first request waits for
         that. The server also imports the modules ``ahead``, which are modules of ``frames.HEAVY``,
         before a rank asks for them. It makes the folders of its worlds in the folder ``run``, by
-        default a new folder. When this process has ended, in whatever way, it removes ``run``.
+        default a new folder. The server removes ``run`` when this process has ended, even if this
+        process was killed.
         """
         folder = run or Path(tempfile.mkdtemp(prefix="lockstep-server-"))
         folder.chmod(0o711)  # ranks can enter their own folders in it, but cannot list it

@@ -15,7 +15,7 @@ from grader.world.report import CALL_BEGAN, STANDSTILL, Call, Delay, RankReport,
 class HeldRanks:
     """Holds ranks of a world, and releases them, as the delays of the world's calls say.
 
-    ``send_go`` sends a held rank the frame after which it goes on. ``pids`` is the world's own
+    ``send_go`` sends a held rank the frame that lets it go on. ``pids`` is the world's own
     table rank → pid, not a copy.
     """
 
@@ -81,7 +81,7 @@ class HeldRanks:
 
         A held rank need not wait any more if rank ``on`` of its delay has passed the mark
         ``until``. It also need not wait if the call has ended on rank ``on``, because rank ``on``
-        will never pass the mark. With a delay that has patience, see ``_has_had_patience``, too.
+        will never pass the mark. ``_has_had_patience`` says when ``patience`` releases a rank.
         """
         for rank, call in self._ranks_and_calls():
             delay = self._delay(rank, call)

@@ -20,7 +20,7 @@ class Limits:
     # does not count, up to ``MAX_STRETCH`` times ``wall_seconds``
     world_seconds: float = 40.0
     output_bytes: int = 1 << 20  # printed by all ranks together
-    output_kept: int = 1 << 14  # bytes of each rank's output, the last ones, for its report
+    output_kept: int = 1 << 14  # how many of the last bytes that a rank prints are in its report
     events: int = 50_000  # of all ranks together, by ``events.weight``
     sent_bytes: int = 1 << 25  # by one rank to the judge: the sum of the weights of its frames
     # of all ranks together, beyond the memory that they begin with; None means as much as

@@ -22,7 +22,7 @@ class Process:
 
     parent: int
     group: int
-    began: int  # in clock ticks; it tells the process from a later one with the same pid
+    began: int  # in clock ticks; a later process with the same pid has another value
     own: float  # processor time of the process itself
     waited: float  # processor time of the children that it has waited for
 

@@ -14,8 +14,8 @@ from grader.world.fork_server_client import ENGINE
 from grader.world.report import RankReport
 
 PATIENCE_SECONDS = 2.0  # in which all answers have to arrive
-QUIET_SECONDS = 0.03  # without news, after which all stacks are taken to be complete
-MAX_STACK_BYTES = 1 << 18  # bytes of one rank
+QUIET_SECONDS = 0.03  # if nothing arrives for this time, all stacks are taken to be complete
+MAX_STACK_BYTES = 1 << 18  # of the stacks of one rank
 # Lines of these files of the grader are around each wait. They are left out of the stacks.
 OUR_LINES = ("wait_recorder.py", "receives.py", "process_group.py", "work.py", "link.py")
 AROUND_WAITS = {str(ENGINE / "grader" / "rank" / name) for name in OUR_LINES}
@@ -44,7 +44,7 @@ class Stacks:
     def ask(self, ranks: list[RankReport], now: float) -> None:
         """Ask these ranks for their stacks, and the hub for its count of frames.
 
-        A signal asks a rank. Ranks that are held are not asked.
+        Each rank is asked with a signal, except ranks that are held.
         """
         self.asked_at = self.grew_at = now
         self.texts = [b""] * self.size
@@ -102,5 +102,5 @@ def is_communicating(rank: RankReport, submission_dir: Path, has_open_operation:
 
 
 def seems_to_wait(rank: RankReport, submission_dir: Path) -> bool:
-    """Return whether a thread of a rank seems to wait, though nobody can tell for what."""
+    """Return whether a thread of a rank seems to wait, although nothing shows for what."""
     return any(watchdog.waits_for_nothing(stack, submission_dir) for stack in rank.stacks)

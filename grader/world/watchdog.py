@@ -1,4 +1,4 @@
-"""Finds out whether a silent world is slow or stuck, and at which lines of the student ranks wait.
+"""Finds out whether a silent world is slow or stuck, and where in the student's code ranks wait.
 
 A rank that waits in a communication sleeps: its threads use no processor time and are not even
 runnable. A rank that computes is runnable. A rank that gets no processor, because other programs
@@ -285,8 +285,8 @@ def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFram
 def line_in_import(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFrame | None:
     """Return the student's innermost line if a rank is still importing the student's file.
 
-    Return None if the rank is in a function of the student: what a function imports is a part of
-    its call.
+    Return None if the rank is in a function of the student, because what the function imports is a
+    part of its call.
     """
     for stack in stacks:
         own = [place for place in stack if _is_own(place, submission_dir)]

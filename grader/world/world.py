@@ -228,9 +228,9 @@ class World:
         return True
 
     def _end(self) -> None:
-        """Have the supervisor kill everything, and wait until it says that nothing is left.
+        """Have the supervisor kill all processes, and wait until it says that none is left.
 
-        If it does not say this within ``END_SECONDS``, report a fault of the grader.
+        If the supervisor does not say this within ``END_SECONDS``, report a fault of the grader.
         """
         try:
             self.supervisor.sendall(b"end\n")
