@@ -1,4 +1,4 @@
-"""Computes the answers of a single device in numpy, and what well-known mistakes give instead.
+"""Computes the right results in numpy, and the results of well-known mistakes.
 
 This package runs in the judge.
 """

@@ -14,7 +14,7 @@ COLLECTIVES = (
 )
 NO_COLLECTIVE = "all_broadcast"
 
-# The bus bandwidth's factors for n ranks, as nccl-tests writes them: a numerator over n, or 1.
+# The factors of the bus bandwidth for n ranks, written as in nccl-tests.
 FACTORS = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,
@@ -40,10 +40,10 @@ def bus_bandwidth(collective: str, size: int, n: int, seconds: float) -> float:
 
 
 def fit(sizes: list, seconds: list, power: int = 1) -> tuple[float, float]:
-    """Return (α, β) of t = α + S/β, in seconds and bytes per second, by the normal equations.
+    """Fit t = α + S/β by the normal equations; return (α, β) in seconds and bytes per second.
 
-    Each residual is divided by t to the given power. Power 1 minimises the relative errors, and
-    power 0 the absolute errors.
+    Each residual is divided by t ** ``power``. Power 1 minimises the relative errors, and power 0
+    minimises the absolute errors.
     """
     s, t = np.asarray(sizes, np.float64), np.asarray(seconds, np.float64)
     w = t ** (-2.0 * power)

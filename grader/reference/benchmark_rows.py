@@ -1,4 +1,4 @@
-"""Reads a benchmark's table, and says what is wrong in one of its rows."""
+"""Reads the rows of a benchmark's table, and describes what is wrong in a row."""
 
 import math
 from typing import Any
@@ -36,7 +36,7 @@ def row_difference(row: tuple, due: tuple) -> str | None:
 
 
 def as_float(value: Any) -> float:
-    """Return the value as a float, or NaN if it is no number. A string is no number."""
+    """Return the value as a float, or NaN if it is not a number. Every string gives NaN."""
     try:
         return float("nan") if isinstance(value, str) else float(value)
     except (TypeError, ValueError, OverflowError):

@@ -1,21 +1,22 @@
-"""Computes interleaved and zero-bubble schedules, which checks and pictures run.
+"""Computes interleaved and zero-bubble schedules.
 
-These are answers to problems. Therefore the copy that students get does not hold this module.
+These are answers to problems. Therefore the copy that students get does not include this module.
 """
 
 from grader.reference.chunked import Action, Stages, interleaved_alive
 
 
 def gpipe(n: int, m: int) -> Stages:
-    """Return GPipe with whole backward passes, on stages of one chunk."""
+    """Return GPipe schedules with whole backward passes, for stages with one chunk each."""
     return [[(kind, 0, i) for kind in ("F", "BW") for i in range(m)] for _ in range(n)]
 
 
 def interleaved(n: int, v: int, m: int) -> Stages:
-    """Return interleaved 1F1B: a forward pass whenever one is allowed, otherwise a backward pass.
+    """Return interleaved 1F1B schedules.
 
-    A forward pass is allowed while fewer activations are alive than the schedule's limit. The
-    number of a pass determines its chunk and its micro-batch, as in Megatron-LM.
+    A stage runs a forward pass whenever one is allowed, and otherwise a backward pass. A forward
+    pass is allowed while fewer than ``interleaved_alive`` activations are alive. The number of a
+    pass determines its chunk and its micro-batch, as in Megatron-LM.
     """
 
     def visit(count: int) -> tuple[int, int]:
@@ -37,13 +38,20 @@ def interleaved(n: int, v: int, m: int) -> Stages:
 
 
 def interleaved_bubble(n: int, v: int, m: int) -> float:
-    """Return idle time / total time. [Narayanan et al., 2021], section 2.2, has idle / ideal."""
+    """Return idle time / total time.
+
+    [Narayanan et al., 2021], section 2.2, gives idle time / ideal time instead.
+    """
     work, idle = v * m, n - 1
     return idle / (work + idle)
 
 
 def zero_bubble(n: int, m: int) -> Stages:
-    """Return ZB-H1: 1F1B with whole backward passes cut in two, and W moved s places later."""
+    """Return ZB-H1 schedules: 1F1B with each backward pass cut into B and W.
+
+    On stage s, the W of micro-batch i comes directly after the B of micro-batch i + s. Each W that
+    has no such B comes at the end.
+    """
     stages: Stages = []
     for stage, whole in enumerate(interleaved(n, 1, m + -m % n)):
         own: list[Action] = []
@@ -60,7 +68,7 @@ def zero_bubble(n: int, m: int) -> Stages:
 
 
 def weights_at_once(n: int, v: int, m: int) -> Stages:
-    """Return interleaved schedules in which each W follows its B."""
+    """Return interleaved schedules in which each W comes directly after its B."""
     return [
         [
             (half, chunk, i)
@@ -72,7 +80,7 @@ def weights_at_once(n: int, v: int, m: int) -> Stages:
 
 
 def weights_last(n: int, v: int, m: int) -> Stages:
-    """Return interleaved schedules with all W at the end, from the last to the first."""
+    """Return interleaved schedules with all W at the end, in the reverse order of their B."""
     stages: Stages = []
     for own in interleaved(n, v, m):
         first: list[Action] = [("B" if kind == "BW" else kind, c, i) for kind, c, i in own]

@@ -1,9 +1,9 @@
 """Packs gradients into buckets, and computes the results of well-known mistakes.
 
 A mistake changes the bytes of the all-reduces, or the gradients. In a dict of mistakes, each key is
-the sentence that describes one mistake. Lists of buckets hold the indices of parameters. A pass is
-given as ``ready[rank]``: a dict from parameters to gradients, in the order in which the gradients
-become ready.
+the sentence that describes one mistake. A bucket is a list of the indices of parameters. In a
+backward pass, ``ready[rank]`` is a dict from a parameter's index to its gradient, in the order in
+which the gradients become ready.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,9 +63,9 @@ BY_ARRIVAL = (
 def packed(order: Iterable[int], sizes: Mapping[int, float], most: float) -> list[list[int]]:
     """Return the buckets of these parameters, filled in this order.
 
-    A parameter goes into the current bucket if it fits, and otherwise into a new one. ``sizes`` and
-    ``most``, the capacity of a bucket, have the same unit. A parameter that is larger than ``most``
-    has a bucket of its own.
+    A parameter goes into the current bucket if it fits, and otherwise into a new bucket. ``most``
+    is the capacity of a bucket, in the same unit as ``sizes``. A parameter that is larger than
+    ``most`` has a bucket of its own.
     """
     buckets: list[list[int]] = []
     room = 0.0
@@ -95,7 +95,7 @@ def packing_mistakes(
     most: int,
     itemsize: int,
 ) -> dict[str, list]:
-    """Return a dict from the sentence of each mistaken packing to the bytes of its all-reduces.
+    """Return a dict of mistakes in packing. Each value lists the bytes of the all-reduces.
 
     A mistake is left out if its all-reduces have the same bytes as those of the right packing.
     """
@@ -142,16 +142,16 @@ def _overfull(order: list[int], sizes: Mapping[int, int], most: int) -> list[lis
     return buckets
 
 
-# A rank's gradients by parameter, in the order in which they become ready.
+# A dict from a parameter's index to a rank's gradient, in the order in which they become ready.
 Ready = dict[int, np.ndarray]
 
 
 def pass_mistakes(
     ready: list[Ready], buckets: list[list[int]], shapes: Mapping[int, tuple]
 ) -> list[dict[str, list]]:
-    """Return, for each rank, a dict from the sentence of each mistaken pass to all gradients.
+    """Return, for each rank, a dict of mistakes in a pass. Each value lists all gradients.
 
-    A single rank has an empty dict, because it averages with no other rank.
+    On a single rank the dict is empty, because nothing is averaged.
     """
     n = len(ready)
     if n == 1:
@@ -176,9 +176,9 @@ def pass_mistakes(
 
 
 def _by_arrival(ready: Ready, buckets: list[list[int]]) -> list[list[int]]:
-    """Return the same buckets, each in the order in which its gradients became ready.
+    """Sort each bucket by the order in which its gradients became ready, and return the buckets.
 
-    Gradients that never become ready come last.
+    In each bucket, gradients that never became ready come last.
     """
     arrived = list(ready)
     return [
@@ -203,17 +203,16 @@ def _as_they_fill(ready: Ready, buckets: list[list[int]]) -> list[int]:
 def _met(ready: list[Ready], started: list, shapes: Mapping[int, tuple]) -> list[list]:
     """Return the gradients on each rank after the ranks have sent their buckets.
 
-    ``started[rank]`` lists the buckets that a rank fills and sends, in order. A gradient that a
-    rank lacks counts as zero. All gradients are None if the buckets do not fit each other. This is
-    so if the ranks have buckets of different lengths. It is also so if the parameters have
-    different shapes.
+    ``started[rank]`` lists the buckets that a rank fills and sends, in order. If a rank has no
+    gradient of a parameter, it sends zeros. All gradients are None if the buckets of different
+    ranks cannot be added up, because their lengths or the shapes of the parameters differ.
     """
     n = len(ready)
     if (
         any([len(b) for b in own] != [len(b) for b in started[0]] for own in started)
         or len(set(shapes.values())) > 1
     ):
-        return [[None] * len(shapes)] * n  # the buckets do not fit each other
+        return [[None] * len(shapes)] * n  # the buckets cannot be added up
     left: list[list] = []
     for rank in range(n):
         gradients: list = [None] * len(shapes)

@@ -1,7 +1,7 @@
-"""Judges schedules of stages with several chunks, and of backward passes in two halves.
+"""Judges schedules with several chunks per stage, or with backward passes cut in two halves.
 
 An action is ``(kind, chunk, micro_batch)``; the kinds are those of ``handout/schedule_runner.py``.
-A schedule is judged by its purpose: nothing here prefers one right schedule to another.
+A schedule is judged by what it achieves, so several different schedules can be right.
 """
 
 from collections import Counter
@@ -17,9 +17,9 @@ from grader.wire.drawn import draw
 Action = tuple[str, int, int]
 Stages = list[list[Action]]  # the schedule of each stage
 
-WHOLE = "F", "BW"  # kinds of a schedule whose backward passes are whole
+WHOLE = "F", "BW"  # the kinds of actions if backward passes are whole
 SPLIT = "F", "B", "W"
-ENDS = "BW", "W"  # after these, what a micro-batch has saved in a chunk is not needed any more
+ENDS = "BW", "W"  # an activation is not needed after its action of one of these kinds
 
 
 def as_actions(value: Any) -> list[Action] | None:
@@ -40,8 +40,8 @@ def as_actions(value: Any) -> list[Action] | None:
 def complete(actions: list[Action], kinds: tuple[str, ...], v: int, m: int) -> str | None:
     """Return what is wrong with one stage's schedule of v chunks and m micro-batches, or None.
 
-    A schedule is wrong if an action is missing, repeated or unknown, or if an action comes before
-    another action of the same chunk and micro-batch that it needs.
+    A schedule is wrong if an action is missing, repeated or unknown. It is also wrong if the F, the
+    B and the W of one chunk and micro-batch, or the F and the BW, are not in this order.
     """
     wanted = {(kind, chunk, i): 0 for kind in kinds for chunk in range(v) for i in range(m)}
     if strange := [action for action in actions if action not in wanted]:
@@ -65,7 +65,8 @@ def complete(actions: list[Action], kinds: tuple[str, ...], v: int, m: int) -> s
 def most_alive(actions: list[Action], ends: tuple[str, ...] = ENDS) -> tuple[int, Action]:
     """Return the largest number of activations alive, and the action that first reaches it.
 
-    An activation is alive from its F to the action of one of the kinds ``ends``.
+    The activation of a chunk and a micro-batch is alive from their F until their action of a kind
+    in ``ends``.
     """
     alive, most, after = 0, 0, actions[0]
     for action in actions:
@@ -78,8 +79,8 @@ def most_alive(actions: list[Action], ends: tuple[str, ...] = ENDS) -> tuple[int
 def makespan(stages: Stages, times: dict[str, float]) -> float | str:
     """Return the time at which the last stage ends, or a sentence if stages wait for ever.
 
-    ``times`` holds how long an action of each kind takes. An action begins as soon as its stage and
-    its inputs are ready. Messages take no time.
+    ``times[kind]`` is the time that an action of this kind takes. An action begins as soon as its
+    stage and its inputs are ready. Messages take no time.
     """
     timed = spans(stages, times)
     stuck = [s for s, own in enumerate(stages) if len(timed[s]) < len(own)]
@@ -93,7 +94,7 @@ def makespan(stages: Stages, times: dict[str, float]) -> float | str:
 
 
 def _why_stuck(stages: Stages) -> str:
-    """Return a sentence on the likely cause; empty if none is known."""
+    """Return a sentence that says why stages wait for ever; empty if no cause is found."""
     for stage, own in enumerate(stages):
         place = {action: number for number, action in enumerate(own)}
         for (kind, chunk, i), number in place.items():
@@ -122,10 +123,14 @@ def _why_stuck(stages: Stages) -> str:
 
 
 def spans(stages: Stages, times: dict[str, float]) -> list[list[tuple[Action, float, float]]]:
-    """Return each action with its start and end, up to where a stage cannot go on."""
+    """Return, for each stage, its actions with their start and end times.
+
+    The actions that a stage can never begin are left out.
+    """
     n = len(stages)
     parts = n * (1 + max(chunk for own in stages for _, chunk, _ in own))
-    ended: dict[tuple[str, int, int], float] = {}  # (F, B or W, part, micro-batch)
+    # (kind, part, micro-batch) → end of the action. A BW is recorded as B
+    ended: dict[tuple[str, int, int], float] = {}
     found: list[list[tuple[Action, float, float]]] = [[] for _ in stages]
     moved = True
     while moved:
@@ -147,7 +152,7 @@ def spans(stages: Stages, times: dict[str, float]) -> list[list[tuple[Action, fl
 
 
 def _needed(kind: str, part: int, i: int, parts: int) -> list[tuple[str, int, int]]:
-    """Return what an action waits for. BW counts as B."""
+    """Return the actions whose results an action needs. A BW is named B here."""
     if kind == "F":
         return [("F", part - 1, i)] if part > 0 else []
     if kind == "W":
@@ -155,7 +160,7 @@ def _needed(kind: str, part: int, i: int, parts: int) -> list[tuple[str, int, in
     return [("F", part, i)] + ([("B", part + 1, i)] if part < parts - 1 else [])
 
 
-# ——— what Problems 8.1 and 8.3 promise
+# ——— what the schedules of Problems 8.1 and 8.3 must achieve
 
 
 def layers_of_chunks(num_layers: int, stage: int, n: int, v: int) -> list[list[int]]:
@@ -164,7 +169,7 @@ def layers_of_chunks(num_layers: int, stage: int, n: int, v: int) -> list[list[i
 
 
 def why_other_layers(found: Any, num_layers: int, stage: int, n: int, v: int) -> str:
-    """Return a sentence on the likely cause of a wrong cut; empty if none is known."""
+    """Return a sentence about the likely mistake in a wrong cut; empty if no mistake is found."""
     each, got = num_layers // (n * v), as_lists(found)
     right = layers_of_chunks(num_layers, stage, n, v)
     in_a_row = [
@@ -180,7 +185,10 @@ def why_other_layers(found: Any, num_layers: int, stage: int, n: int, v: int) ->
 
 
 def bubble_mistakes(cases: list[tuple[int, int, int]]) -> dict[str, list[np.ndarray]]:
-    """Return a dict. A key explains a mistake; its value is the list of bubbles that it gives."""
+    """Return a dict of mistakes. A key describes a mistake.
+
+    The value lists the bubbles that the mistake gives in these cases (n, v, m).
+    """
     return {
         "this is the idle time divided by the ideal time. Divide it by the total time": [
             np.array((n - 1) / (v * m)) for n, v, m in cases
@@ -195,7 +203,7 @@ def bubble_mistakes(cases: list[tuple[int, int, int]]) -> dict[str, list[np.ndar
 
 
 def interleaved_end(n: int, v: int, m: int, forward: float, backward: float) -> float:
-    """Return when interleaved schedules end: [Narayanan et al., 2021], section 2.2."""
+    """Return the time at which interleaved schedules end [Narayanan et al., 2021, section 2.2]."""
     return (v * m + n - 1) * (forward + backward)
 
 
@@ -204,15 +212,16 @@ def interleaved_alive(stage: int, n: int, v: int) -> int:
 
 
 def zero_bubble_end(n: int, m: int, f: float, b: float, w: float) -> float:
-    """Return when schedules ZB-H1 end at the latest: [Qi et al., 2024], section 2.3.
+    """Return the latest time at which ZB-H1 schedules may end.
 
-    The paper has the case m ≥ n, w ≤ f, w ≤ b: then a stage is idle for (n − 1)(f + b − w).
+    [Qi et al., 2024], section 2.3, covers the case m ≥ n, w ≤ f, w ≤ b. In this case a stage is
+    idle for (n − 1)(f + b − w).
     """
     return m * (f + b + w) + (n - 1) * (f + b) - (min(n, m) - 1) * min(f, b, w)
 
 
 def why_interleaved_is_late(stages: Stages) -> str:
-    """Return a sentence on the likely cause; empty if none is known."""
+    """Return a sentence that says why the schedules end late; empty if no cause is found."""
     n = len(stages)
     v = 1 + max(chunk for own in stages for _, chunk, _ in own)
     m = len(stages[0]) // (2 * v)
@@ -242,7 +251,7 @@ def why_interleaved_holds_much(actions: list[Action], n: int) -> str:
 
 
 def why_zero_bubble_is_late(stages: Stages) -> str:
-    """Return a sentence on the likely cause; empty if none is known."""
+    """Return a sentence that says why the schedules end late; empty if no cause is found."""
     n = len(stages)
     last = stages[-1]
     at = {action: number for number, action in enumerate(last)}
@@ -279,7 +288,10 @@ def why_zero_bubble_holds_much(actions: list[Action]) -> str:
 def chunk_backward(
     weights: list, saved: list, grad_y: np.ndarray
 ) -> tuple[np.ndarray, list, list[np.ndarray]]:
-    """Return the gradient of a chunk's input, what W needs, and the gradients of the weights."""
+    """Return the gradient of a chunk's input, a list of (x, grad_z), and the weights' gradients.
+
+    The list of (x, grad_z) is what the action W needs: one pair for each layer.
+    """
     kept: list = []
     for weight, (x, z) in zip(reversed(weights), reversed(saved), strict=True):
         grad_z = grad_y * single_device.gelu_derivative(np.asarray(z, np.float64))
@@ -297,7 +309,10 @@ OTHER_WAY = (
 
 
 def input_mistakes(weights: list, saved: list, grad_y: np.ndarray) -> dict[str, np.ndarray]:
-    """Return a dict. A key explains a mistake; its value is the gradient of the input it gives."""
+    """Return a dict of mistakes. A key describes a mistake.
+
+    The value is the gradient of the chunk's input that the mistake gives.
+    """
 
     def gradient(ws: list, own: list, derivative: bool = True, at: int = 1) -> np.ndarray:
         grad = np.asarray(grad_y, np.float64)
@@ -319,7 +334,10 @@ def input_mistakes(weights: list, saved: list, grad_y: np.ndarray) -> dict[str, 
 
 
 def kept_mistakes(weights: list, saved: list, grad_y: np.ndarray, kept: list) -> dict[str, list]:
-    """Return a dict. A key explains a mistake; its value is what it keeps for W."""
+    """Return a dict of mistakes. A key describes a mistake.
+
+    The value is the list that a B with this mistake keeps for W.
+    """
     after = [np.asarray(grad_y, np.float64)]
     for weight, (_, grad_z) in zip(reversed(weights[1:]), reversed(kept[1:])):
         after.insert(0, grad_z @ np.asarray(weight, np.float64).T)
@@ -344,10 +362,11 @@ UNCHANGED = (
 def changes(
     rng: np.random.Generator, stages: Stages, cut: list, inputs: list, m: int
 ) -> tuple[list[list[int]], list[np.ndarray]]:
-    """Draw a seed for each W of each stage. The driver ``chunked`` uses it to change grad_z.
+    """Draw a seed for each W of each stage. With it, the driver ``chunked`` changes grad_z.
 
-    Return the seeds in the order of the schedules, and what each layer's gradient gains by the
-    changes. ``cut`` has the layers of each stage and chunk. ``inputs`` has the input of each layer.
+    Return two lists. The first has the seeds of each stage, in the order of its schedule. The
+    second has, for each layer, what the changes add to the layer's gradient. ``cut[stage][chunk]``
+    has the layers of a chunk. ``inputs[layer]`` is the input of a layer.
     """
     seeds: list[list[int]] = []
     gains = [np.zeros((x.shape[1], x.shape[1])) for x in inputs]
@@ -362,7 +381,10 @@ def changes(
 
 
 def gains_of(seed: int, inputs: list, m: int = 1) -> list[np.ndarray]:
-    """Return what the gradients of a chunk's layers gain in one W. Each x has 1/m of the batch."""
+    """Return, for each layer of a chunk, what the change in one W adds to the layer's gradient.
+
+    ``inputs`` has the x of each layer. Each x has the rows of one of m micro-batches.
+    """
     found = []
     for layer, x in enumerate(inputs):
         change = draw(seed, layer, x.size).reshape(x.shape) - 0.5

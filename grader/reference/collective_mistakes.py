@@ -1,4 +1,4 @@
-"""Computes the results of well-known mistakes with collectives, and holds sentences about them."""
+"""Computes the results of well-known mistakes with collectives. The constants describe them."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -32,11 +32,12 @@ ONE_BARRIER = (
 def in_memory_order(
     xs: Sequence[np.ndarray], orders: Sequence[Literal["C", "F"]], combine: Callable[[list], list]
 ) -> list:
-    """Return each rank's result if the ranks send entries in the order of their memory.
+    """Return each rank's result if every rank sends its entries in the order of its memory.
 
-    Each rank reads the result in the memory order of its own tensor. ``orders[rank]`` is this
-    order: "C", or "F" for a transpose. ``combine`` gets the flat memory of every rank. For each
-    rank it returns a flat result as large as the rank's input, or None if the rank has no result.
+    Each rank also reads its result in this order. ``orders[rank]`` is the memory order of the
+    rank's tensor: "C", or "F" for a transpose. ``combine`` gets the flat memory of each rank. It
+    returns the flat result of each rank, as large as the rank's input, or None for a rank that gets
+    no result.
     """
     lying = [x.ravel(order) for x, order in zip(xs, orders)]
     read = zip(combine(lying), xs, orders)
@@ -54,9 +55,8 @@ def reciprocal(total: np.ndarray, n: int) -> np.ndarray:
 def barrier_hint(barriers: Sequence[int]) -> str:
     """Return a hint for ranks that do not take turns, or an empty string.
 
-    ``barriers`` has the number of barrier calls of each rank. The hint is returned if there are
-    several ranks and none has called a barrier, or each has called a barrier exactly once. The
-    caller adds the hint to a sentence of the message.
+    ``barriers[rank]`` is the number of a rank's calls of a barrier. There is a hint for several
+    ranks if no rank has called a barrier, or if each rank has called exactly one.
     """
     if len(barriers) < 2 or set(barriers) not in ({0}, {1}):
         return ""
@@ -64,15 +64,15 @@ def barrier_hint(barriers: Sequence[int]) -> str:
 
 
 def ring_mistakes(tensors: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """Return, for each rank, what two mistakes in a ring all-reduce give.
+    """Return, for each rank, a dict from mistakes in a ring all-reduce to their results.
 
-    n ranks have 1-D ``tensors`` of a length that n divides.
+    ``tensors[rank]`` is 1-D. Its length is a multiple of n, the number of ranks.
     """
     n = len(tensors)
     terms = np.array([np.split(np.asarray(own), n) for own in tensors])  # [rank, chunk]
     single = np.concatenate([terms[chunk, chunk] for chunk in range(n)])
     found = [{ONE_TERM: single} for _ in range(n)]
-    # The chunk that would arrive last still lacks the term of the right neighbour.
+    # Without the last step, one chunk on each rank still lacks the term of the right neighbour.
     for rank, known in enumerate(found if n > 2 else ()):
         chunks = terms.sum(axis=0)
         chunks[(rank + 2) % n] -= terms[(rank + 1) % n, (rank + 2) % n]

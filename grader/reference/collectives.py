@@ -1,7 +1,4 @@
-"""Defines what every collective returns, computed from the tensors of all ranks at once.
-
-No rank can compute this alone.
-"""
+"""Computes the results of every collective from the tensors of all ranks."""
 
 import numpy as np
 
@@ -17,7 +14,7 @@ REDUCTIONS = {
 def reduction(tensors: list, op: str) -> np.ndarray:
     """Reduce elementwise over the ranks, in the tensors' own dtype.
 
-    The average is the sum divided by the number of ranks, rounded once.
+    The average is the sum divided by the number of ranks. The sum times 1/n would be rounded twice.
     """
     total = np.asarray(REDUCTIONS[op].reduce(np.stack(tensors), axis=0, dtype=tensors[0].dtype))
     return (

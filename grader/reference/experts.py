@@ -1,7 +1,7 @@
 """Computes a mixture of experts on one device, and what well-known mistakes give instead.
 
-All values are in numpy and float64. Lists have one entry for each rank. The keys of a dict of
-mistakes are the sentences that name the mistakes.
+All values are in numpy and float64. Lists have one entry for each rank. In a dict of mistakes, each
+key is the sentence that describes one mistake.
 """
 
 from typing import Any
@@ -41,7 +41,7 @@ ONLY_CHOSEN = "only the logit of the chosen expert has a gradient. Every logit h
 
 
 class Mixture:
-    """A gate, the experts' weights, and the tokens of each rank, computed on one device."""
+    """A mixture of experts and the tokens of all ranks, computed on one device."""
 
     def __init__(self, gate: np.ndarray, weights: list, tokens: list) -> None:
         """Compute the forward pass.
@@ -99,9 +99,9 @@ class Mixture:
         """Return three lists of gradients, ``(of_tokens, of_gates, of_logits)``.
 
         ``of_tokens[rank]`` is the gradient of a rank's tokens through the experts, and
-        ``of_logits[rank]`` is their gradient through the logits. ``of_gates[rank]`` is the gate's
-        gradient from the rank's tokens alone. The method ``of_weights`` returns the gradients of
-        the experts' weights.
+        ``of_logits[rank]`` is the gradient of the rank's tokens through the logits.
+        ``of_gates[rank]`` is the gate's gradient from the rank's tokens alone. The method
+        ``of_weights`` returns the gradients of the experts' weights.
         """
         of_tokens, of_gates, of_logits = [], [], []
         for rank, x in enumerate(self.tokens):
@@ -143,7 +143,7 @@ class Mixture:
         ]
 
     def backward_mistakes(self, grads: list) -> list[dict[str, Any]]:
-        """Return, for each rank, a dict from mistakes to (grad_x, grad_gate, gradients)."""
+        """Return, for each rank, a dict of mistakes. Values are (grad_x, grad_gate, gradients)."""
         of_tokens, of_gates, of_logits = self.backward(grads)
         bare, bare_weights = self.backward(grads, through_p=False)[0], self.of_weights(grads, False)
         right, gate = self.gradients(grads), sum(of_gates)
@@ -167,7 +167,11 @@ class Mixture:
 
 
 def routes(choices: list, each: int) -> list[Routes]:
-    """Return the routes of all ranks, from the choices of all tokens."""
+    """Return the routes of each rank.
+
+    ``choices[rank]`` has the expert that each token of a rank has chosen. ``each`` is the number of
+    experts of a rank.
+    """
     n = len(choices)
     counts = [np.bincount(own, minlength=n * each).reshape(n, each) for own in choices]
     found = []
@@ -183,7 +187,7 @@ def routes(choices: list, each: int) -> list[Routes]:
 
 
 def routes_mistakes(choices: list, each: int) -> list[dict[str, Any]]:
-    """Return, for each rank, a dict from mistakes to its routes."""
+    """Return, for each rank, a dict from each mistake to the routes that it gives."""
     found = []
     for rank, (order, sent, received, arrived) in enumerate(routes(choices, each)):
         inverse = np.argsort(order, kind="stable")
@@ -199,7 +203,10 @@ def routes_mistakes(choices: list, each: int) -> list[dict[str, Any]]:
 
 
 def send(rows: list, of_ranks: list[Routes], in_order: bool = True) -> list[np.ndarray]:
-    """Return the rows that arrive at each rank, from the rows of each rank's tokens."""
+    """Return the rows that arrive at each rank. ``rows[rank]`` are the rows of a rank's tokens.
+
+    Without ``in_order``, the ranks do not sort their rows by expert before they send them.
+    """
     n = len(rows)
     given = [own[route[0]] if in_order else own for own, route in zip(rows, of_ranks)]
     ends = [np.cumsum([0, *route[1]]) for route in of_ranks]
@@ -213,12 +220,12 @@ def send_mistakes(rows: list, of_ranks: list[Routes]) -> list[dict[str, Any]]:
 
 
 def back_mistakes(rows: list, of_ranks: list[Routes]) -> list[dict[str, Any]]:
-    """Return, for each rank, a dict from mistakes to what it gets back in place of ``rows``."""
+    """Return, for each rank, a dict from each mistake to the rows that the rank then gets back."""
     return by_rank(put_back_wrongly(rows, of_ranks), len(rows))
 
 
 def put_back_wrongly(rows: list, of_ranks: list[Routes]) -> dict[str, list]:
-    """Return what the ranks get if their own rows are put into a wrong order."""
+    """Return a dict from each mistake to the rows of all ranks, in a wrong order."""
     sorted_rows = [own[route[0]] for own, route in zip(rows, of_ranks)]
     return {
         SORTED_OUTPUTS: sorted_rows,

@@ -1,7 +1,9 @@
 """Computes a step on a mesh of ranks, and what well-known mistakes give instead.
 
-A mesh has D rows and T columns. Each row computes with its own rows of the batch. Each column has
-its own shards of the weights. The first weight of a pair is sharded by columns, the second by rows.
+A mesh has D rows and T columns of ranks. The ranks in a row of the mesh use the same part of the
+batch. The ranks in a column of the mesh have the same shards of the weights. The first weight of a
+pair is sharded by columns, and the second weight by rows.
+
 All values are in numpy and float64. Lists of results have one entry for each rank.
 """
 
@@ -15,7 +17,7 @@ from grader.reference.single_device import gelu, gelu_derivative
 from grader.wire.events import Operation
 
 Shape = tuple[int, int]
-# Maps the values that the ranks have to the values that they get.
+# A function that gets a list with each rank's value and returns a list with each rank's result.
 Exchange = Callable[[list], list]
 
 SWAPPED = "row and column are swapped"
@@ -116,7 +118,7 @@ class Mesh:
         return list(range(rank % self.shape[1], self.size, self.shape[1]))
 
     def own_pairs(self, pairs: list, rank: int) -> list[tuple]:
-        """Return a rank's shards of pairs of weights."""
+        """Return a rank's pair of shards for each pair of weights."""
         columns, (_, own) = self.shape[1], self.place(rank)
         return [
             (np.split(first, columns, 1)[own], np.split(second, columns)[own])
@@ -127,7 +129,7 @@ class Mesh:
         """Return a rank's rows of the batch."""
         return np.split(batch, self.shape[0])[self.place(rank)[0]]
 
-    # ——— exchanges: from the ranks' values to the values that they get
+    # ——— exchanges: see ``Exchange``
 
     def row_sums(self, values: list) -> list:
         return [sum(values[other] for other in self.row(rank)) for rank in self.ranks]
@@ -162,12 +164,13 @@ def step(
     average: Exchange | None = None,
     gelu_first: bool = False,
 ) -> tuple[list, list]:
-    """Return (losses, gradients), with each rank's loss and the gradients of its pairs of shards.
+    """Return (losses, gradients): each rank's loss, and the gradients of its pairs of shards.
 
-    By default the step is right. ``forward_sum`` adds up the partial products. ``through_sum``
-    changes a gradient on its way back through this sum. ``backward_sum`` adds up the partial
-    gradients between two pairs, and ``average`` averages the gradients. With ``gelu_first``, gelu
-    is applied to the partial products.
+    With the default arguments, the step is right. The other arguments make mistakes.
+    ``forward_sum`` adds up the partial products. ``through_sum`` changes a gradient that goes back
+    through this sum. ``backward_sum`` adds up the partial gradients between two pairs. ``average``
+    averages the gradients of the shards. With ``gelu_first``, gelu is applied to the partial
+    products, and not to their sum.
     """
     forward_sum = forward_sum or mesh.row_sums
     backward_sum, average = backward_sum or mesh.row_sums, average or mesh.column_means
@@ -196,10 +199,10 @@ def step(
 
 
 def step_mistakes(mesh: Mesh, pairs: list, batch: np.ndarray) -> tuple[list[dict], list[dict]]:
-    """Return the losses, and the gradients, of mistaken steps.
+    """Return two lists of dicts of mistakes in a step, with one dict for each rank.
 
-    Each of the two is a list with one dict for each rank. The keys of the dicts are the sentences
-    that name the mistakes.
+    The values are losses in the first list, and gradients in the second. Each key is the sentence
+    that describes one mistake.
     """
     rows = mesh.shape[0]
     changes: dict[str, dict] = {
@@ -247,7 +250,7 @@ def step_mistakes(mesh: Mesh, pairs: list, batch: np.ndarray) -> tuple[list[dict
     return losses, gradients
 
 
-# ——— what travels
+# ——— what the ranks communicate
 
 
 def members(operation: Operation) -> set[int]:
@@ -258,7 +261,7 @@ def members(operation: Operation) -> set[int]:
 
 
 def beyond_column(mesh: Mesh, rank: int, operations: list[Operation]) -> list[Operation]:
-    """Return those of a rank's operations that do not stay in its column."""
+    """Return a rank's operations that carry bytes to or from a rank outside of its column."""
     return [o for o in operations if not members(o) <= set(mesh.column(rank))]
 
 
@@ -271,7 +274,10 @@ def places(shape: Shape) -> list[tuple[int, int]]:
 
 
 def likely_order(found: object, shape: Shape) -> str:
-    """Return a sentence about a known wrong order of all ranks' coordinates; "" for others."""
+    """Return a sentence if the ranks' coordinates are in a well-known wrong order, else "".
+
+    ``found`` has the coordinates of each rank, rank by rank.
+    """
     if min(shape) == 1 or not isinstance(found, (list, tuple)) or not all(map(_are_numbers, found)):
         return ""
     got = [tuple(place) for place in found]
@@ -284,7 +290,7 @@ def likely_order(found: object, shape: Shape) -> str:
 
 
 def likely_ranks(found: Any, shape: Shape) -> str:
-    """Return a sentence about a known wrong order of the ranks at all places; "" for others.
+    """Return a sentence if the ranks are at the places of a well-known wrong order, else "".
 
     ``found`` has the rank at each place, row by row.
     """
@@ -298,16 +304,16 @@ def likely_ranks(found: Any, shape: Shape) -> str:
 
 
 def _are_numbers(found: object) -> bool:
-    """Return whether a rank's answer, which may be anything, is a sequence of whole numbers."""
+    """Return whether ``found``, which may be anything, is a list or a tuple of ints."""
     return isinstance(found, (list, tuple)) and all(type(number) is int for number in found)
 
 
 def group_mistakes(mesh: Mesh, own: np.ndarray) -> list[dict[str, list]]:
-    """Return, for each rank, a dict of what it gathers in its two groups if a mistake is made.
+    """Return, for each rank, a dict of mistakes. Values are what the rank gathers in its groups.
 
-    In a dict, each key is the sentence about a mistake. Its value is a list: the tensors that the
-    rank gathers in its row, and those that it gathers in its column. ``own`` has the tensors of all
-    ranks.
+    Each key is the sentence that describes one mistake. The value has two entries: the tensors that
+    the rank gathers in the group of its row, and the tensors that it gathers in the group of its
+    column. ``own`` has the tensors of all ranks.
     """
     data, tensor = mesh.shape
     turned = Mesh((tensor, data))

@@ -1,8 +1,8 @@
 """Computes what each rank holds if a model is split, and what well-known mistakes give instead.
 
 All values are numpy arrays in float64, computed with the functions of ``single_device``. Lists of
-results have one entry for each rank, or for each stage. The keys of a dict of mistakes are the
-sentences that name the mistakes.
+results have one entry for each rank, or for each stage. In a dict of mistakes, each key is the
+sentence that describes one mistake.
 """
 
 import math
@@ -107,9 +107,10 @@ BEGUN = "the last stage began with {}. The gradient of the mean of y² is 2y / (
 
 
 def begun(start: str, stages: Sequence) -> str:
-    """Return the sentence about a last stage that began its backward pass with ``start``.
+    """Return the sentence for a last stage that began its backward pass with ``start``.
 
-    With two stages, half of the right gradient may also have another cause.
+    ``start`` is a wrong gradient of y, in words. "y / (B·D)" is half of the right one. With two
+    stages there is another likely cause of this half, and the sentence says so.
     """
     is_half = start == "y / (B·D)" and len(stages) == 2
     return BEGUN.format(start) + (" (or was the sum divided by the 2 ranks?)" if is_half else "")
@@ -129,10 +130,10 @@ def rows(weight: np.ndarray, n: int) -> list[np.ndarray]:
 def tensor_mistakes(
     weights: list, saved: list, grad_y: np.ndarray, n: int
 ) -> tuple[list[dict], list[dict]]:
-    """Return the grad_x, and the shards' gradients, of mistaken backward passes on each rank.
+    """Return two lists of dicts of mistakes in the backward pass, with one dict for each rank.
 
-    Each of the two is a list with one dict for each rank. The keys of the dicts are the sentences
-    that name the mistakes. On a single rank the dicts are empty.
+    The values are grad_x in the first list, and the gradients of the rank's shards in the second.
+    Each key is the sentence that describes one mistake. On a single rank the dicts are empty.
     """
     if n == 1:
         return [{}], [{}]
@@ -181,7 +182,7 @@ def _total(partials: list) -> np.ndarray:
 
 
 def own_partial(weights: list, saved: list, grad_y: np.ndarray, n: int, rank: int) -> np.ndarray:
-    """Return a rank's partial gradient of the first layer's input, before any sum."""
+    """Return a rank's partial gradient of the first layer's input, not summed over the ranks."""
     grad_y, _ = backward(weights[1:], saved[1:], grad_y)
     _, z = saved[0]
     grad_z = columns(grad_y * gelu_derivative(z), n)[rank]
@@ -198,8 +199,8 @@ def _backward_on_ranks(
 ) -> tuple[list, list]:
     """Return the ranks' partial gradients of x, and for each rank the gradients of its shards.
 
-    Between two layers, ``exchange`` gets the partial gradients of all ranks. It returns the
-    gradient with which each rank enters the next layer. ``derivative`` takes the place of gelu's
+    Between two layers, ``exchange`` gets the partial gradients of all ranks. It returns, for each
+    rank, the gradient with which the rank continues. ``derivative`` is used in place of gelu's
     derivative.
     """
     own, partials = columns(grad_y, n), []
@@ -225,7 +226,7 @@ def tanh_derivative(z: np.ndarray) -> np.ndarray:
 
 
 def forward_mistakes(weights: list, x: np.ndarray, n: int) -> dict[str, np.ndarray]:
-    """Return a dict from the sentence of each mistaken forward pass to its y."""
+    """Return a dict of mistakes in a forward pass. Each value is the y that a mistake gives."""
     known = {
         TANH: _forward(weights, x, lambda l, z: gelu_by_tanh(z)),
         GELU_TWICE: _forward(weights, x, lambda l, z: gelu(gelu(z))),
@@ -251,7 +252,7 @@ def _forward(weights: list, x: np.ndarray, output: Callable) -> np.ndarray:
 
 
 def forward_saved_mistakes(own: list, y: np.ndarray) -> dict[str, list]:
-    """Return a dict from the sentence of each mistaken forward pass to what a rank then saves.
+    """Return a dict of mistakes in a forward pass. Each value is what the rank then saves.
 
     ``own`` is what the rank should save. ``y`` is the output of the last layer.
     """
@@ -265,7 +266,7 @@ def forward_saved_mistakes(own: list, y: np.ndarray) -> dict[str, list]:
 
 
 def every_nth(whole: np.ndarray, n: int, axis: int) -> list[dict[str, np.ndarray]]:
-    """Return, for each rank, a dict with the mistake that a shard is every n-th column or row.
+    """Return, for each rank, a dict with a wrong shard that has every n-th column or row.
 
     A right shard has consecutive columns or rows. ``axis`` is 1 for columns and 0 for rows. On a
     single rank the dict is empty.
@@ -278,7 +279,7 @@ def every_nth(whole: np.ndarray, n: int, axis: int) -> list[dict[str, np.ndarray
 def pair_outputs(
     a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int
 ) -> list[dict[str, np.ndarray]]:
-    """Return, for each rank, a dict from the sentence of each mistaken Megatron pair to its y.
+    """Return, for each rank, a dict from each mistake in a Megatron pair to the y that it gives.
 
     On a single rank the dict is empty.
     """
@@ -297,7 +298,7 @@ def pair_outputs(
 
 
 def gelus_before_the_sum(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[np.ndarray]:
-    """Return, for each rank, gelu of the rank's partial output, before the outputs are added up."""
+    """Return gelu of each rank's partial output. The partial outputs are not added up."""
     return [gelu(gelu(x @ column) @ row) for column, row in zip(columns(a, n), rows(b, n))]
 
 
@@ -343,7 +344,7 @@ def as_lists(cut: object) -> list | None:
 
 
 def micro_batches(saved: list, layers: range, m: int) -> list[list[tuple]]:
-    """Return what a stage saves: for each of m micro-batches, a list of its layers' (x, z)."""
+    """Return what a stage saves: for each of m micro-batches, a list of (x, z) per layer."""
     halves = [(np.split(saved[l][0], m), np.split(saved[l][1], m)) for l in layers]
     return [[(x[i], z[i]) for x, z in halves] for i in range(m)]
 
@@ -355,7 +356,7 @@ def output_mistakes(y: np.ndarray, m: int) -> dict[str, np.ndarray]:
 
 
 def saved_mistakes(saved: list, cut: list[range], m: int) -> list[dict[str, list]]:
-    """Return, for each stage, a dict from each mistake's sentence to what the stage then saves."""
+    """Return, for each stage, a dict from each mistake to what the stage then saves."""
     known = []
     for stage, layers in enumerate(cut):
         own = micro_batches(saved, layers, m)
@@ -398,7 +399,7 @@ def pipeline_mistakes(
         X_FOR_Z: _mistaken(weights, [(z, x) for x, z in saved], grad_y, cut),
         FORWARD_ORDER: _mistaken(weights, saved, grad_y, cut, forward=True),
     }
-    # Each wrong beginning is the right one, 2y / (B·D), times this factor.
+    # The stage begins with a wrong gradient: the right one, 2y / (B·D), times this factor.
     starts = {
         "y": y.size / 2,
         "2y": y.size,
@@ -427,9 +428,9 @@ def _mistaken(
 ) -> list:
     """Return the gradients of all layers, after a backward pass with a mistake.
 
-    In each layer, ``derivative`` takes the place of gelu's derivative. With ``untransposed``, W
-    takes the place of its own transpose. With ``forward``, a stage's backward pass runs from the
-    stage's first layer to its last.
+    ``derivative`` is used in place of gelu's derivative. With ``untransposed``, W is used in place
+    of its transpose. With ``forward``, a stage's backward pass runs from the stage's first layer to
+    the stage's last layer.
     """
     gradients: list = [None] * len(weights)
     for layers in reversed(cut):
@@ -444,8 +445,9 @@ def _mistaken(
 def _crossed(weights: list, parts: list, incoming: list, cut: list[range]) -> list:
     """Return the gradients of all layers if the stages take micro-batches in different orders.
 
-    On every stage the gradients arrive in the order of the micro-batches. The last stage takes its
-    saved activations in this order, too. All other stages take them in reverse order.
+    On every stage the gradients arrive in the order of the micro-batches. The last stage uses its
+    saved activations in this order, too. All other stages use their saved activations in reverse
+    order.
     """
     gradients: list = [None] * len(weights)
     for layers in reversed(cut):
@@ -465,8 +467,9 @@ def activation_mistakes(
 ) -> list[dict[str, list]]:
     """Return, for each stage, a dict from each mistake's sentence to the stage's gradients.
 
-    The mistake is that a backward pass takes the oldest, or the newest, activations that are alive,
-    and not those of its own micro-batch. ``schedules`` has the list of actions of each stage.
+    There are two mistakes: a backward pass uses the oldest activations that are alive, or the
+    newest, and not the activations of its micro-batch. ``schedules[stage]`` is the list of a
+    stage's actions.
     """
     known: list[dict] = [{} for _ in cut]
     m = len(schedules[0]) // 2

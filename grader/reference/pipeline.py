@@ -1,6 +1,6 @@
-"""Computes the cut into stages, the two schedules that checks let students run, and the bubble.
+"""Computes the layers of each stage, the schedules GPipe and 1F1B, and the bubble.
 
-These are answers to problems. Therefore the copy that students get does not hold this module.
+These are answers to problems. Therefore the copy that students get does not include this module.
 """
 
 import numpy as np
@@ -39,10 +39,10 @@ def gpipe(stage: int, num_stages: int, m: int) -> list[Action]:
 
 
 def one_forward_one_backward(stage: int, num_stages: int, m: int) -> list[Action]:
-    """Return a stage's 1F1B schedule: a forward pass whenever one is allowed, otherwise a backward.
+    """Return a stage's 1F1B schedule, which is that of [Narayanan et al., 2021].
 
-    This is the schedule of [Narayanan et al., 2021]. A forward pass is allowed while fewer than
-    ``num_stages - stage`` micro-batches are alive.
+    The stage runs a forward pass whenever one is allowed, and otherwise a backward pass. A forward
+    pass is allowed while fewer than ``num_stages - stage`` micro-batches are alive.
     """
     actions, ahead = [], 0
     for i in range(m):
@@ -54,9 +54,9 @@ def one_forward_one_backward(stage: int, num_stages: int, m: int) -> list[Action
 
 
 def bubble(timelines: Timelines) -> float:
-    """Return the fraction of all stages' time in which stages wait.
+    """Return the fraction of time in which stages wait.
 
-    The time of every stage is from the first start to the last end of any stage.
+    The time of every stage is from the earliest start to the latest end among all stages.
     """
     spans = [span for own in timelines for span in own]
     window = max(end for *_, end in spans) - min(start for _, _, start, _ in spans)
@@ -64,9 +64,9 @@ def bubble(timelines: Timelines) -> float:
 
 
 def bubble_mistakes(timelines: Timelines) -> dict[str, np.ndarray]:
-    """Return a dict. A key is the message for a mistake; its value is the bubble that it gives.
+    """Return a dict from the message for each mistake to the bubble that the mistake gives.
 
-    Each mistake takes a wrong window of time. A mistake whose window has length 0 is left out.
+    Each mistake is a wrong choice of the total time. If this time is 0, the mistake is left out.
     """
     spans, busy = [span for own in timelines for span in own], [own for own in timelines if own]
     first, last = min(start for _, _, start, _ in spans), max(end for *_, end in spans)

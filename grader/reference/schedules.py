@@ -1,7 +1,7 @@
-"""Judges pipeline schedules by their purpose.
+"""Judges pipeline schedules by what they achieve.
 
-A schedule holds every pass once, in an order that all stages can carry out. It should end early,
-with few micro-batches alive. Nothing here prefers one right schedule to another.
+A schedule must contain every pass once, in an order that all stages can carry out. It should end
+early, with few micro-batches alive. Several different schedules can be right.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ OWN_WINDOWS = (
 
 
 def as_actions(value: Any) -> list[Action] | None:
-    """Return the schedule as a list of (kind, micro-batch), or None if it cannot be read so."""
+    """Return the schedule as a list of (kind, micro-batch), or None if it is not such a list."""
     if not isinstance(value, (list, tuple)):
         return None
     actions = []
@@ -67,10 +67,10 @@ def most_alive(actions: list[Action]) -> tuple[int, Action]:
 
 
 def warm_up(stage: int, actions: list[Action], due: int) -> str:
-    """Return a sentence that says how many forward passes the warm-up has too many or too few.
+    """Return a sentence that says by how many forward passes the warm-up is too long or too short.
 
-    ``due`` is the right number of forward passes before the first backward pass. The sentence
-    begins with a space. It is empty if the schedule has this number.
+    ``due`` is the right number of forward passes before the first backward pass. If the schedule
+    has this number, the sentence is empty. Otherwise it begins with a space.
     """
     found = [kind for kind, _ in actions].index("backward")
     if found == due:
@@ -86,9 +86,9 @@ def warm_up(stage: int, actions: list[Action], due: int) -> str:
 def makespan(stages: list[list[Action]], forward: float, backward: float) -> float | str:
     """Return the time at which the last stage ends, or a sentence if stages wait for ever.
 
-    Every action begins as soon as its stage and its input are ready. Messages take no time.
-    ``forward`` and ``backward`` are the times that a pass takes, both in the same unit. The
-    sentence names the actions at which the stages wait for each other.
+    The sentence names the actions at which the stages wait for each other. Every action begins as
+    soon as its stage and its input are ready. Messages take no time. ``forward`` is the time of a
+    forward pass, and ``backward`` the time of a backward pass, in the same unit.
     """
     ended: dict[tuple[str, int, int], float] = {}
     free = [0.0] * len(stages)
@@ -128,8 +128,9 @@ def _source(kind: str, i: int, stage: int, num_stages: int) -> tuple[str, int, i
 def require_loss_in_spans(run: Any, stage: int, entries: int, m: int) -> None:
     """Fail if the last stage computes the losses of m micro-batches outside of its spans.
 
-    Work on a micro-batch's loss, or on the gradient of this loss, reads as many ``entries`` as the
-    y of a micro-batch has.
+    ``entries`` is the number of entries in a micro-batch's y. An operation of the ledger that reads
+    so many entries is taken for work on the loss, or on the gradient of the loss. Fewer than m such
+    operations may be outside of all spans.
     """
     spans = run.spans(stage)
     work = [e.at for e in run.ledger(stage) if e.kind == "entries" and e.amount == entries]

@@ -1,7 +1,8 @@
-"""Computes a pair of layers and attention on one device, and what well-known mistakes give instead.
+"""Computes a sequence-parallel pair, attention, and the results of well-known mistakes.
 
-All values are in numpy and float64. Lists have one entry for each rank. The keys of a dict of
-mistakes are the sentences that name the mistakes.
+The pair and attention are computed as on one device. All values are in numpy and float64. Lists
+have one entry for each rank. In a dict of mistakes, each key is the sentence that describes one
+mistake.
 """
 
 from typing import Any
@@ -88,12 +89,12 @@ NO_SCALE = "the factor 1/√d is missing in the gradient of the scores"
 
 
 def split(array: np.ndarray, n: int) -> list[np.ndarray]:
-    """Return the consecutive rows that each rank has."""
+    """Cut an array into n equal parts: the consecutive rows of each rank."""
     return np.split(array, n)
 
 
 def by_rank(made: dict[str, list], n: int) -> list[dict[str, Any]]:
-    """Turn a dict of lists over the ranks into a list of dicts."""
+    """Turn a dict of lists, with an entry for each rank, into a list with a dict for each rank."""
     return [{name: of_ranks[rank] for name, of_ranks in made.items()} for rank in range(n)]
 
 
@@ -111,7 +112,7 @@ def normalize_backward(x: np.ndarray, grad: np.ndarray) -> np.ndarray:
 
 
 def pair_forward(a: np.ndarray, b: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (y, z) of y = x + gelu(z) B, z = normalize(x) A, of the whole sequence."""
+    """Return (y, z) for the whole sequence: z = normalize(x) A and y = x + gelu(z) B."""
     z = normalize(x) @ a
     return x + gelu(z) @ b, z
 
@@ -119,7 +120,7 @@ def pair_forward(a: np.ndarray, b: np.ndarray, x: np.ndarray) -> tuple[np.ndarra
 def pair_backward(
     a: np.ndarray, b: np.ndarray, x: np.ndarray, grad_y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the gradients of x, A and B, of the whole sequence."""
+    """Return the gradients of x, A and B for the whole sequence."""
     rows = normalize(x)
     z = rows @ a
     grad_z = (grad_y @ b.T) * gelu_derivative(z)
@@ -127,7 +128,7 @@ def pair_backward(
 
 
 def pair_mistakes(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[dict[str, Any]]:
-    """Return, for each rank, a dict from mistakes to its rows of y."""
+    """Return, for each rank, a dict from each mistake to the rank's rows of y."""
     right, z = pair_forward(a, b, x)
     own_a, own_b, own_x = np.split(a, n, 1), np.split(b, n), split(x, n)
     made: dict[str, list] = {
@@ -142,7 +143,7 @@ def pair_mistakes(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[d
 
 
 def saved_mistakes(a: np.ndarray, x: np.ndarray, n: int) -> list[dict[str, Any]]:
-    """Return, for each rank, a dict from mistakes to the pair (x, z) that it saves."""
+    """Return, for each rank, a dict from each mistake to the pair (x, z) that the rank saves."""
     z = [normalize(x) @ own for own in np.split(a, n, 1)]
     own_x = split(x, n)
     made: dict[str, list] = {
@@ -156,7 +157,10 @@ def saved_mistakes(a: np.ndarray, x: np.ndarray, n: int) -> list[dict[str, Any]]
 def pair_backward_mistakes(
     a: np.ndarray, b: np.ndarray, x: np.ndarray, grad_y: np.ndarray, n: int
 ) -> tuple[list[dict], list[dict]]:
-    """Return two lists with a dict for each rank: the mistaken gradients of x, and of (A, B)."""
+    """Return two lists of dicts of mistakes, with one dict for each rank.
+
+    The values are gradients of x in the first list, and gradients of (A, B) in the second.
+    """
     rows, own_x, own_grad = normalize(x), split(x, n), split(grad_y, n)
     own_a, own_b = np.split(a, n, 1), np.split(b, n)
     z = [rows @ own for own in own_a]
@@ -188,12 +192,15 @@ def pair_backward_mistakes(
 
 
 def visible(tokens: int, causal: bool) -> np.ndarray:
-    """Return which keys (columns) each query (row) sees."""
+    """Return a mask. Its entry [i, j] is True if query i sees key j."""
     return np.tri(tokens, dtype=bool) if causal else np.ones((tokens, tokens), bool)
 
 
 def softmax(q: np.ndarray, k: np.ndarray, seen: np.ndarray, scale: float) -> tuple:
-    """Return the weights of all keys, the largest score of each query, and the sum."""
+    """Return the attention weights, and for each query the largest score and the sum.
+
+    The sum is that of exp(score − largest score).
+    """
     scores = np.where(seen, (q @ k.T) * scale, -np.inf)
     largest = scores.max(axis=1, keepdims=True)
     weights = np.exp(scores - largest)
@@ -204,7 +211,7 @@ def softmax(q: np.ndarray, k: np.ndarray, seen: np.ndarray, scale: float) -> tup
 def attention(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, seen: np.ndarray, scale: float | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (output, logsumexp) of the whole sequence."""
+    """Return (output, logsumexp) for the whole sequence."""
     weights, largest, total = softmax(q, k, seen, scale or q.shape[1] ** -0.5)
     return weights @ v, (largest + np.log(total))[:, 0]
 
@@ -218,9 +225,9 @@ def attention_backward(
     row_sum: bool = True,
     blocks: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the gradients of q, k and v, of the whole sequence.
+    """Return the gradients of q, k and v for the whole sequence.
 
-    ``blocks`` is True for each pair of a query and a key that counts; by default all pairs count.
+    ``blocks[i, j]`` is True if the pair of query i and key j counts; by default all pairs count.
     Without ``row_sum``, the sum Σ grad_o ⊙ o is left out.
     """
     scale = q.shape[1] ** -0.5
@@ -235,7 +242,7 @@ def attention_backward(
 def some_rows(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, rows: np.ndarray, causal: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (output, logsumexp) of some tokens of a long sequence."""
+    """Return (output, logsumexp) for the tokens ``rows`` of a long sequence."""
     seen = np.arange(len(q)) <= rows[:, None] if causal else np.ones((len(rows), len(q)), bool)
     return attention(q[rows], k, v, seen)
 
@@ -246,16 +253,16 @@ def some_gradients(
     rows: np.ndarray,
     causal: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the gradients of q, k and v of some tokens of a long sequence.
+    """Return the gradients of q, k and v for the tokens ``rows`` of a long sequence.
 
-    ``tensors`` are q, k, v and the gradient of the output. ``forwarded`` is what the forward pass
-    gave for all tokens, (output, logsumexp).
+    ``tensors`` are q, k, v and the gradient of the output. ``forwarded`` is the result of the
+    forward pass for all tokens, (output, logsumexp).
     """
     (q, k, v, grad), (output, logsumexp) = tensors, forwarded
     scale, tokens = q.shape[1] ** -0.5, np.arange(len(q))
 
     def computed(queries: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the weights of these keys, and the gradients of the scores."""
+        """Return the attention weights of these queries and keys, and the scores' gradients."""
         weights = np.exp(q[queries] @ k[keys].T * scale - logsumexp[queries, None])
         if causal:
             weights = np.where(keys <= queries[:, None], weights, 0.0)
@@ -268,7 +275,7 @@ def some_gradients(
 
 
 def blocks_of(tokens: int, n: int) -> np.ndarray:
-    """Return which pairs of a query and a key belong to one rank."""
+    """Return a mask. Its entry [i, j] is True if query i and key j belong to the same rank."""
     owner = np.arange(tokens) // (tokens // n)
     return owner[:, None] == owner[None, :]
 
@@ -276,7 +283,7 @@ def blocks_of(tokens: int, n: int) -> np.ndarray:
 def attention_mistakes(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, n: int
 ) -> list[dict[str, Any]]:
-    """Return, for each rank, a dict from mistakes to its (output, logsumexp)."""
+    """Return, for each rank, a dict from each mistake to the rank's (output, logsumexp)."""
     tokens, width = q.shape
     seen = visible(tokens, causal)
     output, logsumexp = attention(q, k, v, seen)
@@ -303,8 +310,8 @@ def _without_diagonal(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return causal attention in which no token sees itself.
 
-    The first query of a rank's own block then has only scores of −∞. Its exponentials are NaN, and
-    remain NaN.
+    In each rank's own block, the first query then has only scores of −∞. Its exponentials are NaN,
+    so its output and its logsumexp are NaN, too.
     """
     first = np.arange(0, len(q), len(q) // n)
     seen = np.tri(len(q), k=-1, dtype=bool)
@@ -332,7 +339,8 @@ def _ring_mistakes(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, n:
         return made
     inside = np.tile(np.tri(rows, dtype=bool), (n, n))
     owner = np.arange(tokens) // rows
-    taken = (2 * owner[:, None] - owner[None, :]) % n  # (r + step) for the block of r − step
+    # In some step, rank r has the block of rank r − step, and takes it for that of rank r + step.
+    taken = (2 * owner[:, None] - owner[None, :]) % n
     turned = (taken < owner[:, None]) | ((taken == owner[:, None]) & inside)
     made[FUTURE_BLOCKS] = attention(q, k, v, seen | ~same)
     made[MASKED_BLOCKS] = attention(q, k, v, seen & inside)
@@ -349,9 +357,9 @@ def _not_rescaled(
     rescaled_sum: bool = False,
     rescaled_output: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what a ring gives that does not rescale its sums when it finds a larger score.
+    """Return (output, logsumexp) of a ring that rescales nothing when it finds a larger score.
 
-    With ``rescaled_sum``, it rescales the sum of exponentials. With ``rescaled_output``, it
+    With ``rescaled_sum``, the ring rescales the sum of exponentials. With ``rescaled_output``, it
     rescales the output.
     """
     scores = np.where(seen, (q @ k.T) * q.shape[1] ** -0.5, -np.inf)
@@ -377,7 +385,7 @@ def _not_rescaled(
 def attention_backward_mistakes(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, grad: np.ndarray, causal: bool, n: int
 ) -> list[dict[str, Any]]:
-    """Return, for each rank, a dict from mistakes to its gradients of q, k and v."""
+    """Return, for each rank, a dict from each mistake to the rank's gradients of q, k and v."""
     right = attention_backward(q, k, v, grad, causal)
     made = {NO_ROW_SUM: attention_backward(q, k, v, grad, causal, row_sum=False)}
     if causal:

@@ -1,8 +1,7 @@
 """Computes what each rank holds if a model is sharded, and what well-known mistakes give instead.
 
-All values are in numpy and float64, on top of the single device in ``single_device``. Lists of
-results have one entry for each rank. The keys of a dict of mistakes are the sentences that name the
-mistakes.
+All values are in numpy and float64. Lists of results have one entry for each rank. In a dict of
+mistakes, each key is the sentence that describes one mistake.
 """
 
 import math
@@ -46,7 +45,7 @@ AVERAGED_LOSS = "this is the average over the ranks. Return this rank's own loss
 
 
 def padding(entries: int, n: int) -> int:
-    """Return how many zeros make a number of entries a multiple of n."""
+    """Return how many zeros have to be added, so that the number of entries is a multiple of n."""
     return -entries % n
 
 
@@ -67,14 +66,14 @@ def layers_of(weights: Sequence[Any], n: int) -> list[list[np.ndarray]]:
 
 
 def unflat(vector: np.ndarray, like: Sequence[Any]) -> list[np.ndarray]:
-    """Return arrays shaped as those in ``like``, from a flat vector. The padding is dropped."""
+    """Cut a flat vector into arrays with the shapes of those in ``like``, without the padding."""
     ends = np.cumsum([np.size(array) for array in like])
     pieces = np.split(vector, ends)[: len(like)]
     return [piece.reshape(np.shape(array)) for piece, array in zip(pieces, like)]
 
 
 def flat_mistakes(arrays: Sequence[Any], n: int) -> dict[str, np.ndarray]:
-    """Return a dict from the sentence of each mistaken ``flatten`` to its result."""
+    """Return a dict from each mistake in ``flatten`` to its result."""
     right = flat(arrays, n)
     added = len(right) - sum(np.size(array) for array in arrays)
     kept = len(right) - added
@@ -92,7 +91,7 @@ def flat_mistakes(arrays: Sequence[Any], n: int) -> dict[str, np.ndarray]:
 
 
 def shard_mistakes(arrays: Sequence[Any], n: int) -> list[dict[str, np.ndarray]]:
-    """Return, for each rank, a dict from the sentence of each mistaken shard to the shard."""
+    """Return, for each rank, a dict from each mistake to the wrong shard that it gives."""
     right, whole = shards(arrays, n), flat(arrays, n)
     size = sum(np.size(array) for array in arrays)
     found = []
@@ -117,11 +116,11 @@ def _different(known: dict[str, np.ndarray], right: np.ndarray) -> dict[str, np.
 def scaled_step(
     weights: list, x: np.ndarray, forward: Sequence[float], backward: Sequence[float]
 ) -> tuple[float, list]:
-    """Return the loss, and what a backward pass gives for every weight, with factors.
+    """Make a step with factors, and return the loss and the gradient of every weight.
 
-    The output of layer l is multiplied by ``forward[l]``. Going back, the gradient of this output
-    is multiplied by ``backward[l]``. With all factors 1, this is ``loss_and_gradients`` of
-    ``single_device``.
+    The output of layer l is multiplied by ``forward[l]``. In the backward pass, the gradient of
+    this output is multiplied by ``backward[l]``. If all factors are 1, the results are those of
+    ``single_device.loss_and_gradients``.
     """
     given = followed_step(weights, x, forward, backward)
     return given.loss, given.gradients
@@ -129,9 +128,10 @@ def scaled_step(
 
 @dataclass
 class Followed:
-    """A step with factors, and for each layer what its two functions get.
+    """The results of a step with factors, and the arguments of each layer's two functions.
 
-    ``inputs[l]`` is the x of layer l, and ``grads[l]`` its ``grad_y``, before the factor.
+    ``inputs[l]`` is the x of layer l. ``grads[l]`` is the grad_y of layer l, before it is
+    multiplied by the factor ``backward[l]``.
     """
 
     loss: float
@@ -143,7 +143,7 @@ class Followed:
 def followed_step(
     weights: list, x: np.ndarray, forward: Sequence[float], backward: Sequence[float]
 ) -> Followed:
-    """Make the step of ``scaled_step``, and also return what the layers get."""
+    """Make the step of ``scaled_step``. Return its results and the arguments of the layers."""
     y, saved = np.asarray(x, np.float64), []
     for weight, factor in zip(weights, forward):
         z = y @ np.asarray(weight, np.float64)
@@ -163,7 +163,7 @@ def followed_step(
 def fingerprint(array: np.ndarray) -> float:
     """Return the number that the driver ``followed_layers`` reports for a tensor.
 
-    It depends on all entries in their order.
+    The number depends on every entry, and on the order of the entries.
     """
     entries = np.asarray(array, np.float64).reshape(-1)
     return float(entries @ np.linspace(1, 2, len(entries)))
@@ -175,14 +175,17 @@ def is_fingerprint(told: float, array: np.ndarray) -> bool:
 
 
 def gradient_shards(gradients: list, dtype: Any = np.float64) -> list[list[np.ndarray]]:
-    """Return ``[rank][layer]``, the shards of the averages of ``gradients[rank][layer]``."""
+    """Average the gradients over the ranks, and return the shards of the averages.
+
+    Both the argument and the result are indexed by ``[rank][layer]``.
+    """
     n = len(gradients)
     average = [np.asarray(sum(of_layer) / n, dtype) for of_layer in zip(*gradients)]
     return layers_of(average, n)
 
 
 def sharded_mistakes(gradients: list) -> list[dict[str, list]]:
-    """Return, for each rank, a dict from the sentence of a mistaken step to its gradient shards.
+    """Return, for each rank, a dict from each mistake to the rank's shards of the gradients.
 
     ``gradients[rank][layer]`` are the gradients of a rank's own loss.
     """
@@ -204,9 +207,11 @@ def sharded_mistakes(gradients: list) -> list[dict[str, list]]:
 def uncalled_mistakes(
     weights: list, batches: list, forward: Sequence[float], backward: Sequence[float]
 ) -> list[dict[str, list]]:
-    """Return, for each rank, its gradient shards if layers were computed by other functions.
+    """Return, for each rank, a dict with the mistakes of a step that does not call its arguments.
 
-    The factors of ``scaled_step`` are those of the functions that should have been called.
+    The arguments ``layer_forward`` and ``layer_backward`` multiply by the factors ``forward`` and
+    ``backward``, as in ``scaled_step``. If a step calls other functions instead, the factors are 1.
+    The values are the rank's shards of the gradients.
     """
     ones = [1.0] * len(weights)
     ways = {
@@ -229,7 +234,8 @@ def layer_bytes(width: int, n: int, itemsize: int) -> int:
 def local_steps(weights: list, batches: list, *factors: Sequence[float]) -> tuple[list, list]:
     """Return each rank's own loss and its own gradients, from its own rows.
 
-    ``factors`` are those of ``scaled_step``; they may be left out.
+    ``factors`` are the arguments ``forward`` and ``backward`` of ``scaled_step``. Without them, all
+    factors are 1.
     """
     factors = factors or ([1.0] * len(weights),) * 2
     made = [scaled_step(weights, own, *factors) for own in batches]

@@ -1,7 +1,7 @@
-"""Computes the deep MLP and AdamW as a single device does, by hand, in numpy and float64.
+"""Computes the deep MLP and AdamW on a single device, in numpy and float64.
 
-The module is independent of torch and of the given ``mlp.py``. The grader's own tests compare it
-with torch's autograd and AdamW.
+The gradients are computed without torch and without the handout's ``mlp.py``. The grader's own
+tests compare this module with torch's autograd and AdamW.
 """
 
 import math
@@ -39,17 +39,18 @@ def forward(weights: list, x: np.ndarray) -> tuple[np.ndarray, list]:
     return x, saved
 
 
-FLAT = 0.02  # gelu is flat at z if the size of its derivative, or gelu(z) / z, is below this
-# A layer with at most this many entries is small: each entry may decide how large a gradient is.
+FLAT = 0.02  # gelu is flat at z if |gelu′(z)| or gelu(z) / z is below this
+# A layer is small if its z has at most this many entries. Then a single entry may decide how large
+# a gradient is.
 SMALL_LAYER_ENTRIES = 16
 
 
 def is_flat(saved: list) -> bool:
-    """Return whether gelu or its derivative is nearly zero at an input of a small layer.
+    """Return whether gelu or its derivative is nearly zero at an entry of z in a small layer.
 
     The derivative is nearly zero near z = −0.75. Both gelu and its derivative are nearly zero if z
     is far below zero. Such values are differences of nearly equal numbers, so only a few of their
-    digits are right. Callers then draw other inputs for their comparison. Entries of z that are
+    digits are right. If so, callers draw other inputs for their comparison. Entries of z that are
     exactly zero do not count.
     """
     small = [z[z != 0] for _, z in saved if z.size <= SMALL_LAYER_ENTRIES]
@@ -93,8 +94,8 @@ def loss_and_gradients(
 def large_step(weights: list, x: np.ndarray) -> tuple[float, list, list]:
     """Return the loss, the input of each layer, and the gradients, for a large batch.
 
-    The values are those of ``loss_and_gradients``. erf takes most of the time, and is computed once
-    for each entry: gelu and its derivative share it.
+    The loss and the gradients are those of ``loss_and_gradients``. Most of the time is spent in
+    erf. Therefore erf is computed only once for each entry, and used for gelu and its derivative.
     """
     inputs, derivatives = [], []
     for weight in weights:
@@ -125,7 +126,7 @@ class AdamW:
     steps: int = 0
 
     def step(self, weights: list, gradients: list) -> list:
-        """Return the weights after one more step. Neither list is changed."""
+        """Return the weights after one more step. The lists in the arguments stay unchanged."""
         self.steps += 1
         self.moments = self.moments or [(np.zeros_like(g), np.zeros_like(g)) for g in gradients]
         self.moments = [
@@ -140,7 +141,7 @@ class AdamW:
 
 
 def adamw(weights: list, batches: list, lr: float) -> tuple[list, list, list]:
-    """Train on whole batches, and return (weights, losses, state of each weight)."""
+    """Make one step for each batch, and return (weights, losses, state of each weight)."""
     weights = [np.asarray(w, np.float64) for w in weights]
     optimizer, losses = AdamW(lr), []
     for batch in batches:

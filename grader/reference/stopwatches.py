@@ -1,6 +1,6 @@
 """Checks what a student's stopwatch called, and computes the result of a well-known mistake.
 
-The operation and the clock that the stopwatch gets are those of the driver ``timed``.
+The driver ``timed`` passes the operation and the clock to the stopwatch.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ ACROSS = (
 
 
 def events(run: Any, rank: int) -> list[str]:
-    """Return, in order, which of its arguments a rank used and what the rank communicated.
+    """Return a list of the arguments that a rank used and of its communications, in order.
 
-    A use is the argument's name, such as "operation" or "clock". A communication is "comm" and the
-    kind of the communication.
+    An entry is the name of an argument, such as "operation" or "clock", or "comm" and the kind of a
+    communication, such as "comm barrier".
     """
     trail = [event for event in run.report.ranks[rank].trail if event.call == run.index]
     return [
@@ -28,7 +28,7 @@ def events(run: Any, rank: int) -> list[str]:
 
 
 def require_looks(run: Any, warm_up: int, iterations: int) -> None:
-    """Fail unless every rank used the operation and the clock as it should.
+    """Fail if a rank used the operation or the clock wrongly.
 
     A rank must call the operation warm_up + iterations times, read the clock before and after its
     timed calls, and return one sample for each iteration.
@@ -75,9 +75,9 @@ def require_looks(run: Any, warm_up: int, iterations: int) -> None:
 def across_clocks(calls: Sequence[Sequence[float]], warm_up: int = 0) -> np.ndarray:
     """Return, for each iteration, the seconds from the ranks' earliest start to their latest end.
 
-    This is wrong, because the clocks of ranks differ: here the clock of each rank is 1000 seconds
-    ahead of the clock of the previous rank. ``calls[rank]`` are the seconds that each call takes.
-    The first ``warm_up`` calls are left out.
+    This is a mistake, because the clocks of ranks differ. Here the clock of each rank is 1000
+    seconds ahead of the clock of the previous rank. ``calls[rank]`` has the duration of each call
+    in seconds. The first ``warm_up`` calls are left out.
     """
     takes = np.array(calls, float)
     ends = np.cumsum(takes, axis=1) + 1000.0 * np.arange(len(calls))[:, None]

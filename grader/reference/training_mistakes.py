@@ -1,8 +1,7 @@
-"""Computes what well-known mistakes of a training loop leave in weights, gradients and losses.
+"""Computes the weights, gradients and losses that well-known mistakes in training give.
 
-All values are in numpy and float64, on top of the single device in ``single_device``. Lists of
-results have one entry for each rank. The keys of a dict of mistakes are the sentences that name the
-mistakes.
+All values are in numpy and float64. Lists of results have one entry for each rank. In a dict of
+mistakes, each key is the sentence that describes one mistake.
 """
 
 import math
@@ -165,7 +164,7 @@ def train(
 
 
 def step_mistakes(gradients: list[list]) -> list[dict]:
-    """Return, for each rank, a dict from the sentence of each mistaken average to the gradients.
+    """Return, for each rank, a dict from each mistake in averaging to the gradients that it gives.
 
     ``gradients[rank][layer]`` is a rank's own gradient.
     """
@@ -195,7 +194,7 @@ def step_mistakes(gradients: list[list]) -> list[dict]:
 
 
 def loss_mistakes(right: list, rows: int, width: int) -> dict[str, list]:
-    """Return a dict from the sentence of each wrong mean to the gradients, or the loss, of it.
+    """Return a dict from each mistake in the mean to the gradients, or the loss, that it gives.
 
     ``right`` is the list of the right gradients, or a list of the right loss. ``rows`` and
     ``width`` are the numbers of rows and columns of a shard. A mistake is left out if it changes
@@ -212,12 +211,12 @@ def loss_mistakes(right: list, rows: int, width: int) -> dict[str, list]:
 def left_out(
     after: object, own: list, roots: list, frozen: set[int], strided: set[int]
 ) -> dict[str, list]:
-    """Return a dict with the mistake of a broadcast that left out some of a rank's parameters.
+    """Return a dict that explains which parameters of a rank a broadcast left out.
 
-    ``after`` and ``own`` are the rank's parameters after and before the broadcast, and ``roots``
-    are the root's parameters. ``frozen`` and ``strided`` are sets of indices. The dict has the
-    mistake if exactly the frozen parameters, or exactly the strided parameters, kept their values
-    and all other parameters have the root's values. Otherwise the dict is empty.
+    ``own`` and ``after`` are the rank's parameters before and after the broadcast, and ``roots``
+    are the root's parameters. ``frozen`` and ``strided`` are sets of indices. There are two
+    mistakes: exactly the frozen parameters kept their values, or exactly the strided parameters
+    did, while all other parameters have the root's values. The dict is empty in all other cases.
     """
     if not isinstance(after, (list, tuple)) or len(after) != len(own):
         return {}
@@ -232,9 +231,9 @@ def left_out(
 
 
 def optimizer_difference(optimizer: object) -> str | None:
-    """Return how an optimizer differs from AdamW with all defaults but its learning rate.
+    """Return how an optimizer differs from AdamW with default settings and any learning rate.
 
-    Return None if it does not differ, or if this is no optimizer.
+    Return None if there is no difference, or if ``optimizer`` does not describe an optimizer.
     """
     if not isinstance(optimizer, dict) or not isinstance(groups := optimizer.get("groups"), list):
         return None
@@ -260,10 +259,10 @@ def _is_equal(got: object, expected: object) -> bool:
 
 
 def training_mistakes(weights: list, shards: list, lr: float) -> tuple[list[dict], list[dict]]:
-    """Return the weights, and the losses of all steps, that mistaken trainings leave on each rank.
+    """Return two lists of dicts of mistakes in training, with one dict for each rank.
 
-    The weights are a list with one dict for each rank, and so are the losses. The keys of the dicts
-    are the sentences that name the mistakes.
+    The values are the weights at the end in the first list, and the losses of all steps in the
+    second. Each key is the sentence that describes one mistake.
     """
     n = len(shards)
     right, halved = lambda: AdamW(lr), {HALVED: 0.5, DOUBLED: 2.0}

@@ -1,8 +1,8 @@
-"""Computes what ZeRO-1 leaves on each rank, and what well-known mistakes leave instead.
+"""Computes the weights and moments of ZeRO-1, and the results of well-known mistakes.
 
-Each rank updates its own flat shard, at its own learning rate in each step: ``rates[rank][step]``.
-All values are in numpy and float64. The keys of a dict of mistakes are the sentences that name the
-mistakes.
+Each rank updates its own flat shard. ``rates[rank][step]`` is the learning rate of a rank in a
+step. All values are in numpy and float64. In a dict of mistakes, each key is the sentence that
+describes one mistake.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ Rates = Sequence[Sequence[float]]  # [rank][step]
 
 
 def averages(gradients: list) -> list:
-    """Return the averages over the ranks, from ``gradients[rank][step][tensor]``."""
+    """Return the averages of ``gradients[rank][step][tensor]`` over the ranks: [step][tensor]."""
     n = len(gradients)
     return [
         [
@@ -62,9 +62,9 @@ def averages(gradients: list) -> list:
 def trained(
     weights: list, steps: list, rates: Rates, optimizer: Callable[[float], Any] = AdamW
 ) -> tuple[list, list]:
-    """Return the weights after every step, and each rank's state: (moment, moment) of its shard.
+    """Return the weights after every step, and for each rank the two moments of its shard.
 
-    ``steps[step]`` are the gradients of all weights.
+    ``steps[step]`` has the gradients of all weights.
     """
     n = len(rates)
     of_steps = [shards(step, n) for step in steps]
@@ -82,7 +82,7 @@ def trained(
 
 
 def zero_mistakes(weights: list, gradients: list, rates: Rates) -> list[dict[str, list]]:
-    """Return, for each rank, the weights after every step of a mistaken training.
+    """Return, for each rank, a dict from each mistake to the weights after every step.
 
     ``gradients[rank][step]`` are a rank's own gradients.
     """
@@ -122,7 +122,7 @@ def zero_mistakes(weights: list, gradients: list, rates: Rates) -> list[dict[str
 
 
 def _added_up(steps: list) -> list:
-    """Return gradients to which those of all earlier steps were added."""
+    """Return, for each step, the sum of its gradients and the gradients of all earlier steps."""
     return [[sum(of_tensor) for of_tensor in zip(*steps[: k + 1])] for k in range(len(steps))]
 
 
@@ -135,7 +135,10 @@ def _with_fresh_optimizers(weights: list, average: list, rates: Rates) -> list:
 
 
 def _with_averaged_weights(weights: list, gradients: list, rates: Rates) -> list:
-    """Return the weights after every step: the average of the weights after each rank's step."""
+    """Return the weights after every step if each rank makes its own step.
+
+    After each step, the weights are averaged over the ranks.
+    """
     n, after = len(gradients), [[np.asarray(w, np.float64) for w in weights]]
     optimizers = [AdamW(own[0]) for own in rates]
     for k, step in enumerate(zip(*gradients)):
@@ -154,7 +157,11 @@ def _own_updated(weights: list, moved: list, n: int, rank: int) -> list:
 
 
 def _gathered(alone: list, n: int) -> list:
-    """Return the weights of every step, put together from each rank's shard of its own weights."""
+    """Return the weights after every step if each rank uses only its own gradients.
+
+    ``alone[rank][step]`` has the weights that a rank would compute alone. The result has shard r of
+    rank r's weights.
+    """
     return [
         unflat(np.concatenate([shards(own, n)[r] for r, own in enumerate(step)]), step[0])
         for step in zip(*alone)
@@ -162,7 +169,7 @@ def _gathered(alone: list, n: int) -> list:
 
 
 def state_mistakes(weights: list, gradients: list, rates: Rates, moment: int) -> list[dict]:
-    """Return, for each rank, its shard of a moment after a mistaken training.
+    """Return, for each rank, a dict from each mistake to the rank's shard of a moment.
 
     ``moment`` is 0 for the mean of the gradients, and 1 for the mean of their squares.
     """
