@@ -142,7 +142,8 @@ def _overfull(order: list[int], sizes: Mapping[int, int], most: int) -> list[lis
     return buckets
 
 
-# A dict from a parameter's index to a rank's gradient, in the order in which they become ready.
+# A rank's dict from a parameter's index to its gradient, in the order in which the gradients become
+# ready.
 Ready = dict[int, np.ndarray]
 
 

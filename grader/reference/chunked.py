@@ -19,7 +19,7 @@ Stages = list[list[Action]]  # the schedule of each stage
 
 WHOLE = "F", "BW"  # the kinds of actions if backward passes are whole
 SPLIT = "F", "B", "W"
-ENDS = "BW", "W"  # an activation is not needed after its action of one of these kinds
+ENDS = "BW", "W"  # after an action of these kinds, its activation is not needed any more
 
 
 def as_actions(value: Any) -> list[Action] | None:
@@ -40,8 +40,8 @@ def as_actions(value: Any) -> list[Action] | None:
 def complete(actions: list[Action], kinds: tuple[str, ...], v: int, m: int) -> str | None:
     """Return what is wrong with one stage's schedule of v chunks and m micro-batches, or None.
 
-    A schedule is wrong if an action is missing, repeated or unknown. It is also wrong if the F, the
-    B and the W of one chunk and micro-batch, or the F and the BW, are not in this order.
+    A schedule is wrong if an action is missing, repeated or unknown. It is also wrong if the
+    actions of one chunk and micro-batch are not in the order of ``kinds``.
     """
     wanted = {(kind, chunk, i): 0 for kind in kinds for chunk in range(v) for i in range(m)}
     if strange := [action for action in actions if action not in wanted]:
@@ -65,7 +65,7 @@ def complete(actions: list[Action], kinds: tuple[str, ...], v: int, m: int) -> s
 def most_alive(actions: list[Action], ends: tuple[str, ...] = ENDS) -> tuple[int, Action]:
     """Return the largest number of activations alive, and the action that first reaches it.
 
-    The activation of a chunk and a micro-batch is alive from their F until their action of a kind
+    For each chunk and micro-batch, one activation is alive from the F to the action whose kind is
     in ``ends``.
     """
     alive, most, after = 0, 0, actions[0]
@@ -187,7 +187,7 @@ def why_other_layers(found: Any, num_layers: int, stage: int, n: int, v: int) ->
 def bubble_mistakes(cases: list[tuple[int, int, int]]) -> dict[str, list[np.ndarray]]:
     """Return a dict of mistakes. A key describes a mistake.
 
-    The value lists the bubbles that the mistake gives in these cases (n, v, m).
+    The value lists the bubble that the mistake gives in each case (n, v, m).
     """
     return {
         "this is the idle time divided by the ideal time. Divide it by the total time": [
@@ -362,7 +362,7 @@ UNCHANGED = (
 def changes(
     rng: np.random.Generator, stages: Stages, cut: list, inputs: list, m: int
 ) -> tuple[list[list[int]], list[np.ndarray]]:
-    """Draw a seed for each W of each stage. With it, the driver ``chunked`` changes grad_z.
+    """Draw a seed for each W of each stage. The driver ``chunked`` uses the seed to change grad_z.
 
     Return two lists. The first has the seeds of each stage, in the order of its schedule. The
     second has, for each layer, what the changes add to the layer's gradient. ``cut[stage][chunk]``

@@ -1,4 +1,4 @@
-"""Computes the results of well-known mistakes with collectives. The constants describe them."""
+"""Computes the results of mistakes with collectives. Each constant describes a mistake."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -55,7 +55,7 @@ def reciprocal(total: np.ndarray, n: int) -> np.ndarray:
 def barrier_hint(barriers: Sequence[int]) -> str:
     """Return a hint for ranks that do not take turns, or an empty string.
 
-    ``barriers[rank]`` is the number of a rank's calls of a barrier. There is a hint for several
+    ``barriers[rank]`` is the number of barriers that a rank has called. There is a hint for several
     ranks if no rank has called a barrier, or if each rank has called exactly one.
     """
     if len(barriers) < 2 or set(barriers) not in ({0}, {1}):

@@ -197,9 +197,9 @@ def visible(tokens: int, causal: bool) -> np.ndarray:
 
 
 def softmax(q: np.ndarray, k: np.ndarray, seen: np.ndarray, scale: float) -> tuple:
-    """Return the attention weights, and for each query the largest score and the sum.
+    """Return (weights, largest, total): the attention weights, and two numbers for each query.
 
-    The sum is that of exp(score − largest score).
+    ``largest`` is the largest score, and ``total`` is the sum of exp(score − largest).
     """
     scores = np.where(seen, (q @ k.T) * scale, -np.inf)
     largest = scores.max(axis=1, keepdims=True)

@@ -207,7 +207,7 @@ def sharded_mistakes(gradients: list) -> list[dict[str, list]]:
 def uncalled_mistakes(
     weights: list, batches: list, forward: Sequence[float], backward: Sequence[float]
 ) -> list[dict[str, list]]:
-    """Return, for each rank, a dict with the mistakes of a step that does not call its arguments.
+    """Return, for each rank, a dict of mistakes. In each, a step does not call an argument.
 
     The arguments ``layer_forward`` and ``layer_backward`` multiply by the factors ``forward`` and
     ``backward``, as in ``scaled_step``. If a step calls other functions instead, the factors are 1.

@@ -194,7 +194,7 @@ def step_mistakes(gradients: list[list]) -> list[dict]:
 
 
 def loss_mistakes(right: list, rows: int, width: int) -> dict[str, list]:
-    """Return a dict from each mistake in the mean to the gradients, or the loss, that it gives.
+    """Return a dict from each wrong mean to the gradients, or to the loss, that it gives.
 
     ``right`` is the list of the right gradients, or a list of the right loss. ``rows`` and
     ``width`` are the numbers of rows and columns of a shard. A mistake is left out if it changes

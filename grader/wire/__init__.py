@@ -1,4 +1,4 @@
 """Defines what judge, supervisor and ranks share: frames, events and limits of the machine.
 
-This package imports nothing else of the grader.
+This package imports no other part of the grader.
 """

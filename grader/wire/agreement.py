@@ -1,15 +1,17 @@
 """Finds out whether the ranks agree on what they communicate, and who waits for whom.
 
-It finds where the ranks first disagree. gloo does not report many disagreements. For example, if
-one rank reduces 4 elements and another reduces 6, or if one uses sum and another uses max, the
-ranks get wrong numbers and no error. The trails show this, without any help from the backend:
+gloo does not report many disagreements. For example, if one rank reduces 4 elements and another
+reduces 6, or if one uses sum and another uses max, the ranks get wrong numbers and no error. This
+module finds the first disagreement in the trails of the ranks, without any help from the backend.
+It uses two rules:
 
-- the k-th collective of a group must be the same on all ranks of the group: kind, elements, dtype,
-  reduction, root;
-- the k-th send from rank i to rank j with a certain group and tag belongs to the k-th receive of
-  rank j from rank i with this group and tag: elements and dtype must agree.
+- The k-th collective of a group must have the same kind, number of elements, dtype, reduction and
+  root on all ranks of the group.
+- The k-th send from rank i to rank j with a certain group and tag belongs to the k-th receive of
+  rank j from rank i with this group and tag. Both must have the same number of elements and the
+  same dtype.
 
-The student's messages, the report and the timeline all use this matching.
+The messages to students, the report and the timeline all use this matching.
 """
 
 from collections import defaultdict
@@ -23,8 +25,8 @@ from grader.wire.events import GroupMade, Operation, groups_made, lane, operatio
 class Disagreement:
     """Operations, or new groups, that belong together but do not agree.
 
-    ``sides`` holds one of them for each rank concerned. ``what`` names the thing that they disagree
-    about.
+    ``sides`` has one operation, or one group, for each rank concerned. ``what`` names the property
+    in which they differ.
     """
 
     what: str
@@ -74,8 +76,7 @@ class Match:
     """Operations of several ranks that form one communication, such as a send and its receive.
 
     ``absent`` lists the ranks whose operation for this communication is missing. ``is_certain`` is
-    False if receives that take messages from any rank compete for this message, so that nobody can
-    tell which of them took it.
+    False if a receive from any rank makes it unclear which send belongs to which receive.
     """
 
     operations: list[Operation]
@@ -99,9 +100,9 @@ class Matches:
 def match(trails: list[list]) -> Matches:
     """Match the operations of all ranks.
 
-    ``trails`` holds the trail of each rank. The k-th collectives that the ranks of a group issue in
-    this group belong together. The k-th send on a lane belongs to the k-th receive on this lane. A
-    receive from any rank belongs to the earliest send that no other receive takes.
+    ``trails`` has the trail of each rank. In a group, the k-th collective of one rank belongs to
+    the k-th collective of every other rank. The k-th send on a lane belongs to the k-th receive on
+    this lane. A receive from any rank belongs to the earliest send that no other receive takes.
     """
     groups: dict[tuple, list[dict[int, Operation]]] = defaultdict(list)
     lanes: dict[tuple, tuple[list[Operation], list[Operation]]] = defaultdict(lambda: ([], []))
@@ -132,9 +133,8 @@ def match(trails: list[list]) -> Matches:
 def _match_messages(
     lanes: dict[tuple, tuple[list[Operation], list[Operation]]], from_any: list[Operation]
 ) -> list[Match]:
-    # The keys of these tables are destinations: the place where a message arrives, and its tag. A
-    # rank may have used a new tag for each of fifty thousand messages, so a search through all
-    # lanes would take long.
+    # The keys of these tables are destinations: see ``_destination``. A rank may have used a new
+    # tag for each of fifty thousand messages, so a search through all lanes would take long.
     takers: dict[tuple, list[Operation]] = defaultdict(list)
     sources: dict[tuple, set[int]] = defaultdict(set)
     left: dict[tuple, list[Operation]] = defaultdict(list)
@@ -166,8 +166,8 @@ def _match_messages(
 def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
     """Return the disagreements, and the operations that still wait for other ranks.
 
-    The disagreements are sorted by the time at which the last operation of each was issued. After
-    the first disagreement in a group, the group's later collectives are not examined.
+    Each disagreement has the time of its last operation, and the disagreements are sorted by this
+    time. After the first disagreement in a group, the group's later collectives are not examined.
     """
     disagreements: list[Disagreement] = []
     waiting: list[Waiting] = []
@@ -177,7 +177,7 @@ def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
             first = min(operation.call for operation in present)
             if gone_on := [operation.rank for operation in present if operation.call > first]:
                 waiting += [Waiting(o, gone_on) for o in present if o.call == first]
-                break  # those ranks have gone on to a later call without taking part
+                break  # the ranks in gone_on are in a later call, and did not take part
             if what := difference(present):
                 disagreements.append(Disagreement(what, present))
                 break  # whatever follows in this group is matched wrongly
@@ -199,9 +199,9 @@ def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
 def examine_groups(trails: list[list]) -> tuple[Disagreement | None, list[Unmade]]:
     """Return the first disagreement about the groups that ranks make, and the unmade groups.
 
-    ``trails`` holds the trail of each rank. The k-th groups that the ranks of the world make belong
-    together, and must have the same ranks. A group that only its own ranks make is not compared.
-    After the first disagreement nothing more is examined.
+    ``trails`` has the trail of each rank. The k-th group that one rank makes belongs to the k-th
+    group that every other rank makes, and must have the same ranks. Groups with ``is_local`` are
+    not compared. After the first disagreement nothing more is examined.
     """
     made = [[group for group in groups_made(trail) if not group.is_local] for trail in trails]
     unmade: list[Unmade] = []
@@ -215,7 +215,7 @@ def examine_groups(trails: list[list]) -> tuple[Disagreement | None, list[Unmade
 
 
 def _destination(lane: tuple) -> tuple:
-    """Return where the messages of a lane arrive: the lane without its source."""
+    """Return the destination of a lane's messages, which is the lane without its source."""
     group, name, _, target, tag = lane
     return group, name, target, tag
 

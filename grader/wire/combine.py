@@ -53,7 +53,7 @@ def can_reduce(dtype: str | None, reduction: str | None) -> bool:
 
 
 def unfilled(blob: bytes | np.ndarray, dtype: str) -> bytes:
-    """Return bytes for memory where no result has arrived, as many as ``blob`` has.
+    """Return as many bytes as ``blob`` has, for memory where no result has arrived.
 
     The entries are nan if the dtype is floating-point or complex, else ``UNFILLED``.
     """
@@ -77,7 +77,7 @@ def cut(blob: bytes, n: int) -> list[bytes]:
 
 
 def cut_by(blob: bytes, counts: list[int], itemsize: int) -> list[bytes]:
-    """Return the blob cut into parts with as many elements as ``counts`` says."""
+    """Cut the blob into parts, and return them. Part i has ``counts[i]`` elements."""
     ends = np.cumsum([0, *counts]) * itemsize
     return [blob[begin:end] for begin, end in zip(ends, ends[1:])]
 

@@ -1,13 +1,13 @@
 """Puts each world into a control group of its own, which bounds the world's memory and threads.
 
-The kernel enforces the bounds all the time; the world's supervisor measures only now and then.
-This process needs the right to make control groups. Root has it, but not in most containers. The
-supervisor enters the group before it starts a rank, so that ranks and all that they start are born
-in the group. The kernel takes some milliseconds to move a process into a group, but no time if the
-process is born there.
+The kernel enforces the bounds all the time, but the world's supervisor measures only now and then.
+To make control groups, this process must have the right to do so. Root has this right, except in
+most containers. The supervisor enters the group before it starts a rank. So the ranks, and all
+processes that the ranks start, are in the group from their beginning. To move a process into a
+group later would take the kernel some milliseconds.
 
 This module treats both versions of control groups alike. A group is a folder with the name of the
-group. There is one such folder, or one for each controller.
+group. There may be several such folders, one for each controller.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from pathlib import Path
 from grader.wire import machine_limits
 
 CONTROLLERS = ("memory", "pids")
-# The parts of a group's name are the namespace of process numbers, the number of the process that
-# made the group, the start of this process, and the world.
+# The parts of a group's name are the PID namespace, the PID of the process that made the group, the
+# start time of this process, and the world.
 NAME = re.compile(r"lockstep-(\d+)-(\d+)-(\d+)(-\w+)?")
-NEARLY = 0.97  # part of a bound; if more of it was used, something did not fit
-REMOVAL_SECONDS = 1.0  # in which the processes in a group have to end
+NEARLY = 0.97  # if a group has used more than this part of its bound, it has reached the bound
+REMOVAL_SECONDS = 1.0  # time for the processes in a group to end
 
 
 class Group:
@@ -36,7 +36,7 @@ class Group:
 
     def __init__(self, places: Iterable[Path], name: str) -> None:
         self.folders = [place / name for place in places]
-        self.memory = self.tasks = 0  # its bounds: bytes, and threads
+        self.memory = self.tasks = 0  # the bounds: bytes, and threads
 
     def make(self) -> None:
         for folder in self.folders:
@@ -54,8 +54,8 @@ class Group:
     def hold(self, memory: int | None, tasks: int) -> None:
         """Bound the group's bytes, swap included, and its threads.
 
-        A bound is never lowered, because the group may use that much already. If ``memory`` is
-        None, the bound of bytes stays as it is.
+        A bound is never lowered, because the group may already use more than a lower bound allows.
+        If ``memory`` is None, the bound of bytes stays as it is.
         """
         if tasks > self.tasks:
             self.tasks = tasks
@@ -98,7 +98,8 @@ class Group:
             return False
         if self._count("memory.events", "oom_kill") and self._count("memory.events", "oom"):
             return True
-        most = self._count("memory.max_usage_in_bytes")  # version 1 does not tell why it killed
+        # Version 1 does not say why the kernel killed a process, so look at the most memory used.
+        most = self._count("memory.max_usage_in_bytes")
         return self._count("memory.oom_control", "oom_kill") > 0 and most > NEARLY * self.memory
 
     def is_out_of_tasks(self) -> bool:
@@ -106,7 +107,7 @@ class Group:
         return self._count("pids.events", "max") > 0
 
     def _count(self, name: str, key: str = "") -> int:
-        """Return the number after ``key`` in a file; 0 if there is none.
+        """Return the number after ``key`` in a file of the group; 0 if there is no such number.
 
         Without ``key``, return the only number in the file.
         """
@@ -117,7 +118,7 @@ class Group:
         return 0
 
     def remove(self, seconds: float = REMOVAL_SECONDS) -> bool:
-        """Remove the group, and kill what is still in it; return whether the group is gone.
+        """Kill the processes in the group, and remove it; return whether the group is gone.
 
         Give up after ``seconds``.
         """
@@ -161,10 +162,10 @@ def _kill(folder: Path) -> None:
 
 
 def find() -> tuple[tuple[Path, ...], str]:
-    """Return the folders in which this process may make control groups, and a reason if none.
+    """Return the folders in which this process may make control groups, and a reason.
 
-    There is one folder, or one for each controller. If this process may make no control groups,
-    there is no folder, and the reason says why. Otherwise the reason is empty.
+    There may be several folders, one for each controller. If there are none, the reason says why
+    this process cannot make control groups. Otherwise the reason is empty.
     """
     if os.environ.get("LOCKSTEP_GROUPS") == "none":
         return (), "LOCKSTEP_GROUPS=none asks for no control group"
@@ -226,7 +227,7 @@ def own_name() -> str:
 
 
 def clean_up(where: Iterable[Path]) -> None:
-    """Remove the groups that ended processes have made; kill what is still in these groups."""
+    """Remove the groups whose makers have ended, and kill all processes in these groups."""
     for place in where:
         with contextlib.suppress(OSError):
             for name in os.listdir(place):
@@ -236,13 +237,13 @@ def clean_up(where: Iterable[Path]) -> None:
 
 
 def _namespace() -> str:
-    """Return the number of this process's namespace of process numbers.
+    """Return the number of this process's PID namespace.
 
-    In another namespace, the same process number belongs to another process.
+    In another namespace, the same PID belongs to another process.
     """
     return re.sub(r"\D", "", os.readlink("/proc/self/ns/pid"))
 
 
 def _start(pid: int) -> str:
-    """Return when a process was started, in clock ticks; empty if there is no such process."""
+    """Return the start time of a process in clock ticks; empty if there is no such process."""
     return (_text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split() + [""] * 20)[19]

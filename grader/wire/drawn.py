@@ -1,12 +1,13 @@
-"""Draws large inputs from a seed, in a rank and in the judge, so that nobody has to send them.
+"""Draws large inputs from a seed.
 
-No part of these numbers follows from another part. So a program cannot store them in fewer bytes.
-(It could store copies of a few rows in fewer bytes.)
+A rank and the judge draw the same inputs, so that the inputs need not be sent. The numbers do not
+depend on each other, so a program cannot store them in fewer bytes. If the inputs were copies of a
+few rows, a program could do so.
 """
 
 import numpy as np
 
 
 def draw(seed: int, index: int, count: int) -> np.ndarray:
-    """Return ``count`` numbers in [0, 1), the same for the same seed and the same index."""
+    """Return ``count`` numbers in [0, 1), which depend only on the seed and the index."""
     return np.random.Generator(np.random.Philox(key=[seed, index])).random(count)

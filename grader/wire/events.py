@@ -1,8 +1,8 @@
 """Defines the events of a rank's trail, and reads them from what a rank sends.
 
-A trail lists the operations that a rank issued and the marks that it passed, in order. It is plain
-data on the judge's side. If the ranks of a world trace their waits, so that a timeline can be
-drawn, the trail also lists when each operation began and ended.
+A trail lists, in order, the operations that a rank issued, the groups that it made and the marks
+that it passed. The judge keeps the trail as plain data. To draw a timeline, the ranks of a world
+trace their waits. Then the trail also has the times at which each operation began and ended.
 """
 
 from collections.abc import Sequence
@@ -60,9 +60,10 @@ class Operation:
 
     @property
     def elements(self) -> int:
-        """Return the number of elements, on which operations that belong together must agree.
+        """Return a number of elements, to compare this operation with those of other ranks.
 
-        The operations of one collective belong together, and so do a send and its receive.
+        All operations of one collective must have the same number, except in an all-to-all. A send
+        and its receive must have the same number, too.
         """
         if self.kind == "all_gather":
             return sum(self.received) or sum(self.sent) * len(self.group)
@@ -74,11 +75,11 @@ class Operation:
 
     @property
     def traffic(self) -> float:
-        """Return the bytes that a rank must send at least, on average over the ranks.
+        """Return how many bytes a rank sends in the best algorithm for the operation.
 
-        This is the cost of the best algorithm for the operation. The factors are those of NVIDIA's
-        nccl-tests (doc/PERFORMANCE.md): an all-reduce costs as much as a reduce-scatter and an
-        all-gather together [Patarasuk and Yuan, 2009].
+        For most kinds of operations, the number is an average over the ranks. The factors are those
+        of NVIDIA's nccl-tests (doc/PERFORMANCE.md). An all-reduce costs as much as a reduce-scatter
+        and an all-gather together [Patarasuk and Yuan, 2009].
         """
         n = len(self.group)
         if self.kind == "send":
@@ -100,9 +101,9 @@ class Operation:
         return self.bytes / max(sum(self.sent) or sum(self.received), 1)
 
     def __str__(self) -> str:
-        """Return the operation in a student's words.
+        """Return a description of the operation for students.
 
-        The place comes last: readers of this text cut it at its last " at ".
+        The place comes last, because callers cut the text at its last " at ".
         """
         how, peer = f" ({self.reduction})" if self.reduction else "", ""
         if self.kind == "send":
@@ -123,8 +124,9 @@ class GroupMade:
     """A call in which a rank makes a process group, as ``dist.new_group`` does.
 
     ``ranks`` are the global ranks of the group. If ``is_local``, only these ranks make the call
-    (``use_local_synchronization``). Otherwise all ranks of the world have to make it, and in the
-    same order: torch numbers the groups, and the ranks of a group find each other by this number.
+    (``use_local_synchronization``). Otherwise all ranks of the world have to make all such calls in
+    the same order, because torch numbers the groups, and the ranks of a group find each other by
+    this number.
     """
 
     rank: int
@@ -152,11 +154,14 @@ class Mark:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an operation has come.
+    """A report that an operation has made progress.
 
-    ``what`` is one of ``PROGRESS``: the function that starts the operation has returned, the rank
-    has begun to wait for the operation, this wait has ended, or the backend has completed the
-    operation.
+    ``what`` is one of ``PROGRESS``:
+
+    - started: the function that starts the operation has returned;
+    - wait began: the rank has begun to wait for the operation;
+    - wait ended: this wait has ended;
+    - completed: the backend has completed the operation.
     """
 
     rank: int
@@ -172,7 +177,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a rank's own program.
+    """One step of a rank's program.
 
     ``kind`` is one of ``STEPS``:
 
@@ -195,7 +200,7 @@ STEPS = ISSUES, AWAITS, MULTIPLIES, PASSES = "issues", "awaits", "multiplies", "
 
 @dataclass(frozen=True)
 class Program:
-    """Some steps of a rank's program, in order. A replay uses the steps in place of marks.
+    """Some steps of a rank's program, in order. A replay runs these steps, and not the marks.
 
     Only the rank itself reports these steps, so they are never evidence.
     """
@@ -226,9 +231,9 @@ KINDS = {
     ),
     *("send", "recv"),
 }
-MAX_COUNTS = 64  # entries of a list; see ``counts`` for how a rank keeps to this
+MAX_COUNTS = 64  # entries of a list; see ``counts`` for longer lists
 MAX_NAME = 200  # characters
-MARK_SHOWN = 100  # characters of a mark that are kept
+MARK_SHOWN = 100  # characters; the rest of a mark's name is cut off
 
 
 Event = Operation | GroupMade | Mark | Progress | Program
@@ -239,9 +244,9 @@ TOLD: list[tuple[str, Any]] = [
 
 
 def read_event(rank: int, meta: dict, size: int) -> Event:
-    """Return the event in a frame from a rank of a world of ``size`` ranks.
+    """Return the event in a rank's frame. ``meta`` is the JSON of the frame.
 
-    Raises FrameError if the event is not of the agreed form.
+    ``size`` is the world size. Raises FrameError if the event is not of the agreed form.
     """
     call = meta.get("call")
     if not is_whole(call):
@@ -327,7 +332,7 @@ def _read_step(content: Any) -> Step:
 
 
 def _is_sane(value: Any) -> bool:
-    """Return whether a field of an operation is printable and within its limit of size."""
+    """Return whether the value of an operation's field is printable and not too large."""
     if isinstance(value, str):
         return is_name(value, MAX_NAME)
     if isinstance(value, list):
@@ -336,7 +341,7 @@ def _is_sane(value: Any) -> bool:
 
 
 def weight(event: Event) -> int:
-    """Return how many small events take as much memory as this one: 1 or more.
+    """Return the memory that an event takes, in units of a small event, at least 1.
 
     Most events of honest ranks weigh 1. A ``Program`` weighs 1, and 1 more for each step.
     """

@@ -10,9 +10,9 @@ The judge draws a random nonce for the processes of a world. Every frame carries
 directions. A rank learns the nonce from the first frame that it gets.
 
 Values travel as JSON trees. A plain JSON value stands for itself. Every other value is an object,
-and one key tells its type: ``{"list": […]}``, ``{"tuple": […]}``, ``{"dict": [[k, v], …]}``,
-``{"tensor": key into the blob, …}``, ``{"probe": name, …}`` (only towards a rank) or
-``{"other": description}`` (only from a rank).
+and one of its keys names the type: ``{"list": […]}``, ``{"tuple": […]}``,
+``{"dict": [[k, v], …]}``, ``{"tensor": key into the blob, …}``, ``{"probe": name, …}`` (only
+towards a rank) or ``{"other": description}`` (only from a rank).
 """
 
 import json
@@ -29,7 +29,7 @@ HEADER = struct.Struct(f"!4sBcxx{NONCE_BYTES}sIQ")
 MAX_META = 1 << 20  # bytes of meta, for kinds that carry values
 MAX_NEWS = 1 << 16  # bytes of meta, for kinds that carry no values
 MAX_BLOB = 1 << 24  # bytes
-MAX_DIGITS = 310  # of an integer, its sign included: 1024 bits
+MAX_DIGITS = 310  # digits of an integer, and its sign: enough for 1024 bits
 # Limits of the tensors in a blob
 MAX_TENSORS = 4096
 MAX_DIMENSIONS = 32
@@ -41,7 +41,7 @@ GO = b"G"  # a held rank may go on, or after an exception the next call may begi
 EVENT = b"E"  # an event for the rank's trail: see ``events``
 HELD = b"H"  # the rank waits before a mark until the judge sends GO
 RETURNED = b"R"  # the result of a call, and its arguments after the call
-RAISED = b"X"  # a call raised, or the student's file could not be imported
+RAISED = b"X"  # a call raised an exception, or the student's file could not be imported
 DONE = b"D"  # all calls were made
 # Rank → hub → rank
 OPERATION = b"O"  # a communication was started; the frame of a collective holds the bytes it sends
@@ -49,11 +49,11 @@ CONTENTS = b"C"  # the bytes of a send
 STORE = b"S"  # a request to the store that the ranks of a world share
 USE = b"U"  # the rank calls something that the judge has given to it: see ``served``
 WAIT = b"W"  # every thread of the rank waits from now on; the frame says for what
-AWAIT = b"B"  # a thread of the rank waits for an operation, while other threads do not wait
-ANSWER = b"A"  # what an operation receives, what the store answers, or what a use gives
+AWAIT = b"B"  # a thread of the rank waits for an operation, but not all threads of the rank wait
+ANSWER = b"A"  # the result of an operation, of a request to the store, or of a USE
 
-# What may carry the operations of ranks. With ``strict`` the hub carries the operations, and
-# enforces nccl's order.
+# The operations of ranks are carried by gloo or by the hub. With ``strict`` they are carried by the
+# hub, and the hub enforces nccl's order.
 NETWORKS = GLOO, HUB, STRICT = "gloo", "hub", "strict"
 HUBS = HUB, STRICT
 # A WAIT names what each thread waits for: the number of an operation, or one of these words.
@@ -98,21 +98,23 @@ UNFILLED = 77
 # The value in memory between the entries of a tensor that is not contiguous. No sum or average of
 # whole numbers on a few ranks gives it. For integers the value is 55.
 BETWEEN_ENTRIES = 55.8125
-# The name of the USE that a rank sends when a call begins and before each send, if the judge wants
-# to know the processor time of the rank: see ``report.Call.clocks``.
+# The name of a USE. If the judge wants to know a rank's processor time, the rank sends this USE
+# when a call begins and before each send: see ``report.Call.clocks``.
 PAUSE = "pause"
-# Prefixes of the names of marks at the end of a call. The prefix is followed by the kind of an
-# operation, and by its number among the operations of this kind, in the order of issue.
+# At the end of a call, some marks have names that begin with these prefixes. The prefix is followed
+# by the kind of an operation, and by the operation's number. The rank's operations of each kind are
+# numbered in the order of issue.
 NEVER_AWAITED = "never awaited:"
 OVERWRITTEN = "overwritten before its wait:"
 # The mark of a rank that has issued operations while it imported the student's file.
 IN_IMPORT = "operations issued in the import"
-# Prefix of the name of a mark. The hub withholds the next message of this rank, because the next
-# rank did not pass on an earlier one. The prefix is followed by the number of the earlier message.
-# See ``report.Call.in_step``.
+# Prefix of the name of a mark. The mark says that the rank which received a message of this rank
+# did not pass the message on in time. The prefix is followed by the number of the message. See
+# ``report.Call.in_step``.
 NOT_SENT_ON = "not sent on:"
-# Prefix of the name of a mark. This rank waited for an all-gather before it did anything else. The
-# prefix is followed by the number of the all-gather. See ``report.Call.slow_gathers``.
+# Prefix of the name of a mark. The mark says that this rank waited for an all-gather before it used
+# anything that the judge had given to it. The prefix is followed by the number of the
+# all-gather. See ``report.Call.slow_gathers``.
 AWAITED_EARLY = "awaited early:"
 
 
@@ -128,7 +130,7 @@ class Frame:
     kind: bytes
     meta: dict
     blob: bytes = b""
-    # about the most bytes of memory that the frame may take
+    # an estimate of how many bytes of memory the frame takes at most
     weight: int = field(default=0, compare=False)
 
 
@@ -143,7 +145,7 @@ def pack(kind: bytes, meta: dict, blob: bytes = b"", nonce: bytes = NOBODY) -> b
 
 
 def head(kind: bytes, meta: dict, blob_length: int, nonce: bytes) -> bytes:
-    """Return the bytes of a frame without its blob, which has to follow."""
+    """Return the bytes of a frame without its blob. The caller has to send the blob after them."""
     # A lone surrogate cannot be encoded, so it becomes a question mark.
     text = json.dumps(meta, ensure_ascii=False).encode(errors="replace")
     check_lengths(kind, len(text), blob_length)
@@ -153,13 +155,13 @@ def head(kind: bytes, meta: dict, blob_length: int, nonce: bytes) -> bytes:
 def read_object(text: bytes) -> dict:
     """Return the JSON object in bytes that an untrusted sender has sent.
 
-    Raises FrameError if the bytes are no JSON object. Raises FrameError, too, if they are an object
-    that no honest rank would write: one with a key that occurs twice, with a lone surrogate, or
-    with an integer of more than ``MAX_DIGITS`` digits.
+    Raises FrameError if the bytes are not a JSON object. Also raises FrameError if the object has a
+    key twice, a lone surrogate, or an integer of more than ``MAX_DIGITS`` characters. No honest
+    rank writes such an object.
     """
     try:
         found = DECODER.decode(text.decode())
-        if b"\\u" in text:  # it may spell a lone surrogate, which cannot be printed
+        if b"\\u" in text:  # this may be a lone surrogate, which cannot be printed
             json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise FrameError(f"a frame without readable JSON ({type(error).__name__})") from None
@@ -188,7 +190,7 @@ DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_integer)
 def is_text(value: Any, most: int) -> TypeGuard[str]:
     """Return whether a value is a string of at most ``most`` characters.
 
-    The string may have any characters. Clean it before it is shown.
+    The string may contain any characters, so it has to be cleaned before it is shown.
     """
     return isinstance(value, str) and len(value) <= most
 
@@ -196,7 +198,7 @@ def is_text(value: Any, most: int) -> TypeGuard[str]:
 def is_name(value: Any, most: int) -> TypeGuard[str]:
     """Return whether a value is printable text of at most ``most`` characters.
 
-    Python's own names have this form. Such a text contains no control codes for a terminal.
+    Printable text contains no control codes for a terminal.
     """
     return is_text(value, most) and value.isprintable()
 
@@ -210,14 +212,14 @@ def is_whole(value: Any) -> TypeGuard[int]:
 class Reader:
     """Collects received bytes and yields the frames that are complete.
 
-    It holds at most one frame and the bytes of one read. If ``nonce`` is None, the reader learns
-    the nonce from the first frame. Every other frame must carry the nonce that the reader knows.
+    The buffer never has more than one frame and the bytes of one read. If ``nonce`` is None, the
+    reader learns the nonce from the first frame. All later frames must carry the same nonce.
     """
 
     nonce: bytes | None = None
     buffer: bytearray = field(default_factory=bytearray)
-    # how many bytes of the buffer were given out as frames; they are deleted all at once, not frame
-    # by frame
+    # how many bytes of the buffer were yielded as frames; these bytes are deleted all at once, not
+    # frame by frame
     taken: int = 0
 
     def feed(self, data: bytes) -> Iterator[Frame]:
@@ -232,15 +234,15 @@ class Reader:
         self._forget()
 
     def pack(self, kind: bytes, meta: dict, blob: bytes = b"") -> bytes:
-        """Return the bytes of a frame with the nonce that this reader knows.
-
-        The nonce must be known by now.
-        """
+        """Return the bytes of a frame with this reader's nonce, which must be known."""
         assert self.nonce is not None
         return pack(kind, meta, blob, self.nonce)
 
     def parts(self, kind: bytes, meta: dict, blob: bytes) -> list[bytes]:
-        """Return the same bytes in parts, to be sent in this order. A large blob is one of them."""
+        """Return the bytes that ``pack`` returns, in one part or two.
+
+        A large blob is a part of its own, because to join the parts would copy the blob.
+        """
         assert self.nonce is not None
         if len(blob) < COPIED:
             return [pack(kind, meta, blob, self.nonce)]

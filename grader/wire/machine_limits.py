@@ -1,8 +1,8 @@
-"""Finds out which cores and memory this machine or container allows, and a world's share of them.
+"""Finds out how many cores and how much memory this machine or container has for worlds.
 
-Containers are control groups. In version 2 one file states each limit. In version 1 there is a
-folder for each controller. A process's own group may be the folder that can be seen, or may lie
-below this folder. What counts is the tightest limit of the own group and of all groups above it.
+Containers are control groups. In version 2, each group is one folder with a file for each limit. In
+version 1, each group has a folder for each controller. The limits of this process are the lowest
+limits of its group and of all groups above. Not all folders of these groups may be visible.
 """
 
 import math
@@ -17,13 +17,13 @@ OWN = Path("/proc/self/cgroup")
 
 # for the grader itself: the judges, the server with torch, and what all of these read from files
 ENGINE_BYTES = 512 << 20
-RANK_BYTES = 512 << 20  # for each rank, if there is plenty
-# for a world, however little there is. At 128 MiB, correct solutions of 5.3 and 6.2 were stopped
+RANK_BYTES = 512 << 20  # for each rank, if the machine has enough memory
+# for a world, even if memory is short. At 128 MiB, correct solutions of 5.3 and 6.2 were stopped
 LEAST_BYTES = 256 << 20
 
 
 def cores() -> int:
-    """Return how many cores this process may really use.
+    """Return how many cores this process may use.
 
     This is the number of cores in the affinity of this process, but at most the container's quota.
     """
@@ -39,7 +39,7 @@ def cores() -> int:
 
 
 def memory() -> int:
-    """Return how many bytes of memory all processes here may have together."""
+    """Return how many bytes of memory all processes of this machine or container may have."""
     limits = [*_read("memory", "memory.max"), *_read("memory", "memory.limit_in_bytes")]
     if sys.platform != "win32":
         limits.append(str(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
@@ -49,8 +49,9 @@ def memory() -> int:
 def workers() -> int:
     """Return how many worlds may run at a time.
 
-    Ranks wait for each other now and then. So one world more than there are cores keeps the cores
-    busy. Fewer worlds may run if there is too little memory, and only one if there is one core.
+    Ranks wait for each other now and then. Therefore one world more than there are cores may run,
+    to keep the cores busy. On a single core, only one world may run. Fewer worlds may run if there
+    is too little memory.
     """
     wanted = cores() + 1 if cores() > 1 else 1
     return max(1, min(wanted, (memory() - ENGINE_BYTES) // LEAST_BYTES))
@@ -58,12 +59,12 @@ def workers() -> int:
 
 @cache  # because it is called for each world, and a container does not change
 def world_memory_limit(size: int) -> int:
-    """Return how many bytes the ranks of a world may take together, more than at their start."""
+    """Return by how many bytes the memory of all ranks of a world may grow after their start."""
     return max(LEAST_BYTES, min(size * RANK_BYTES, (memory() - ENGINE_BYTES) // workers()))
 
 
 def rank_memory_limit() -> int:
-    """Return how many bytes one rank may take, more than at its start."""
+    """Return by how many bytes the memory of a single rank may grow after its start."""
     return world_memory_limit(1)
 
 
@@ -89,7 +90,7 @@ def own_groups(controller: str) -> Iterator[Path]:
 def _read(controller: str, name: str) -> Iterator[str]:
     """Yield the content of the file ``name`` in each folder of ``own_groups(controller)``.
 
-    Folders that cannot be seen are left out.
+    Folders that are not visible to this process are left out.
     """
     for group in own_groups(controller):
         try:

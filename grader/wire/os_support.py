@@ -1,4 +1,4 @@
-"""Wraps functions of the operating system. If one is missing, the next best way is used."""
+"""Wraps functions of the operating system, with a fallback for systems that lack a function."""
 
 import ctypes
 import os
@@ -15,7 +15,7 @@ PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 MADV_COLLAPSE = 25
 HUGE_PAGE = 1 << 21
-STOP_RUNNING_SECONDS = 0.005  # time for a process to stop running, when it is about to wait
+STOP_RUNNING_SECONDS = 0.005  # for a process that is about to wait, until it stops running
 
 LINUX = sys.platform.startswith("linux")
 
@@ -26,7 +26,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def hide_from_tracers() -> None:
-    """Let nobody but root trace this process, or read its memory and environment.
+    """Allow only root to trace this process, and to read its memory and environment.
 
     Only Linux can do this. On other systems this function does nothing.
     """
@@ -61,7 +61,7 @@ def family(ancestor: int, spare: Collection[int] = ()) -> dict[int, int]:
     while generation:
         unknown = [pid for parent in generation for pid in children(parent) if pid not in found]
         generation = [pid for pid in unknown if pid not in spare]
-        # A zombie that still has several threads lives on in a thread that is not its first.
+        # If a zombie has several threads, only its first thread has ended: the process lives on.
         known = {
             pid: fields
             for pid in generation
@@ -86,9 +86,9 @@ def _way_to_children(pid: int) -> Callable[[int], list[int]]:
 
 
 def _children(pid: int) -> list[int]:
-    """Return the children in the system's own list.
+    """Return the children of a process that the system lists in /proc.
 
-    If the process has much to do, this list may lack some children.
+    If children start or end meanwhile, the list may lack some children.
     """
     found: list[int] = []
     for path in glob(f"/proc/{pid}/task/*/children"):
@@ -113,7 +113,7 @@ def _children_by_search() -> Callable[[int], list[int]]:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Return the fields of a process's stat file from its state on; [] if it has ended."""
+    """Return the fields of a process's stat file, from the state on; [] if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -124,10 +124,10 @@ def _stat(pid: int) -> list[bytes]:
 def processor_time(pid: int) -> int:
     """Return the nanoseconds of processor time of a process and all its descendants.
 
-    The result is 0 if nobody can tell, as on other systems than Linux. An ended descendant counts
-    only if its parent has waited for it, and in ticks of 10 ms. The process itself must be about to
-    wait, because the system knows the time of a running process only up to its last tick. The
-    process gets ``STOP_RUNNING_SECONDS`` to stop running.
+    The result is 0 if the system does not report it, for example if it is not Linux. The time of an
+    ended descendant is included only if its parent has waited for it, and is counted in ticks of
+    10 ms. The process itself must be about to wait, because the system knows the time of a running
+    process only up to the last tick. The process gets ``STOP_RUNNING_SECONDS`` to stop running.
     """
     if not LINUX:
         return 0
@@ -152,8 +152,8 @@ def _own_time(pid: int) -> int:
 def use_huge_pages() -> None:
     """Move this process's own memory into huge pages, so that a fork takes less time.
 
-    A fork then copies hundreds of page table entries, and not tens of thousands. This function only
-    asks the kernel: the pages stay small if Linux is older than 6.1, or has no room.
+    A fork then copies hundreds of page table entries, and not tens of thousands. The kernel may
+    refuse: the pages stay small if Linux is older than 6.1, or has no free huge page.
     """
     if not LINUX:
         return
@@ -175,7 +175,7 @@ def close_from(first: int) -> None:
         return os.closerange(first, 1 << 16)
     for descriptor in found:
         if descriptor >= first:
-            # This raises nothing if the descriptor is closed already.
+            # ``closerange`` raises nothing if the descriptor is closed already.
             os.closerange(descriptor, descriptor + 1)
 
 
@@ -204,5 +204,5 @@ def _threads(pid: int) -> int:
 
 
 def threads() -> int:
-    """Return how many threads this process has; 1 if nobody can tell."""
+    """Return how many threads this process has, or 1 if the system does not say."""
     return len(os.listdir("/proc/self/task")) if LINUX else 1

@@ -13,7 +13,7 @@ import stat
 import time
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-TRIES_OF_A_FOLDER = 3  # for a folder that somebody fills while it is emptied
+TRIES_OF_A_FOLDER = 3  # because somebody may fill a folder while it is emptied
 MAX_SECONDS = 60.0  # in case somebody makes folders as fast as they are removed
 
 
@@ -100,7 +100,7 @@ def _without_files(folder: int) -> list[str]:
 
 
 def _move(name: str, folder: int, target: str, top: int) -> bool:
-    """Move an entry of a folder to the top; return whether that worked.
+    """Move an entry from ``folder`` to ``top``, and return whether the move worked.
 
     A folder cannot be moved if its owner may not write to it. So if the first try fails, change the
     rights of the entry and try again.
@@ -117,7 +117,7 @@ def _move(name: str, folder: int, target: str, top: int) -> bool:
 def _open(name: str, above: int) -> int | None:
     """Open a folder and return its descriptor; None if there is no such folder.
 
-    From then on the owner of the folder may do everything with the folder.
+    Also give the owner of the folder all rights to the folder.
     """
     for _ in range(2):
         try:
@@ -132,7 +132,7 @@ def _open(name: str, above: int) -> int | None:
 
 
 def _allow(name: str, above: int) -> None:
-    """Give the owner of a folder all rights to the folder, even if it may not be opened.
+    """Give the owner of a folder all rights to the folder, even if nobody may open the folder.
 
     If the entry is a link, the folder that the link points to stays as it is.
     """

@@ -1,9 +1,9 @@
 """Serves the functions that the judge passes to a student's function.
 
 Examples are a probe, the clock and the operation of a stopwatch, and the runs of a sweep. If the
-hub is the network, the hub answers each call of them, outside of the ranks. So a rank knows no
-answer before it asks, and cannot claim to have asked when it has not. On other networks a rank
-answers its own calls. This module needs the standard library only.
+hub is the network, the hub answers each call of such a function, outside of the ranks. So a rank
+does not know an answer before it asks, and the hub knows whether the rank has asked. On other
+networks a rank answers its own calls. This module needs the standard library only.
 """
 
 import inspect
@@ -11,15 +11,16 @@ from typing import Any
 
 from grader.wire.frames import PAUSE
 
-LAUNCH_SECONDS = 0.001  # seconds that the host takes to tell the device what to do
+LAUNCH_SECONDS = 0.001  # simulated time that the host needs to launch an operation on the device
 
-# Values of ``weighs``: the memory that a rank has when it communicates, or the most memory that it
-# ever had until then. With both, the ranks are new processes, and they may start no processes.
+# Values of ``weighs``. ``SETTLED`` is the memory that a rank has when it communicates. ``PEAK`` is
+# the most memory that the rank has had up to this time. In both cases the ranks are new processes,
+# and they may not start other processes.
 SETTLED, PEAK = "settled", "peak"
 
 
 class Served:
-    """The things that one rank is given for one call.
+    """The functions that one rank is given for one call, and what the hub measures in it.
 
     This object is made from a dict with some or all of these keys:
 
@@ -27,12 +28,14 @@ class Served:
          "weighs": SETTLED or PEAK, "clocks": bool, "squares": bool, "slow_gathers": bool}
 
     With ``weighs`` the hub measures the rank's memory whenever the rank starts an operation other
-    than a receive. If the rank starts none in a call, the hub measures when it returns. The hub
-    measures the current memory, or with ``PEAK`` the most memory so far. The growth is exact,
-    because the rank gives back freed memory before its first call. With ``clocks`` the hub measures
-    the rank's processor time whenever the rank pauses. With ``squares`` it adds up the squares of
-    what each operation sends. With ``slow_gathers`` it withholds the results of all-gathers: see
-    ``hub.slow_gathers``.
+    than a receive. If the rank starts no such operation in a call, the hub measures the memory when
+    the rank returns. With ``SETTLED`` the hub measures the current memory, and with ``PEAK`` the
+    most memory so far. The growth is exact, because the rank gives back freed memory before its
+    first call.
+
+    With ``clocks`` the hub measures the rank's processor time at each ``PAUSE``. With ``squares``
+    the hub adds up the squares of the numbers that each operation sends. With ``slow_gathers`` the
+    hub withholds the results of all-gathers: see ``hub.slow_gathers``.
     """
 
     def __init__(self, rank: int, given: dict) -> None:
@@ -45,7 +48,7 @@ class Served:
         self.made = 0  # runs so far
 
     def has(self, name: str) -> bool:
-        """Return whether ``name`` is the name of a use of something that the rank was given."""
+        """Return whether the rank may call ``use`` with this name."""
         what, _, moment = name.rpartition(" ")
         if moment in ("began", "ended") and what in self.probes or self.clocks and name == PAUSE:
             return True
@@ -57,7 +60,7 @@ class Served:
         )
 
     def use(self, name: str) -> Any:
-        """Carry out a use, and return its result, which is a JSON value.
+        """Use the object that ``name`` asks for, and return the result, a JSON value.
 
         Raises LookupError if the rank asks for more runs than it was given.
         """
@@ -71,7 +74,7 @@ class Served:
 
 
 class Bench:
-    """A rank's host and its device in simulated time: no real time passes.
+    """A rank's host and device in simulated time. No real time passes.
 
     Args:
         rank: only makes the clocks of ranks differ.
@@ -96,7 +99,7 @@ class Bench:
         self.calls, self.asynchronous = calls, asynchronous
         self.barrier_takes, self.late = barrier_takes, late
         self.now = 1000.0 * (1 + rank)  # the clock of each rank begins at another time
-        self.device_free = self.now + busy  # when the device has done its work
+        self.device_free = self.now + busy  # the time at which the device has done all its work
         self.done, self.met = 0, False
 
     def clock(self) -> float:

@@ -1,12 +1,12 @@
-"""Defines what a rank may do once it runs student code: tiers of confinement, and limits.
+"""Defines the tiers of confinement, and the limits, of ranks that run student code.
 
     limits     rlimits, no new privileges, first to be killed when memory runs out   every Linux
     landlock   sees its own folder, submission, Python, system; writes to its own    Linux 5.13
     uid        a user of its own for every rank                                      root
 
-The table shows each protection and what it needs. A tier is an entry of ``TIERS``: only limits,
-limits with one of the other two protections, or limits with both. The fork server finds out by a
-probe which tier works here: see ``supervisor.probe``. Nothing in this module is secret.
+The table shows each protection and the system or user that it needs. Each tier in ``TIERS`` has
+the limits, and none, one or both of the other protections. The fork server uses a probe to find out
+which tier works here: see ``supervisor.probe``. Nothing in this module is secret.
 """
 
 import os
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 
 from grader.wire.os_support import LINUX
 
-MAX_RANKS = 64  # at most, in one world and in one modelled cluster
+MAX_RANKS = 64  # in one world, and in one modelled cluster
 # The most descriptors in one request for a world: three for each rank, and a socket. Linux has a
 # limit of 253.
 DESCRIPTORS = 3 * MAX_RANKS + 1
 
 FILE_BYTES = 16 << 20  # of one file
 FOLDER_BYTES = 64 << 20  # of all files of a world
-# The keys are the devices of ranks.
+# In these two dicts, the keys are the devices of ranks.
 FILES_OPEN = {"cpu": 256, "cuda": 2048}  # a GPU's driver opens many
 # processes and threads of a rank; honest ones have four, and a GPU's driver and nccl have more
 TASKS = {"cpu": 40, "cuda": 200}
-MAX_PROCESSES_PER_RANK = 8  # of a rank, itself included
+MAX_PROCESSES_PER_RANK = 8  # the rank itself included
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Tier:
     uid: bool = False  # a user of its own
     landlock: bool = False
     # The rank may read all files that Landlock allows, whoever owns them. This is needed, for
-    # example, if Python lies in root's home.
+    # example, if Python is installed in root's home.
     reader: bool = False
 
     @property
@@ -44,14 +44,14 @@ class Tier:
         return " and ".join(parts) or "nothing but limits"
 
     def gaps(self, abi: int, has_hub: bool, is_held: bool = False) -> list[str]:
-        """Return what student code can do in this tier though it should not.
+        """Return what student code can do in this tier, although it should not be able to.
 
         ``abi`` is this kernel's version of Landlock. ``has_hub`` says whether the hub carries what
         ranks communicate. ``is_held`` says whether a control group bounds the world's memory and
         threads, and ranks cannot leave this group.
 
-        A hostile submission that shows a gap names the gap in the `unless` of its header, in the
-        same words as here. The tests compare these words.
+        If a hostile submission uses a gap, its header names the gap after `unless`, in the same
+        words as here. The tests compare these words.
         """
         alone = self.landlock and not self.uid
         nothing = not self.landlock and not self.uid
