@@ -305,10 +305,10 @@ def gelus_before_the_sum(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) ->
 def pair_mistakes(
     a: np.ndarray, b: np.ndarray, saved: list, grad_y: np.ndarray, n: int
 ) -> list[dict[str, list]]:
-    """Return, for each rank, a dict of the gradients that mistakes in a Megatron pair give.
+    """Return, for each rank, a dict from each mistake in a Megatron pair to the wrong gradients.
 
-    A key is the sentence about a mistake. Its value is the list of the gradients of the rank's
-    column shard, of its row shard, and of x. On a single rank the dict is empty.
+    A value lists three gradients: those of the rank's column shard, of the rank's row shard, and of
+    x. On a single rank the dict is empty.
     """
     if n == 1:
         return [{}]

@@ -150,7 +150,7 @@ def _with_averaged_weights(weights: list, gradients: list, rates: Rates) -> list
 
 
 def _own_updated(weights: list, moved: list, n: int, rank: int) -> list:
-    """Return the weights with one rank's shard updated, and the others as they were."""
+    """Return the weights with one rank's shard updated, and the other shards unchanged."""
     pieces = shards([np.asarray(w, np.float64) for w in weights], n)
     pieces[rank] = shards(moved, n)[rank]
     return unflat(np.concatenate(pieces), weights)

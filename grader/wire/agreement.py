@@ -57,7 +57,7 @@ class Waiting:
 class Unmade:
     """A group that some ranks have begun to make, and that the ranks in ``absent`` never made.
 
-    ``made`` holds the call of each rank that began.
+    ``made`` has the call of each rank that has begun to make the group.
     """
 
     made: list[GroupMade]

@@ -27,7 +27,7 @@ ITEMSIZES = {name: np.dtype(name).itemsize for name in NAMES} | {"bfloat16": 2}
 
 
 def reduced(blobs: list[bytes], dtype: str, reduction: str) -> bytes:
-    """Return the blobs of all ranks, combined entry by entry in the order of the ranks.
+    """Combine the blobs of all ranks entry by entry, in the order of the ranks.
 
     The blobs hold numbers of ``dtype``.
     """
@@ -65,7 +65,7 @@ def unfilled(blob: bytes | np.ndarray, dtype: str) -> bytes:
 
 
 def squares(blob: bytes, dtype: str) -> float:
-    """Return the sum of the squares of the entries of a blob; nan or inf if one is not finite."""
+    """Return the sum of the squares of a blob's entries; nan or inf if an entry is not finite."""
     with np.errstate(all="ignore"):
         return float(np.square(np.abs(_read(blob, dtype)), dtype=np.float64).sum())
 

@@ -45,7 +45,7 @@ class Group:
     def enter(self) -> None:
         """Make the group, and move this process into it.
 
-        Raises OSError if one of the two is not possible.
+        Raises OSError if the group cannot be made or entered.
         """
         self.make()
         for folder in self.folders:
@@ -65,7 +65,7 @@ class Group:
             self.hold_memory(memory)
 
     def hold_memory(self, memory: int) -> None:
-        """Bound the group's bytes, and count swap if the kernel can.
+        """Bound the group's bytes, swap included if the kernel can count swap.
 
         Raises FileNotFoundError if the group has no bound of memory.
         """
@@ -81,7 +81,7 @@ class Group:
         self.set("memory.swap.max", 0)
 
     def set(self, name: str, value: int | str) -> bool:
-        """Write a setting if the group has it; return whether the group has it."""
+        """Write a setting if it exists in the group; return whether it exists."""
         if found := self.file(name):
             found.write_text(str(value))
         return found is not None

@@ -54,8 +54,8 @@ def _kind(name: str, above: int) -> int | None:
 def _empty(name: str, above: int, deadline: float) -> None:
     """Remove all that is in a folder; give up at ``deadline``.
 
-    Before a subfolder is removed, the folders in it are moved up into this folder. So the depth of
-    the folders does not matter.
+    Before a subfolder is removed, its own subfolders are moved up into the folder ``name``. So the
+    depth of the folders does not matter.
     """
     top = _open(name, above)
     if top is None:
