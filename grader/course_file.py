@@ -129,7 +129,7 @@ class Course:
 
     @property
     def parts(self) -> dict[str, Part]:
-        """Return the parts that the course takes, in their order."""
+        """Return the parts that the course uses, in the order of their numbers."""
         return {name: PARTS[name] for name in self.course.parts}
 
     @property

@@ -173,9 +173,9 @@ class CallEvidence:
         """
         grown = self.grown(rank)
         text = (
-            f"rank {rank}'s process holds {(grown or 0) / MIB:.1f} MiB in this call, as the system"
-            f" says, but {what} alone have {at_least / MIB:.1f} MiB. Do the whole work"
-            " of the call in this process, with the tensors that your function got."
+            f"the system reports that rank {rank}'s process holds {(grown or 0) / MIB:.1f} MiB in"
+            f" this call, but {what} alone have {at_least / MIB:.1f} MiB. Do the whole work of the"
+            " call in this process, with the tensors that your function got."
         )
         self.require(grown is None or grown >= at_least, text)
         return grown

@@ -73,7 +73,7 @@ def values(found: Any) -> list:
 
 
 def results(found: Any) -> list:
-    """Return the results of several calls, as the driver ``remembered`` sends them."""
+    """Return the results of several calls, in the form that the driver ``remembered`` sends."""
     return _list(_part(found, "results"), "the list of results")
 
 

@@ -132,7 +132,7 @@ def _gaps(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None
     if np.issubdtype(got.dtype, np.floating) and (got == BETWEEN_ENTRIES).any():
         return (
             "the tensor is not contiguous, and the numbers between its entries were communicated,"
-            " too. Communicate contiguous() of it"
+            " too. Communicate tensor.contiguous() instead"
         )
     return None
 

@@ -102,9 +102,11 @@ class ChunkProblem:
 
 
 class ChunkedProblem:
-    """A model in ``n`` · ``v`` parts of ``layers`` layers, and ``m`` micro-batches of ``rows``.
+    """A model and its micro-batches, for ``n`` stages with ``v`` chunks each.
 
-    If backward passes have two halves, the checks change what B has kept: see ``request``.
+    Each chunk has ``layers`` layers, and each of the ``m`` micro-batches has ``rows`` rows. If a
+    backward pass has two halves, B and W, the checks change the tensors that B has kept: see
+    ``request``.
     """
 
     def __init__(self, rng, n, v, m, layers=1, rows=2, width=4):

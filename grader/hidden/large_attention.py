@@ -85,10 +85,11 @@ class LargeAttention(SharedCalls):
             for rank in sorted(range(self.n), key=grown.__getitem__)[:-SPARED]:
                 tensors = grown[rank] / self.shard_bytes
                 text = (
-                    f"rank {rank}, {way}: when it communicated, its process held"
-                    f" {grown[rank] / MIB:.2f} MiB beside its arguments, as the system says. That"
-                    f" is as much as {tensors:.0f} tensors (T/{self.n}, d) of"
-                    f" {self.shard_bytes / MIB:.2f} MiB. {most} are enough, with those that travel."
+                    f"{way}, the system reports that rank {rank}'s process held"
+                    f" {grown[rank] / MIB:.2f} MiB in addition to its arguments when it"
+                    f" communicated. That is as much as {tensors:.0f} tensors (T/{self.n}, d) of"
+                    f" {self.shard_bytes / MIB:.2f} MiB. {most} tensors are enough, including those"
+                    " that travel."
                 )
                 likely = (
                     "Does a rank collect the keys and values of all ranks? Use a block when it"
@@ -103,8 +104,8 @@ class LargeAttention(SharedCalls):
             grown = run.grown_since(of_tiny, rank, IMPORTED_BLOCKS * self.block_bytes) or 0
             blocks = grown / self.block_bytes
             text = (
-                f"rank {rank}'s process held up to {grown / MIB:.1f} MiB, as the"
-                f" system says. That is as much as {blocks:.1f} blocks of scores, (T/{self.n},"
+                f"the system reports that rank {rank}'s process held up to {grown / MIB:.1f} MiB."
+                f" That is as much as {blocks:.1f} blocks of scores, (T/{self.n},"
                 f" T/{self.n}), of {self.block_bytes / MIB:.2f} MiB. At most {MOST_BLOCKS} are"
                 " needed at a time."
             )

@@ -211,8 +211,8 @@ class AttentionProblem(SharedCalls):
 class ExpertProblem(SharedCalls):
     """A gate, experts, and tokens of each rank.
 
-    They are drawn again while gelu is flat, or while a wrong order of the tokens could give the
-    right result.
+    All three are random. A draw is repeated if gelu is flat for it, or if a wrong order of the
+    tokens could give the right result.
     """
 
     def __init__(self, rng, n, counts, each=2, width=4, dtype=np.float64, mixed=False, only=None):

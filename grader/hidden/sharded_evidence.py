@@ -69,9 +69,10 @@ def require_gathers(run, layers, layer_bytes):
     brought = sum(o.traffic for o in every if o.kind not in SUMS) / n
     shown = listed(run.operations(0))
     text = (
-        f"The ranks get {brought / one:.1f} layers by all-gathers and other operations that do not"
-        f" add up tensors, but {2 * layers - 1} are needed: {layers} going forward, and each of"
-        f" them but the last again going back. Were layers kept? ({shown})"
+        f"The ranks gather {brought / one:.1f} layers, but {2 * layers - 1} are needed: all"
+        f" {layers} in the forward pass, and all except the last once more in the backward pass."
+        " Were layers kept? (All operations count that do not add up tensors. Rank 0 issued:"
+        f" {shown})"
     )
     run.require(brought >= (2 * layers - 1) * one - 0.5, text)
     sent = sum(operation.traffic for operation in every) / n
@@ -207,11 +208,12 @@ class LargeModel:
             ):
                 grown = (run.grown(rank, operations) or 0) - other
                 text = (
-                    f"rank {rank}'s process took {grown / MIB:.0f} MiB {way}, as the system"
-                    f" says. Its shards and those of the gradients have {there / MIB:.0f} MiB."
-                    f" Beside them, {layers} whole layers of {self.layer_bytes / MIB:.1f} MiB are"
-                    " enough, with all copies for communication. Something keeps layers or whole"
-                    " gradients, perhaps in another form than a tensor."
+                    f"the system reports that rank {rank}'s process took {grown / MIB:.0f} MiB"
+                    f" {way}. The rank's shards of weights and gradients have"
+                    f" {there / MIB:.0f} MiB. In addition, {layers} whole layers of"
+                    f" {self.layer_bytes / MIB:.1f} MiB are enough; this includes all copies for"
+                    " communication. Something keeps layers or whole gradients, perhaps not as"
+                    " tensors."
                 )
                 most = there + layers * self.layer_bytes
                 run.require(grown <= most, text)

@@ -509,8 +509,8 @@ def require_little_memory(world, rng, n=3, m=8, layers=5):
         most = alive * saved + (m - alive) * saved / 4 + 12 * message
         grown = run.grown_since(of_tiny, rank, at_most=8 * message)
         text = (
-            f"rank {rank}, 1F1B: its process took {(grown or 0) / 2**20:.0f} MiB with {m}"
-            " micro-batches, as the system says."
+            f"1F1B: the system reports that rank {rank}'s process took {(grown or 0) / 2**20:.0f}"
+            f" MiB with {m} micro-batches."
         )
         text += (
             f" {alive} micro-batches alive at a time need {alive * saved / 2**20:.0f} MiB, and all"

@@ -315,7 +315,7 @@ def test_input_frees_z(world, rng):
         rng,
         "backward_input",
         better_schedules.weights_last(2, 1, 16),
-        "B has to free z: until its W, a micro-batch keeps only x and grad_z of each layer.",
+        "B has to free z. After B, a micro-batch keeps only x and grad_z of each layer, until W.",
     )
 
 
@@ -357,7 +357,7 @@ def _too_much(run, of_tiny, p, stages, reason, limit):
         grown = run.grown_since(of_tiny, rank, at_most=32 * p.message)
         if grown is not None and grown > most:
             found.append(
-                f"rank {rank}: its process took {grown / MIB:.1f} MiB, as the system says. At"
+                f"the system reports that rank {rank}'s process took {grown / MIB:.1f} MiB. At"
                 f" most {alive} of {p.m} micro-batches are alive at a time, and need"
                 f" {alive * p.saved / MIB:.1f} MiB; {most / MIB:.1f} MiB are allowed. {reason}"
             )

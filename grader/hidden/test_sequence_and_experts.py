@@ -124,10 +124,10 @@ def test_pair_keeps_no_rows(world, rng):
         rest.require_grown(rank, shard, "this rank's rows of y")
         grown = rest.grown_since(of_tiny, rank, at_most=1.7 * shard) or 0
         text = (
-            f"rank {rank}'s process holds {grown / MIB:.1f} MiB more after the forward pass than"
-            f" before it, as the system says. Its rows of y have {shard / MIB:.1f} MiB, and z is"
-            f" small. The rows of all ranks have {p.bytes / MIB:.1f} MiB. Does something keep the"
-            " gathered rows? The backward pass gathers them again."
+            f"the system reports that rank {rank}'s process holds {grown / MIB:.1f} MiB more after"
+            f" the forward pass than before it. The rank's rows of y have {shard / MIB:.1f} MiB,"
+            f" and z is small. The rows of all ranks have {p.bytes / MIB:.1f} MiB. Does something"
+            " keep the gathered rows? The backward pass gathers them again."
         )
         # y and one more tensor take 2 shards. y and the gathered rows take 5.
         run.require(grown <= 3.2 * shard, text)

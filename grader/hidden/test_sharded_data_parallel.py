@@ -301,7 +301,7 @@ def test_zero_memory(world, rng):
     ]
     after = zero.trained(weights, zero.averages(gradients), rates)[0][-1]
     sums = [(np.array(w.sum()), np.array(np.square(w).sum())) for w in after]
-    label = "the sum of each weight's entries at the end, and of their squares,"
+    label = "each weight's sum of entries and sum of squares after the last step"
     more = "another check of this problem says which weights are wrong"
     large.returns(*[sums] * n, tolerance=CLOSE, label=label, otherwise=more)
     rests.values()
@@ -313,9 +313,9 @@ def test_zero_memory(world, rng):
         grown = rests.require_grown(rank, whole, "the weights") or 0
         grown -= min(imported(large, rank), whole)
         text = (
-            f"rank {rank}'s process holds {grown / MIB:.0f} MiB between two steps with"
-            f" weights of {whole / MIB:.0f} MiB, as the system says. {right_size / MIB:.0f} MiB are"
-            f" enough: the weights, 1/{n} of the weights, of the gradients and of AdamW's two"
+            f"the system reports that rank {rank}'s process holds {grown / MIB:.0f} MiB between two"
+            f" steps, with weights of {whole / MIB:.0f} MiB. {right_size / MIB:.0f} MiB are enough:"
+            f" the weights, 1/{n} of the weights, of the gradients and of AdamW's two"
             " moments, and two flat buffers as large as the weights. Does every rank hold the whole"
             " state?"
         )

@@ -49,6 +49,6 @@ def look() -> tuple[Any, ...]:
 
 
 def stop_timers() -> None:
-    """Stop all timers, so that signals which an earlier call has asked for do not arrive."""
+    """Stop all timers. Then no signal arrives that an earlier call has asked for."""
     for which in TIMERS:
         signal.setitimer(which, 0)

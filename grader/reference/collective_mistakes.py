@@ -10,7 +10,7 @@ MEMORY = (
     " non-contiguous. clone() and empty_like() of a transpose keep the transposed layout."
     " Communicate contiguous memory"
 )
-RECIPROCAL = "the sum was multiplied by 1/n, so that 1/n was rounded first. Divide by n"
+RECIPROCAL = "1/n was computed and rounded, and the sum was multiplied by it. Divide the sum by n"
 NO_BARRIER = "there is no barrier between the turns of two ranks"
 ONE_TERM = (
     "each chunk holds the term of one rank only. In the first phase, add the received chunk to"
@@ -55,8 +55,8 @@ def reciprocal(total: np.ndarray, n: int) -> np.ndarray:
 def barrier_hint(barriers: Sequence[int]) -> str:
     """Return a hint for ranks that do not take turns, or an empty string.
 
-    ``barriers[rank]`` is the number of barriers that a rank has called. There is a hint for several
-    ranks if no rank has called a barrier, or if each rank has called exactly one.
+    ``barriers[rank]`` is the number of barriers that a rank has called. If there are several ranks,
+    return a hint if no rank has called a barrier, or if each rank has called exactly one.
     """
     if len(barriers) < 2 or set(barriers) not in ({0}, {1}):
         return ""

@@ -48,7 +48,7 @@ NO_GROUPS = (
     " all ranks"
 )
 SUMS_IN_WORLD = (
-    "the sums over the row are over all ranks. Pass group=row: the default group is all ranks"
+    "the sums of a row were taken over all ranks. Pass group=row: the default group is all ranks"
 )
 NO_GROUP = (
     "this rank is not in the group that it returned, or the other ranks of this group returned a"

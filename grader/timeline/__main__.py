@@ -4,9 +4,8 @@
 
 With ``--cluster FILE`` the times are those of a modelled cluster, which the file describes: see
 handout/clusters. The program prints the drawing, and writes timeline.svg and timeline.json (a trace
-for https://ui.perfetto.dev). It exits with 0 if every scene came to its end. It exits with 1 if a
-scene did not come to its end, or if no scene can be drawn because nothing is implemented yet. If it
-cannot draw, it prints a sentence and exits with 2.
+for https://ui.perfetto.dev). Its exit code is 0 if every scene came to its end, 1 if a scene did
+not or if nothing is implemented yet, and 2, after a sentence, if the command itself has a mistake.
 """
 
 import argparse

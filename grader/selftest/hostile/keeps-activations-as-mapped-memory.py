@@ -4,7 +4,7 @@ threat: 24
 part: pipeline_parallel
 extends: solutions
 some: 5.5
-says: as the system says
+says: the system reports that rank
 seconds: 60
 """
 

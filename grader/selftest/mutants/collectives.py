@@ -866,7 +866,7 @@ def all_gather""",
         "return all_reduce(tensor) / dist.get_world_size()",
         "return all_reduce(tensor) * (1 / dist.get_world_size())",
         {"hidden average_is_exact"},
-        "multiplied by 1/n, so that 1/n was rounded first",
+        "1/n was computed and rounded, and the sum was multiplied by it",
     ),
     Mutant(
         "an average in the caller's own memory",

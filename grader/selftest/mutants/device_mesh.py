@@ -280,7 +280,7 @@ MUTANTS = [
         "    saved = []\n",
         "    saved, row = [], None\n",
         STEP,
-        "the sums over the row are over all ranks. Pass group=row",
+        "the sums of a row were taken over all ranks. Pass group=row",
     ),
     mutant(
         "all sums forget their groups",

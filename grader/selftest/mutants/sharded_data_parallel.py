@@ -780,7 +780,7 @@ def _gathered_ahead""",
             "hidden sharded_traffic",
             "hidden layers_are_freed",
         },
-        "and each of them but the last again going back. Were layers kept?",
+        "and all except the last once more in the backward pass. Were layers kept?",
     ),
     mutant(
         "all layers are gathered first",
