@@ -67,6 +67,8 @@ class Meter(TorchDispatchMode):
         # A storage that existed before the meter counts for 0.
         self.known = {tensor.untyped_storage()._cdata: 0 for tensor in existing}
         self.kept = existing  # keeps them alive, so that no address is used again
+        # the same addresses, without those that existed before → the storages
+        self.living: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def __enter__(self) -> "Meter":
         METERS.append(self)
@@ -96,16 +98,26 @@ class Meter(TorchDispatchMode):
 
     def _enter(self, kind: str, amount: int) -> None:
         if len(self.ledger) < MOST:
+            self._measure()
             self.ledger.append([kind, amount, self.alive, monotonic()])
+
+    def _measure(self) -> None:
+        """Count the storages again that ``resize_`` has made larger or smaller."""
+        for key, living in list(self.living.items()):
+            if (storage := living()) is not None:
+                self.alive += storage.nbytes() - self.known[key]
+                self.known[key] = storage.nbytes()
 
     def _born(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata
         if key not in self.known:
             self.known[key] = storage.nbytes()
+            self.living[key] = weakref.ref(storage)
             self.alive += storage.nbytes()
             weakref.finalize(storage, self._died, key)
 
     def _died(self, key: int) -> None:
+        del self.living[key]
         self.alive -= self.known.pop(key)
 
 

@@ -46,7 +46,7 @@ def describe(error: BaseException, submission_dir: Path) -> dict:
     ]
     if (
         isinstance(error, SyntaxError)
-        and error.filename
+        and isinstance(error.filename, str)
         and error.filename.startswith(str(submission_dir))
     ):
         source = (error.text or "").strip()[:200]

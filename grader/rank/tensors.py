@@ -182,11 +182,14 @@ def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _is_freed(value: torch.Tensor) -> bool:
-    """Return whether a program has made the tensor's memory smaller than the tensor."""
+def is_freed(value: torch.Tensor) -> bool:
+    """Return whether a program has made the tensor's memory smaller than the tensor needs."""
     last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride()))
     needed = (value.storage_offset() + last + 1) * value.itemsize
-    return value.numel() > 0 and value.untyped_storage().nbytes() < needed
+    try:
+        return value.numel() > 0 and value.untyped_storage().nbytes() < needed
+    except RuntimeError:  # it wraps another tensor, as tensors of torch.func do
+        return False
 
 
 def _tensor(value: torch.Tensor, parcel: Parcel) -> dict:
@@ -212,7 +215,7 @@ def _tensor(value: torch.Tensor, parcel: Parcel) -> dict:
                 " tensor)"
             )
         }
-    if _is_freed(value):  # to read it would end this process
+    if is_freed(value):  # to read it would end this process
         return {"other": f"a tensor of shape {tuple(value.shape)} whose memory was freed"}
     key = str(len(parcel.tensors))
     parcel.bytes += value.nbytes

@@ -4,6 +4,7 @@ It runs beside student code. An operation writes what it receives into its tenso
 waits for the operation, and not before.
 """
 
+import ctypes
 import itertools
 import threading
 from collections import Counter
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from grader.rank.link import NOTHING, Wire
+from grader.rank.tensors import is_freed
 from grader.wire import combine, frames
 
 Tensors = Sequence[torch.Tensor]
@@ -99,11 +101,10 @@ class MemoryInUse:
 
     def _now(self) -> bytes:
         """Return the bytes, or zeros if the program has freed this memory."""
-        try:
-            return b"".join(map(raw, self.sent))
-        except RuntimeError:  # ``resize_`` has taken the memory from under the tensor
+        if any(map(is_freed, self.sent)):
             self.is_filled_over = True
             return bytes(self.size)
+        return b"".join(map(raw, self.sent))
 
     def read(self, keep: bool = True) -> bytes:
         """Return the bytes to send. With ``keep``, remember them for ``was_overwritten``."""
@@ -124,10 +125,11 @@ class MemoryInUse:
     def was_overwritten(self) -> bool:
         """Return whether the memory was overwritten while the operation used it.
 
-        It was overwritten if it differs from the bytes that ``read`` remembers, or if another
-        operation was to fill it before it was sent.
+        It was overwritten if it differs from the bytes that ``read`` remembers, if another
+        operation was to fill it before it was sent, or if the program has freed it.
         """
-        return self.is_filled_over or self.kept is not None and self.kept != hash(self._now())
+        differs = self.kept is not None and self.kept != hash(self._now())
+        return differs or self.is_filled_over
 
     def note_landing(self, landing: Tensors) -> None:
         """Note whether an operation that fills these tensors will overwrite what is to be sent."""
@@ -258,7 +260,15 @@ def dtype_of(tensor: torch.Tensor) -> str:
 
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the bytes that begin at a tensor's first element, as many as the tensor has."""
+    """Return the bytes that begin at a tensor's first element, as many as the tensor has.
+
+    Raises RuntimeError if the tensor's memory ends before them, or if the tensor is a view whose
+    entries are negated or conjugated only when they are read.
+    """
+    if tensor.is_neg() or tensor.is_conj():
+        raise RuntimeError(
+            "a lazy view cannot be communicated: use resolve_neg() or resolve_conj()"
+        )
     flat = tensor.detach().as_strided((tensor.numel(),), (1,))
     return flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
 
@@ -279,22 +289,27 @@ def raw(tensor: torch.Tensor) -> bytes:
 
     Dispatch is disabled here and in ``write``. Otherwise a mode that watches the program would see
     each of these copies, and that takes longer than all the rest. If the memory is a GPU's, wait
-    until earlier operations of the GPU have computed the entries.
+    until earlier operations of the GPU have computed the entries. Neither function calls
+    ``numpy()``, because a program could then no longer free the tensor with ``resize_``.
     """
     with torch._C._DisableTorchDispatch():
         memory = _memory(tensor)
-        return (memory if is_on_host(tensor) else memory.cpu()).numpy().tobytes()
+        memory = memory if is_on_host(tensor) else memory.cpu()
+        return ctypes.string_at(memory.data_ptr(), memory.numel())
 
 
 def write(tensor: torch.Tensor, content: np.ndarray) -> None:
     """Write bytes to a tensor's memory, as a backend in C++ does.
 
-    On a CPU numpy writes them, because torch would refuse to write to an inference tensor. To a GPU
-    they are copied on the current stream, in inference mode for the same reason.
+    On a CPU they are copied to the address, because torch would refuse to write to an inference
+    tensor. To a GPU they are copied on the current stream, in inference mode for the same reason.
     """
     with torch._C._DisableTorchDispatch():
         if is_on_host(tensor):
-            _memory(tensor).numpy()[:] = content
+            memory, found = _memory(tensor), np.ascontiguousarray(content)
+            if memory.numel() != found.nbytes:
+                raise ValueError(f"{found.nbytes} bytes for a tensor of {memory.numel()}")
+            ctypes.memmove(memory.data_ptr(), found.ctypes.data, found.nbytes)
             return
         with torch.inference_mode():
             _memory(tensor).copy_(torch.from_numpy(content.copy()))

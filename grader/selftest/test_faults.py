@@ -624,6 +624,15 @@ def test_a_thread_that_raises_prints_the_lines_of_its_own_file_alone(submit):
     assert "Traceback" not in message and "/" not in message.split("Printed")[1]
 
 
+def test_a_syntax_error_that_names_no_file_is_the_students(submit):
+    source = """
+        def broken(x):
+            raise SyntaxError("mine", (5, 1, 1, "text"))
+        """
+    message = verdict(submit(source), 1)
+    assert "rank 0 raised SyntaxError: mine" in message and "outside" not in message
+
+
 LEFT_BEHIND = """
 import subprocess
 def broken(x):

@@ -66,6 +66,10 @@ RIGHT = {
         """parts = [torch.empty_like(x) for _ in range(2)]; w = dist.all_gather(parts, x, async_op=True)
             w.wait(); y = parts[1 - rank]"""
     ),
+    "freed after its wait": (
+        """z = torch.empty(4); dist.all_gather_into_tensor(z, x); y = z.view(2, 2)[1 - rank].clone()
+            z.untyped_storage().resize_(0)"""
+    ),
     "gathered in place": (
         """z = torch.empty(4); z[2 * rank : 2 * rank + 2] = x
             w = dist.all_gather_into_tensor(z, z[2 * rank : 2 * rank + 2], async_op=True); w.wait(); y = z.view(2, 2)[1 - rank]"""
@@ -95,6 +99,11 @@ WRONG = {
     "freed before its wait": (
         """w = dist.isend(x, 1 - rank); x.untyped_storage().resize_(0); dist.recv(y, 1 - rank)
             w.wait()""",
+        *("rank 0 overwrites the tensor of the send", "before it has waited"),
+    ),
+    "zeros that are freed before its wait": (
+        """z = torch.zeros(2); w = dist.isend(z, 1 - rank); dist.recv(y, 1 - rank)
+            z.untyped_storage().resize_(0); w.wait()""",
         *("rank 0 overwrites the tensor of the send", "before it has waited"),
     ),
     "overwritten at once": (

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from grader.hub import hub, matching, store_values
 from grader.hub.in_step import Steps
 from grader.rank.link import Wire
+from grader.rank.work import raw
 from grader.selftest import fuzz
 from grader.selftest.fuzz_frames import NONCE, OPERATION
 from grader.selftest.fuzz_hub import (
@@ -543,6 +544,12 @@ def test_a_rank_whose_world_has_ended_ends_in_silence_when_it_sends(wire, capfd)
     rank.join()
     assert rank.exitcode == 0
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("view", [torch._neg_view(torch.ones(2)), torch.ones(2) * 1j], ids=str)
+def test_a_view_that_is_computed_when_it_is_read_is_not_communicated(view):
+    with pytest.raises(RuntimeError, match="use resolve_neg"):
+        raw(view.conj())
 
 
 def test_a_send_that_begins_while_another_thread_begins_to_wait_is_sent(wire, monkeypatch):

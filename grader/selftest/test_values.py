@@ -305,6 +305,12 @@ def test_a_tensor_whose_memory_was_freed_is_told_and_not_read(left, is_sent):
         assert found == Foreign("a tensor of shape (2, 2) whose memory was freed")
 
 
+def test_a_tensor_that_wraps_another_one_is_a_result():
+    seen = []
+    torch.func.grad(lambda x: (seen.append(x * 1), x.sum())[1])(torch.ones(2))
+    assert to_judge(seen[0]).tolist() == [1, 1]
+
+
 def test_one_element_of_an_expanded_tensor_is_a_result():
     assert to_judge(torch.zeros(3).expand(1, 3)).shape == (1, 3)
 

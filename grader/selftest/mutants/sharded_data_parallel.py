@@ -754,7 +754,22 @@ def _gathered_ahead""",
         {
             "hidden layers_are_freed",
         },
-        "perhaps in another form than a tensor",
+        "perhaps not as tensors",
+    ),
+    mutant(
+        "two layers are kept in memory that was empty at first",
+        BACKWARD,
+        BACKWARD + """    kept = _gather.__dict__.setdefault("kept", [])
+    kept.append(weight.new_empty(0))
+    kept[-1].untyped_storage().resize_(weight.nbytes)
+    kept[-1].set_(kept[-1].untyped_storage(), 0, weight.shape).copy_(weight)
+    del kept[:-2]
+""",
+        {
+            "public whole_layers_are_freed",
+            "hidden two_layers_alive",
+        },
+        "two are enough",
     ),
     mutant(
         "layers are gathered once, and kept as arrays",
@@ -1014,7 +1029,7 @@ def _gathered_ahead""",
             "hidden prefetch_takes_little_memory",
             "hidden four_layers_alive",
         },
-        "perhaps in another form than a tensor",
+        "perhaps not as tensors",
     ),
     mutant(
         "a layer is gathered in two halves",

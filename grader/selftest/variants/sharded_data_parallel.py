@@ -378,11 +378,39 @@ def fully_sharded_step(shards, x):
     return loss, found[::-1]
 '''
 
+FREES = '''
+def _freed(tensor):
+    """Free a tensor's memory while variables still refer to it, as torch's FSDP does."""
+    tensor.untyped_storage().resize_(0)
+
+
+def fully_sharded_step(shards, x):
+    """With variables that outlive the layers."""
+    _require_shards(shards, x)
+    width, saved, weights, averages = x.shape[1], [], [], []
+    for shard in shards:
+        weights.append(_gather(shard, width))
+        y, z = mlp.layer_forward(x, weights[-1])
+        _freed(weights[-1])
+        saved.append((x, z))
+        x = y
+    loss, gradient = mlp.loss(x), mlp.loss_backward(x)
+    for shard, (own_x, z) in zip(reversed(shards), reversed(saved)):
+        weights.append(_gather(shard, width))
+        gradient, of_weight = mlp.layer_backward(own_x, z, weights[-1], gradient)
+        _freed(weights[-1])
+        averages.append(_average_shard(of_weight))
+        weights.append(of_weight)
+        _freed(of_weight)
+    return loss, averages[::-1]
+'''
+
 VARIANTS = [
     Variant("lists of pieces, autograd for each layer", "sharded_data_parallel", LISTS),
     Variant("the last layer kept", "sharded_data_parallel", KEEPS_THE_LAST),
     Variant("functional collectives", "sharded_data_parallel", FUNCTIONAL),
     Variant("buffers that stay", "sharded_data_parallel", BUFFERS),
     Variant("other collectives, and messages", "sharded_data_parallel", OTHER_COLLECTIVES),
+    Variant("freed layers that have names", "sharded_data_parallel", FREES),
     Variant(IMPORTS_MORE, "sharded_data_parallel", IMPORTS),
 ]
