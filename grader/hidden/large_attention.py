@@ -85,9 +85,10 @@ class LargeAttention(SharedCalls):
             for rank in sorted(range(self.n), key=grown.__getitem__)[:-SPARED]:
                 tensors = grown[rank] / self.shard_bytes
                 text = (
-                    f"{way}, the system reports that rank {rank}'s process held"
+                    f"the system reports that rank {rank}'s process held"
                     f" {grown[rank] / MIB:.2f} MiB in addition to its arguments when it"
-                    f" communicated. That is as much as {tensors:.0f} tensors (T/{self.n}, d) of"
+                    f" communicated in the {way} pass. That is as much as {tensors:.0f} tensors"
+                    f" (T/{self.n}, d) of"
                     f" {self.shard_bytes / MIB:.2f} MiB. {most} tensors are enough, including those"
                     " that travel."
                 )

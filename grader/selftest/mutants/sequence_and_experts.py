@@ -499,7 +499,7 @@ MUTANTS = [
         "    block, grad_block = torch.stack([k, v]), torch.zeros_like(torch.stack([k, v]))\n",
         "    block, grad_block = torch.stack([k, v]), torch.zeros_like(torch.stack([k, v]))\n    pass_on, blocks = globals()['_pass_on'], [block]\n    for _ in range(n - 1):\n        blocks.append(pass_on(blocks[-1]))\n\n    def _pass_on(own):\n        return blocks[step + 1] if own is blocks[step] else pass_on(own)\n\n",
         {"hidden ring_memory"},
-        "backward: when it communicated",
+        "when it communicated in the backward pass",
     ),
     mutant(
         "sends and receives are not batched",
