@@ -11,8 +11,8 @@ For every function here:
 - Inputs must stay unchanged, and results are in new memory. (With one rank you may return the input
   itself.)
 - Results do not require gradients, even if the inputs do: use ``detach()``. Autograd does not know
-  what the communication did, so it must not differentiate through the communication. The operators
-  of Problem 4.4 tell autograd what the communication did.
+  what the communication did, so it must not differentiate through the
+  communication. The operators of Problem 4.4 tell autograd what the communication did.
 - A tensor has the same shape and dtype on every rank. Its dtype is float32, float64 or int64, and
   it holds at least one element.
 - A tensor need **not** be contiguous, and its strides may differ from rank to rank. Some calls of

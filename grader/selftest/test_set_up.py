@@ -312,7 +312,7 @@ def test_a_failing_pip_ends_with_what_to_do(copy, packages, tmp_path):
                 " device"
             ),
             1,
-            "disk is full",
+            "for temporary files is full",
         ),
         (
             "WARNING: Retrying (Retry(total=4)) after connection broken by 'NewConnectionError'",
