@@ -307,8 +307,15 @@ def _ranks(ranks: Sequence[RankSummary]) -> list[Html]:
     return [_table("Outcome of each rank", "ranks", names, list(map(row, ranks)))] if ranks else []
 
 
+def _without_arguments(call: str) -> str:
+    """Return the line of a call without its arguments, for which a drawing has no room."""
+    name, bracket, rest = call.partition("(")
+    return f"{name}{rest.rpartition(')')[2]}" if bracket else call
+
+
 def _timeline(finding: Finding) -> Html:
-    drawing = scrolling(Html(printable(svg(finding.spans, finding.call))), "Timeline of the ranks")
+    title = _without_arguments(finding.call)
+    drawing = scrolling(Html(printable(svg(finding.spans, title))), "Timeline of the ranks")
     still = any(span.end is None for span in finding.spans)
     said = (
         "This is drawn only from the starts of operations; ",
