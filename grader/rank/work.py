@@ -97,12 +97,12 @@ class MemoryInUse:
         self.is_in_place = any(tensor.untyped_storage().data_ptr() in places for tensor in sent)
         self.kept: int | None = None  # the hash of the bytes that were sent
         # whether an operation will fill the memory before it is sent, or the program has freed it
-        self.is_filled_over = False
+        self.is_lost = False
 
     def _now(self) -> bytes:
         """Return the bytes, or zeros if the program has freed this memory."""
         if any(map(is_freed, self.sent)):
-            self.is_filled_over = True
+            self.is_lost = True
             return bytes(self.size)
         return b"".join(map(raw, self.sent))
 
@@ -129,11 +129,11 @@ class MemoryInUse:
         operation was to fill it before it was sent, or if the program has freed it.
         """
         differs = self.kept is not None and self.kept != hash(self._now())
-        return differs or self.is_filled_over
+        return differs or self.is_lost
 
     def note_landing(self, landing: Tensors) -> None:
         """Note whether an operation that fills these tensors will overwrite what is to be sent."""
-        self.is_filled_over |= any(_overlap(a, b) for a in self.sent for b in landing)
+        self.is_lost |= any(_overlap(a, b) for a in self.sent for b in landing)
 
 
 class HubWork(dist.Work):

@@ -21,8 +21,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -203,12 +201,10 @@ def pss(pid: int) -> int:
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 
-def bench_grading(
-    submission: str, empty: Callable[[int], float], scratch: Path, times: int = 3
-) -> None:
+def bench_grading(submission: str, folder: Path, scratch: Path, times: int = 3) -> None:
     """Grade a submission several times, and print the time and the memory that this takes.
 
-    ``empty`` returns the seconds of a world of a size that does next to nothing.
+    ``folder`` is the submission of the empty worlds, which show how little time is possible.
     """
     seconds, peaks, shares = [], [], []
     path = scratch / "results.json"
@@ -244,7 +240,7 @@ def bench_grading(
         f" end {other:.1f} s"
     )
     print(f"  {len(sizes)} worlds, {len(sizes) - len(fresh)} of them with ranks of an earlier one")
-    alone = sum(map(empty, fresh))
+    alone = empty_worlds(folder, fresh)
     print(
         f"  floor: {len(fresh)} empty worlds, {alone:.1f} s ÷ {cores()} cores ="
         f" {alone / cores():.1f} s"
@@ -264,11 +260,12 @@ def time_shares(document: dict, total: float) -> tuple[float, float, float, floa
     return start, worlds, judging, total - start - worlds - judging
 
 
-def empty_worlds(server: Server, folder: Path) -> Callable[[int], float]:
-    """Return a function of the size: the median seconds of a world that does next to nothing.
+def empty_worlds(folder: Path, sizes: list[int]) -> float:
+    """Return the seconds of worlds of these sizes, one after the other, that do next to nothing.
 
-    Its ranks meet and compute one loss. The function measures each size once.
+    Their ranks meet and compute one loss. Each size is measured 15 times, and its median counts.
     """
+    server = Server.start()
 
     def once(size: int) -> float:
         began = time.monotonic()
@@ -276,11 +273,9 @@ def empty_worlds(server: Server, folder: Path) -> Callable[[int], float]:
         assert World(server, size, [request], folder, Limits()).run().ending == "finished"
         return time.monotonic() - began
 
-    @cache
-    def seconds(size: int) -> float:
-        return statistics.median(once(size) for _ in range(15))
-
-    return seconds
+    seconds = {size: statistics.median(once(size) for _ in range(15)) for size in set(sizes)}
+    server.stop()
+    return sum(seconds[size] for size in sizes)
 
 
 def main() -> None:
@@ -297,10 +292,9 @@ def main() -> None:
         bench_worlds(server, folder, scratch)
         bench_deadlock(server, scratch)
         bench_feedback()
-        empty = empty_worlds(server, folder)
-        for submission in ("solutions", "handout"):
-            bench_grading(submission, empty, scratch)
         server.stop()
+        for submission in ("solutions", "handout"):
+            bench_grading(submission, folder, scratch)
     bench_steps()
 
 

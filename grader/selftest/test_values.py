@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from grader.check.api import call, mixed, per_rank
+from grader.check.api import IN_ORDER, call, mixed, per_rank
 from grader.rank import tensors
+from grader.rank.drivers import DRIVERS
 from grader.world import arrays
 from grader.world.arrays import Foreign, Leaf, Probe, Strided
 
@@ -193,6 +194,10 @@ OTHERS = per_rank([("F", 0), ("B", 0)], [("F", 0)] * 9)
 def test_a_note_names_the_parameters_that_the_stub_has(function, arguments, driver, note):
     made = call(f"collectives.{function}", *arguments, driver=driver).spread(2)
     assert made.note == note
+
+
+def test_the_drivers_that_pass_arguments_in_order_exist():
+    assert set(DRIVERS) >= IN_ORDER
 
 
 @pytest.mark.parametrize(

@@ -115,19 +115,21 @@ def _asked(complaints: Callable[[], Iterator[str]]) -> str:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
+        complaint = "it did not come back"
         try:
             os_support.die_with_parent()
             complaint = next(complaints(), "")
         except BaseException as error:
             complaint = f"{error}"[:200] or type(error).__name__
-        os.write(write, complaint.encode(errors="replace"))
-        os._exit(0)
+        finally:  # this copy of the server must not go on
+            os.write(write, complaint.encode(errors="replace"))
+            os._exit(0)
     os.close(write)
     with open(read, "rb") as answer:
         reason = answer.read().decode(errors="replace")
     _, status = os.waitpid(child, 0)
-    if code := os.waitstatus_to_exitcode(status):
-        return f"the process that tried it was ended by {signal.Signals(-code).name}"
+    if os.WIFSIGNALED(status):
+        return f"the process that tried it was ended: {signal.strsignal(os.WTERMSIG(status))}"
     return reason
 
 
