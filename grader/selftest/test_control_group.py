@@ -12,6 +12,7 @@ import pytest
 
 from grader.check.api import call
 from grader.intake.staging import stage_submission
+from grader.rank.confinement import landlock_abi
 from grader.selftest.grading import eventually
 from grader.wire import control_group, machine_limits
 from grader.wire.control_group import Group
@@ -311,7 +312,7 @@ def test_without_groups_worlds_are_looked_at(monkeypatch, grounds):
     assert report.ending == "finished" and "lockstep" not in report.ranks[0].outcomes[0].value
 
 
-@pytest.mark.long
+@pytest.mark.skipif(not landlock_abi(), reason="this kernel has no Landlock")
 def test_ranks_that_could_leave_are_not_said_to_be_held(monkeypatch, places):
     for tier, reason in (("none", "student code may write to"), ("landlock", "")):
         monkeypatch.setenv("LOCKSTEP_TIER", tier)

@@ -59,13 +59,18 @@ def _ways_out(own: control_group.Group, world: dict, tier: str) -> Iterator[str]
     """
     own.enter()
     own.hold(1 << 40, 100)
+    # Listed before this process enters the tier: Landlock also forbids to list these folders.
+    paths = [
+        path
+        for folder in own.folders
+        for path in (folder.parent / "cgroup.procs", *folder.iterdir())
+    ]
     (home,) = rank_home.prepare(world, 1, tier)
     home.enter()
-    for folder in own.folders:
-        for path in (folder.parent / "cgroup.procs", *folder.iterdir()):
-            with contextlib.suppress(OSError):
-                os.close(os.open(path, os.O_WRONLY))
-                yield f"student code may write to {path.name} of its control group"
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_WRONLY))
+            yield f"student code may write to {path.name} of its control group"
 
 
 def all_that_work(engine: Path) -> dict[str, str]:
