@@ -52,7 +52,7 @@ class WorkerWatch:
         if self._absent_since is None:
             self._absent_since = now
             self._next_word = now + FIRST_WORD_AFTER
-        # A job may leave the queue just before its worker is counted. So ask Slurm twice.
+        # Slurm may not list yet a job that was submitted just now. So ask it twice.
         ended = bool(self._submitted) and queued(self._submitted) == set()
         if ended and self._had_ended:
             raise NoWorker(

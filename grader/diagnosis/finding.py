@@ -5,7 +5,7 @@ back. Much of its text comes from a submission. So the evidence is cut to the li
 control characters are replaced. The message is stored in full, and cut only when it is shown.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -48,6 +48,23 @@ class Line:
 
     text: str
     kind: str = SAID
+
+
+def likely_line(*sentence: str) -> Line:
+    """Return the likely cause as one sentence. Each argument is a part of it, on its own line."""
+    return Line("\n        ".join(["Likely: " + sentence[0], *sentence[1:]]), LIKELY)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The explanation of a failed call: a headline, and the lines below it."""
+
+    headline: str
+    lines: Sequence[Line] = ()
+    implemented: bool = True
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *(line.text for line in self.lines)])
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,12 @@ def rank_list(ranks: list[int]) -> str:
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
+def only_waited(ranks: list[int], on: str = "") -> str:
+    """Return a sentence about ranks that are not the cause."""
+    verb = "are" if len(ranks) > 1 else "is"
+    return f"({rank_list(ranks)} only waited{on}, and {verb} not the cause.)"
+
+
 def summarize(
     report: WorldReport,
     call: int,

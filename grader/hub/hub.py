@@ -12,16 +12,17 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
 
-from grader.hub.connection import End
+from grader.hub.connection import Connections
 from grader.hub.in_step import Steps
 from grader.hub.matching import Matching, Posted, bring, bytes_due, check
-from grader.hub.resident import MAX_MAPPED, Resident
+from grader.hub.resident import Resident
 from grader.hub.sends import Sends
 from grader.hub.slow_gathers import SlowGathers
 from grader.hub.store_values import Keys
+from grader.hub.weighing import Weighing
 from grader.wire import combine, frames
 from grader.wire.events import read_operation
-from grader.wire.served import PEAK, Served
+from grader.wire.served import Served
 
 # How many bytes of one world this process may hold. These are the bytes of operations that are not
 # answered yet, and of answers that ranks have not read yet.
@@ -31,7 +32,6 @@ MAX_HELD = 1 << 26
 MAX_UNANSWERED = 2000
 MAX_USE_LETTERS = 200  # characters in the name under which a rank uses something
 MAX_WAITING_THREADS = 64  # waiting threads that a rank may report
-MAX_QUEUED = 1 << 25  # bytes queued for the judge; with more, the hub stops reading from the rank
 
 
 class Hub:
@@ -67,21 +67,15 @@ class Hub:
                 say.
             is_strict: whether operations are carried out in nccl's order, see ``strict``.
         """
-        self.tell, self.memory, self.resident = tell, memory, resident
-        self.spent, self.is_strict = spent, is_strict
-        # rank → bytes of its memory before any student code ran
-        self.began_with: dict[int, int] = {}
-        # rank → its bytes from files at the same time; 0 for a rank that is not weighed exactly
-        self.mapped_first: dict[int, int] = {}
+        self.tell, self.spent, self.is_strict = tell, spent, is_strict
+        self.weighing = Weighing(memory, resident)
+        self.connections = Connections(judges, ranks)
+        self.judges, self.ranks = self.connections.judges, self.connections.ranks
         self.have_begun: set[int] = set()  # the ranks that have begun a call
-        self.judges, self.ranks = [End(s) for s in judges], [End(s) for s in ranks]
-        self.selector = selectors.DefaultSelector()
         self.is_full = False  # whether the judge was told that ``MAX_HELD`` is exceeded
         self.moves = 0  # the number of frames from ranks plus answers to ranks
-        for rank, (judge, own) in enumerate(zip(self.judges, self.ranks)):
-            for end in (judge, own):
-                end.socket.setblocking(False)
-            self._register(judge, self._on_judge, rank)
+        for rank, judge in enumerate(self.judges):
+            self.connections.begin_to_read(judge, self._on_judge, rank)
         self.begin(len(ranks) if size is None else size, steps or Steps())
 
     def begin(self, size: int, steps: Steps) -> None:
@@ -112,17 +106,10 @@ class Hub:
         self.passed_on = 0  # the number of frames from ranks that the judge was sent
         # by rank and call: what the judge has handed to the rank
         self.served: list[list[Served]] = [[] for _ in range(size)]
-        # (rank, call) → the largest growth of the rank's memory so far, in bytes, if it is weighed
-        self.most: dict[tuple[int, int], int] = {}
-        # (rank, call) → the bytes from files that a rank had when first weighed in the call
-        self.mapped: dict[tuple[int, int], int] = {}
+        self.weighing.forget_calls()
         self.issued: Counter[tuple[int, int]] = Counter()  # (rank, call) → its operations so far
         self.keys = Keys()
         self.slow = SlowGathers()
-
-    def _register(self, end: End, handle: Callable[[int], None], rank: int) -> None:
-        end.handle, end.events = handle, selectors.EVENT_READ
-        self.selector.register(end.socket, end.events, (handle, rank))
 
     def is_at_rest(self) -> bool:
         """Return whether every rank waits for new calls, and nothing of its last calls is left.
@@ -145,16 +132,12 @@ class Hub:
         If a rank sends a frame that is not allowed, tell the judge, and close the rank's
         connections. Afterwards look for a standstill, and for too much data in this process.
         """
-        for key, events in self.selector.select(0):
-            handle, rank = key.data
-            end = self._end_of(key.fileobj, rank)
-            if not end.is_open:
-                continue  # an event that was handled before this one has closed it
+        for end, rank, events in self.connections.ready():
             try:
                 if events & selectors.EVENT_WRITE:
                     end.flush()
-                if events & selectors.EVENT_READ:
-                    handle(rank)
+                if events & selectors.EVENT_READ and end.handle:
+                    end.handle(rank)
             except frames.FrameError as error:
                 self.tell({"refused": str(error)[:300], "rank": rank})
                 self._hang_up(rank)
@@ -163,7 +146,7 @@ class Hub:
             except Exception as error:
                 # A rank may send anything. That must not harm another rank, nor make the judge
                 # fail. But an error with a frame from the judge is a fault of the grader.
-                if handle != self._on_rank:
+                if end is not self.ranks[rank]:
                     raise
                 self.tell(
                     {
@@ -172,7 +155,7 @@ class Hub:
                     }
                 )
                 self._hang_up(rank)
-        self._choose_events()
+        self.connections.choose_events()
         self._look_for_standstill()
         self._look_at_memory()
 
@@ -229,43 +212,14 @@ class Hub:
             self.told_standstill = None
 
     def fileno(self) -> int:
-        return self.selector.fileno()
-
-    def _end_of(self, its: object, rank: int) -> End:
-        return self.ranks[rank] if its is self.ranks[rank].socket else self.judges[rank]
-
-    def _choose_events(self) -> None:
-        """Choose for each socket whether to wait for room to write, and for data to read.
-
-        Write only if data is queued. Read from a rank only while fewer than ``MAX_QUEUED`` bytes
-        are queued for the judge.
-        """
-        for rank, (judge, own) in enumerate(zip(self.judges, self.ranks)):
-            for end, reads in ((judge, True), (own, judge.queued < MAX_QUEUED)):
-                events = selectors.EVENT_WRITE * bool(end.queue) | selectors.EVENT_READ * reads
-                if end.handle and end.is_open and events != end.events:
-                    self._change_events(end, events, rank)
-
-    def _change_events(self, end: End, events: int, rank: int) -> None:
-        if not events:  # a selector cannot wait for nothing
-            self.selector.unregister(end.socket)
-        elif not end.events:
-            self.selector.register(end.socket, events, (end.handle, rank))
-        else:
-            self.selector.modify(end.socket, events, (end.handle, rank))
-        end.events = events
+        return self.connections.fileno()
 
     def _hang_up(self, rank: int) -> None:
         """Close both sockets of a rank, the one to the rank and the one to the judge.
 
         The operations that the rank has posted are kept, because other ranks may wait for them.
         """
-        for end in (self.ranks[rank], self.judges[rank]):
-            if end.is_open:
-                if end.socket in self.selector.get_map():
-                    self.selector.unregister(end.socket)
-                end.is_open = False
-                end.socket.close()
+        self.connections.hang_up(rank)
 
     # ——— what arrives
 
@@ -277,7 +231,7 @@ class Hub:
             # This is the judge's first frame. Read from the rank from now on, and not before.
             if self.ranks[rank].reader.nonce is None:
                 self.ranks[rank].reader.nonce = self.judges[rank].reader.nonce
-                self._register(self.ranks[rank], self._on_rank, rank)
+                self.connections.begin_to_read(self.ranks[rank], self._on_rank, rank)
             if frame.kind == frames.GO:
                 self.signs_due[rank] -= 1
             self.waits.pop(rank, None)
@@ -349,7 +303,7 @@ class Hub:
         receipts = set(filter(frames.is_whole, shown)) if isinstance(shown, list) else set()
         never_awaited, kept = self.sends[rank].on_end(receipts)
         if frame.kind == frames.RETURNED:
-            self._weigh_at_the_end(rank)
+            self._weigh(rank, has_returned=True)
             for place in never_awaited:
                 self._mark_send(rank, place)
         self._pass_on(rank, frame.kind, frame.meta, frame.blob)
@@ -367,21 +321,13 @@ class Hub:
         self._pass_on(rank, frames.EVENT, told)
 
     def _look_before_calls(self, rank: int, frame: frames.Frame) -> None:
-        """Note how much memory a rank has when its first frame arrives, before student code runs.
-
-        If the rank is weighed, measure it again at each question to the store before its first
-        call. At its last question, the rank has its arguments, has given back the memory that it
-        does not need, and waits: see ``Rank._settle``.
-        """
+        """Note how much memory a rank has before its first call, which begins with an event."""
         if rank in self.have_begun:
             return
         if frame.kind == frames.EVENT:
             self.have_begun.add(rank)
         is_alone = any(given.weighs for given in self.served[rank])
-        if rank not in self.began_with or is_alone and frame.kind == frames.STORE:
-            found = self.resident(rank) if is_alone else Resident()
-            self.began_with[rank] = found.own or self.memory(rank)
-            self.mapped_first[rank] = found.mapped
+        self.weighing.before_calls(rank, frame.kind == frames.STORE, is_alone)
 
     def _call_of(self, rank: int) -> int:
         """Return the number of the call that a rank is in, whatever the rank itself says.
@@ -403,46 +349,18 @@ class Hub:
             raise frames.FrameError(f"more than {MAX_UNANSWERED} operations that wait for others")
         self.unanswered[rank].add(number)
 
-    def _weigh(self, rank: int) -> None:
+    def _weigh(self, rank: int, has_returned: bool = False) -> None:
         """Tell the judge by how many bytes a rank's memory has grown, if the check asks for it.
 
         Tell the judge only if the growth is a new maximum in the call. Also tell how many
-        operations the rank had issued in the call by then. The growth may be negative.
+        operations the rank had issued in the call by then. If the rank has returned from the call,
+        tell the growth only if the rank was not weighed in the call before.
         """
         given, call = self._given(rank), self._call_of(rank)
-        if not given or not given.weighs:
-            return
-        memory = self._peak(rank, call) if given.weighs == PEAK else self.memory(rank)
-        if not memory:
-            return
-        grown = memory - self.began_with[rank]
-        if (rank, call) not in self.most or grown > self.most[rank, call]:
-            self.most[rank, call] = grown
-            self.tell({"grown": [rank, call, self.issued[rank, call], grown]})
-
-    def _peak(self, rank: int, call: int) -> int:
-        """Return the peak of a rank's memory without bytes from files; 0 if it is not known.
-
-        The kernel's peak includes bytes from files. Subtract the bytes from files that the rank had
-        when it was first weighed in this call. Do not subtract bytes from files that came later,
-        because they may have come after the peak.
-        """
-        found = self.resident(rank)
-        allowed = self.mapped_first.get(rank, 0) + MAX_MAPPED
-        return found.peak(self.mapped.setdefault((rank, call), min(found.mapped, allowed)))
-
-    def _weigh_at_the_end(self, rank: int) -> None:
-        """Weigh a rank that returns from a call in which it was not weighed yet.
-
-        So the judge gets a number even if the rank communicates nothing. There is no number if the
-        system never reports memory. Raises FrameError if the system reported the rank's memory
-        earlier, but does not report it any more.
-        """
-        key, given = (rank, self._call_of(rank)), self._given(rank)
-        if given and given.weighs and key not in self.most:
-            self._weigh(rank)
-            if key not in self.most and self.began_with[rank] and not self.memory(rank):
-                raise frames.FrameError("a result of a process whose memory cannot be seen")
+        if given and given.weighs:
+            weigh = self.weighing.at_the_end if has_returned else self.weighing.new_most
+            if (grown := weigh(rank, call, given.weighs)) is not None:
+                self.tell({"grown": [rank, call, self.issued[rank, call], grown]})
 
     def _given(self, rank: int) -> Served | None:
         """Return what the judge has handed to a rank for its current call, or None."""

@@ -206,7 +206,7 @@ class Ends:
     def close(self) -> None:
         for end in (*self.heard, *(e.socket for e in (*self.hub.judges, *self.hub.ranks))):
             end.close()
-        self.hub.selector.close()
+        self.hub.connections.selector.close()
 
 
 @cache

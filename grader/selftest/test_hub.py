@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.hub import hub, matching, store_values
+from grader.hub import connection, hub, matching, store_values
 from grader.hub.in_step import Steps
 from grader.rank.link import Wire
 from grader.rank.work import raw
@@ -234,7 +234,7 @@ def test_rank_is_read_no_further_while_its_judge_does_not_read(ends):
     both.heard.pop(both.judges[0])
     packed = memoryview(frames.pack(frames.RETURNED, {"call": 0}, bytes(1 << 20), NONCE))
     sent, refused = 0, 0
-    while sent < 3 * hub.MAX_QUEUED and refused < 20:
+    while sent < 3 * connection.MAX_QUEUED and refused < 20:
         at = sent % len(packed)
         try:
             sent += both.ranks[0].send(packed[at : at + (1 << 16)])
@@ -242,7 +242,9 @@ def test_rank_is_read_no_further_while_its_judge_does_not_read(ends):
         except BlockingIOError:
             refused += 1
             both.hub.serve()
-    assert hub.MAX_QUEUED <= both.hub.judges[0].queued < hub.MAX_QUEUED + 2 * len(packed)
+    assert (
+        connection.MAX_QUEUED <= both.hub.judges[0].queued < connection.MAX_QUEUED + 2 * len(packed)
+    )
     both.heard[both.judges[0]] = bytearray()
     both.settle()
     assert not both.hub.judges[0].queued
@@ -760,7 +762,7 @@ def test_of_many_tensors_no_entry_is_left_out(ends, many):
 
 def test_what_nobody_has_thought_of_is_the_fault_of_the_rank_it_comes_from(ends, monkeypatch):
     both = ends()
-    monkeypatch.setattr(both.hub, "memory", lambda rank: int("many" if rank == 0 else 1))
+    monkeypatch.setattr(both.hub.weighing, "memory", lambda rank: int("many" if rank == 0 else 1))
     both.post(0, operation(0))
     assert both.told == [{"refused": "a frame that cannot be handled (ValueError)", "rank": 0}]
     both.post(1, operation(0, group=[1], group_name="own"))

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from grader.check.api import IN_ORDER, call, mixed, per_rank
+from grader.check.api import call, mixed, per_rank
+from grader.check.call_note import IN_ORDER
 from grader.rank import tensors
 from grader.rank.drivers import DRIVERS
 from grader.world import arrays

@@ -1,0 +1,114 @@
+"""Writes the line of a message that names a call's arguments."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from grader.world.arrays import Leaf, Strided
+
+# These drivers pass all their arguments to the student's function. Other drivers use some of their
+# arguments themselves.
+OF_STUDENT = (
+    "plain",
+    "received_at_wait",
+    "in_turn",
+    "described",
+    "emptied",
+    "twice",
+    "generator",
+    "views",
+)
+# These drivers pass their positional arguments to the student's function in this order.
+IN_ORDER = {
+    *OF_STUDENT,
+    "followed_layers",
+    "in_groups",
+    "metered",
+    "on_mesh",
+    "overwritten_after",
+    "rests",
+    "swept",
+    "with_timeline",
+} - {"in_turn"}
+MAX_ACTIONS = 8  # actions of a schedule that a message shows
+# For each function that students write, the names of its parameters. ``packaging.stubs`` writes
+# this JSON file.
+PARAMETERS = json.loads((Path(__file__).parents[1] / "parameters.json").read_text())
+
+
+@dataclass(frozen=True)
+class PerRank:
+    """An argument that differs from rank to rank."""
+
+    values: Sequence[Any]
+
+
+def call_note(function: str, args: Sequence, kwargs: Mapping, driver: str) -> str:
+    """Return a short text of a call's arguments, which distinguishes the calls of one check.
+
+    If an argument differs from rank to rank, show its first value that is not None.
+    """
+    parts = []
+    names = PARAMETERS.get(function, ()) if driver in IN_ORDER else ()
+    arguments = list(zip_longest(names[: len(args)], args, fillvalue=""))
+    if driver in OF_STUDENT:
+        arguments += kwargs.items()
+    for name, value in arguments:
+        of_ranks = value.values if isinstance(value, PerRank) else [value]
+        value = next((own for own in of_ranks if own is not None), None)
+        note = _layout_note(of_ranks)
+        if isinstance(value, Leaf):
+            value, note = value.array, " that requires a gradient"
+        if isinstance(value, (np.ndarray, Strided)):
+            array = value.array if isinstance(value, Strided) else value
+            text = f"{array.dtype} {array.shape}{note}"
+        elif isinstance(value, (int, float, str)) or (_is_short(value) and driver != "in_turn"):
+            text = repr(value)
+        elif driver in IN_ORDER and _is_schedule(value):
+            text = f"[{_actions(value)}]"
+            text += " on rank 0" if len(of_ranks) > 1 else ""
+        else:
+            continue
+        parts.append(f"{name}={text}" if name else text)
+    return ", ".join(parts)
+
+
+def _is_short(value: Any) -> bool:
+    """Return whether this is a list or a tuple of one to eight numbers or strings."""
+    return (
+        isinstance(value, (list, tuple))
+        and 0 < len(value) < 9
+        and all(type(v) in (int, float, str) for v in value)
+    )
+
+
+def _is_schedule(value: Any) -> TypeGuard[list[tuple]]:
+    """Return whether this is a list of actions: tuples of a kind and one or two numbers."""
+    return isinstance(value, list) and all(
+        isinstance(action, tuple)
+        and len(action) in (2, 3)
+        and [type(entry) for entry in action] == [str, int, int][: len(action)]
+        for action in value
+    )
+
+
+def _actions(schedule: list[tuple]) -> str:
+    """Return a short text of a schedule's first actions: “F0 F1 B0 …”, or “F0,1 …” with chunks."""
+    shown = [kind + ",".join(map(str, numbers)) for kind, *numbers in schedule[:MAX_ACTIONS]]
+    return " ".join([*shown, "…"] if len(schedule) > MAX_ACTIONS else shown)
+
+
+def _layout_note(of_ranks: Sequence[Any]) -> str:
+    layouts = {
+        own.layout if isinstance(own, Strided) else "contiguous"
+        for own in of_ranks
+        if own is not None
+    }
+    if layouts == {"contiguous"}:
+        return ""
+    return " non-contiguous" if len(layouts) == 1 else " with other strides on each rank"

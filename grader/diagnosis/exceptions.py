@@ -1,0 +1,141 @@
+"""Says in words which exception made a call fail, and which mistake or limit it shows."""
+
+from collections import defaultdict
+
+from grader.diagnosis.finding import RANKS, Diagnosis, Line, likely_line
+from grader.diagnosis.rank_summaries import only_waited, rank_list, trace
+from grader.wire import machine_limits, tiers
+from grader.wire.events import operations
+from grader.world.report import Raised, Returned, WorldReport
+
+# Each entry has words from an exception of Python or torch, and a sentence about the grader's limit
+# that the rank has exceeded. One of the words is enough.
+BOUNDS = [
+    (
+        ("MemoryError", "allocate memory", "bad_alloc"),
+        f"A rank may use {machine_limits.rank_memory_limit() >> 20} MiB more than at its start.",
+    ),
+    (
+        ("Resource temporarily unavailable", "can't start new thread"),
+        f"A rank may have {tiers.TASKS['cpu']} processes and threads.",
+    ),
+    (("File too large",), f"A file may have {tiers.FILE_BYTES >> 20} MiB."),
+    (
+        ("Function not implemented",),
+        (
+            "A rank may not make memory or keys that belong to no process: memfd_create, shmget,"
+            " add_key."
+        ),
+    ),
+    (("Too many open files",), f"A rank may have {tiers.FILES_OPEN['cpu']} open files."),
+    (
+        ("PermissionError: [Errno 1] Operation not permitted",),
+        (
+            "A rank may reach the others only through torch.distributed: it may not open sockets,"
+            " share memory or locks, make links, or change permissions and times of files. In"
+            " checks that measure a rank's memory, it may not start processes either."
+        ),
+    ),
+    (
+        ("PermissionError: [Errno 13]",),
+        (
+            "A rank may write in its working directory. It may read there and in Python's folders."
+            " It may touch nothing else."
+        ),
+    ),
+]
+
+
+# Each entry has words from an exception of torch or gloo and from the line that raised it, and a
+# sentence about the mistake that they show. All of the words must occur.
+SLIPS = [
+    (
+        ("Boolean value of Tensor", "dist."),
+        (
+            "the call needs a list of tensors, one for each rank, but it got one tensor. Cut the"
+            " tensor, and make a list of the parts."
+        ),
+    ),
+    (
+        ("tensor has to be contiguous", "recv"),
+        (
+            "the tensor that the message is received into is not contiguous. empty_like() of a"
+            " transpose is a transpose, too: use new_empty() with the shape."
+        ),
+    ),
+]
+
+
+def raised_lines(raised: dict[int, Raised]) -> list[Line]:
+    """Return lines about these exceptions. Ranks with the same exception are named together."""
+    same: dict[tuple, list[int]] = defaultdict(list)
+    for rank, o in raised.items():
+        same[o.type, o.text, tuple((line["file"], line["line"]) for line in o.lines)].append(rank)
+    lines = []
+    for (kind, text, _), ranks in same.items():
+        lines.append(f"    {rank_list(ranks)} raised {kind}: {_cut(text)}")
+        lines += [f"        {step}" for step in trace(raised[ranks[0]].lines)]
+    return [Line(line, RANKS) for line in lines]
+
+
+def _cut(text: str, most: int = 1200) -> str:
+    text = text.strip().replace("\n", "\n        ")
+    return text if len(text) <= most else text[:most] + " […]"
+
+
+def diagnose_exception(
+    report: WorldReport, roots: dict[int, Raised], raised: dict[int, Raised]
+) -> Diagnosis:
+    """Return the diagnosis of a call in which student code raised an exception.
+
+    The diagnosis names the first exception of ``roots``. ``raised`` has, by rank, all exceptions of
+    the call. ``roots`` leaves out those that another rank's end has caused.
+    """
+    first = min(roots.values(), key=lambda o: o.at)
+    alike = {rank: o for rank, o in roots.items() if (o.type, o.text) == (first.type, first.text)}
+    others = {rank: o for rank, o in roots.items() if rank not in alike}
+    if first.missing:
+        return Diagnosis(f"{first.text}: is it spelled as in the handout?")
+    if first.around and not first.lines:
+        text = (
+            f"{rank_list(sorted(alike))} failed outside your function: {first.type}:"
+            f" {_cut(first.text, 300)}"
+        )
+        return Diagnosis(
+            text, [Line("If your function does nothing unusual, tell your instructor.")]
+        )
+    if first.unusable:
+        who = f"{first.lines[-1]['file']} cannot be imported: "
+    else:
+        who = f"{rank_list(sorted(alike))} raised "
+    lines = [Line(f"    {step}") for step in trace(first.lines)]
+    lines += [
+        Line(sentence)
+        for signs, sentence in BOUNDS
+        if any(sign in f"{first.type}: {first.text}" for sign in signs)
+    ]
+    said = first.text + "".join(line["source"] for line in first.lines[-1:])
+    lines += [
+        likely_line(sentence) for signs, sentence in SLIPS if all(sign in said for sign in signs)
+    ]
+    if first.type == "SystemExit":
+        lines.append(Line("A rank must return its result. It must not end the process."))
+    if any(o.peer == o.rank for rank in alike for o in operations(report.ranks[rank].trail)):
+        lines.append(likely_line("a rank sends to itself, or receives from itself."))
+    if others:
+        lines += [Line("Later, perhaps as a consequence:", RANKS), *raised_lines(others)]
+    stood_by = sorted(set(range(report.size)) - set(roots))
+    if stood_by and not first.unusable:
+        victims = [
+            rank
+            for rank in stood_by
+            if rank in raised or not isinstance(_last(report, rank), Returned)
+        ]
+        if victims:
+            lines.append(Line(only_waited(victims, f" for {rank_list(sorted(alike))}")))
+    return Diagnosis(f"{who}{first.type}: {_cut(first.text)}", lines)
+
+
+def _last(report: WorldReport, rank: int) -> Returned | Raised | None:
+    outcomes = report.ranks[rank].outcomes
+    return outcomes[max(outcomes)] if outcomes else None

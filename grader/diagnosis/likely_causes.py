@@ -1,0 +1,165 @@
+"""Says in words why ranks most likely wait for ever."""
+
+from grader.diagnosis.finding import Line, likely_line
+from grader.diagnosis.rank_summaries import rank_list
+from grader.wire.agreement import MAKE_ALL, Waiting
+from grader.wire.events import operations
+from grader.world import watchdog
+from grader.world.report import RankReport, Returned, WorldReport
+
+
+def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
+    """Return a line about the likely cause of a hang; [] if no likely cause is known.
+
+    ``waiting`` has the operations that lack a partner.
+    """
+    if unmade := _unmade(report):
+        return unmade
+    kinds = {w.operation.kind for w in waiting}
+    returned = [rank.rank for rank in report.ranks if isinstance(rank.outcomes.get(call), Returned)]
+    if any(w.operation.peer == w.operation.rank for w in waiting):
+        return [likely_line("a rank sends to itself, or receives from itself.")]
+    if unsent := never_went_out(report, waiting, call):
+        return unsent
+    if polls := polling(report):
+        return polls
+    if again := _waits_again(report, waiting):
+        sentence = (
+            "called wait() twice on the same send or receive. The second call never returns: call"
+            " wait() only once."
+        )
+        return [likely_line(f"{rank_list(again)} {sentence}")]
+    if any(rank.held is not None for rank in report.ranks):
+        return [
+            likely_line(
+                "a rank waits for the others where it should go on with its own work first."
+            )
+        ]
+    missed = sorted({rank for w in waiting for rank in w.absent} & set(returned))
+    if missed:
+        operation = next(w.operation for w in waiting if set(w.absent) & set(missed))
+        lack = {
+            "recv": f"sending to rank {operation.rank}",
+            "send": f"receiving from rank {operation.rank}",
+        }
+        part = lack.get(operation.kind, f"taking part in the {operation.name}")
+        return [likely_line(f"{rank_list(missed)} returned without {part}.")]
+    if kinds == {"send"} and not returned:
+        return [
+            likely_line(
+                "every rank sends first and nobody is there to receive. A blocking send may wait"
+                " for its receiver:",
+                "start the send with isend, receive, and then wait for the send; or let some"
+                " ranks receive first.",
+            )
+        ]
+    sent = [o for trail in report.trails for o in operations(trail, call) if o.kind == "send"]
+    if kinds == {"recv"} and sent:
+        owed = ", ".join(f"{rank_list(w.absent)} to rank {w.operation.rank}" for w in waiting)
+        return [likely_line(f"a send is missing: from {owed}.")]
+    if kinds == {"recv"}:
+        return [
+            likely_line(
+                "every rank receives first and nobody has sent. Start the send, then receive."
+            )
+        ]
+    if len(kinds) > 1:
+        return [likely_line("the ranks have taken different branches: compare the lines above.")]
+    return []
+
+
+def _unmade(report: WorldReport) -> list[Line]:
+    """Return a line about a group that some of its ranks never made, while other ranks waited.
+
+    Return [] if there is no such group.
+    """
+    for unmade in report.unmade():
+        group = unmade.made[0]
+        if missing := sorted(set(group.ranks) & set(unmade.absent)):
+            waits = [made.rank for made in unmade.made if made.rank in group.ranks]
+            if waits:
+                return [
+                    likely_line(
+                        f"{rank_list(missing)} never made the group {group.ranks}, for which"
+                        f" {rank_list(waits)} waited: {group}.",
+                        MAKE_ALL,
+                    )
+                ]
+    return []
+
+
+def polling(report: WorldReport) -> list[Line]:
+    """Return a line about ranks that ask again and again whether a message has arrived.
+
+    Return [] if there are no such ranks.
+    """
+    ranks = [rank.rank for rank in report.ranks if "is_completed" in _line(rank, report)]
+    return (
+        [
+            likely_line(
+                f"{rank_list(ranks)} called is_completed() again and again. With gloo,"
+                " is_completed() does not become true until you call wait()."
+            )
+        ]
+        if ranks
+        else []
+    )
+
+
+def _line(rank: RankReport, report: WorldReport) -> str:
+    """Return the text of the student's line that a rank is in; "" if it is in other code."""
+    place = watchdog.own_frame(rank.stacks, report.submission_dir)
+    return watchdog.source(place) if place else ""
+
+
+def never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
+    """Return a line about a rank that waits in a receive although the matching send was started.
+
+    A message may never be sent if the sender does not wait for its send. Return [] if no rank waits
+    in such a receive.
+    """
+    open_on = {w.operation.rank for w in waiting}
+    for rank in report.ranks:
+        done = operations(rank.trail, call)
+        receives = [o for o in done if o.kind == "recv" and o.peer is not None]
+        if (
+            rank.rank in open_on
+            or not rank.stacks
+            or rank.held is not None
+            or not receives
+            or done[-1] is not receives[-1]
+        ):
+            continue
+        last = receives[-1]
+        place = watchdog.own_frame(rank.stacks, report.submission_dir)
+        if place is None or last.peer is None or place.line != last.line:
+            continue
+        of_lane = [o for o in receives if (o.peer, o.tag) == (last.peer, last.tag)]
+        sends = [
+            o
+            for o in operations(report.ranks[last.peer].trail, call)
+            if o.kind == "send" and o.peer == rank.rank
+        ]
+        sends = [o for o in sends if o.tag == last.tag]
+        if len(sends) >= len(of_lane):
+            send = sends[len(of_lane) - 1]
+            return [
+                likely_line(
+                    f"rank {send.rank} started the {send}, but did not call wait() on it. So the"
+                    " message was never sent.",
+                    "Keep the object that isend returns, and call its wait() before your function"
+                    " returns.",
+                )
+            ]
+    return []
+
+
+def _waits_again(report: WorldReport, waiting: list[Waiting]) -> list[int]:
+    """Return the ranks that hang in ``wait()`` although all their operations have partners."""
+    open_on = {w.operation.rank for w in waiting}
+    standing = [rank for rank in report.ranks if rank.rank not in open_on and rank.held is None]
+    return [
+        rank.rank
+        for rank in standing
+        if any(watchdog.waits_for_nothing(s, report.submission_dir) for s in rank.stacks)
+    ]
