@@ -31,6 +31,7 @@ from grader.check.record import (
     UNIMPLEMENTED,
     Record,
 )
+from grader.check.refusals import added
 from grader.check.selection import OPTIONS, Candidate, NothingChosen, chosen, part_named
 from grader.check.world_lending import RankStarter, TimedWorld, judge_fairly
 from grader.course_file import course
@@ -316,6 +317,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     record.seconds, record.in_worlds = call.duration, sum(world.seconds for world in timed)
     record.worlds = [world.size for world in timed]
     record.fresh = [world.size for world in timed if world.is_fresh]
+    record.answers = added(world.answers for world in timed)
     report.lockstep = record.as_dict()
     report.location = (*report.location[:2], f"{record.number} {record.name}")
     return report

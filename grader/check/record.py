@@ -14,6 +14,20 @@ ERROR = "error"
 
 
 @dataclass
+class Answers:
+    """How a function answered the calls of one check or of several."""
+
+    accepted: int = 0  # calls with right arguments that returned on every rank
+    refused: int = 0  # calls with right arguments that raised a ValueError on some rank
+    wrong: int = 0  # calls with wrong arguments, however they ended
+
+    def __add__(self, other: "Answers") -> "Answers":
+        return Answers(
+            self.accepted + other.accepted, self.refused + other.refused, self.wrong + other.wrong
+        )
+
+
+@dataclass
 class Record:
     id: str  # pytest's node id
     part: str
@@ -32,6 +46,8 @@ class Record:
     # and a course may choose another visibility.
     visibility_written: bool = True
     is_extra: bool = False  # extra credit, which has its own total
+    # how each function answered the calls of this check: see ``check.refusals``
+    answers: dict[str, Answers] = field(default_factory=dict)
 
     @property
     def message(self) -> str:
@@ -47,4 +63,5 @@ class Record:
 
     @classmethod
     def read(cls, found: dict) -> "Record":
-        return cls(**found | {"finding": Finding.read(found["finding"])})
+        answers = {name: Answers(**own) for name, own in found["answers"].items()}
+        return cls(**found | {"finding": Finding.read(found["finding"]), "answers": answers})

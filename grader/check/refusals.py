@@ -1,0 +1,63 @@
+"""Finds functions that raise a ValueError for right arguments, too.
+
+Some checks only make calls with wrong arguments, and expect a ValueError from each. A function that
+raises a ValueError whatever it is given would pass these checks. So they count only if the function
+also accepts right arguments, in the calls of the other checks.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from grader.check.record import FAILED, PASSED, Answers, Record
+from grader.diagnosis.finding import Finding, Line
+from grader.world.report import Raised, Returned, WorldReport
+
+
+def answers_in(report: WorldReport) -> dict[str, Answers]:
+    """Return for each function how it answered the calls of a world."""
+    found: dict[str, Answers] = defaultdict(Answers)
+    for index, call in enumerate(report.calls):
+        outcomes = [rank.outcomes.get(index) for rank in report.ranks]
+        if call.may_raise:
+            found[call.function].wrong += 1
+        elif all(isinstance(outcome, Returned) for outcome in outcomes):
+            found[call.function].accepted += 1
+        elif any(isinstance(outcome, Raised) and outcome.is_value_error for outcome in outcomes):
+            found[call.function].refused += 1
+    return found
+
+
+def added(several: Iterable[dict[str, Answers]]) -> dict[str, Answers]:
+    """Return for each function the sum of its answers."""
+    total: dict[str, Answers] = defaultdict(Answers)
+    for own in several:
+        for name, found in own.items():
+            total[name] += found
+    return dict(total)
+
+
+def fail_where_all_is_refused(records: Iterable[Record]) -> None:
+    """Let checks of wrong arguments fail if their function also refuses most right arguments.
+
+    If no check calls the function with right arguments, nothing changes. What students see at once
+    depends only on checks that they see at once.
+    """
+    records = list(records)
+    of_all = added(record.answers for record in records)
+    of_visible = added(record.answers for record in records if record.visibility == "visible")
+    for record in records:
+        seen = of_visible if record.visibility == "visible" else of_all
+        for name, own in record.answers.items():
+            is_refusing = own.wrong and seen[name].refused > seen[name].accepted
+            if record.status == PASSED and is_refusing:
+                record.status, record.finding = FAILED, _finding(name, seen[name])
+
+
+def _finding(function: str, total: Answers) -> Finding:
+    calls = total.accepted + total.refused
+    headline = (
+        f"{function} raises a ValueError for wrong arguments, as it should. But it also raised one"
+        f" in {total.refused} of {calls} calls with right arguments."
+    )
+    advice = "Look at the conditions in front of your raise statements. Which one is always true?"
+    return Finding(headline, (Line(advice),))
