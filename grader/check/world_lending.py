@@ -5,20 +5,27 @@ the check before has left nothing behind in them. A check that fails on used ran
 fresh ranks, so that no check fails because of another one. A check that passes on used ranks is not
 tried again. After a check has failed, the other checks of its problem get fresh ranks.
 
+A second try has other inputs. Otherwise a submission could break the rules to compute a result,
+make the first try end without a verdict, and remember the result for the second try.
+
 Public and hidden checks never share ranks, because the message of a public check must not reveal
 anything about a hidden check. If gloo or nccl connects the ranks, they are always fresh, because
 only the hub can tell whether ranks are at rest.
 """
 
-import copy
+import hashlib
 import signal
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from grader.check.failures import CheckFailed, Skipped
 from grader.check.fault import judge
+from grader.check.record import Answers
+from grader.check.refusals import answers_in
 from grader.check.unfinished_imports import UnfinishedImports
 from grader.session import Session
 from grader.wire.frames import GLOO
@@ -32,13 +39,14 @@ from grader.world.report import Call, WorldReport
 ROOM = 4  # the ranks that a lent world has room for; few checks need more
 
 
-@dataclass(frozen=True)
+@dataclass
 class TimedWorld:
-    """The size of one world of a check, and the seconds that it took."""
+    """The size of one world of a check, the seconds that it took, and how functions answered."""
 
     size: int
     seconds: float
     is_fresh: bool  # whether new ranks were started for this world
+    answers: dict[str, Answers] = field(default_factory=dict)
 
 
 @dataclass
@@ -64,6 +72,10 @@ class KeptProcesses:
 
 # One object is enough, because this process runs one check after the other.
 KEPT = KeptProcesses()
+
+
+class Disturbed(Exception):
+    """Raised if a world has ended in a way that the submission may not have caused."""
 
 
 class NotRun(CheckFailed):
@@ -97,18 +109,21 @@ class RankStarter:
         self.unfinished = UnfinishedImports(session.submission_dir, visibility)
         self.on_report: Callable[[WorldReport], None] = lambda report: None
         self.is_doubtful = False  # whether an earlier check may be the reason for a failure
+        self.is_second_try = False
 
     def __call__(self, size: int, calls: list[Call]) -> WorldReport:
         try:
             report = self._start(size, calls)
-            # Perhaps the submission did not cause this ending. If it happens again, it counts as
-            # the submission's fault.
-            return self._start(size, calls) if self._may_be_nobodys_fault(report) else report
         # The fork server was killed, perhaps because memory ran out. Start another server, which
-        # ends together with this process.
+        # ends together with this process. No rank has seen the calls.
         except WorldsUnavailable:
             self.session.replace_server()
-            return self._start(size, calls)
+            report = self._start(size, calls)
+        # Perhaps the submission did not cause this ending. If it happens again, it counts as the
+        # submission's fault.
+        if self._may_be_nobodys_fault(report) and not self.is_second_try:
+            raise Disturbed
+        return report
 
     def _may_be_nobodys_fault(self, report: WorldReport) -> bool:
         """Return whether a world may have ended like this although its program is right.
@@ -153,7 +168,9 @@ class RankStarter:
             report = world.run()
         finally:
             self.is_doubtful = self.is_doubtful or world.is_reused
-            self.timed.append(TimedWorld(size, time.monotonic() - began, not world.is_reused))
+            timed = TimedWorld(size, time.monotonic() - began, not world.is_reused)
+            self.timed.append(timed)
+        timed.answers = answers_in(report)
         if world.kept and world.processes:
             KEPT.give(self.key, world.processes)
         self.unfinished.note(report)
@@ -161,37 +178,49 @@ class RankStarter:
         return report
 
     def begin_afresh(self) -> None:
-        """Start fresh ranks for each world of this check from now on."""
-        self.key, self.is_doubtful = None, False
+        """Start fresh ranks for each world of this check from now on: this is its second try."""
+        self.key, self.is_doubtful, self.is_second_try = None, False, True
 
 
 def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
-    """Run a check, and run it again on fresh ranks if it fails on used ranks.
+    """Run a check. Run it again, on fresh ranks, if something else may be why it did not pass.
 
-    ``arguments`` are the arguments that pytest has for the check. Raises the exception of the last
-    run. But if the second run could not start ranks, raises the exception of the first run.
+    This may be an earlier check on the same ranks, or a machine that has too little memory.
+    ``arguments`` are the arguments that pytest has for the check; the second run has other inputs.
+    Raises the exception of the last run. But if the second run could not start ranks, raises the
+    exception of the first run.
     """
     ranks = arguments["world"].runner if "world" in arguments else None
-    again = (
-        arguments | {"rng": copy.deepcopy(arguments["rng"])}
-        if "rng" in arguments
-        else dict(arguments)
-    )
+    if not isinstance(ranks, RankStarter):
+        return judge(check, arguments)
+    again = dict(arguments)
+    if "rng" in arguments:
+        again["rng"] = _other(arguments["rng"], ranks.session.seed)
     try:
         judge(check, arguments)
+    except Skipped:
+        raise
     except Exception as first:
-        if isinstance(first, Skipped) or not isinstance(ranks, RankStarter):
-            raise
-        if not ranks.is_doubtful:
+        if not ranks.is_doubtful and not isinstance(first, Disturbed):
             KEPT.failed.add(ranks.key)
             raise
         key = ranks.key
         ranks.begin_afresh()
         try:
             judge(check, again)
-        except NotRun:
-            raise first from None
+        except NotRun as not_run:
+            raise (not_run if isinstance(first, Disturbed) else first) from None
         finally:
             # Even if the second run passes, the problem's other checks get fresh ranks. Otherwise
             # each of these checks could be tried twice.
             KEPT.failed.add(key)
+
+
+def _other(rng: np.random.Generator, seed: int) -> np.random.Generator:
+    """Return another generator, which is always the same for the same ``rng`` and session's seed.
+
+    From what ``rng`` draws, nobody can compute what the other generator draws.
+    """
+    key = hashlib.blake2b(str(seed).encode()).digest()
+    stream = hashlib.blake2b(repr(rng.bit_generator.state).encode(), key=key).digest()
+    return np.random.default_rng(np.frombuffer(stream, np.uint32))

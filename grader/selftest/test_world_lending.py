@@ -10,6 +10,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from grader.check.api import CheckFailed, CheckWorld, call, per_rank
@@ -315,9 +316,7 @@ def test_processes_go_on_with_what_they_were_started_for(checks, server):
     processes.close()
 
 
-def test_a_second_try_has_the_same_inputs(checks):
-    import numpy as np
-
+def test_a_second_try_has_other_inputs_which_are_the_same_each_time(checks):
     seen = []
 
     def check(world, rng):
@@ -325,10 +324,12 @@ def test_a_second_try_has_the_same_inputs(checks):
         returns_its_input("wrong")(world)
 
     of = checks(SPOILED)
-    judge_fairly(returns_its_input("right"), {"world": of()})
-    with pytest.raises(CheckFailed):
-        judge_fairly(check, {"world": of(), "rng": np.random.default_rng(1)})
-    assert len(seen) == 2 and seen[0] == seen[1]
+    for _ in range(2):
+        judge_fairly(returns_its_input("right"), {"world": of()})
+        with pytest.raises(CheckFailed):
+            judge_fairly(check, {"world": of(), "rng": np.random.default_rng(1)})
+        KEPT.failed.clear()
+    assert seen[:2] == seen[2:] and seen[0] != seen[1]
 
 
 def test_public_and_hidden_checks_of_a_problem_have_no_ranks_in_common(request):
@@ -380,5 +381,15 @@ def test_what_may_be_nobodys_fault_has_to_happen_twice(network, exits, made):
     )
     starter = RankStarter(Session(Path(), ""), [], network=network)
     starter._start = lambda size, calls: next(made_by)
-    assert starter(2, []).ranks[0].exit == exits[-1]
-    assert len(exits) == made and next(made_by, None) is None
+    seen = []
+
+    def check(world, rng):
+        drawn = rng.standard_normal()
+        seen.append((drawn, world.runner(2, []).ranks[0].exit))
+
+    judge_fairly(check, {"world": CheckWorld(starter), "rng": np.random.default_rng(1)})
+    # What the ranks have seen in the first try is of no use in the second.
+    assert [exit for _, exit in seen] == [exits[-1]] and next(made_by, None) is None
+    assert len(exits) == made and (seen[0][0] == np.random.default_rng(1).standard_normal()) == (
+        made == 1
+    )
