@@ -218,6 +218,8 @@ def test_prefetched_step(world):
     (run,) = world(2, call(name, *given, *probes, driver="followed_layers", slow_gathers=True))
     uncalled = sharded.uncalled_mistakes(weights, HALVES, *factors)
     _are_those_of(run, *sharded.local_steps(weights, HALVES, *factors), uncalled)
+    because = "Gather layers by all-gathers, and average gradients by reduce-scatters."
+    run.uses_only("all_gather", "reduce_scatter", because=because)
     for rank in range(2):
         done = [o for o in run.operations(rank) if o.kind == "all_gather"]
         gathers = [o.at for o in done]

@@ -34,6 +34,7 @@ from grader.reference.training_mistakes import optimizer_difference
 SIZES = (1, 2, 3, 4)
 MIB = 2**20
 CLOSE = Tolerance(1e-9, "a few AdamW steps in float64")
+ONE_WAY = "Gather layers by all-gathers, and average gradients by reduce-scatters."
 
 
 def tensor_lists(rng, n):
@@ -521,8 +522,7 @@ def test_prefetch_order(world, rng):
             p.has_gradients(run, local=p.followed)
             p.has_losses(run, local=p.followed)
             run.keeps_inputs()
-            because = "Gather layers by all-gathers, and average gradients by reduce-scatters."
-            run.uses_only("all_gather", "reduce_scatter", because=because)
+            run.uses_only("all_gather", "reduce_scatter", because=ONE_WAY)
             for rank in range(n):
                 require_order(run, rank, p.layers, p.layer_bytes // n)
             require_step_traffic(run, p.layers, p.layer_bytes)
@@ -547,7 +547,11 @@ def test_prefetch_overlaps(world, rng):
         slow, run = world(n, p.prefetched(slow_gathers=True), p.prefetched(delays=delays))
         p.has_gradients(slow, local=p.followed)
         require_followed(slow, p)
+        # Only all-gathers are delayed, so no other operation may bring a layer.
+        slow.uses_only("all_gather", "reduce_scatter", because=ONE_WAY)
+        require_step_traffic(slow, p.layers, p.layer_bytes)
         for rank in range(n):
+            require_order(slow, rank, p.layers, p.layer_bytes // n)
             require_overlap(slow, rank, p.layers)
         run.waits_for_nobody("rank 0 waited for the other ranks: nothing overlaps.")
         p.has_gradients(run, local=p.followed)

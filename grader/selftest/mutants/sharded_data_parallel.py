@@ -31,6 +31,14 @@ DEL = "    del weight  # before ``flatten`` copies the gradient: two layers are 
 INSERT = "        gradients.insert(0, averaged)\n    return mlp.loss(x), gradients\n"
 
 START = "        under_way.append(_start_gather(shard))\n"
+AHEAD = """    under_way: list[tuple[Tensor, dist.Work]] = []
+    for shard in shards:
+        under_way.append(_start_gather(shard))
+        if len(under_way) > 1:
+            yield _arrived(*under_way.pop(0), width)
+    while under_way:
+        yield _arrived(*under_way.pop(0), width)
+"""
 TURN = "        if len(under_way) > 1:\n"
 ARRIVED = "            yield _arrived(*under_way.pop(0), width)\n"
 PREFETCHED = """\
@@ -927,6 +935,29 @@ def _gathered_ahead""",
             "hidden prefetch_overlaps",
         },
         "before it computed layer 0 (layers are counted from 0), so nothing overlaps",
+    ),
+    mutant(
+        "layers come by broadcasts, and gathers are for show",
+        AHEAD,
+        """    shards, shown = list(shards), []
+    for index, shard in enumerate(shards):
+        for ahead in shards[len(shown) : index + 2]:
+            shown.append(_start_gather(ahead))
+        parts = [shard.clone() for _ in range(dist.get_world_size())]
+        for root, part in enumerate(parts):
+            dist.broadcast(part, root)
+        yield torch.cat(parts)[: width * width].view(width, width)
+    for _, work in shown:
+        work.wait()
+""",
+        {
+            "public prefetched_step",
+            "hidden prefetch_order",
+            "hidden prefetch_overlaps",
+            "hidden four_layers_alive",
+            "hidden prefetch_takes_little_memory",
+        },
+        "Gather layers by all-gathers",
     ),
     mutant(
         "each gather is waited for at once going back",
