@@ -125,6 +125,7 @@ class GradientBuckets:
     - All ranks must start the same collectives in the same order, even if gradients become ready in
       another order on one rank. So start bucket i+1 only after bucket i.
     - A hook must not wait for a communication, otherwise nothing overlaps.
+    - Start a bucket's all-reduce in the hook, not in another thread, which may come too late.
     """
 
     def __init__(self, parameters: Iterable[Tensor], bucket_bytes: int) -> None:

@@ -191,10 +191,11 @@ def run_schedule(
     GPipe and 1F1B must also run on GPUs, where the messages of a rank keep their order and a send
     ends only when it is received. So when an action ends, start two messages together, with one
     ``dist.batch_isend_irecv`` (see Problem 1.6): what this action sends, and what the next action
-    receives. ``batch_isend_irecv`` returns a list of ``Work``. With gloo the list has one ``Work``
-    for each message, in the same order. With nccl it has a single ``Work`` for all messages
-    together. So put the receive last: then the last ``Work`` of the list is that of the receive,
-    and the first is that of the send.
+    receives. Start them before the next action computes. Do not leave this to another thread,
+    because it may come too late. ``batch_isend_irecv`` returns a list of ``Work``. With gloo the
+    list has one ``Work`` for each message, in the same order. With nccl it has a single ``Work``
+    for all messages together. So put the receive last: then the last ``Work`` of the list is that
+    of the receive, and the first is that of the send.
 
     Free the saved tensors of a micro-batch after its backward pass, otherwise 1F1B needs as much
     memory as GPipe. A local variable that still refers to them keeps them alive, too. Also free

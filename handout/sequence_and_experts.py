@@ -131,7 +131,9 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
     Memory: beside the arguments, at most five blocks (T/n, T/n) and twelve tensors (T/n, d) at a
     time, including those that travel. Never hold a tensor (T/n, T), or the keys and values of all
     ranks.
-    Traffic: sends and receives between neighbours, 2(n−1)·T/n·d numbers from each rank.
+    Traffic: sends and receives between neighbours, 2(n−1)·T/n·d numbers from each rank. In one
+    check messages keep the order of nccl's groups. So start the sends and receives of a step
+    together, with one ``dist.batch_isend_irecv``.
 
     With 2 ranks, d = 1, and not causal: q [[0]] on both, v [[1]] and [[3]]. All scores are 0, so
     both ranks return output [[2]] and logsumexp [0.6931], log 2. If causal, rank 0 returns [[1]]

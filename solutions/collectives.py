@@ -371,9 +371,9 @@ def average(tensor: Tensor) -> Tensor:
 def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Tensor, T]:
     """Problem 1.5 · Sum over all ranks while something else is computed.
 
-    Start the all-reduce, call ``compute`` once while the all-reduce runs, and wait for the
-    all-reduce only after that. To test this order, the checks delay another rank. ``compute`` must
-    not wait for that rank.
+    Start a ``dist.all_reduce``, call ``compute`` once while it runs, and wait for it only after
+    that. To test this order, the checks delay another rank. ``compute`` must not wait for that
+    rank.
 
     Args:
         tensor: any shape.
@@ -407,6 +407,8 @@ def shift_right(tensor: Tensor) -> Tensor:
     Returns:
         The tensor of rank (rank − 1) mod n. With one rank this is the rank's own tensor, and
         nothing is sent.
+
+    Traffic: each rank sends its tensor once, as a whole, and uses no collectives.
 
     With 3 ranks that hold [0], [1] and [2]:  rank 0 [2], rank 1 [0], rank 2 [1].
     About 6 lines.

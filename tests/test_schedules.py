@@ -188,11 +188,12 @@ def test_halves(world):
         f"The result of backward_input keeps {held} bytes in memory. grad_x and the pairs (x,"
         f" grad_z) need only {most}. Do not keep z: backward_weights does not use it.",
     )
-    products = len(work.require_products(0, 2 * (2 * 4 * 2 * 2)))  # (4, 2) @ (2, 2), twice
+    enough = 2 * (2 * 4 * 2 * 2)  # operations of (4, 2) @ (2, 2), twice
+    done = sum(entry.amount for entry in work.require_products(0, enough))
     work.require(
-        products <= 2,
-        f"backward_input of 2 layers computed {products} matrix products; 2 are enough. Leave the"
-        " gradients of the weights to backward_weights.",
+        done <= enough,
+        f"backward_input of 2 layers computed matrix products with {done} operations; {enough} are"
+        " enough, for one product a layer. Leave the gradients of the weights to backward_weights.",
     )
 
 

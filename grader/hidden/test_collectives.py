@@ -649,10 +649,13 @@ def test_compute_does_not_wait(world, rng):
                 )
                 done = run.operations(rank)
                 started = [o for o in done if o.kind == "all_reduce" and o.traffic > 0]
+                before = [o for o in done if o.at < began[0].at and o.traffic > 0]
                 sentence = (
-                    f"rank {rank} began to compute before it had started its all-reduce, so nothing"
-                    " overlaps."
+                    f"rank {rank} began to compute before it had started an all-reduce, so the"
+                    " all-reduce does not overlap."
                 )
+                if before:
+                    sentence += f" Before, it had started: {listed(before)}."
                 run.require(bool(started) and started[0].at <= began[0].at, sentence)
                 sent, enough = sum(o.traffic for o in done), 2 * (n - 1) / n * total.nbytes
                 sentence = (
@@ -783,13 +786,12 @@ def _sends_once(run, xs):
     n = len(xs)
     run.uses_only("send", "recv", because=NEIGHBOURS)
     for rank in range(n):
-        sends = [(o.peer, o.elements) for o in run.operations(rank) if o.kind == "send"]
-        told = (
-            " and ".join(f"{elements} elements to rank {peer}" for peer, elements in sends)
-            or "nothing"
-        )
-        due = f"Send its {xs[rank].size} elements to rank {(rank + 1) % n} once, and nothing else."
-        run.require(sends == [((rank + 1) % n, xs[rank].size)], f"rank {rank} sent {told}. {due}")
+        # Bytes and not elements, because a program may send another view of the same memory.
+        sends = [(o.peer, o.bytes) for o in run.operations(rank) if o.kind == "send"]
+        told = " and ".join(f"{size} bytes to rank {peer}" for peer, size in sends) or "nothing"
+        right, due = (rank + 1) % n, xs[rank].nbytes
+        sentence = f"Send its {due} bytes to rank {right} once, and nothing else."
+        run.require(sends == [(right, due)], f"rank {rank} sent {told}. {sentence}")
 
 
 @number("1.6")
@@ -922,7 +924,7 @@ def _sends_chunks(run, rank, n, length):
     )
     sentence = f"rank {rank} sent nothing: in a ring, every rank passes chunks on."
     run.require(bool(sends) or length < n, sentence)
-    largest, chunk = max((o.elements for o in sends), default=0), -(-length // n)
+    largest, chunk = max((o.bytes for o in sends), default=0) // 4, -(-length // n)
     sentence = (
         f"rank {rank} sent {largest} of {length} elements at once: a step of the ring passes on one"
         " chunk,"

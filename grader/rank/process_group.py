@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
+from torch.utils._python_dispatch import _disable_current_modes
 
 from grader.rank.meter import METERS
 from grader.rank.recorder import REDUCTIONS, member
@@ -163,14 +164,15 @@ class HubGroup(dist.ProcessGroup):
             )
         # This does the same as gloo. gloo copies a rank's own block to where the result will be,
         # and adds the memory of copies of the other blocks to that memory. A copy keeps the order
-        # of the strides.
-        blocks = [x.detach().clone() for x in inputs[0]]
-        if _is_dense(result):
-            blocks[self.rank()] = torch.empty_strided(
-                own.shape, result.stride(), dtype=own.dtype, device=own.device
-            ).copy_(own)
-        else:
-            blocks[self.rank()] = own.contiguous()
+        # of the strides. A meter does not count the copies, because they are not the student's.
+        with _disable_current_modes():
+            blocks = [x.detach().clone() for x in inputs[0]]
+            if _is_dense(result):
+                blocks[self.rank()] = torch.empty_strided(
+                    own.shape, result.stride(), dtype=own.dtype, device=own.device
+                ).copy_(own)
+            else:
+                blocks[self.rank()] = own.contiguous()
         return self._issue("reduce_scatter", blocks, outputs, reduction=_reduction(opts))
 
     def reduce_scatter_single(

@@ -220,6 +220,8 @@ class HubWork(dist.Work):
     def get_future(self) -> torch.futures.Future:
         if self.issued.kind in ("send", "recv"):  # gloo raises the same
             raise RuntimeError("getFuture not implemented.")
+        if self.issued.kind == "reduce_scatter" and not self.network.is_strict:  # so does gloo
+            raise RuntimeError("Work::getFuture not implemented.")
         if self.future is None:
             self.future = torch.futures.Future()
             threading.Thread(target=self._complete, args=(self.future,), daemon=True).start()

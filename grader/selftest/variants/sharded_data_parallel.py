@@ -405,6 +405,36 @@ def fully_sharded_step(shards, x):
     return loss, averages[::-1]
 '''
 
+AVERAGES_LATER = '''
+def prefetched_step(
+    shards, x, layer_forward=mlp.layer_forward, layer_backward=mlp.layer_backward
+):
+    """With places for all results, and with lists of blocks that are summed meanwhile."""
+    _require_shards(shards, x)
+    n, width, saved = dist.get_world_size(), x.shape[1], []
+    gradients = list(x.new_empty(len(shards), shards[0].numel()).unbind())
+    for weight in _gathered_ahead(shards, width):
+        y, z = layer_forward(x, weight)
+        del weight
+        saved.append((x, z))
+        x = y
+    gradient, pending = mlp.loss_backward(x), None
+    for layer, weight in zip(
+        reversed(range(len(shards))), _gathered_ahead(reversed(shards), width)
+    ):
+        gradient, of_weight = layer_backward(*saved[layer], weight, gradient)
+        del weight
+        if pending:
+            pending.wait()
+        blocks = list(flatten([of_weight]).chunk(n))
+        del of_weight
+        pending = dist.reduce_scatter(gradients[layer], blocks, async_op=True)
+    pending.wait()
+    for average in gradients:
+        average /= n
+    return mlp.loss(x), gradients
+'''
+
 VARIANTS = [
     Variant("lists of pieces, autograd for each layer", "sharded_data_parallel", LISTS),
     Variant("the last layer kept", "sharded_data_parallel", KEEPS_THE_LAST),
@@ -412,5 +442,6 @@ VARIANTS = [
     Variant("buffers that stay", "sharded_data_parallel", BUFFERS),
     Variant("other collectives, and messages", "sharded_data_parallel", OTHER_COLLECTIVES),
     Variant("freed layers that have names", "sharded_data_parallel", FREES),
+    Variant("lists of blocks averaged later", "sharded_data_parallel", AVERAGES_LATER),
     Variant(IMPORTS_MORE, "sharded_data_parallel", IMPORTS),
 ]
