@@ -18,10 +18,10 @@ from grader.hub.matching import Matching, Posted, bring, bytes_due, check
 from grader.hub.resident import Resident
 from grader.hub.sends import Sends
 from grader.hub.slow_gathers import SlowGathers
-from grader.hub.store_values import Keys
+from grader.hub.store_values import MAX_QUESTIONS, Keys
 from grader.hub.weighing import Weighing
 from grader.wire import combine, frames
-from grader.wire.events import read_operation
+from grader.wire.events import Operation, read_operation
 from grader.wire.served import Served
 
 # How many bytes of one world this process may hold. These are the bytes of operations that are not
@@ -30,6 +30,11 @@ MAX_HELD = 1 << 26
 # How many operations and questions of one rank may be unanswered at a time. The time to match
 # operations grows with the square of their number.
 MAX_UNANSWERED = 2000
+# Operations without data could carry a message, too: other ranks learn which group a rank names,
+# and in which order its barriers come. In one call, a rank may make 30 groups (``store_values``),
+# so it may begin to use this many; and it may start this many collectives that carry no data.
+MAX_NEW_GROUPS = MAX_QUESTIONS // 2 + 1  # the group of all ranks counts, too
+MAX_EMPTY = 100
 MAX_USE_LETTERS = 200  # characters in the name under which a rank uses something
 MAX_WAITING_THREADS = 64  # waiting threads that a rank may report
 
@@ -108,6 +113,11 @@ class Hub:
         self.served: list[list[Served]] = [[] for _ in range(size)]
         self.weighing.forget_calls()
         self.issued: Counter[tuple[int, int]] = Counter()  # (rank, call) → its operations so far
+        # by rank: (members, name) of each group that it has used
+        self.groups: list[set[tuple]] = [set() for _ in range(size)]
+        # (rank, call) → how many of these groups are new in this call
+        self.new_groups: Counter[tuple[int, int]] = Counter()
+        self.empty: Counter[tuple[int, int]] = Counter()  # (rank, call) → collectives without data
         self.keys = Keys()
         self.slow = SlowGathers()
 
@@ -455,6 +465,7 @@ class Hub:
         pieces: Any = frame.meta.get("pieces")  # checked by ``check``
         posted = Posted(number, operation, pieces, bytes_due(operation), batch=batch)
         check(posted)
+        self._require_few_signals(operation, call)
         # Weighing takes time, so do not weigh at a receive. A send before or after it is enough.
         given = self._given(rank)
         if operation.kind != "recv":
@@ -471,6 +482,26 @@ class Hub:
         if operation.kind == "send":
             self._note_send(rank, number)
         return posted
+
+    def _require_few_signals(self, operation: Operation, call: int) -> None:
+        """Raise FrameError if a rank could send much by operations without data.
+
+        See ``MAX_NEW_GROUPS``.
+        """
+        key, group = (operation.rank, call), (tuple(operation.group), operation.group_name)
+        self.new_groups[key] += group not in self.groups[operation.rank]
+        self.groups[operation.rank].add(group)
+        if self.new_groups[key] > MAX_NEW_GROUPS:
+            raise frames.FrameError(
+                f"operations in more than {MAX_NEW_GROUPS} new process groups in one call: make"
+                " each group once"
+            )
+        is_message = operation.kind in ("send", "recv")
+        self.empty[key] += not is_message and not any((*operation.sent, *operation.received))
+        if self.empty[key] > MAX_EMPTY:
+            raise frames.FrameError(
+                f"more than {MAX_EMPTY} barriers and other collectives without data in one call"
+            )
 
     def _note_send(self, rank: int, number: int) -> None:
         """Record a send. After the last call, mark it at once, because it is too late to wait."""

@@ -727,6 +727,35 @@ def test_the_store_takes_no_values(ends, asked, is_refused, has_begun):
     assert bool(both.told) == is_refused == (both.answers(0) == {})
 
 
+def test_a_rank_may_use_few_new_groups_in_one_call(ends):
+    both = ends()
+    both.hub.steps.towards = [0, 0]
+    ended = [(frames.RETURNED, {"call": 0}, b"")]
+    names = [str(number) for number in range(2 * hub.MAX_NEW_GROUPS)]
+    first, second = names[: hub.MAX_NEW_GROUPS], names[hub.MAX_NEW_GROUPS :]
+
+    def in_group(number, name):
+        return operation(number, group=[0], group_name=name, shape=None)
+
+    both.post(0, *(in_group(number, name) for number, name in enumerate(first)), ended)
+    both.post(0, *(in_group(100 + number, name) for number, name in enumerate(first + second)))
+    assert both.told == []  # in the next call, the groups of the first one are not new
+    both.post(0, in_group(300, "one more"))
+    assert f"more than {hub.MAX_NEW_GROUPS} new process groups" in both.told[0]["refused"]
+
+
+def test_a_rank_may_start_few_collectives_without_data_in_one_call(ends):
+    both = ends()
+    both.hub.steps.towards = [0, 0]
+    empty = MESSAGE | {"kind": "barrier", "sent": [], "received": [], "bytes": 0, "group": [0]}
+    barriers = [operation(number, b"", **empty) for number in range(2 * hub.MAX_EMPTY + 1)]
+    ended = [(frames.RETURNED, {"call": 0}, b"")]
+    both.post(0, *barriers[: hub.MAX_EMPTY], ended, *barriers[hub.MAX_EMPTY : -1])
+    assert both.told == []
+    both.post(0, barriers[-1])
+    assert f"more than {hub.MAX_EMPTY} barriers" in both.told[0]["refused"]
+
+
 def test_a_rank_may_not_ask_the_store_for_ever_in_one_call(ends, monkeypatch):
     monkeypatch.setattr(store_values, "MAX_QUESTIONS", 3)
     both = ends()
