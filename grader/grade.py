@@ -69,6 +69,7 @@ class Grade:
         """Return what results.json says about this grading, as plain JSON."""
         names = ("seed", "device", "workers", "torch", "confinement", "seconds_to_start")
         facts = {name: getattr(self, name) for name in names}
+        facts["seed"] = str(self.seed)  # text, because many readers of JSON round large numbers
         if self.also:
             checks = {record.id: record.status for record in self.also.records}
             facts["also"] = {"device": self.also.device, "notes": self.also.gpu_notes()}

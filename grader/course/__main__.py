@@ -63,7 +63,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--due", help="the due date, such as 2026-11-20T23:59+01:00 (default: as in course.toml)"
     )
-    parser.add_argument("--seed", type=int, metavar="N", help="repeat the inputs of an earlier run")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        metavar="N",
+        help="repeat the inputs of an earlier run: the seed in its course.json. Keep it secret",
+    )
     parser.add_argument(
         "--seconds",
         type=float,

@@ -75,9 +75,7 @@ class CourseRun:
         If the files cannot be packed, it is a refusal. Otherwise it is the existing result, or an
         empty result if there is none.
         """
-        new = SubmissionResult(
-            one.submission, seed=self.store.seed_of(one.submission), version=self.version
-        )
+        new = SubmissionResult(one.submission, version=self.version)
         try:
             fingerprint = pack(one).fingerprint
         except (TooLarge, OSError) as error:
@@ -87,6 +85,7 @@ class CourseRun:
             self.store.write(new, "", b"", b"")
             return new
         self.fingerprints[one.submission.id] = fingerprint
+        new.seed = self.store.seed_of(one.submission, fingerprint)
         old = self.store.read(one.submission, fingerprint)
         if not old or (self.settings.regrade and old.version != self.version):
             return new
@@ -111,6 +110,12 @@ class CourseRun:
             print(
                 f"Another version of the grader graded {others} of them: checks, points or given"
                 " files were different. REGRADE=1 grades these again.",
+                flush=True,
+            )
+        if self.store.can_be_guessed:
+            print(
+                "The course's seed is short. A student who has a report could find it, and hand in"
+                " a program that knows its inputs. Without SEED= the course gets a long one.",
                 flush=True,
             )
         began = time.monotonic()

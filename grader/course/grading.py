@@ -89,7 +89,7 @@ class Order:
     """What a worker needs to grade one submission. Equal orders give equal scores everywhere."""
 
     parcel: PackedSubmission
-    seed: int
+    seed: str  # in decimal
     version: str  # of the grader that gives the order: "1.0.0 commit"
     seconds: float  # for all checks together
     checks_at_a_time: int
@@ -138,7 +138,7 @@ def grade(order: Order) -> Graded:
         results, report = folder / "results.json", folder / "report.html"
         command = [
             *(sys.executable, "-m", "grader.course.watched", str(order.seconds), folder),
-            *("--results", results, "--report", report, "--seed", str(order.seed)),
+            *("--results", results, "--report", report, "--seed", order.seed),
             *("--seconds", str(order.seconds), "--workers", str(order.checks_at_a_time)),
             *(["--official"] if order.official else []),
             *("--", order.parcel.unpack(folder)),

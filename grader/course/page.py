@@ -32,6 +32,7 @@ BINS = 20
 SEEDS = (
     "Each submission was graded with a seed of its own, so the inputs of hidden checks, and the"
     " values in their messages, differ. To repeat a grading exactly, use its seed from scores.csv."
+    " The seed of the course, in course.json, must be kept secret."
 )
 STATUSES = (GRADED, REFUSED, BROKE, SET_ASIDE, WAITING)
 

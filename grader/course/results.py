@@ -1,6 +1,6 @@
 """Defines the result of grading one submission of a course, and keeps results in a folder.
 
-<into>/course.json                       the seed of the course
+<into>/course.json                       the seed of the course, which is secret
 <into>/submissions/<id>/results.json     as `make grade` writes it
 <into>/submissions/<id>/report.html
 <into>/submissions/<id>/result.json      all other facts; written last, after the other files
@@ -23,6 +23,9 @@ SET_ASIDE = "set aside"  # two graders or two workers ended while they graded it
 WAITING = "waiting"  # not graded yet
 FINAL = (GRADED, REFUSED)  # these are not graded again
 
+SEED_BITS = 128  # of the course's seed, and of the seed of each submission
+GUESSABLE_BITS = 64  # a seed with fewer bits can be found by trying all of them
+
 
 @dataclass
 class SubmissionResult:
@@ -31,7 +34,7 @@ class SubmissionResult:
     submission: Submission
     status: str = WAITING
     why: str = ""  # a sentence, unless the status is GRADED
-    seed: int = 0
+    seed: str = ""  # in decimal; text, because many readers of JSON round large numbers
     version: str = ""  # of the grader
     seconds: float = 0.0
     peak_bytes: int = 0  # memory of the grading with all its ranks
@@ -69,16 +72,25 @@ class Store:
             if seed not in (None, self.seed):
                 raise ValueError(f"{into} was graded with SEED={self.seed}: use another folder")
         else:
-            self.seed = secrets.randbits(40) if seed is None else seed
-            _write(file, json.dumps({"seed": self.seed}).encode())
+            self.seed = secrets.randbits(SEED_BITS) if seed is None else seed
+            _write(file, json.dumps({"seed": str(self.seed)}).encode())
 
-    def seed_of(self, submission: Submission) -> int:
-        """Return the seed of a submission. It depends only on the course's seed and the id.
+    @property
+    def can_be_guessed(self) -> bool:
+        """Return whether a student could find the course's seed by trying all numbers."""
+        return abs(self.seed) < 1 << GUESSABLE_BITS
 
-        It has 40 bits, so a spreadsheet shows it without rounding.
+    def seed_of(self, submission: Submission, fingerprint: str) -> str:
+        """Return the seed of a submission, in decimal.
+
+        It depends on the course's seed, the id, and the fingerprint of the submitted files. A
+        student's report shows it. So other files of the same student must get another seed, which
+        nobody can compute without the course's seed: or else a submission could draw its inputs.
         """
-        digest = hashlib.sha256(f"{self.seed} {submission.id}".encode()).digest()
-        return int.from_bytes(digest[:5], "big")
+        key = hashlib.blake2b(str(self.seed).encode()).digest()
+        which = json.dumps([submission.id, fingerprint]).encode()
+        digest = hashlib.blake2b(which, digest_size=SEED_BITS // 8, key=key).digest()
+        return str(int.from_bytes(digest, "big"))
 
     def folder(self, submission: Submission) -> Path:
         return self.into / "submissions" / submission.id
@@ -92,7 +104,9 @@ class Store:
             if facts["fingerprint"] != fingerprint or facts["result"]["status"] not in FINAL:
                 return None
             return SubmissionResult(
-                **facts["result"] | {"submission": submission, "document": document}
+                **facts["result"]
+                | {"submission": submission, "document": document}
+                | {"seed": str(facts["result"]["seed"])}  # older versions wrote a number
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None  # missing or damaged, so the submission is graded again

@@ -53,7 +53,7 @@ def make(seed: int, size: int = 300, planted: Planted = Planted()) -> list[Submi
 
 
 def document(tests: list[dict]) -> dict:
-    return {"tests": tests, "extra_data": {"seed": 7}}
+    return {"tests": tests, "extra_data": {"seed": "7"}}
 
 
 def entry(id: str, number: str, status: str, output: str = "Passed.", points: float = 1.0) -> dict:
@@ -71,7 +71,7 @@ def entry(id: str, number: str, status: str, output: str = "Passed.", points: fl
 def result(tests: list[dict], id: str = "1", name: str = "Ada", **more) -> SubmissionResult:
     submission = Submission(id, (Student(name, f"s{id}", f"{id}@example.org"),))
     return SubmissionResult(
-        submission, GRADED, document=document(tests), version="1.0.0", seed=7, **more
+        submission, GRADED, document=document(tests), version="1.0.0", seed="7", **more
     )
 
 

@@ -92,7 +92,7 @@ def test_scores_are_those_of_make_grade(submissions, tmp_path):
         result = json.loads(path.read_text())["result"]
         alone = tmp_path / f"{name}.json"
         subprocess.run(
-            [sys.executable, "-m", "grader", "--results", alone, "--seed", str(result["seed"])]
+            [sys.executable, "-m", "grader", "--results", alone, "--seed", result["seed"]]
             + ["--", submissions / name],
             cwd=ROOT,
             check=True,

@@ -11,6 +11,7 @@ from grader.course.roster import BadRoster, missing, read
 from grader.course.submissions import Student, Submission
 
 JANE = Submission("jane", (Student("Jane", "1", "jane@x"),), "2026-11-02T17:22:54+00:00")
+LONG = str((1 << 127) + 1)  # no float has this value
 TESTS = [
     {"number": "1.1", "score": 0.25, "max_score": 0.25, "extra_data": {}},
     {"number": "1.1", "score": 0.125, "max_score": 0.125, "extra_data": {}},
@@ -20,7 +21,7 @@ TESTS = [
 
 def graded(submission=JANE, **more):
     return SubmissionResult(
-        submission, GRADED, seed=5, version="1 abc", document={"tests": TESTS}, **more
+        submission, GRADED, seed=LONG, version="1 abc", document={"tests": TESTS}, **more
     )
 
 
@@ -59,17 +60,37 @@ def test_a_worse_result_replaces_all_files_of_a_better_one(tmp_path):
     assert [path.name for path in store.folder(JANE).iterdir()] == ["result.json"]
 
 
-def test_seeds_depend_on_course_and_submission_alone(tmp_path):
-    seeds = [Store(tmp_path / str(i), 7).seed_of(JANE) for i in range(2)]
-    assert seeds[0] == seeds[1] < 2**40
-    assert Store(tmp_path / "8", 8).seed_of(JANE) != seeds[0]
-    assert Store(tmp_path / "0", 7).seed_of(Submission("bob")) != seeds[0]
+def test_seeds_depend_on_course_submission_and_files_alone(tmp_path):
+    """A student who has a report knows its seed. It must not be that of other files."""
+    seeds = [Store(tmp_path / str(i), 7).seed_of(JANE, "f") for i in range(2)]
+    assert seeds[0] == seeds[1] == Store(tmp_path / "0", None).seed_of(JANE, "f")
+    assert Store(tmp_path / "0", 7).seed_of(JANE, "other files") != seeds[0]
+    assert Store(tmp_path / "8", 8).seed_of(JANE, "f") != seeds[0]
+    assert Store(tmp_path / "0", 7).seed_of(Submission("bob"), "f") != seeds[0]
+    many = [int(Store(tmp_path / "0", 7).seed_of(JANE, str(i))) for i in range(200)]
+    assert len(set(many)) == 200 and (1 << 120) < max(many) < (1 << 128)
     (tmp_path / "1" / "course.json").write_text("{")
     with pytest.raises(ValueError, match="damaged"):
         Store(tmp_path / "1", None)
     with pytest.raises(ValueError, match="SEED=7"):
         Store(tmp_path / "0", 8)
-    assert Store(tmp_path / "new", None).seed != Store(tmp_path / "new 2", None).seed
+    new = Store(tmp_path / "new", None)
+    assert new.seed != Store(tmp_path / "new 2", None).seed
+    assert not new.can_be_guessed and Store(tmp_path / "0", None).can_be_guessed
+    # Many programs read a number in JSON as a float.
+    assert json.loads((tmp_path / "new" / "course.json").read_text()) == {"seed": str(new.seed)}
+    assert Store(tmp_path / "new", None).seed == new.seed
+
+
+def test_a_folder_of_an_older_version_is_read(tmp_path):
+    (tmp_path / "course.json").write_text('{"seed": 7}')
+    store = Store(tmp_path, None)
+    assert store.seed == 7
+    written(store, graded())
+    facts = json.loads((store.folder(JANE) / "result.json").read_text())
+    facts["result"]["seed"] = 5
+    (store.folder(JANE) / "result.json").write_text(json.dumps(facts))
+    assert store.read(JANE, "f").seed == "5"
 
 
 def lines(path):
@@ -90,6 +111,7 @@ def test_scores_have_a_line_for_each_student(tmp_path):
     jane, ann, bob, broken, zoe = lines(tmp_path / "scores.csv")
     assert (jane["1.1"], jane["5.6"], jane["1.2"], jane["total"]) == ("0.375", "2.0", "0", "2.375")
     assert (jane["days_late"], jane["total_after_lateness"]) == ("1", "1.9")
+    assert jane["seed"] == f"SEED={LONG}" and broken["seed"] == ""
     assert (ann["submission"], bob["submission"]) == ("pair", "pair")
     assert (bob["name"], bob["email"]) == ("'=1+1", "'@bob")
     assert (broken["total"], broken["1.1"], broken["why"]) == ("", "", "'-why")

@@ -107,6 +107,9 @@ def test_a_second_run_grades_what_is_new_or_changed(graded, tmp_path):
     found = [*first.found.values(), *submissions(tmp_path / "more", "d")]
     second = graded(found=found)
     assert [second.times(name) for name in "abcBd"] == [1, 1, 1, 1, 1]
+    before, after = ((tmp_path / f"graded {name}").read_text() for name in "bB")
+    assert before != after, "whoever has the first report knows the inputs of the second grading"
+    assert second.results["b"].seed == after.strip() and int(after)
     assert "4 submissions, 2 graded already." in second.printed
 
 
