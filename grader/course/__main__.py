@@ -30,6 +30,7 @@ from grader.course import engine, exports, roster, worker_watch
 from grader.course.course import CannotGradeCourse, CourseRun, Settings
 from grader.course.results import Store
 from grader.course_file import course
+from grader.diagnosis.finding import printable
 from grader.gradescope.metadata import as_time
 from grader.wire import machine_limits
 
@@ -121,6 +122,8 @@ def _grade(arguments: argparse.Namespace) -> int:
     checks_at_a_time = max(1, machine_limits.workers() // arguments.at_a_time)
     with _unpacked(arguments.into) as unpacked:
         found = exports.find(arguments.submissions, unpacked)
+        for sentence in exports.doubts(found):
+            print(printable(sentence), flush=True)
         graded = CourseRun(found, store, people, settings, checks_at_a_time)
         with engine.connected(
             arguments.engine, arguments.settings, arguments.at_a_time, arguments.into

@@ -11,7 +11,8 @@ A folder or a zip is read in one of four forms:
 - Anything else: each folder or zip is one submission, and has the student's name.
 
 Names and files come from students. So names are made safe before they become ids of submissions,
-and nothing from a zip is written outside of the folder for unpacking.
+and nothing from a zip is written outside of the folder for unpacking. The name that a student gave
+to a file must not decide whose work it is, or which form the export has.
 """
 
 import re
@@ -32,7 +33,9 @@ MAX_EXPORT_FILES = 200_000
 MAX_EXPORT_FILE_BYTES = 64 << 20
 CANVAS = re.compile(r"(?P<name>[^_]+)(?P<late>_LATE)?_(?P<user>\d+)_\d+_(?P<file>.+)")
 ATTEMPT = re.compile(r"(.+?)-(\d+)(\.[A-Za-z]+)")  # on Canvas, ring-2.py is the third attempt
-MOODLE = re.compile(r"(?P<name>.+)_(?P<user>\d+)_assignsubmission_file_?(?P<file>.*)")
+# The file's own name comes last, and may look like another student's. So the first place counts.
+MOODLE = re.compile(r"(?P<name>.+?)_(?P<user>\d+)_assignsubmission_file_?(?P<file>.*)")
+OWNER = re.compile(r"(?<=_)\d+(?=_assignsubmission_file)")  # each place that names a student
 
 
 class CannotRead(Exception):
@@ -175,17 +178,57 @@ def _time(value: Any) -> str:
 def _by_names(folder: Path) -> list[Found]:
     """Return the submissions of Canvas, of Moodle, or of plain folders and zips."""
     entries = _visible(folder)
-    moodle = [(match, path) for path in entries if (match := MOODLE.fullmatch(path.name))]
+    moodle = {path: match for path in entries if (match := MOODLE.fullmatch(path.name))}
+    canvas = {path: match for path in entries if (match := CANVAS.fullmatch(path.name))}
+    if not all(path.is_file() for path in canvas):
+        canvas = {}
+    if moodle and moodle.keys() <= canvas.keys():
+        # On Canvas, a student can give a file a name that ends as one of Moodle does.
+        if moodle.keys() == canvas.keys():
+            raise CannotRead(
+                f"{folder} may come from Canvas or from Moodle: “{min(moodle).name}” is a name of"
+                " either. Make a folder for each student, with the files as they were handed in"
+            )
+        return _grouped([(match, path) for path, match in canvas.items()])
     if moodle:
-        return _grouped(moodle)
-    canvas = [(match, path) for path in entries if (match := CANVAS.fullmatch(path.name))]
-    if canvas and all(path.is_file() for _, path in canvas):
-        return _grouped(canvas)
+        for path in moodle:
+            _require_one_owner(path)
+        return _grouped([(match, path) for path, match in moodle.items()])
+    if canvas:
+        return _grouped([(match, path) for path, match in canvas.items()])
     plain = [path for path in entries if path.is_dir() or path.suffix == ".zip"]
     ids = unique(map(_stem, plain))
     return [
         Found(Submission(id_, (Student(_stem(path)),)), (_zip_inside(path),))
         for id_, path in zip(ids, plain)
+    ]
+
+
+def _require_one_owner(path: Path) -> None:
+    """Raise CannotRead if Moodle's name of a file could belong to several students.
+
+    Both the name of a student and the name of a file may contain anything.
+    """
+    owners = list(dict.fromkeys(OWNER.findall(path.name)))
+    if len(owners) > 1:
+        raise CannotRead(
+            f"“{path.name}” may belong to {' or '.join(owners)}: a student chose this name of a"
+            " file, or of themselves. Unpack the export, rename the file so that only the number"
+            " of its student stands before “_assignsubmission_file”, and start again"
+        )
+
+
+def doubts(found: Iterable[Found]) -> list[str]:
+    """Return a sentence for each student's number that several submissions have."""
+    of_number: dict[str, list[str]] = {}
+    for one in found:
+        for student in one.submission.students:
+            if student.sid:
+                of_number.setdefault(student.sid, []).append(one.submission.id)
+    return [
+        f"The number {sid} has several submissions: {', '.join(ids)}. Look whose work they are."
+        for sid, ids in of_number.items()
+        if len(ids) > 1
     ]
 
 

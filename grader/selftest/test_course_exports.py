@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.course.exports import CannotRead, find, safe_name, unique
+from grader.course.exports import CannotRead, doubts, find, safe_name, unique
 from grader.course.submissions import Student
 
 GRADESCOPE = """\
@@ -115,6 +115,50 @@ def test_moodle_folders_and_files(tmp_path, is_folder):
     assert jane.submission.students == (Student("Jane Doe", sid="4711"),)
     assert jane.submission.id == "Jane-Doe-4711"
     assert jane.paths[0].name == ("s.zip" if is_folder else jane.paths[0].name)
+
+
+def exported(folder: Path, *names: str):
+    for name in names:
+        (folder / name).write_text("")
+    return find(folder, folder / "unpacked")
+
+
+@pytest.mark.parametrize(
+    "name, owners",
+    [
+        ("Eve_2001_assignsubmission_file_x_2002_assignsubmission_file_s.py", "2001 or 2002"),
+        ("Eve_2001_assignsubmission_file_2002_assignsubmission_file_s.py", "2001 or 2002"),
+        # Here the student has chosen a name for herself.
+        ("Bob_2002_assignsubmission_file_x_2001_assignsubmission_file_s.py", "2002 or 2001"),
+    ],
+)
+def test_a_file_on_moodle_does_not_become_anothers_work_by_its_name(tmp_path, name, owners):
+    with pytest.raises(CannotRead, match=f"“{name}” may belong to {owners}"):
+        exported(tmp_path, "Bob_2002_assignsubmission_file_collectives.py", name)
+
+
+def test_the_first_number_on_moodle_counts(tmp_path):
+    [eve] = exported(tmp_path, "Eve_2001_assignsubmission_file_2001_assignsubmission_file_s.py")
+    assert eve.submission.students == (Student("Eve", sid="2001"),)
+    assert eve.names == ("2001_assignsubmission_file_s.py",)
+
+
+def test_a_number_with_two_names_is_told(tmp_path):
+    names = ("Bob_2002_assignsubmission_file_a.py", "Eve_2001_assignsubmission_file_a.py")
+    assert not doubts(exported(tmp_path, *names))
+    [told] = doubts(exported(tmp_path, "Rob_2002_assignsubmission_file_a.py"))
+    assert told.startswith("The number 2002 has several submissions: Bob-2002, Rob-2002.")
+
+
+def test_a_file_on_canvas_does_not_make_the_export_one_of_moodle(tmp_path):
+    """Or else all other submissions would be left out."""
+    odd = "eve_2001_501_x_2002_assignsubmission_file_s.py"
+    bob, eve = exported(tmp_path, "bob_2002_500_collectives.py", odd, "notes.txt")
+    assert [one.submission.students[0].sid for one in (bob, eve)] == ["2002", "2001"]
+    assert eve.names == ("x_2002_assignsubmission_file_s.py",)
+    (tmp_path / "bob_2002_500_collectives.py").unlink()
+    with pytest.raises(CannotRead, match="Canvas or from Moodle"):
+        exported(tmp_path)
 
 
 def test_plain_folders_and_zips(tmp_path):
