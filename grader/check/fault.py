@@ -113,7 +113,7 @@ def _time_limit(ranks: _Ranks, seconds: float) -> Iterator[None]:
 def _finding(error: Exception, report: WorldReport) -> Finding:
     """Return a finding that shows the student what the ranks returned.
 
-    It also shows the instructor where the judge failed.
+    It tells the instructor, but not the student, where the judge failed.
     """
     came = []
     for rank in report.ranks:
@@ -124,7 +124,7 @@ def _finding(error: Exception, report: WorldReport) -> Finding:
     place = traceback.extract_tb(error.__traceback__)[-1]
     cause = printable(f"{type(error).__name__}: {error}"[:200])
     where = f"{Path(place.filename).name}:{place.lineno}"
-    return Finding(UNREADABLE, (*came, Line(f"For the instructor: {cause}, in {where}.")))
+    return Finding(UNREADABLE, tuple(came), for_instructor=f"{cause}, in {where}.")
 
 
 # ——— the second run, with expected values

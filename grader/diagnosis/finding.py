@@ -126,7 +126,8 @@ class Finding:
     """The finding of one check: its message, and the evidence behind it.
 
     ``str(finding)`` is the message. ``call`` names the function that was called, and distinguishes
-    this call from other calls of the same function.
+    this call from other calls of the same function. ``for_instructor`` is a sentence that is not
+    part of the message. No report that students get shows it.
     """
 
     headline: str = ""
@@ -134,6 +135,7 @@ class Finding:
     call: str = ""
     ranks: tuple[RankSummary, ...] = ()
     spans: tuple[Span, ...] = ()  # what each rank did, and when
+    for_instructor: str = ""
 
     def __str__(self) -> str:
         parts = [
@@ -201,6 +203,6 @@ class Finding:
 
         lines = tuple(Line(**line) for line in found["lines"])
         spans = tuple(Span(**span | {"awaits": tuple(span["awaits"])}) for span in found["spans"])
-        return cls(
-            found["headline"], lines, found["call"], tuple(map(of_rank, found["ranks"])), spans
-        )
+        ranks = tuple(map(of_rank, found["ranks"]))
+        told = found["for_instructor"]
+        return cls(found["headline"], lines, found["call"], ranks, spans, told)

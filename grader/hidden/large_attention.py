@@ -50,6 +50,7 @@ class LargeAttention(SharedCalls):
             lambda r: r[:2],
             "(output, logsumexp)",
         )
+        self._have_shapes(run)
 
         def whole(result):
             output, logsumexp = result[:2]
@@ -63,6 +64,19 @@ class LargeAttention(SharedCalls):
             lambda r: r[2:],
             "(grad_q, grad_k, grad_v)",
         )
+
+    def _have_shapes(self, run):
+        """Fail if a result has another shape than it should have: a sample does not show that."""
+        rows, width = self.rows, self.tensors[0].shape[1]
+        wanted = {"output": (rows, width), "logsumexp": (rows,)}
+        wanted |= dict.fromkeys(("grad_q", "grad_k", "grad_v"), (rows, width))
+        found = run.read(lambda result: [part.shape for part in result], "the tensors")
+        for rank, shapes in enumerate(found):
+            for (name, shape), got in zip(wanted.items(), shapes):
+                run.require(
+                    got == shape,
+                    f"{name} is wrong on rank {rank}: expected shape {shape}, got {got}",
+                )
 
     def _has(self, run, of_rows, select, label):
         run.returns(

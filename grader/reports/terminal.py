@@ -23,6 +23,7 @@ from grader.course_file import course
 from grader.reports.palette import TEXT
 from grader.reports.results_json import clean
 from grader.reports.summary import Group, points, rule, summary
+from grader.session import is_students_copy
 
 STATUS_STYLES = {
     PASSED: TEXT["good"].terminal,
@@ -82,6 +83,8 @@ def _messages(console: Console, records: list[Record], has_points: bool = True) 
         head.append(f"{record.status}{lost}", style=STATUS_STYLES[record.status])
         console.print(head)
         console.print(Text(clean(record.message)), soft_wrap=True)
+        if (told := record.finding.for_instructor) and not is_students_copy():
+            console.print(Text(clean(f"For the instructor: {told}")), soft_wrap=True)
     for status, words in TO_DO.items():
         if untouched := [record for record in records if record.status == status]:
             numbers = ", ".join(dict.fromkeys(record.number for record in untouched))

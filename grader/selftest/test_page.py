@@ -2,6 +2,7 @@
 submission is text and nothing else.
 """
 
+import io
 import json
 import re
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from grader.check.api import CheckFailed, call, per_rank
 from grader.check.plugin import verdict
@@ -30,7 +32,7 @@ from grader.diagnosis.finding import (
     Step,
 )
 from grader.diagnosis.spans import WAITING, Span
-from grader.reports import page, results_json
+from grader.reports import page, results_json, terminal
 from grader.reports.markup import tag, text
 from grader.selftest.grading import ROOT, grade
 from grader.selftest.html_tree import Element, Tree
@@ -39,6 +41,7 @@ HOSTILE = (
     "<script>alert(1)</script></style>&lt;\"'--><svg onload=x> \u202eright\u2066 \x1b[31mred\x00"
     " שלום $title"
 )
+TOLD = "IndexError: out of bounds, in judge.py:1."  # only to the instructor
 SVG = "http://www.w3.org/2000/svg"  # a name, which nothing is fetched from
 
 
@@ -75,7 +78,7 @@ def full(words: str) -> Finding:
     )
     spans = (Span(0, WAITING, words, 0.0, None, where=words), Span(1, "computing", "", 0.0, 0.1))
     lines = (Line(f"said {words}"), Line(f"Likely: {words}", LIKELY))
-    return Finding(f"headline {words}", lines, f"f({words}) on 3 ranks", ranks, spans)
+    return Finding(f"headline {words}", lines, f"f({words}) on 3 ranks", ranks, spans, TOLD)
 
 
 @pytest.fixture(scope="module")
@@ -362,6 +365,19 @@ def test_results_hold_the_message_and_nothing_of_the_evidence(every_status):
         results_json.clean(str(full("twice"))) in told
         and results_json.clean(str(full(HOSTILE))) in told
     )
+
+
+@pytest.mark.parametrize("is_students", [False, True])
+def test_only_an_instructors_terminal_shows_where_the_judge_failed(
+    every_status, made, monkeypatch, is_students
+):
+    document = results_json.as_results(every_status, 1.0, [], {})
+    assert "judge.py" not in made and "judge.py" not in json.dumps(document)
+    monkeypatch.setattr(terminal, "is_students_copy", lambda: is_students)
+    console = Console(file=io.StringIO(), width=120)
+    terminal.show(console, every_status, [])
+    lines = console.file.getvalue().splitlines()
+    assert lines.count(f"For the instructor: {TOLD}") == (0 if is_students else 2)
 
 
 # ——— on its way

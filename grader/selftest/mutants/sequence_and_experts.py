@@ -481,6 +481,13 @@ MUTANTS = [
         "Does a rank collect the keys and values of all ranks",
     ),
     mutant(
+        "on many ranks, the output has every row twice",
+        "    return output / total, (largest + total.log()).squeeze(1)\n",
+        "    output = output / total\n    if n > 4:\n        backward = globals()['ring_attention_backward']\n        globals()['ring_attention_backward'] = lambda q, k, v, o, *rest: backward(q, k, v, o[: len(q)], *rest)\n        output = torch.cat([output, output])\n    return output, (largest + total.log()).squeeze(1)\n",
+        {"hidden ring_memory"},
+        "output is wrong on rank 0: expected shape (",
+    ),
+    mutant(
         "scores of all keys outside of torch",
         "    block = torch.stack([k, v])\n    largest =",
         "    import numpy\n\n    hoard = numpy.ones((2 * n * len(q), len(q)))\n    block = torch.stack([k, v]) * float(hoard[0, 0])\n    largest =",
