@@ -65,9 +65,11 @@ class Tier:
             "share files in /tmp and /dev/shm with other ranks of its world": (
                 self.uid and not self.landlock
             ),
-            "see names, sizes and times of files that it may not read": (
-                self.reader or not self.uid
-            ),
+            # Every such fact is data that one rank can set, and another can read.
+            (
+                "see names, sizes and times of files that it may not read, and so send anything to"
+                " another rank past the record"
+            ): (self.reader or not self.uid),
             "share sockets that have no file with other ranks": not self.landlock or abi < 6,
             "leave System V semaphores and queues behind": not self.uid,
             (
@@ -81,7 +83,12 @@ class Tier:
             "forge the record of what it communicated, in checks on gloo": has_hub,
             "forge the account of what it computed": True,
             "forge its report of a call: when parts began, when it waited, what it left": True,
-            "send another rank a few bytes through what the system shows of processes": LINUX,
+            # For example, the size of /proc/PID/fd is how many files a process has open. A rank
+            # can change it thousands of times in a call.
+            (
+                "send another rank kilobytes in each call past the record, through what the system"
+                " shows of processes"
+            ): LINUX,
         }
         return [gap for gap, there in found.items() if there]
 
