@@ -38,6 +38,11 @@ UNCHARGED = {
         **{"add_key": 217, "request_key": 218, "keyctl": 219},
     },
 }
+# The newer calls for mounting, which have the same numbers on all machines.
+MOUNTING = {
+    **{"open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432},
+    **{"fspick": 433, "mount_setattr": 442, "open_tree_attr": 467},
+}
 CONNECTING = {
     "x86_64": {
         **{"socket": 41, "connect": 42, "accept": 43, "bind": 49, "listen": 50, "accept4": 288},
@@ -47,7 +52,7 @@ CONNECTING = {
         **{"msgget": 68, "semget": 64, "mq_open": 240},
         **{"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312},
         **{"pidfd_open": 434, "pidfd_getfd": 438, "open_by_handle_at": 304},
-        **{"unshare": 272, "setns": 308, "mount": 165, "pivot_root": 155},
+        **{"unshare": 272, "setns": 308, "mount": 165, "pivot_root": 155, **MOUNTING},
         # These would do all of the above, and the filter would not see it.
         **{"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427},
         **{"bpf": 321, "perf_event_open": 298, "userfaultfd": 323},
@@ -94,7 +99,7 @@ CONNECTING = {
         **{"msgget": 186, "semget": 190, "mq_open": 180},
         **{"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272},
         **{"pidfd_open": 434, "pidfd_getfd": 438, "open_by_handle_at": 265},
-        **{"unshare": 97, "setns": 268, "mount": 40, "pivot_root": 41},
+        **{"unshare": 97, "setns": 268, "mount": 40, "pivot_root": 41, **MOUNTING},
         **{"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427},
         **{"bpf": 280, "perf_event_open": 241, "userfaultfd": 282},
         **{"flock": 32, "inotify_init1": 26, "fanotify_init": 262},
@@ -129,6 +134,12 @@ SHARING = (5, 6, 7, 36, 37, 38, 8, 10, 15, 1024, 1026, 1031)
 # The calls that start a process. clone and clone3 also start threads; aarch64 has only these two.
 FORKS = {"x86_64": {"fork": 57, "vfork": 58}, "aarch64": {}}
 CLONE, CLONE3 = {"x86_64": 56, "aarch64": 220}, 435
+# The bits in the first argument of clone that give a new process a namespace of its own, as unshare
+# does: of users, mounts, processes, networks, System V's objects, host names, control groups, time.
+NAMESPACES = {
+    **{"user": 0x10000000, "mount": 0x20000, "pid": 0x20000000, "net": 0x40000000},
+    **{"ipc": 0x8000000, "uts": 0x4000000, "cgroup": 0x2000000, "time": 0x80},
+}
 THREAD = 0x10000  # a bit in the first argument of clone: it starts a thread of this process
 FUTEX = {"x86_64": 202, "aarch64": 98}
 PRIVATE = 128  # a bit of a futex operation: it is for the threads of one process only
@@ -175,7 +186,9 @@ def refuse_uncharged_memory() -> bool:
 def refuse_connections() -> bool:
     """Refuse all system calls that reach another process; return whether that works here.
 
-    The descriptors that are already open can still be used.
+    The descriptors that are already open can still be used. A new process may not have a namespace
+    of its own. A filter cannot see what ``clone3`` is asked for. So ``clone3`` fails as if the
+    kernel did not have it, and the C library calls ``clone`` in its place.
     """
     if not can_refuse():
         return False
@@ -200,7 +213,16 @@ def refuse_connections() -> bool:
     clocks = [(EQUAL, 0, 4, CLOCK_GETTIME[machine]), (LOAD, 0, 0, FIRST_ARGUMENT), *others, again]
     sharing = _refused(SHARING, errno.EPERM)
     locks = [(EQUAL, 0, 1 + len(sharing), FCNTL[machine]), (LOAD, 0, 0, SECOND_ARGUMENT), *sharing]
-    return _install([*_refused(CONNECTING[machine].values(), errno.EPERM), *wakes, *clocks, *locks])
+    cloned = [
+        (EQUAL, 0, 4, CLONE[machine]),
+        (LOAD, 0, 0, FIRST_ARGUMENT),
+        (HAS_BIT, 0, 1, sum(NAMESPACES.values())),
+        fail,
+        again,
+    ]
+    calls = _refused(CONNECTING[machine].values(), errno.EPERM)
+    newer = _refused([CLONE3], errno.ENOSYS)
+    return _install([*calls, *newer, *wakes, *clocks, *cloned, *locks])
 
 
 def refuse_processes() -> bool:

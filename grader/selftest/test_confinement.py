@@ -597,6 +597,27 @@ OTHER_WAYS = {
     ),
     "another's clock": "time.clock_gettime(~os.getppid() << 3 | 2)",
     "its own processors": "os.sched_setaffinity(0, {0})",
+    # The kernel finds these arguments wrong (EINVAL), because a thread must share its handlers.
+    **{
+        f"a child in a namespace ({bit:#x})": f"made(libc.syscall(CLONE, {bit | 0x10000}, *[None] * 4))"
+        for bit in (
+            0x10000000,
+            0x20000,
+            0x20000000,
+            0x40000000,
+            0x8000000,
+            0x4000000,
+            0x2000000,
+            0x80,
+        )
+    },
+    **{
+        f"a mount by {name}": f"made(libc.syscall(CALLS['{name}'], -1, None, -1, None, 0))"
+        for name in (
+            *("open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick"),
+            *("mount_setattr", "open_tree_attr"),
+        )
+    },
 }
 
 
@@ -609,6 +630,7 @@ def test_a_rank_has_no_way_to_another_but_the_hub(submit, on_hub, way):
         import ctypes, fcntl, socket
         libc = ctypes.CDLL(None, use_errno=True)
         CALLS, FUTEX = {seccomp.CONNECTING[platform.machine()]!r}, {seccomp.FUTEX[platform.machine()]}
+        CLONE = {seccomp.CLONE[platform.machine()]}
         def made(number):
             if number < 0:
                 raise OSError(ctypes.get_errno(), "not made")
@@ -620,6 +642,33 @@ def test_a_rank_has_no_way_to_another_but_the_hub(submit, on_hub, way):
             return "it works"
         """)
     assert told(world, "broken") == str(errno.EPERM)
+
+
+def test_a_rank_starts_threads_and_processes_without_clone3(submit, on_hub):
+    """A filter cannot see whether clone3 makes a namespace, so the C library calls clone instead."""
+    if not seccomp.can_refuse():
+        pytest.skip("no filter of system calls for this machine")
+    world = submit(f"""
+        import ctypes, subprocess, threading
+        libc = ctypes.CDLL(None, use_errno=True)
+        def broken():
+            made = libc.syscall({seccomp.CLONE3}, None, 0), ctypes.get_errno()
+            ran = []
+            thread = threading.Thread(target=ran.append, args=("a thread",))
+            thread.start()
+            thread.join()
+            if (child := os.fork()) == 0:
+                os._exit(7)
+            ran.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            for options in (dict(), dict(start_new_session=True), dict(close_fds=False)):
+                said = subprocess.run(["/bin/sh", "-c", "echo $((1 + 1))"], stdout=subprocess.PIPE, **options)
+                ran.append(int(said.stdout))
+            child = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 5"], {{}})
+            ran.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            return made, ran
+        """)
+    ran = ["a thread", 7, 2, 2, 2, 5]
+    assert told(world, "broken") == str(((-1, errno.ENOSYS), ran))
 
 
 @pytest.mark.parametrize("network", ["hub", "gloo"])
