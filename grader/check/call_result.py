@@ -14,7 +14,7 @@ from grader.assignment import COMMUNICATING, IN_PLACE
 from grader.check import driver_results
 from grader.check.call_evidence import NO_RETURN, CallEvidence
 from grader.check.failures import CheckFailed, GraderFault
-from grader.check.hazards import hazards, read_early
+from grader.check.hazards import hazards, left_open, read_early
 from grader.check.nested import arrays, at_path, by_path
 from grader.diagnosis.comparison import EXACT, Tolerance, describe, difference
 from grader.diagnosis.finding import LIKELY, VALUES, Line
@@ -324,7 +324,7 @@ class CallResult(CallEvidence):
             if array.dtype.kind == "f"
         ):
             return None
-        return read_early(arrays(value), self.operations(rank))
+        return read_early(arrays(value), left_open(self.report, self.index, rank))
 
     def _likely_cause(self, rank: int, found, values: list, expected: list, known) -> str | None:
         same_place = [at_path(value, found.path) for value in expected]

@@ -4,18 +4,19 @@ If the values of a call with such an operation are right, they may be right by l
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from grader.wire.events import Mark, Operation, operations
-from grader.wire.frames import IN_IMPORT, NEVER_AWAITED, OVERWRITTEN, UNFILLED
+from grader.wire.frames import IN_IMPORT, LEFT_OPEN, NEVER_AWAITED, OVERWRITTEN, UNFILLED
 from grader.world.report import WorldReport
 
 # At the end of a call, a rank leaves one such mark for each hazard. The mark says what is wrong. It
 # names the kind and the number of the operation. In each kind, the first operation has number 0.
 HAZARD_MARK = re.compile(rf"({NEVER_AWAITED}|{OVERWRITTEN}) ([a-z_]+) ([0-9]{{1,5}})")
+LEFT_OPEN_MARK = re.compile(rf"({LEFT_OPEN}) ([a-z_]+) ([0-9]{{1,5}})")
 
 
 @dataclass(frozen=True)
@@ -60,20 +61,32 @@ def hazards(report: WorldReport, call: int) -> list[Hazard]:
 
     Hazards of receives come first, because a student sees their effect first.
     """
-    found = []
-    for trail in report.trails:
-        own = operations(trail, call)
-        for mark in trail:
-            if (
-                isinstance(mark, Mark)
-                and mark.call == call
-                and (read := HAZARD_MARK.fullmatch(mark.name))
-            ):
-                what, kind, number = read.groups()
-                of_this_kind = [operation for operation in own if operation.kind == kind]
-                if int(number) < len(of_this_kind):
-                    found.append(Hazard(what, of_this_kind[int(number)]))
+    found = [
+        Hazard(what, operation)
+        for trail in report.trails
+        for what, operation in _marked(trail, call, HAZARD_MARK)
+    ]
     return sorted(found, key=lambda hazard: hazard.operation.kind != "recv")
+
+
+def left_open(report: WorldReport, call: int, rank: int) -> list[Operation]:
+    """Return the first operations whose tensors a rank may have read before they were filled.
+
+    Another line than the one that issued them waited for them, or none did.
+    """
+    marked = _marked(report.ranks[rank].trail, call, LEFT_OPEN_MARK)
+    return [operation for _, operation in marked]
+
+
+def _marked(trail: list, call: int, form: re.Pattern) -> Iterator[tuple[str, Operation]]:
+    """Yield what the marks of this form say, and the operation that each of them names."""
+    own = operations(trail, call)
+    for mark in trail:
+        if isinstance(mark, Mark) and mark.call == call and (read := form.fullmatch(mark.name)):
+            what, kind, number = read.groups()
+            of_this_kind = [operation for operation in own if operation.kind == kind]
+            if int(number) < len(of_this_kind):
+                yield what, of_this_kind[int(number)]
 
 
 def in_import(report: WorldReport, call: int) -> str | None:
@@ -95,14 +108,15 @@ def in_import(report: WorldReport, call: int) -> str | None:
     return None
 
 
-def read_early(value: Sequence[np.ndarray], issued: Sequence[Operation]) -> str | None:
+def read_early(value: Sequence[np.ndarray], left_open: Sequence[Operation]) -> str | None:
     """Return a sentence if a rank seems to have read a tensor before it was filled; else None.
 
-    ``value`` are the arrays that the rank returned, and ``issued`` are the operations that it
-    issued. On the hub, a tensor that an operation will fill contains nan, or ``UNFILLED`` for
-    integers, until somebody has waited for the operation.
+    ``value`` are the arrays that the rank returned. ``left_open`` are the operations that it did
+    not wait for at once: see the function of this name. A tensor that an operation will fill
+    contains nan, or ``UNFILLED`` for integers, until somebody has waited for the operation. But a
+    program may also compute such a value, with tensors that are all filled.
     """
-    filling = [operation for operation in issued if operation.received]
+    filling = [operation for operation in left_open if operation.received]
     if any(_holds_nan(array) for array in value):
         kept = "nan"
     elif any(_holds_unfilled(array) for array in value):

@@ -302,6 +302,7 @@ class HubGroup(dist.ProcessGroup):
         # The root of a broadcast keeps its tensor, because all ranks get this tensor.
         if kind != "broadcast" or silent:
             unfill(landing, in_order)
+            issued.unfilled_at = (content["file"], content["line"])
         output = list(landing) if output is None else output
         return HubWork(self.network, issued, number, memory, landing, output, in_order)
 

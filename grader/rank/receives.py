@@ -6,19 +6,26 @@ hangs. With this module the program is wrong every time. The message is received
 and ``wait()`` copies it into the tensor. Until then the tensor holds nan, or ``UNFILLED``.
 """
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from grader.wire.frames import NEVER_AWAITED, UNFILLED
+from grader.wire.frames import LEFT_OPEN, MAX_LEFT_OPEN, NEVER_AWAITED, UNFILLED
+
+OURS = str(Path(__file__).parent)
+TORCHS = str(Path(torch.__file__).parent)
 
 
 class Receives:
     """A context manager: inside it, messages reach their tensors in ``wait()``, and not before.
 
-    At the end it adds a mark for each receive that nobody has waited for.
+    At the end it adds a mark for each receive that nobody has waited for, and for the first ones
+    that were waited for in another line than they were issued.
     """
 
     # The receives that nobody has waited for are kept for good. gloo drops a receive whose work is
@@ -28,9 +35,11 @@ class Receives:
     def __init__(self, mark: Callable[[str], None]) -> None:
         self.mark = mark
         # id of a receive's work → (the work, which is kept alive; the number of the receive; the
-        # tensors that the message lands in; the tensors that it belongs to)
+        # tensors that the message lands in; the tensors that it belongs to; the line that issued
+        # the receive)
         self.landed: dict[int, tuple] = {}
         self.count = 0
+        self.left_open: list[int] = []  # the numbers of receives that a later line waited for
 
     def __enter__(self) -> None:
         group, work = dist.ProcessGroup, dist.distributed_c10d.Work
@@ -45,8 +54,11 @@ class Receives:
     def __exit__(self, *_: Any) -> None:
         for owner, name, method in self.theirs:
             setattr(owner, name, method)
-        for _, number, _, _ in self.landed.values():
+        for _, number, _, _, _ in self.landed.values():
             self.mark(f"{NEVER_AWAITED} recv {number}")
+            self.left_open.append(number)
+        for number in sorted(self.left_open)[:MAX_LEFT_OPEN]:
+            self.mark(f"{LEFT_OPEN} recv {number}")
         self.kept += self.landed.values()
 
     def _receiving(self, receive: Callable) -> Callable:
@@ -60,7 +72,7 @@ class Receives:
             with torch.no_grad():
                 for tensor in tensors:
                     tensor.fill_(float("nan") if tensor.is_floating_point() else UNFILLED)
-            self.landed[id(work)] = work, number, landing, tensors
+            self.landed[id(work)] = work, number, landing, tensors, _line()
             return work
 
         return received
@@ -68,10 +80,21 @@ class Receives:
     def _waiting(self, wait: Callable) -> Callable:
         def waited(work: Any, *args: Any, **kwargs: Any) -> Any:
             result = wait(work, *args, **kwargs)
-            _, _, landing, tensors = self.landed.pop(id(work), (None, None, (), ()))
+            nothing = (None, None, (), (), None)
+            _, number, landing, tensors, line = self.landed.pop(id(work), nothing)
+            if number is not None and line != _line():
+                self.left_open.append(number)
             with torch.no_grad():
                 for tensor, message in zip(tensors, landing):
                     tensor.copy_(message)
             return result
 
         return waited
+
+
+def _line() -> tuple[str, int] | None:
+    """Return the innermost line that is neither torch's nor of this folder."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame and frame.f_code.co_filename.startswith((OURS, TORCHS)):
+        frame = frame.f_back
+    return (frame.f_code.co_filename, frame.f_lineno) if frame else None

@@ -56,20 +56,23 @@ class Network:
         An operation was used wrongly if nobody waited for it, or if its memory was overwritten
         before the wait. The hub itself marks the sends that nobody waited for. The data of some
         sends may not have been sent yet. Their memory now belongs to the caller again, so send
-        useless numbers in place of these data: see ``MemoryInUse.spoil``.
+        useless numbers in place of these data: see ``MemoryInUse.spoil``. Also mark the first
+        operations whose tensor the program may have read before it was filled.
         """
         issued, self.issued = self.issued, []
-        marks, counts = [], Counter[str]()
+        marks, left_open, counts = [], [], Counter[str]()
         for operation in issued:
             number, counts[operation.kind] = counts[operation.kind], counts[operation.kind] + 1
             if not operation.was_awaited and operation.kind != "send":
                 marks.append(f"{frames.NEVER_AWAITED} {operation.kind} {number}")
             if operation.was_overwritten:
                 marks.append(f"{frames.OVERWRITTEN} {operation.kind} {number}")
+            if operation.unfilled_at and operation.was_left_open:
+                left_open.append(f"{frames.LEFT_OPEN} {operation.kind} {number}")
         for contents in list(self.wire.owed.values()):
             contents.spoil()
         self.wire.pay()
-        return marks
+        return marks + left_open[: frames.MAX_LEFT_OPEN]
 
 
 @dataclass
@@ -80,6 +83,9 @@ class Issued:
     position: int  # among all that the rank has issued in this call
     was_awaited: bool = False
     was_overwritten: bool = False
+    # the file and line that issued it; None if it fills no tensor
+    unfilled_at: tuple | None = None
+    was_left_open: bool = True  # whether no wait in this line ended it
 
 
 class MemoryInUse:
@@ -174,6 +180,8 @@ class HubWork(dist.Work):
         with self.lock:
             if self.answer is None:
                 self.network.on_wait(self.issued.position)
+                if self.issued.unfilled_at:
+                    self.issued.was_left_open = self.issued.unfilled_at != self.network.caller()
                 answer = self.network.wire.take(self.number)
                 if self.memory:
                     self.issued.was_overwritten = self.memory.was_overwritten()

@@ -7,7 +7,7 @@ from grader.check.api import CheckFailed, call, per_rank
 A, B = np.array([1.0, 2.0], np.float32), np.array([3.0, 4.0], np.float32)
 
 
-def verdict(submit, body: str) -> str:
+def verdict(submit, body: str, **options) -> str:
     """What becomes of two ranks that are to exchange their tensors."""
     world = submit(f"""
         def swap(x):
@@ -15,7 +15,7 @@ def verdict(submit, body: str) -> str:
             {body}
             return y
         """)
-    (run,) = world(2, call("collectives.swap", per_rank(A, B)))
+    (run,) = world(2, call("collectives.swap", per_rank(A, B), **options))
     try:
         run.returns(B, A)
     except CheckFailed as failure:

@@ -205,6 +205,38 @@ def test_other_values_and_ranks_that_receive_nothing_are_not_told_so(value, issu
     assert read_early(value, [posted(0, kind, received=received[kind]) for kind in issued]) is None
 
 
+AWAITED = {
+    "a collective": "dist.all_reduce(y)",
+    "a receive": "w = dist.isend(x, 1 - rank); dist.recv(y, 1 - rank); w.wait()",
+    "a wait in the same line": "dist.all_reduce(y, async_op=True).wait()",
+    "a batch": """ops = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]
+            [w.wait() for w in dist.batch_isend_irecv(ops)]""",
+}
+
+
+NETWORKS = {"hub": {}, "gloo": {"driver": "received_at_wait"}}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("program", AWAITED)
+def test_nan_of_a_program_that_waits_at_once_is_no_early_read(
+    submit, monkeypatch, network, program
+):
+    monkeypatch.setenv("LOCKSTEP_NETWORK", network)
+    body = f"{AWAITED[program]}\n            y = (x - x) / (x - x)"
+    message = verdict(submit, body, **NETWORKS[network])
+    assert "the result is wrong" in message and "nan" in message
+    assert "read before" not in message
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_receive_that_is_read_before_a_later_wait_is_told(submit, monkeypatch, network):
+    monkeypatch.setenv("LOCKSTEP_NETWORK", network)
+    body, *words = WRONG["a receive is read before the wait"]
+    message = verdict(submit, body, **NETWORKS[network])
+    assert all(word in message for word in words), message
+
+
 def test_nan_in_the_input_is_no_sign_of_an_early_read(submit):
     world = submit("def swap(x): dist.all_reduce(x.clone()); return x + 1")
     (run,) = world(2, call("collectives.swap", NAN))

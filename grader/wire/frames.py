@@ -106,6 +106,11 @@ PAUSE = "pause"
 # numbered in the order of issue.
 NEVER_AWAITED = "never awaited:"
 OVERWRITTEN = "overwritten before its wait:"
+# These operations were to fill a tensor, and another line of student code than the one that issued
+# them waited for them. So student code may have read the tensor before. At most ``MAX_LEFT_OPEN``
+# of them are marked.
+LEFT_OPEN = "left open until a later line:"
+MAX_LEFT_OPEN = 2
 # The mark of a rank that has issued operations while it imported the student's file.
 IN_IMPORT = "operations issued in the import"
 # Prefix of the name of a mark. The mark says that the rank which received a message of this rank
