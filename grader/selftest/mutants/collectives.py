@@ -361,7 +361,7 @@ MUTANTS = [
     work.wait()
     dist.all_reduce(total)""",
         {"hidden compute_does_not_wait"},
-        "nothing overlaps",
+        "the all-reduce does not overlap",
     ),
     Mutant(
         "everyone sends to everyone",
@@ -905,7 +905,7 @@ def all_gather""",
     work = dist.all_reduce(total, async_op=True)
 """,
         {"hidden compute_does_not_wait"},
-        "nothing overlaps",
+        "the all-reduce does not overlap",
     ),
     Mutant(
         "overlapped, in the caller's own memory",
