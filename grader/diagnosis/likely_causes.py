@@ -23,7 +23,7 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
         return unsent
     if polls := polling(report):
         return polls
-    if again := _waits_again(report, waiting):
+    if again := _waits_again(report, waiting, call):
         sentence = (
             "called wait() twice on the same send or receive. The second call never returns: call"
             " wait() only once."
@@ -154,12 +154,20 @@ def never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> li
     return []
 
 
-def _waits_again(report: WorldReport, waiting: list[Waiting]) -> list[int]:
-    """Return the ranks that hang in ``wait()`` although all their operations have partners."""
+def _waits_again(report: WorldReport, waiting: list[Waiting], call: int) -> list[int]:
+    """Return the ranks that hang in ``wait()`` although all their operations have partners.
+
+    Only a send or a receive can hang in this way. So the result has only ranks that have issued one
+    in this call, and is empty if the hub may keep results of the call: see ``Call.slow_gathers``.
+    """
+    if report.calls[call].slow_gathers:
+        return []
     open_on = {w.operation.rank for w in waiting}
-    standing = [rank for rank in report.ranks if rank.rank not in open_on and rank.held is None]
     return [
         rank.rank
-        for rank in standing
-        if any(watchdog.waits_for_nothing(s, report.submission_dir) for s in rank.stacks)
+        for rank in report.ranks
+        if rank.rank not in open_on
+        and rank.held is None
+        and any(o.kind in ("send", "recv") for o in operations(rank.trail, call))
+        and any(watchdog.waits_for_nothing(s, report.submission_dir) for s in rank.stacks)
     ]

@@ -2,6 +2,8 @@
 written down here.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -93,6 +95,18 @@ def test_whoever_asks_for_ever_is_told(report):
 def test_waited_for_before(report):
     text = str(diagnose(report("stuck", ([send()], 5), ([receive()], None)), 0))
     assert "rank 0 called wait() twice on the same send or receive" in text
+
+
+def test_who_has_no_message_did_not_wait_for_one_twice(report):
+    gather = operation(0, "all_gather", line=3)
+    made = report("stuck", ([gather], 5), ([operation(1, "all_gather", line=3)], 5))
+    assert "twice" not in str(diagnose(made, 0))
+
+
+def test_who_waits_in_a_call_with_slow_gathers_did_not_wait_twice_for_certain(report):
+    made = report("stuck", ([send()], 5), ([receive()], None))
+    made.calls[0] = replace(made.calls[0], slow_gathers=True)
+    assert "twice" not in str(diagnose(made, 0))
 
 
 @pytest.mark.parametrize(
