@@ -8,8 +8,8 @@ other frames between the judge and each rank. The hub does not trust the frames 
 import selectors
 import socket
 from collections import Counter
-from collections.abc import Callable
-from time import monotonic_ns
+from collections.abc import Callable, Collection, Mapping
+from time import monotonic, monotonic_ns
 from typing import Any
 
 from grader.hub.connection import Connections
@@ -37,6 +37,9 @@ MAX_NEW_GROUPS = MAX_QUESTIONS // 2 + 1  # the group of all ranks counts, too
 MAX_EMPTY = 100
 MAX_USE_LETTERS = 200  # characters in the name under which a rank uses something
 MAX_WAITING_THREADS = 64  # waiting threads that a rank may report
+# When the judge finds that the ranks are idle, no frame and no answer may be newer than this. The
+# judge does not see all of them.
+QUIET_SECONDS = 0.25
 
 
 class Hub:
@@ -79,6 +82,7 @@ class Hub:
         self.have_begun: set[int] = set()  # the ranks that have begun a call
         self.is_full = False  # whether the judge was told that ``MAX_HELD`` is exceeded
         self.moves = 0  # the number of frames from ranks plus answers to ranks
+        self.moved_at = monotonic()  # the time of the last of them
         for rank, judge in enumerate(self.judges):
             self.connections.begin_to_read(judge, self._on_judge, rank)
         self.begin(len(ranks) if size is None else size, steps or Steps())
@@ -174,6 +178,32 @@ class Hub:
         self.serve()
         return self.moves
 
+    def _note_move(self) -> None:
+        self.moves, self.moved_at = self.moves + 1, monotonic()
+
+    def give_to_idle(self) -> int:
+        """Give ranks the results of slow all-gathers that they wait for; return how many it gave.
+
+        Call this when the judge has found that the ranks are idle: no thread of any rank wants to
+        run. If a frame or an answer is newer than what the judge has seen, give nothing.
+        """
+        self.serve()
+        if monotonic() - self.moved_at < QUIET_SECONDS:
+            return 0
+        return self._give_early(self.slow.awaited)
+
+    def _give_early(self, waits: Mapping[int, Collection]) -> int:
+        """Give results that ``SlowGathers.lift`` gives up, tell the judge, and return their number.
+
+        ``waits`` says what each rank waits for.
+        """
+        awaited = self.slow.lift(waits)
+        for posted, blob, place in awaited:
+            told = [posted.rank, posted.operation.call, place, monotonic_ns()]
+            self.tell({"awaited_early": told})
+            self._give(posted, blob)
+        return len(awaited)
+
     def _look_at_memory(self) -> None:
         """Tell the judge, once, if this process holds more than ``MAX_HELD`` bytes of the ranks.
 
@@ -207,12 +237,8 @@ class Hub:
             for rank, call, number in self.steps.lift():
                 self.tell({"not_sent_on": [rank, call, number, monotonic_ns()]})
             self.matching.match_all()
-        elif stands and not held and (awaited := self.slow.lift(self.waits)):
-            self.believed = set(self.waits)
-            for posted, blob, place in awaited:
-                told = [posted.rank, posted.operation.call, place, monotonic_ns()]
-                self.tell({"awaited_early": told})
-                self._give(posted, blob)
+        elif stands and not held and self._give_early(waiting := dict(self.waits)):
+            self.believed = set(waiting)
         elif stands and self.told_standstill != self.waits:
             self.told_standstill = dict(self.waits)
             if held:  # the judge will let them go on
@@ -258,7 +284,7 @@ class Hub:
             raise frames.FrameError("a frame from a rank that has no call to make")
         for frame in self.ranks[rank].reader.feed(data):
             self._look_before_calls(rank, frame)
-            self.moves += 1
+            self._note_move()
             if rank in self.believed and rank in self.waits:
                 raise frames.FrameError(
                     "a rank said that all its threads wait, but then it sent a frame"
@@ -441,7 +467,10 @@ class Hub:
 
     def _on_await(self, rank: int, key: object) -> None:
         """Record that a thread of a rank waits; if it waits for a send, give a kept answer."""
-        if frames.is_whole(key) and self.sends[rank].on_wait(key):
+        if not frames.is_whole(key):
+            return
+        self.slow.on_await(rank, key)
+        if self.sends[rank].on_wait(key):
             self._hand_over(rank, {"to": key, **self.sends[rank].receipt(key)})
 
     def _pass_on(self, rank: int, kind: bytes, meta: dict, blob: bytes = b"") -> None:
@@ -564,7 +593,7 @@ class Hub:
 
     def _write(self, rank: int, meta: dict, blob: bytes = b"") -> None:
         end = self.ranks[rank]
-        self.moves += 1
+        self._note_move()
         self.unanswered[rank].discard(meta["to"])
         if meta["to"] in self.waits.get(rank, ()):
             del self.waits[rank]

@@ -5,10 +5,15 @@ all-gather only after it has used one of the judge's functions (see ``wire.serve
 waits for the result before that, all ranks come to a standstill. The hub then gives the result all
 the same, and tells the judge. So the judge learns, without a clock, whether a rank computes while
 it gathers.
+
+A rank with a thread that the hub knows nothing of never stands still for certain. The judge then
+sees that the ranks are idle, and the hub gives the results that some thread waits for. In both
+cases each rank gets one result, the earliest that it waits for, and the hub tells the judge. The
+rank may then go on and compute, while a helper thread of it waits for the next result.
 """
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from grader.hub.matching import Posted
@@ -25,6 +30,9 @@ class SlowGathers:
     # ``issued`` for the rank when it issued this all-gather
     before: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     kept: list[tuple[Posted, bytes]] = field(default_factory=list)
+    # rank → the numbers of its all-gathers in ``before`` that a thread waits for, or asks for again
+    # and again
+    awaited: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def note(self, posted: Posted) -> None:
         """Record an operation that a rank has issued in a call with this rule."""
@@ -39,10 +47,15 @@ class SlowGathers:
         if key not in self.before:
             return False
         if self.before[key][0] < self.uses[posted.rank]:
-            del self.before[key]
+            self._forget(*key)
             return False
         self.kept.append((posted, blob))
         return True
+
+    def on_await(self, rank: int, number: int) -> None:
+        """Record that a thread of a rank waits for an operation, if it is one of ``before``."""
+        if (rank, number) in self.before:
+            self.awaited[rank].add(number)
 
     def on_use(self, rank: int) -> list[tuple[Posted, bytes]]:
         """Count that a rank uses a function of the judge; return the results kept for this rank."""
@@ -53,21 +66,31 @@ class SlowGathers:
         """Forget a rank's call, which has ended; return the results kept for this rank."""
         found = self.on_use(rank)
         self.before = {key: value for key, value in self.before.items() if key[0] != rank}
+        self.awaited.pop(rank, None)
         del self.uses[rank], self.issued[rank]
         return found
 
-    def lift(self, waits: Mapping[int, list]) -> list[tuple[Posted, bytes, int]]:
-        """Return (operation, bytes, place) for each kept result that a rank waits for.
+    def lift(self, waits: Mapping[int, Collection]) -> list[tuple[Posted, bytes, int]]:
+        """Return (operation, bytes, place) for the earliest kept result that each rank waits for.
 
-        Call this when all ranks wait. ``waits`` says what each rank waits for. The place is the
-        number of all-gathers that the rank had issued earlier in its call.
+        Call this when no rank goes on by itself. ``waits`` says what each rank waits for. The place
+        is the number of all-gathers that the rank had issued earlier in its call.
         """
-        awaited = [own for own in self.kept if own[0].number in waits.get(own[0].rank, ())]
-        places = [self.before[posted.rank, posted.number][1] for posted, _ in awaited]
-        return [(*own, place) for own, place in zip(self._taken(awaited), places)]
+        earliest: dict[int, tuple[int, tuple[Posted, bytes]]] = {}
+        for own in self.kept:
+            rank, number = own[0].rank, own[0].number
+            place = self.before[rank, number][1]
+            if number in waits.get(rank, ()) and place < earliest.get(rank, (place + 1,))[0]:
+                earliest[rank] = place, own
+        self._taken([own for _, own in earliest.values()])
+        return [(*own, place) for place, own in earliest.values()]
 
     def _taken(self, given: list[tuple[Posted, bytes]]) -> list[tuple[Posted, bytes]]:
         for posted, blob in given:
             self.kept.remove((posted, blob))
-            del self.before[posted.rank, posted.number]
+            self._forget(posted.rank, posted.number)
         return given
+
+    def _forget(self, rank: int, number: int) -> None:
+        del self.before[rank, number]
+        self.awaited[rank].discard(number)

@@ -3,6 +3,7 @@
 This code runs beside student code.
 """
 
+import select
 import socket
 import threading
 from collections.abc import Callable
@@ -124,16 +125,21 @@ class Wire:
             self.receipts.append(frame.meta["receipt"])
         return frame
 
-    def _read_or_wait(self) -> None:
-        """Read the socket, or if another thread reads it, wait until that thread has read."""
+    def _read_or_wait(self, seconds: float | None = None) -> None:
+        """Read the socket, or if another thread reads it, wait until that thread has read.
+
+        Do not take longer than ``seconds``, if given.
+        """
         if self.is_read:
-            self.changed.wait()
+            self.changed.wait(seconds)
             return
         self.is_read = True
         # While this thread reads, other threads can begin to wait.
         self.changed.release()
         try:
-            found = self._read()
+            if seconds:
+                select.select([self.socket], [], [], seconds)
+            found = self._read() if seconds is None else self._read(socket.MSG_DONTWAIT)
         finally:
             self.changed.acquire()
             self.is_read = False
@@ -156,11 +162,19 @@ class Wire:
         elif frames.is_whole(key):
             self.send(frames.AWAIT, {"number": key})
 
-    def has(self, key: Any) -> bool:
-        """Return whether ``take`` would return at once."""
+    def tell_poll(self, number: int) -> None:
+        """Tell the hub that a thread asks again and again whether an operation is completed."""
+        if self.tells_waits:
+            self.send(frames.AWAIT, {"number": number})
+
+    def has(self, key: Any, seconds: float = 0.0) -> bool:
+        """Return whether ``take`` would return at once, or within ``seconds`` if nothing arrives.
+
+        The result may be False although the frame arrives within this time.
+        """
         with self.changed:
-            if key not in self.arrived and not self.is_read:
-                self.arrived |= self._read(socket.MSG_DONTWAIT)
+            if key not in self.arrived and (seconds or not self.is_read):
+                self._read_or_wait(seconds)
             return key in self.arrived
 
     def _read(self, flags: int = 0) -> dict[Any, frames.Frame]:

@@ -22,6 +22,11 @@ from grader.rank.tensors import is_freed
 from grader.wire import combine, frames
 
 Tensors = Sequence[torch.Tensor]
+# If a program asks this many times whether a collective is completed, and it is not, the program
+# waits for it. From then on each question takes up to ``POLL_SECONDS``, unless the answer arrives.
+# So a program that asks in a loop is idle, as one that calls ``wait``.
+PATIENT_POLLS = 50
+POLL_SECONDS = 0.02
 
 
 class Network:
@@ -162,7 +167,8 @@ class HubWork(dist.Work):
         self.landing = list(landing)
         self.output = output
         self.issued, self.memory = issued, memory
-        self.was_awaited = self.was_polled = False
+        self.was_awaited = False
+        self.polls = 0  # how often ``is_completed`` has returned False
         self.lock = threading.Lock()
         self.answer: frames.Frame | None = None
         self.future: torch.futures.Future | None = None
@@ -194,17 +200,22 @@ class HubWork(dist.Work):
         """Return whether the operation is completed.
 
         Before any wait, the first call returns False, so that a program that asks only once is not
-        right by luck. As with gloo, a send is completed only after somebody has waited for it.
+        right by luck. As with gloo, a send is completed only after somebody has waited for it. A
+        program that asks ``PATIENT_POLLS`` times for a collective counts as waiting.
         """
         if self.answer is not None:
             return True
         if self.issued.kind == "send":
             return False
-        if not self.was_polled:
-            self.was_polled = True
+        self.polls += 1
+        if self.polls == 1:
             return False
         self.network.wire.pay()
-        return self.network.wire.has(self.number) and self._take()
+        waits = self.polls > PATIENT_POLLS and self.issued.kind != "recv"
+        if waits and self.polls == PATIENT_POLLS + 1:
+            self.network.wire.tell_poll(self.number)
+        has = self.network.wire.has(self.number, POLL_SECONDS if waits else 0.0)
+        return has and self._take()
 
     def is_success(self) -> bool:
         return self.is_completed()

@@ -19,7 +19,9 @@ def held_back():
     ranks = [RankReport(rank) for rank in (0, 1)]
     report = WorldReport(2, calls, Path("/nowhere"), ranks)
     held = HeldRanks(calls, report, {}, send_go=lambda rank: None)
-    judge = ProgressJudge(calls, report, Limits(), {}, held, ask_moves=lambda: None)
+    judge = ProgressJudge(
+        calls, report, Limits(), {}, held, ask_moves=lambda: None, ask_results=lambda: None
+    )
     judge.on_frame()
     held.hold(ranks[1], 0)
     return judge
@@ -48,3 +50,47 @@ def test_standstill_stays_when_frames_arrive_that_the_hub_knew_of(held_back):
     held_back.on_frame()
     held_back.step(time.monotonic(), silent=True)
     assert held_back.report.released_early == {0}
+
+
+@pytest.fixture
+def idle(monkeypatch):
+    """A judge of one rank that is idle, and the list of what this judge asks for.
+
+    Its second call is one in which the hub may keep results.
+    """
+    calls = [Call("collectives.f", [([], {})], slow_gathers=is_slow) for is_slow in (False, True)]
+    report, asked = WorldReport(1, calls, Path("/nowhere"), [RankReport(0)]), []
+    judge = ProgressJudge(
+        calls,
+        report,
+        Limits(),
+        {0: 2**30},  # no process has this number
+        HeldRanks(calls, report, {}, send_go=lambda rank: None),
+        ask_moves=lambda: None,
+        ask_results=lambda: asked.append("results"),
+    )
+    monkeypatch.setattr(judge.watch, "look", lambda pids, now: 1.0)
+    monkeypatch.setattr(judge, "_ask_stacks", lambda now, verdict: asked.append(verdict))
+    return judge, asked
+
+
+def test_idle_ranks_are_stuck_only_when_the_hub_has_no_results_for_them(idle):
+    judge, asked = idle
+    now = time.monotonic()
+    judge.step(now, silent=True)
+    judge.step(now + 1, silent=True)  # the hub has not answered yet
+    assert asked == ["results"]
+    judge.on_results(2)
+    judge.step(now + 2, silent=True)
+    assert asked == ["results", "results"]
+    judge.on_results(0)
+    judge.step(now + 3, silent=True)
+    judge.step(now + 4, silent=True)  # ask again: a rank may have begun to wait meanwhile
+    assert asked == ["results", "results", "stuck", "results"]
+
+
+def test_the_hub_is_not_asked_for_results_where_it_keeps_none(idle):
+    judge, asked = idle
+    judge.keeps_results = judge.asks_results = False
+    judge.step(time.monotonic(), silent=True)
+    assert asked == ["stuck"]

@@ -150,7 +150,7 @@ def test_two_probes_of_one_name_return_the_same():
 def test_memory_is_looked_at_where_a_check_asks_and_told_when_it_has_grown(two):
     two.hub.begin(2, Steps([0, 0]))
     sizes = iter([100, 90, 130, 120, 150, 170, 0])
-    two.hub.memory = lambda rank: next(sizes)
+    two.hub.weighing.memory = lambda rank: next(sizes)
     two.write(
         two.judges[0], frames.pack(frames.INPUTS, {"served": [{"weighs": SETTLED}, {}]}, b"", NONCE)
     )
@@ -169,7 +169,7 @@ def weighed(two, *sizes):
     """Rank 0 of two begins a call in which the system tells these sizes of its memory."""
     two.hub.begin(2, Steps([0, 0]))
     told = iter(sizes)
-    two.hub.memory = lambda rank: next(told)
+    two.hub.weighing.memory = lambda rank: next(told)
     two.write(
         two.judges[0], frames.pack(frames.INPUTS, {"served": [{"weighs": SETTLED}]}, b"", NONCE)
     )
@@ -508,3 +508,78 @@ def test_results_that_a_rank_never_waits_for_do_not_reach_its_next_call(submit, 
     )
     run.values()
     assert left.awaited_early(0) == [] and run.awaited_early(0) == [0]
+
+
+IDLES = """
+    import threading
+    from concurrent.futures import ThreadPoolExecutor
+
+    def sleep():
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+    def poll(work, pause):
+        while not work.is_completed():
+            time.sleep(pause)
+
+    def step(compute, early, way):
+        gathers, waits = [], []
+        for number in range(3):
+            landing = [torch.empty(1) for _ in range(dist.get_world_size())]
+            gathers.append(dist.all_gather(landing, torch.ones(1), async_op=True))
+        if way == "sleeping thread":
+            sleep()
+            waits = [work.wait for work in gathers]
+        elif way == "threads":
+            pool = ThreadPoolExecutor(3)
+            waits = [pool.submit(work.wait).result for work in gathers]
+        elif way == "futures":
+            waits = [work.get_future().wait for work in gathers]
+        elif way == "polls":
+            waits = [lambda work=work: poll(work, 0.001) for work in gathers]
+        elif way == "polls of a thread":
+            pool = ThreadPoolExecutor(3)
+            waits = [pool.submit(poll, work, 0).result for work in gathers]
+        for number in range(3):
+            if number in early:
+                waits[number]()
+            compute[number]()
+            waits[number]()
+        return landing
+    """
+
+
+@pytest.mark.parametrize(
+    "way", ["sleeping thread", "threads", "futures", "polls", "polls of a thread"]
+)
+@pytest.mark.parametrize("early, found", [([], []), ([0], [0]), ([1], []), ([0, 1, 2], [0])])
+def test_ranks_with_an_idle_thread_get_their_gathers(submit, on_hub, way, early, found):
+    """All gathers are started at first, so the first use gives all of them."""
+    world = submit(IDLES)
+    probes = [Probe(f"product {number}") for number in range(3)]
+    (run,) = world(2, call("collectives.step", probes, early, way, slow_gathers=True))
+    run.values()
+    assert [run.awaited_early(rank) for rank in range(2)] == [found, found]
+
+
+@pytest.mark.parametrize("way", ["wait", "future", "polls"])
+def test_a_program_with_an_idle_thread_that_waits_for_each_gather_is_told(submit, on_hub, way):
+    world = submit("""
+        import threading
+
+        def step(compute, way):
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+            for number in range(3):
+                landing = [torch.empty(1) for _ in range(dist.get_world_size())]
+                work = dist.all_gather(landing, torch.ones(1), async_op=True)
+                while way == "polls" and not work.is_completed():
+                    pass
+                if way == "future":
+                    work.get_future().wait()
+                work.wait()
+                compute[number]()
+            return landing
+        """)
+    probes = [Probe(f"product {number}") for number in range(3)]
+    (run,) = world(2, call("collectives.step", probes, way, slow_gathers=True))
+    run.values()
+    assert [run.awaited_early(rank) for rank in range(2)] == [[0, 1, 2]] * 2

@@ -262,12 +262,15 @@ def _look_after(
                             _tell(judge, {"limit": words})
                         _tell(judge, {"rank": rank, "status": code})
         if judge in readable:
-            if (asked := _asked(judge)) is None:
+            if (questions := _questions(judge)) is None:
                 return
-            if asked == frames.MOVES_ASKED:
-                _tell(judge, {"moves": hub.moves_until_now() if hub else 0})
-            else:
-                wanted = NextCheck(**asked, until=time.monotonic() + COME_TO_REST_SECONDS)
+            for asked in questions:
+                if asked == frames.MOVES_ASKED:
+                    _tell(judge, {"moves": hub.moves_until_now() if hub else 0})
+                elif asked == frames.RESULTS_ASKED:
+                    _tell(judge, {"given": hub.give_to_idle() if hub else 0})
+                else:
+                    wanted = NextCheck(**asked, until=time.monotonic() + COME_TO_REST_SECONDS)
         if wanted and hub and hub.is_at_rest():
             _go_on(judge, ranks, limits, hub, wanted)
             wanted = None
@@ -276,14 +279,11 @@ def _look_after(
             wanted = None
 
 
-def _asked(judge: socket.socket) -> dict | None:
-    """Return what the judge asks for; None if the world is over.
-
-    If several questions have arrived, only the last one counts, because the judge does not wait for
-    answers to the earlier questions any more.
-    """
+def _questions(judge: socket.socket) -> list[dict] | None:
+    """Return what the judge asks for; None if the world is over."""
     lines = judge.recv(1 << 16).splitlines()
-    return json.loads(lines[-1]) if lines and lines[-1].startswith(b"{") else None
+    over = not lines or not lines[-1].startswith(b"{")
+    return None if over else [json.loads(line) for line in lines]
 
 
 def _go_on(

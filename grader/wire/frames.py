@@ -49,7 +49,9 @@ CONTENTS = b"C"  # the bytes of a send
 STORE = b"S"  # a request to the store that the ranks of a world share
 USE = b"U"  # the rank calls something that the judge has given to it: see ``served``
 WAIT = b"W"  # every thread of the rank waits from now on; the frame says for what
-AWAIT = b"B"  # a thread of the rank waits for an operation, but not all threads of the rank wait
+# A thread of the rank waits for an operation, but not all threads of the rank wait. A thread that
+# asks again and again whether the operation is completed counts as waiting.
+AWAIT = b"B"
 ANSWER = b"A"  # the result of an operation, of a request to the store, or of a USE
 
 # The operations of ranks are carried by gloo or by the hub. With ``strict`` they are carried by the
@@ -64,6 +66,9 @@ FOR_JUDGE = FOR_GO, FOR_INPUTS, FOR_NOTHING
 
 # The judge asks its supervisor: how many frames and answers have ranks and hub exchanged so far?
 MOVES_ASKED = {"asks": "moves"}
+# The judge tells its supervisor that the ranks are idle, and asks: how many results of slow
+# all-gathers does the hub give them now? See ``hub.Hub.give_to_idle``.
+RESULTS_ASKED = {"asks": "results"}
 
 KINDS = (
     INPUTS

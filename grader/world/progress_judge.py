@@ -46,6 +46,7 @@ class ProgressJudge:
         pids: dict[int, int],
         held: HeldRanks,
         ask_moves: Callable[[], None],
+        ask_results: Callable[[], None],
     ) -> None:
         self.calls = calls
         self.report = report
@@ -68,6 +69,11 @@ class ProgressJudge:
         self.frames = self.frames_before_standstill = 0
         self.is_certain = False  # whether it is certain that no rank will ever go on
         self.doubts = 0  # how many times in a row the ranks only seemed to be stuck
+        self.ask_results = ask_results
+        # Whether the hub may keep results that idle ranks wait for, and is asked for them before
+        # the next stacks; and whether its answer is awaited.
+        self.keeps_results = any(call.slow_gathers for call in calls)
+        self.asks_results, self.awaits_results = self.keeps_results, False
 
     # ——— events
 
@@ -113,6 +119,13 @@ class ProgressJudge:
         """
         if self.frames <= frames:
             self.standstill, self.frames_before_standstill = held, frames
+
+    def on_results(self, given: int) -> None:
+        """Record how many results the hub has given to idle ranks: see ``_on_idle``."""
+        self.awaits_results = False
+        if given:
+            self.asks_results = True
+            self.watch.moved()
 
     def on_outcome(self) -> None:
         """Record that a call has ended on a rank. The time of the next call begins now."""
@@ -205,6 +218,19 @@ class ProgressJudge:
                 now, "late", f"{limits.world_seconds:g} seconds in {len(self.calls)} calls"
             )
         elif idle >= watchdog.IDLE_SECONDS and not self.held.are_patient and not self.starting:
+            self._on_idle(now)
+
+    def _on_idle(self, now: float) -> None:
+        """Ask for the stacks of idle ranks. If the hub may keep results, ask for these first.
+
+        A rank with a thread that never waits for the hub does not come to a standstill, even if it
+        waits for a result that the hub keeps: see ``hub.slow_gathers``.
+        """
+        if self.asks_results:
+            self.asks_results, self.awaits_results = False, True
+            self.ask_results()
+        elif not self.awaits_results:
+            self.asks_results = self.keeps_results
             self._ask_stacks(now, "stuck")
 
     def _on_too_much_computing(self, now: float, used: dict[int, float]) -> None:

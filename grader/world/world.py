@@ -80,7 +80,13 @@ class World:
         self.pids: dict[int, int] = {}  # rank → pid
         self.held = HeldRanks(calls, self.report, self.pids, self._send_go)
         self.judge = ProgressJudge(
-            calls, self.report, limits, self.pids, self.held, self._ask_moves
+            calls,
+            self.report,
+            limits,
+            self.pids,
+            self.held,
+            ask_moves=lambda: self._ask(frames.MOVES_ASKED),
+            ask_results=lambda: self._ask(frames.RESULTS_ASKED),
         )
         self.supervisor_lines = b""
         self.gone = False
@@ -220,7 +226,8 @@ class World:
         )
         # All sockets and pipes must be open. A rank may have closed one of its ends.
         ends = 3 * self.size + 1
-        is_spoiled = self.is_spoiled or self.judge.stacks.ever_asked
+        judge = self.judge
+        is_spoiled = self.is_spoiled or judge.stacks.ever_asked or judge.awaits_results
         if not (self.keeps and clean and not is_spoiled and len(self.selector.get_map()) == ends):
             return False
         for key in list(self.selector.get_map().values()):
@@ -292,6 +299,8 @@ class World:
             self.report.behind = line.get("behind", [])
         elif "moves" in line:
             self.judge.stacks.moves = line["moves"]
+        elif "given" in line:
+            self.judge.on_results(line["given"])
         elif "grown" in line:
             rank, call, operations, grown = line["grown"]
             self.report.ranks[rank].grown.setdefault(call, []).append((operations, grown))
@@ -424,10 +433,10 @@ class World:
         except OSError:
             pass  # it died meanwhile
 
-    def _ask_moves(self) -> None:
-        """Ask the hub how many frames and answers it has exchanged with the ranks so far."""
+    def _ask(self, question: dict) -> None:
+        """Ask the supervisor one of the questions that ``frames`` lists."""
         try:
-            self.supervisor.sendall(json.dumps(frames.MOVES_ASKED).encode() + b"\n")
+            self.supervisor.sendall(json.dumps(question).encode() + b"\n")
         except OSError:
             pass  # the supervisor is gone, and the end of its socket will show this
 

@@ -960,6 +960,48 @@ def _gathered_ahead""",
         "Gather layers by all-gathers",
     ),
     mutant(
+        "each gather is waited for at once, beside a thread that sleeps",
+        START,
+        START + """\
+        import threading
+
+        if not globals().get("asleep"):
+            globals()["asleep"] = threading.Thread(target=threading.Event().wait, daemon=True)
+            globals()["asleep"].start()
+        under_way[-1][1].wait()
+""",
+        {
+            "public prefetched_step",
+            "hidden prefetch_overlaps",
+        },
+        "before it computed layer 0 (layers are counted from 0), so nothing overlaps",
+    ),
+    mutant(
+        "the future of each gather is waited for at once",
+        START,
+        START + """\
+        under_way[-1][1].get_future().wait()
+""",
+        {
+            "public prefetched_step",
+            "hidden prefetch_overlaps",
+        },
+        "before it computed layer 0 (layers are counted from 0), so nothing overlaps",
+    ),
+    mutant(
+        "each gather is polled until it is there",
+        START,
+        START + """\
+        while not under_way[-1][1].is_completed():
+            pass
+""",
+        {
+            "public prefetched_step",
+            "hidden prefetch_overlaps",
+        },
+        "before it computed layer 0 (layers are counted from 0), so nothing overlaps",
+    ),
+    mutant(
         "each gather is waited for at once going back",
         GOING_BACK,
         """    def back() -> Iterator[Tensor]:

@@ -435,6 +435,92 @@ def prefetched_step(
     return mlp.loss(x), gradients
 '''
 
+# A thread of the program's own, which never waits for the network: the hub cannot be told that all
+# threads of the rank wait.
+SLEEPING_THREAD = """
+import threading
+
+_ASLEEP = threading.Thread(target=threading.Event().wait, daemon=True)
+
+
+def _arrived(flat, work, width):
+    if not _ASLEEP.ident:
+        _ASLEEP.start()
+    work.wait()
+    return flat[: width * width].view(width, width)
+"""
+
+THREAD_STARTS = """
+from concurrent.futures import ThreadPoolExecutor
+
+
+def _gathered_ahead(shards, width):
+    with ThreadPoolExecutor(1) as pool:
+        under_way = []
+        for shard in shards:
+            under_way.append(pool.submit(_start_gather, shard).result())
+            if len(under_way) > 1:
+                yield _arrived(*under_way.pop(0), width)
+        while under_way:
+            yield _arrived(*under_way.pop(0), width)
+"""
+
+# Two threads wait for the gathers of two layers at a time. Only the first of them is needed now.
+THREADS_WAIT = """
+from concurrent.futures import ThreadPoolExecutor
+
+
+def _gathered_ahead(shards, width):
+    with ThreadPoolExecutor(2) as pool:
+        under_way = []
+        for shard in shards:
+            under_way.append(pool.submit(_arrived, *_start_gather(shard), width))
+            if len(under_way) > 1:
+                yield under_way.pop(0).result()
+        while under_way:
+            yield under_way.pop(0).result()
+"""
+
+FUTURES = """
+def _arrived(flat, work, width):
+    work.get_future().wait()
+    return flat[: width * width].view(width, width)
+"""
+
+# Each future has a thread that waits from the start.
+FUTURES_FROM_THE_START = """
+def _start_ahead(shard):
+    flat, work = _start_gather(shard)
+    return flat, work.get_future()
+
+
+def _gathered_ahead(shards, width):
+    under_way = []
+    for shard in shards:
+        under_way.append(_start_ahead(shard))
+        if len(under_way) > 1:
+            yield _arrived(*under_way.pop(0), width)
+    while under_way:
+        yield _arrived(*under_way.pop(0), width)
+"""
+
+POLLS = """
+import time
+
+
+def _arrived(flat, work, width):
+    while not work.is_completed():
+        time.sleep(0.001)
+    return flat[: width * width].view(width, width)
+"""
+
+POLLS_WITHOUT_PAUSE = """
+def _arrived(flat, work, width):
+    while not work.is_completed():
+        pass
+    return flat[: width * width].view(width, width)
+"""
+
 VARIANTS = [
     Variant("lists of pieces, autograd for each layer", "sharded_data_parallel", LISTS),
     Variant("the last layer kept", "sharded_data_parallel", KEEPS_THE_LAST),
@@ -443,5 +529,12 @@ VARIANTS = [
     Variant("other collectives, and messages", "sharded_data_parallel", OTHER_COLLECTIVES),
     Variant("freed layers that have names", "sharded_data_parallel", FREES),
     Variant("lists of blocks averaged later", "sharded_data_parallel", AVERAGES_LATER),
+    Variant("a thread that sleeps", "sharded_data_parallel", SLEEPING_THREAD),
+    Variant("a thread starts the gathers", "sharded_data_parallel", THREAD_STARTS),
+    Variant("threads wait for the gathers", "sharded_data_parallel", THREADS_WAIT),
+    Variant("futures of gathers", "sharded_data_parallel", FUTURES),
+    Variant("futures from the start", "sharded_data_parallel", FUTURES_FROM_THE_START),
+    Variant("gathers are polled", "sharded_data_parallel", POLLS),
+    Variant("gathers are polled without a pause", "sharded_data_parallel", POLLS_WITHOUT_PAUSE),
     Variant(IMPORTS_MORE, "sharded_data_parallel", IMPORTS),
 ]
