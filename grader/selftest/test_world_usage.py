@@ -2,6 +2,7 @@
 no folder shows.
 """
 
+import mmap
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from grader.selftest.grading import ROOT
 from grader.supervisor import world_usage
 from grader.supervisor.world_usage import Files, WorldLimits, add_open, written
-from grader.wire import removal
+from grader.wire import os_support, removal
 from grader.world import watchdog
 
 MIB = 1 << 20
@@ -186,3 +187,146 @@ def test_a_link_and_a_folder_take_what_they_take_on_the_disk(tmp_path):
     for found in taken:
         files.add(found)
     assert files.bytes() == sum(found.st_blocks for found in taken) * 512 > 0
+
+
+MAPS = """
+import ctypes, mmap, os, sys, tempfile
+import numpy
+os.chdir(sys.argv[1])
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + 3 * [ctypes.c_int] + [ctypes.c_long]
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+MIB = 1 << 20
+
+def mapped(name, size, close=True, remove=True, flags=mmap.MAP_SHARED):
+    file = os.open(name, os.O_RDWR | os.O_CREAT)
+    os.ftruncate(file, size)
+    address = libc.mmap(None, size, 3, flags, file, 0)
+    ctypes.memset(address, 1, size)
+    if close:
+        os.close(file)
+    if remove:
+        os.unlink(name)
+    return address
+
+def shared(size):
+    address = libc.mmap(None, size, 3, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, -1, 0)
+    ctypes.memset(address, 1, size)
+    return address
+
+exec(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+TEMPORARY = """
+file = tempfile.TemporaryFile(dir=".")
+file.write(bytes(MIB))
+file.flush()
+kept = mmap.mmap(file.fileno(), MIB)
+"""
+
+
+def of_program(folder, code, look):
+    """Return what ``look`` finds at a process that runs this code, with its pid."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    folder.mkdir(exist_ok=True)
+    with subprocess.Popen([sys.executable, "-c", MAPS, str(folder), code], **pipes) as program:
+        assert program.stdout.readline() == b"ready\n"
+        try:
+            return look(program.pid)
+        finally:
+            program.stdin.close()
+
+
+def counted(folder, pid):
+    files, family = written(str(folder)), [pid, *os_support.children(pid)]
+    assert not add_open(files, family)
+    shared = files.beyond(world_usage.shared_bytes(family))
+    return files.bytes() + shared, world_usage.map_removed(family)
+
+
+@pytest.mark.parametrize(
+    "code, due, is_left",
+    [
+        ("", 0, False),
+        ("mapped('file', 3 * MIB)", 3, True),
+        ("mapped('a', MIB); mapped('b', 2 * MIB)", 3, True),
+        # what was found by name or by descriptor is not counted again
+        ("mapped('file', 3 * MIB, remove=False)", 3, False),
+        ("mapped('file (deleted)', 3 * MIB, remove=False)", 3, True),
+        ("mapped('line\\nline', 3 * MIB)", 3, True),
+        ("mapped('file', 3 * MIB, close=False)", 3, True),
+        ("mapped('file', 3 * MIB + 5, close=False)", 3, True),
+        ("mapped('a', 3 * MIB, remove=False); os.link('a', 'b'); os.unlink('a')", 3, True),
+        ("mapped('a', MIB, remove=False); mapped('a', MIB, close=False)", 1, True),
+        ("mapped('file', MIB); os.fork() or sys.stdin.read() or os._exit(0)", 1, True),
+        ("kept = numpy.memmap('file', mode='w+', shape=MIB)", 1, False),
+        (TEMPORARY, 1, True),
+        # The system counts this as memory of the process while the process has the pages.
+        ("kept = shared(3 * MIB)", 0, True),
+        ("kept = shared(3 * MIB); libc.madvise(kept, 3 * MIB, mmap.MADV_DONTNEED)", 3, True),
+        ("kept = libc.mmap(None, MIB, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)", 0, False),
+    ],
+)
+@pytest.mark.parametrize("may_ask", [True, False])
+def test_mapped_files_are_counted_once(tmp_path, monkeypatch, code, due, is_left, may_ask):
+    folder, stat = tmp_path / "folder", os.stat
+
+    def refuse(path, *args, **more):  # as in a container, which does not grant CAP_SYS_ADMIN
+        if isinstance(path, str) and "map_files" in path:
+            raise PermissionError(path)
+        return stat(path, *args, **more)
+
+    if not may_ask:
+        monkeypatch.setattr(os, "stat", refuse)
+    found, maps_removed = of_program(folder, code, lambda pid: counted(folder, pid))
+    assert found // MIB == due and found % MIB <= 4 * world_usage.PAGE
+    assert maps_removed == is_left
+
+
+def test_what_this_process_maps_too_belongs_to_no_rank(tmp_path):
+    """For example, a library that was replaced since the fork server has started."""
+
+    def look(pid):
+        return world_usage.map_removed([pid])
+
+    with open(tmp_path / "file", "wb+") as file:
+        file.truncate(MIB)
+        kept = mmap.mmap(file.fileno(), MIB)
+        (tmp_path / "file").unlink()
+        code = f"mapped('/proc/{os.getpid()}/fd/{file.fileno()}', MIB, remove=False)"
+        found = of_program(tmp_path / "folder", code, look)
+    kept.close()
+    assert found is False
+
+
+def test_mapped_files_exceed_the_limit_of_files(limits, tmp_path, monkeypatch):
+    def exceeded(pid):
+        monkeypatch.setattr(world_usage.os_support, "family", lambda of: {pid: 1})
+        limits.bytes = 1 << 40
+        return limits.exceeded({pid: 0})
+
+    code = "for number in range({}): mapped(f'{{number}}', 15 * MIB)"
+    assert of_program(tmp_path, code.format(3), exceeded) == ""
+    assert of_program(tmp_path, code.format(5), exceeded) == "wrote more than 64 MiB to files"
+
+
+def test_a_peak_has_the_pages_of_a_ranks_own_files_once(tmp_path):
+    folder = tmp_path / "folder"
+
+    def look(pid):
+        found = world_usage.resident(pid)
+        return found.mapped, world_usage.mappings.pages_of_files(pid, str(folder))
+
+    for code in (
+        "mapped('file', 5 * MIB, remove=False)",
+        "mapped('file', 5 * MIB)",
+        "mapped('a', 3 * MIB); mapped('b', 2 * MIB, close=False)",
+    ):
+        mapped, pages = of_program(folder, code, look)
+        assert pages == 5 * MIB and mapped > pages
+    for code in ("", "kept = shared(5 * MIB)", "mapped('c', 5 * MIB, flags=mmap.MAP_PRIVATE)"):
+        assert of_program(folder, code, look)[1] == 0, code

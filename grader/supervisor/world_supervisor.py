@@ -23,15 +23,17 @@ from functools import partial
 from grader.hub.hub import Hub
 from grader.hub.in_step import Steps
 from grader.hub.resident import Resident
-from grader.rank import rank_home
+from grader.rank import confinement, rank_home
 from grader.rank.rank_home import RankHome
-from grader.supervisor import cleanup, ending
+from grader.supervisor import cleanup, ending, mappings
 from grader.supervisor.world_usage import (
     MORE_TASKS,
     WorldLimits,
     add_open,
+    map_removed,
     memory,
     resident,
+    shared_bytes,
     written,
 )
 from grader.wire import frames, os_support, removal, tiers
@@ -95,7 +97,7 @@ def keep(
     hub = None
     if world.get("network") in frames.HUBS:
         looks: dict[str, Callable] = {  # called once there are ranks
-            "memory": lambda rank: ranks.resident(rank).own if ranks else 0,
+            "memory": lambda rank: ranks.resident(rank, with_peak=False).own if ranks else 0,
             "resident": lambda rank: ranks.resident(rank) if ranks else Resident(),
             "spent": lambda rank: ranks.spent(rank) if ranks else 0,
         }
@@ -179,11 +181,13 @@ class RankProcesses:
             for descriptor in own:
                 os.close(descriptor)  # so that a rank's pipes close when it dies
 
-    def resident(self, rank: int) -> Resident:
+    def resident(self, rank: int, with_peak: bool = True) -> Resident:
         """Return the memory of a rank, its processes and its files; zeros if it cannot be measured.
 
-        The field ``own`` leaves out memory that maps files. Processes that have lost their parent
-        count for every rank, because nobody can tell which rank has started them.
+        The field ``own`` leaves out memory that maps files. But the rank's own files count with all
+        their bytes, whether or not the rank maps them. So ``mapped`` and ``most`` leave out their
+        pages. Processes that have lost their parent count for every rank, because nobody can
+        tell which rank has started them. Without ``with_peak``, only ``own`` is right.
         """
         pid, files = self.started[rank], written(self.homes[rank].folder)
         found, others = resident(pid), [other for other in self.started if other != pid]
@@ -192,7 +196,15 @@ class RankProcesses:
         family = {pid, *os_support.family(os.getpid(), spare=others)}
         add_open(files, family)
         beside = sum(map(memory, family - {pid})) + files.bytes() + files.queued()
-        return Resident(found.own + beside, found.mapped, found.most + beside)
+        if files.shared:
+            beside += files.beyond(shared_bytes(family))
+        pages = 0
+        if with_peak and files.bytes():
+            with confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid):
+                pages = mappings.pages_of_files(pid, self.homes[rank].folder)
+        return Resident(
+            found.own + beside, max(0, found.mapped - pages), found.most - pages + beside
+        )
 
     def spent(self, rank: int) -> int:
         """Return the nanoseconds of processor time of a rank and of all processes that it started.
@@ -204,6 +216,7 @@ class RankProcesses:
     def are_as_started(self) -> bool:
         """Return whether each rank has one thread, and there is no other process and no file.
 
+        A file that has lost its name and that a rank maps is a file, too, as is shared memory.
         On GPUs, a rank may have more threads. If the system is not Linux, return False.
         """
         family = os_support.family(os.getpid())
@@ -215,7 +228,7 @@ class RankProcesses:
             with os.scandir(home.folder) as entries:
                 if any(True for _ in entries):
                     return False
-        return True
+        return self.homes[0].device == "cuda" or not map_removed(family)
 
 
 @dataclass

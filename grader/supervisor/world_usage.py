@@ -14,6 +14,7 @@ from pathlib import Path
 
 from grader.hub.resident import Resident
 from grader.rank import confinement
+from grader.supervisor import mappings
 from grader.wire import os_support, removal, tiers
 from grader.wire.control_group import Group
 
@@ -26,10 +27,12 @@ PIPE_BYTES, SOCKET_BYTES = 1 << 16, 212_992
 # A process may hide what it has open for this many looks in a row. A process that is about to end
 # hides this for a moment.
 UNSEEN_LOOKS = 5
+PAGE = os.sysconf("SC_PAGE_SIZE")
 # Names of lines in a process's status file. ``UNSHARED``: memory that comes from no file.
 # ``MAPPED``: pages of files. ``MOST``: the peak of the sum of both. ``TABLES``: page tables, also
 # those for empty pages.
-UNSHARED = (b"RssAnon:", b"RssShmem:")
+SHARED_BYTES = b"RssShmem:"
+UNSHARED = (b"RssAnon:", SHARED_BYTES)
 MAPPED, MOST, TABLES = b"RssFile:", b"VmHWM:", b"VmPTE:"
 # The limits of a world's control group are larger by these amounts, because the kernel counts more:
 # pages that a rank has inherited and written to, kernel memory and files. For the solutions, these
@@ -50,6 +53,9 @@ class Files:
     # bytes that pipes and sockets may hold
     queues: dict[tuple[int, int], int] = field(default_factory=dict)
     hidden: str = ""  # in words: why not all files can be counted
+    device: int = 0  # of the folder whose files these are
+    # inode → bytes of shared memory that processes map; see ``beyond``
+    shared: dict[int, int] = field(default_factory=dict)
 
     def add(self, found: os.stat_result) -> None:
         of_file = found.st_size if stat.S_ISREG(found.st_mode) else 0
@@ -66,6 +72,29 @@ class Files:
             )
         elif found.st_nlink == 0:
             self.add(found)
+
+    def add_mapped(self, ends: dict[int, int]) -> None:
+        """Count files that processes map, if all that is known are their inodes and sizes.
+
+        The system may show another device for a mapping than for a descriptor of the same file. So
+        a file is known if one of its inode and at least of its size, in whole pages, was counted.
+        """
+        counted = {inode: size for (_, inode), size in self.sizes.items()}
+        for inode, end in ends.items():
+            if counted.get(inode, -PAGE) + PAGE <= end:
+                self.sizes[self.device, inode] = end
+
+    def add_shared_memory(self, ends: dict[int, int]) -> None:
+        """Note shared memory that processes map, unless it was counted as a file."""
+        counted = {inode for _, inode in self.sizes}
+        self.shared |= {inode: end for inode, end in ends.items() if inode not in counted}
+
+    def beyond(self, resident: int) -> int:
+        """Return by how many bytes mapped shared memory exceeds ``resident``.
+
+        ``resident`` are the bytes of shared memory that the system counts for all processes.
+        """
+        return max(0, sum(self.shared.values()) - resident)
 
     def queued(self) -> int:
         """Return the bytes that pipes and sockets may hold.
@@ -143,6 +172,8 @@ class WorldLimits:
         # the memory of this process for messages in the hub
         carried = max(0, memory(os.getpid(), TABLES) - self.inherited)
         taken = sum(self._taken(pid, pid in ranks) for pid in family)
+        if files.shared:
+            taken += files.beyond(shared_bytes(family))
         if taken + in_memory + carried > self.bytes:
             return self.memory_exceeded()
         if on_disk > tiers.FOLDER_BYTES:
@@ -167,6 +198,11 @@ def memory(pid: int, *more: bytes) -> int:
     ``more`` names lines of the process's status file that are added to this sum.
     """
     return sum(_shown(pid, (*UNSHARED, *more)).values())
+
+
+def shared_bytes(family: Iterable[int]) -> int:
+    """Return the bytes of shared memory that the system counts for these processes."""
+    return sum(_shown(pid, (SHARED_BYTES,)).get(SHARED_BYTES, 0) for pid in family)
 
 
 def resident(pid: int) -> Resident:
@@ -205,6 +241,8 @@ def written(folder: str) -> Files:
     all files can be counted, ``hidden`` says why.
     """
     files, seen = Files(), 0
+    with contextlib.suppress(OSError):
+        files.device = os.stat(folder).st_dev
     pending: list[tuple[str, int, os.stat_result | None]] = [(folder, 0, None)]
     while pending:
         path, depth, known = pending.pop()
@@ -251,25 +289,61 @@ def _opened(path: str, known: os.stat_result | None) -> Iterator[int]:
 
 
 def add_open(files: Files, family: Iterable[int]) -> set[int]:
-    """Add to ``files`` what processes have open but no folder shows.
+    """Add to ``files`` what processes have open or map but no folder shows.
 
-    These are pipes, sockets, and files that have lost their name or never had one. Return the pids
-    of the processes that do not let other processes see their descriptors.
+    These are pipes, sockets, shared memory, and files that have lost their name or never had one.
+    Return the pids of the processes that do not let other processes see this.
     """
     unseen = set()
+    ends: dict[int, int] = {}  # inode → size, of mapped files that cannot be asked for more
+    shared: dict[int, int] = {}
     for pid in family:
         try:
-            with confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid), os.scandir(
-                f"/proc/{pid}/fd"
-            ) as descriptors:
-                for descriptor in descriptors:
-                    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                        files.add_open(os.stat(descriptor.path))
+            with confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid):
+                try:
+                    place, maps = mappings.maps_of(pid)
+                except PermissionError:  # look at the descriptors anyway
+                    place, maps = f"/proc/{pid}", b""
+                    unseen.add(pid)
+                with os.scandir(f"{place}/fd") as descriptors:
+                    for descriptor in descriptors:
+                        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                            files.add_open(os.stat(descriptor.path))
+                for mapped in _mapped(maps):
+                    if mapped.is_shared_memory:
+                        shared[mapped.inode] = max(mapped.end, shared.get(mapped.inode, 0))
+                        continue
+                    try:
+                        files.add(os.stat(f"/proc/{pid}/map_files/{mapped.name}"))
+                    except OSError:  # it takes rights that few containers grant
+                        ends[mapped.inode] = max(mapped.end, ends.get(mapped.inode, 0))
         except PermissionError:
             unseen.add(pid)
         except OSError:
             pass  # gone
+    files.add_mapped(ends)
+    files.add_shared_memory(shared)
     return unseen
+
+
+def map_removed(family: Iterable[int]) -> bool:
+    """Return whether a process maps shared memory, or a file that has lost its name."""
+    for pid in family:
+        with contextlib.suppress(OSError), confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid):
+            if _mapped(mappings.maps_of(pid)[1]):
+                return True
+    return False
+
+
+def _mapped(maps: bytes) -> list[mappings.Mapped]:
+    """Return the files in a rank's mappings that no folder shows.
+
+    Those that this process maps, too, are left out. These may be libraries that were replaced on
+    the machine since they were loaded.
+    """
+    found = mappings.without_name(maps)
+    inherited = mappings.without_name(mappings.maps_of(os.getpid())[1]) if found else {}
+    return [mapped for inode, mapped in found.items() if inode not in inherited]
 
 
 def add_shared(files: Files, users: set[int]) -> None:

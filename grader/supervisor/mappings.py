@@ -1,0 +1,98 @@
+"""Finds the files that a process maps although no folder and no descriptor shows them.
+
+A mapping keeps a file after the file has lost its name and its descriptor is closed. The system
+charges nobody for the pages of such a file: they are no anonymous memory. Pages of shared memory
+count for a process only while its page table has them, and a process may drop them from there
+(MADV_DONTNEED) and find them again later.
+"""
+
+import os
+from dataclasses import dataclass
+
+REMOVED = b" (deleted)"  # the end of a path in a maps file, if the file has lost its name
+# The beginnings of paths of shared memory. The system counts its pages as RssShmem.
+SHARED_MEMORY = (b"/dev/zero" + REMOVED, b"/memfd:", b"/SYSV", b"/dev/shm/")
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A file that is shared memory or has no name, as one mapping of a process shows it."""
+
+    inode: int
+    end: int  # the offset in the file, in bytes, at which the mapping ends
+    is_shared_memory: bool
+    name: str  # of the mapping, in the folder /proc/PID/map_files
+
+
+def maps_of(pid: int) -> tuple[str, bytes]:
+    """Return a process's folder in /proc, and its mappings as the system lists them.
+
+    If the first thread of the process has ended, it shows nothing any more. Then return the folder
+    of another thread. Raises OSError if the system does not show the mappings.
+    """
+    own = f"/proc/{pid}"
+    if found := _read(f"{own}/maps"):
+        return own, found
+    for thread in os.listdir(f"{own}/task"):
+        if found := _read(f"{own}/task/{thread}/maps"):
+            return f"{own}/task/{thread}", found
+    return own, b""
+
+
+def without_name(maps: bytes) -> dict[int, Mapped]:
+    """Return the files in these mappings that are shared memory or have no name, by inode.
+
+    If a file has several mappings, the result has the one that ends last in the file.
+    """
+    found: dict[int, Mapped] = {}
+    if REMOVED + b"\n" not in maps and SHARED_MEMORY[-1] not in maps:
+        return found  # nearly always, and this takes far less time than to read the lines
+    for line in maps.split(b"\n"):
+        if not line.endswith(REMOVED) and SHARED_MEMORY[-1] not in line:
+            continue
+        span, _, offset, _, inode, path = line.split(None, 5)
+        is_shared = path.startswith(SHARED_MEMORY)
+        if not is_shared and not path.endswith(REMOVED):
+            continue
+        begin, end = (int(bound, 16) for bound in span.split(b"-"))
+        mapped = Mapped(int(inode), int(offset, 16) + end - begin, is_shared, f"{begin:x}-{end:x}")
+        if mapped.inode not in found or found[mapped.inode].end < mapped.end:
+            found[mapped.inode] = mapped
+    return found
+
+
+def pages_of_files(pid: int, folder: str) -> int:
+    """Return the bytes of a process's RssFile that are pages of files of its own.
+
+    These are the files in ``folder``, and files without a name. The result is 0 if the system does
+    not show it. If there are such files, this takes 20 times as long as ``maps_of``.
+    """
+    below = os.fsencode(folder) + b"/"
+
+    def is_own(path: bytes) -> bool:
+        is_removed = path.endswith(REMOVED) and not path.startswith(SHARED_MEMORY)
+        return is_removed or path.startswith(below)
+
+    try:
+        if not any(is_own(b"/" + line.partition(b"/")[2]) for line in _lines(f"/proc/{pid}/maps")):
+            return 0
+        shown = _lines(f"/proc/{pid}/smaps")
+    except OSError:
+        return 0
+    total, counts = 0, False
+    for line in shown:
+        if not line[:1].isupper():  # a mapping begins; its numbers follow
+            counts = is_own(b"/" + line.partition(b"/")[2])
+        elif counts and line.startswith((b"Rss:", b"Anonymous:")):
+            kilobytes = int(line.split()[1])
+            total += kilobytes << 10 if line.startswith(b"Rss:") else -kilobytes << 10
+    return total
+
+
+def _lines(path: str) -> list[bytes]:
+    return _read(path).split(b"\n")
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
