@@ -180,7 +180,7 @@ def call(
     weighs: str = "",
     clocks: bool = False,
     slow_gathers: bool = False,
-    squares: bool = False,
+    squares: str = "",
     **kwargs: Any,
 ) -> Request:
     """Return a call of ``module.function`` with these arguments on every rank.
@@ -193,7 +193,8 @@ def call(
     - ``weighs``: measure each rank's memory. ``SETTLED`` stands for its current memory, and
       ``PEAK`` for the most memory that it has ever had (see ``CallResult.grown``).
     - ``clocks``: measure each rank's processor time (see ``CallResult.spent``).
-    - ``squares``: add up the squares of the numbers that a rank sends (see ``CallResult.squares``).
+    - ``squares``: a dtype. Add up the squares of the numbers that a rank sends, read as this dtype
+      (see ``CallResult.squares``).
     - ``slow_gathers``: delay the results of all-gathers (see ``CallResult.awaited_early``).
     """
     options = {

@@ -184,7 +184,7 @@ class CallEvidence:
         """Return the sum of squares of the numbers that a rank sent, for each operation with bytes.
 
         The sums are in the order in which the bytes arrived at the hub. The list is empty if
-        ``Call.squares`` is False, or if the network is not the hub.
+        ``Call.squares`` is empty, or if the network is not the hub.
         """
         return self.report.ranks[rank].squares.get(self.index, [])
 

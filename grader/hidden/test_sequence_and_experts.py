@@ -147,8 +147,8 @@ def test_pair_normalizes_own_rows(world, rng):
         problems = [p.scaled(scale), p.scaled(scale / SMALLER)]
         runs = world(
             n,
-            *(q.forward(squares=True) for q in problems),
-            *(q.backward(squares=True) for q in problems),
+            *(q.forward(squares="float64") for q in problems),
+            *(q.backward(squares="float64") for q in problems),
         )
         for run, q in zip(runs, problems):
             q.has_y(run, tolerance=NEARLY)

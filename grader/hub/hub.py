@@ -563,8 +563,9 @@ class Hub:
         bring(posted, blob)
         rank, call = posted.rank, posted.operation.call
         self.held[rank] += posted.due
-        if blob and call < len(self.served[rank]) and self.served[rank][call].squares:
-            total = combine.squares(blob, posted.operation.dtype or "")
+        dtype = self.served[rank][call].squares if call < len(self.served[rank]) else ""
+        if blob and dtype:  # the rank's word for the dtype does not count
+            total = combine.squares(blob, dtype)
             self.tell({"squares": [rank, call, total]})
 
     def _answer(self, posted: Posted, blob: bytes, **more: int) -> None:

@@ -354,14 +354,17 @@ def test_the_squares_of_what_is_sent_are_added_up(submit, on_hub):
                 dist.send(2 * x, 1)
             else:
                 dist.recv(x, 0)
-            dist.all_reduce(torch.tensor([True, True]))
+            dist.all_reduce(x.view(torch.int64))
+            dist.all_reduce(torch.ones(9, dtype=torch.uint8))
         """)
     x = per_rank(np.array([1.0, 2.0]), np.array([3.0, -1.0]))
     run, other = world(
-        2, call("collectives.send_all", x, squares=True), call("collectives.send_all", x)
+        2, call("collectives.send_all", x, squares="float64"), call("collectives.send_all", x)
     )
     run.values(), other.values()
-    assert run.squares(0) == [5.0, 20.0, 2.0] and run.squares(1) == [10.0, 2.0]
+    # The rank says that it sends whole numbers. But it sends numbers of the named dtype.
+    assert run.squares(0)[:3] == [5.0, 20.0, 5.0] and run.squares(1)[:2] == [10.0, 20.0]
+    assert len(run.squares(0)) == 4 and run.squares(0)[3] < 1e-9  # bytes that are not whole entries
     assert other.squares(0) == []
 
 

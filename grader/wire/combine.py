@@ -65,7 +65,12 @@ def unfilled(blob: bytes | np.ndarray, dtype: str) -> bytes:
 
 
 def squares(blob: bytes, dtype: str) -> float:
-    """Return the sum of the squares of a blob's entries; nan or inf if an entry is not finite."""
+    """Return the sum of the squares of a blob's entries; nan or inf if an entry is not finite.
+
+    If the blob ends within an entry, zeros complete this entry.
+    """
+    if missing := -len(blob) % ITEMSIZES[dtype]:
+        blob = bytes(blob) + bytes(missing)
     with np.errstate(all="ignore"):
         return float(np.square(np.abs(_read(blob, dtype)), dtype=np.float64).sum())
 

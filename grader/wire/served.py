@@ -25,7 +25,7 @@ class Served:
     This object is made from a dict with some or all of these keys:
 
         {"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …],
-         "weighs": SETTLED or PEAK, "clocks": bool, "squares": bool, "slow_gathers": bool}
+         "weighs": SETTLED or PEAK, "clocks": bool, "squares": dtype, "slow_gathers": bool}
 
     With ``weighs`` the hub measures the rank's memory whenever the rank starts an operation other
     than a receive. If the rank starts no such operation in a call, the hub measures the memory when
@@ -34,8 +34,9 @@ class Served:
     first call.
 
     With ``clocks`` the hub measures the rank's processor time at each ``PAUSE``. With ``squares``
-    the hub adds up the squares of the numbers that each operation sends. With ``slow_gathers`` the
-    hub withholds the results of all-gathers: see ``hub.slow_gathers``.
+    the hub adds up the squares of the numbers that each operation sends. It reads the bytes that
+    are sent as numbers of the dtype that ``squares`` names, whatever dtype the rank says. With
+    ``slow_gathers`` the hub withholds the results of all-gathers: see ``hub.slow_gathers``.
     """
 
     def __init__(self, rank: int, given: dict) -> None:
@@ -44,7 +45,7 @@ class Served:
         self.runs = given.get("runs")
         self.weighs, self.clocks = given.get("weighs", ""), given.get("clocks", False)
         self.slow_gathers = given.get("slow_gathers", False)
-        self.squares = given.get("squares", False)
+        self.squares = given.get("squares", "")
         self.made = 0  # runs so far
 
     def has(self, name: str) -> bool:

@@ -70,8 +70,9 @@ class Call:
     # have the hub withhold the result of an all-gather from a rank until the rank has next used
     # something of ``served`` (see ``hub.slow_gathers``). With gloo this has no effect
     slow_gathers: bool = False
-    # have the hub report the sum of the squares of the numbers that each operation sends
-    squares: bool = False
+    # If not empty, a dtype: the hub reads what each operation sends as numbers of this dtype, and
+    # reports the sum of their squares.
+    squares: str = ""
     note: str = ""  # what distinguishes this call from its neighbours, for the message
 
 

@@ -107,6 +107,13 @@ MUTANTS = [
         "Normalise before the all-gather",
     ),
     mutant(
+        "each rank normalises all rows, which travel as whole numbers",
+        "    rows = _all_gather_rows(normalize(x))  # all rows, (T, K)\n    hidden,",
+        "    whole = torch.int64 if x.dtype == torch.float64 else torch.int32\n    rows = normalize(_all_gather_rows(x.contiguous().view(whole)).view(x.dtype))\n    hidden,",
+        {"hidden pair_normalizes_own_rows"},
+        "Normalise before the all-gather",
+    ),
+    mutant(
         "the gradient past the pair is missing",
         "    grad_x = grad_y + normalize_backward(",
         "    grad_x = normalize_backward(",
