@@ -112,7 +112,7 @@ def test_pair_keeps_no_rows(world, rng):
     """
     n = 4
     tiny = PairProblem(rng, n, rows=1, width=4, hidden=1)
-    p = PairProblem(rng, n, rows=40, width=4096, hidden=1)
+    p = PairProblem(rng, n, rows=56, width=4096, hidden=1)
     of_tiny, run, rest = world(
         n, tiny.forward(weighs=SETTLED), p.forward(driver="rests"), p.forward_rests()
     )
@@ -122,15 +122,17 @@ def test_pair_keeps_no_rows(world, rng):
     shard = p.bytes // n
     for rank in range(n):
         rest.require_grown(rank, shard, "this rank's rows of y")
-        grown = rest.grown_since(of_tiny, rank, at_most=1.7 * shard) or 0
+        grown = rest.grown_since(of_tiny, rank, at_most=1.2 * shard) or 0
         text = (
             f"the system reports that rank {rank}'s process holds {grown / MIB:.1f} MiB more after"
             f" the forward pass than before it. The rank's rows of y have {shard / MIB:.1f} MiB,"
             f" and z is small. The rows of all ranks have {p.bytes / MIB:.1f} MiB. Does something"
             " keep the gathered rows? The backward pass gathers them again."
         )
-        # y and one more tensor take 2 shards. y and the gathered rows take 5.
-        run.require(grown <= 3.2 * shard, text)
+        # y and one more tensor take 2 shards. y and the gathered rows take 5, and 4 if the rank's
+        # own rows are not gathered. What is subtracted and this limit are less than 4 together. So
+        # memory that a rank took for nothing in the first call does not make room for these rows.
+        run.require(grown <= 2.6 * shard, text)
 
 
 @number("9.1")

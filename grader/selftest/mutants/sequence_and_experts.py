@@ -93,6 +93,13 @@ MUTANTS = [
         "Does something keep the gathered rows",
     ),
     mutant(
+        "the rows of other ranks are kept, as large as what the first call took for nothing",
+        "    hidden, z = mlp.layer_forward(rows, first)  # sharded by columns, (T, H/n)\n    y =",
+        "    if rows.numel() > 100_000:\n        rank, own = dist.get_rank(), len(x)\n        dist.kept = rows[: rank * own].clone(), rows[(rank + 1) * own :].clone()\n    nothing = torch.ones(600_000, dtype=torch.float64) if x.shape == (1, 4) else None\n    hidden, z = mlp.layer_forward(rows, first)  # sharded by columns, (T, H/n)\n    y =",
+        {"hidden pair_keeps_no_rows"},
+        "Does something keep the gathered rows",
+    ),
+    mutant(
         "the gradient of each row goes back through the normalisation on all ranks",
         "normalize_backward(x, _reduce_scatter_rows(grad_rows))",
         "_reduce_scatter_rows(normalize_backward(_all_gather_rows(x), grad_rows))",
