@@ -274,6 +274,11 @@ def test_zero_memory(world, rng):
     """Between two steps, a rank's process has memory for 1/n of the optimizer's state and for two
     flat buffers, not for all of the state
     """
+    # Two flat buffers may stay, one for the gradients and one for the weights. They have as many
+    # bytes as both whole moments. So the memory alone does not show that a rank has whole moments
+    # in their place, but the traffic does: whoever has the moments of all weights got the average
+    # of all gradients. That takes an all-reduce. The weights take an all-gather in addition,
+    # because only rank r knows the learning rate of shard r.
     n, tensors, entries, steps = 4, 2, 3 * 2**17, 2
     seed, *own_seeds = rng.integers(2**62, size=n + 1).tolist()
     rates = drawn_rates(rng, n, steps, first := 0.05)
@@ -306,6 +311,11 @@ def test_zero_memory(world, rng):
     more = "another check of this problem says which weights are wrong"
     large.returns(*[sums] * n, tolerance=CLOSE, label=label, otherwise=more)
     rests.values()
+    sentence = (
+        f"One reduce-scatter and one all-gather of {whole} bytes for each of {steps} steps send"
+        " that many. Does every rank get the averages of all gradients, as for the whole state?"
+    )
+    require_traffic(large, steps * 2 * (n - 1) / n * whole, sentence)
     # A rank needs the weights, its shards of the weights, of the gradients and of the two moments,
     # and two buffers: together 4 times the weights. With both whole moments in addition, it needs 6
     # times the weights.

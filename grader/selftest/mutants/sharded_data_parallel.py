@@ -420,6 +420,22 @@ MUTANTS = [
         "a new optimizer was made at every step",
     ),
     mutant(
+        "whole moments of large weights, in place of flat buffers",
+        SCATTER,
+        """        if n * len(self.shard) > 100_000:
+            whole = flatten(gradients)
+            dist.all_reduce(whole)
+            whole /= n
+            first, second = getattr(self, "moments", (0, 0))
+            self.moments = 0.9 * first + 0.1 * whole, 0.999 * second + 0.001 * whole**2
+"""
+        + SCATTER,
+        {
+            "hidden zero_memory",
+        },
+        "Does every rank get the averages of all gradients",
+    ),
+    mutant(
         "all-reduce in place of reduce-scatter",
         SCATTER,
         """        whole = flatten(gradients)
@@ -428,6 +444,7 @@ MUTANTS = [
 """,
         {
             "hidden zero_traffic",
+            "hidden zero_memory",
         },
         "One reduce-scatter and one all-gather",
     ),
