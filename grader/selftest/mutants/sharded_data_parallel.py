@@ -428,8 +428,7 @@ MUTANTS = [
             whole /= n
             first, second = getattr(self, "moments", (0, 0))
             self.moments = 0.9 * first + 0.1 * whole, 0.999 * second + 0.001 * whole**2
-"""
-        + SCATTER,
+""" + SCATTER,
         {
             "hidden zero_memory",
         },
