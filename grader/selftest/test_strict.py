@@ -155,6 +155,14 @@ def test_what_waits_for_ever_on_nccl_is_told(submit, in_strict_order, program):
     assert "Start both with one dist.batch_isend_irecv" in message
 
 
+def test_the_order_is_told_if_a_thread_of_the_program_sleeps(submit, in_strict_order):
+    """Then the hub cannot know that all ranks wait, and the judge looks at their stacks."""
+    sleeper = "__import__('threading').Thread(target=__import__('queue').Queue().get, daemon=True)"
+    message = verdict(submit, f"{sleeper}.start(); {STAND_STILL['both receive first']}")
+    assert "Deadlock in nccl's order" in message and "a send is missing" not in message, message
+    assert message.count("dist.send(x, 1 - rank)") >= 2, message
+
+
 def test_nobody_receives_from_any_rank(submit, in_strict_order):
     """torch's ProcessGroupNCCL refuses it; gloo does not."""
     message = verdict(submit, "dist.send(x, 1) if rank == 0 else dist.recv(y)")

@@ -279,7 +279,8 @@ def _look_after(
                 return
             for asked in questions:
                 if asked == frames.MOVES_ASKED:
-                    _tell(judge, {"moves": hub.moves_until_now() if hub else 0})
+                    moves = hub.moves_until_now() if hub else 0
+                    _tell(judge, {"moves": moves} | (hub.matching.held_back() if hub else {}))
                 elif asked == frames.RESULTS_ASKED:
                     _tell(judge, {"given": hub.give_to_idle() if hub else 0})
                 else:

@@ -25,6 +25,8 @@ IDLE_SECONDS_BLIND = 3.0  # the same if the system does not show what threads do
 DOUBTS = 3
 IDLE_LOAD = 0.05  # cores; ranks that poll a file for the rendezvous stay below this
 SLEEPS = 0.02  # seconds; a main thread that has done nothing for this time is taken to wait
+# Python's files in which a thread waits for another thread of its process.
+THREAD_FILES = {"threading.py", "queue.py"}
 SHORT_SLICE = 200_000  # nanoseconds; a thread that polls runs for a tenth of this at a time
 
 
@@ -270,16 +272,18 @@ def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFram
     """Return the innermost line of the student's code; None if there is none.
 
     Each stack has the innermost line first. If several threads are in the student's code, return
-    the line that comes earliest in its stack. Files that the assignment gives, such as ``run.py``,
-    are not the student's.
+    the line that comes earliest in its stack. But a thread that only waits for another thread, as
+    in ``queue.get``, comes last. Files that the assignment gives, such as ``run.py``, are not the
+    student's.
     """
     found = []
     for stack in stacks:
         for depth, place in enumerate(stack):
             if _is_own(place, submission_dir) and Path(place.file).name not in GIVEN:
-                found.append((depth, place))
+                waits = any(Path(inner.file).name in THREAD_FILES for inner in stack[:depth])
+                found.append((waits, depth, place))
                 break
-    return min(found, key=lambda pair: pair[0])[1] if found else None
+    return min(found, key=lambda entry: entry[:2])[2] if found else None
 
 
 def line_in_import(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFrame | None:

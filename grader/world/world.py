@@ -299,6 +299,7 @@ class World:
             self.report.behind = line.get("behind", [])
         elif "moves" in line:
             self.judge.stacks.moves = line["moves"]
+            self.report.behind = line.get("behind", [])
         elif "given" in line:
             self.judge.on_results(line["given"])
         elif "grown" in line:
