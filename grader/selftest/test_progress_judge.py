@@ -94,3 +94,17 @@ def test_the_hub_is_not_asked_for_results_where_it_keeps_none(idle):
     judge.keeps_results = judge.asks_results = False
     judge.step(time.monotonic(), silent=True)
     assert asked == ["stuck"]
+
+
+@pytest.mark.parametrize(
+    "pending, code, ending",
+    [("late", -11, "late"), ("late", -9, "failed"), ("stuck", -11, "failed")],
+)
+def test_a_rank_that_crashes_when_it_shows_its_stacks_is_late(idle, pending, code, ending):
+    """CPython can crash while it writes the stacks of a thread that computes."""
+    judge, _ = idle
+    judge.stacks.asked_at, judge.verdict_pending = time.monotonic(), pending
+    judge.report.ranks[0].exit = code
+    judge.step(time.monotonic(), silent=True)
+    assert judge.report.ending == ending
+    assert judge.report.ranks[0].exit == (None if ending == "late" else code)

@@ -1,5 +1,6 @@
 """Decides when a world has ended, and how: finished, failed, stuck, or late."""
 
+import signal
 import time
 from collections.abc import Callable
 
@@ -141,6 +142,7 @@ class ProgressJudge:
         ``now`` is the monotonic time in seconds. ``silent`` says whether nothing has arrived since
         the last step.
         """
+        self._forgive_crashes()
         if self.report.ending or self._has_ended(now, silent):
             return
         if self.stacks.are_awaited:
@@ -152,6 +154,16 @@ class ProgressJudge:
             and self.pids
         ):
             self._look(now, silent)
+
+    def _forgive_crashes(self) -> None:
+        """End the world as late if a rank has crashed while its stacks were asked for.
+
+        To show the stacks of a thread that computes can crash Python itself.
+        """
+        if self.stacks.are_awaited and self.verdict_pending == "late":
+            for rank in self.report.ranks:
+                if rank.exit == -signal.SIGSEGV:
+                    rank.exit, self.report.ending = None, "late"
 
     def _has_ended(self, now: float, silent: bool) -> bool:
         """Set the ending if the ranks finished or failed; return whether there is an ending.
