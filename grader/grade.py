@@ -16,7 +16,7 @@ import pytest
 
 from grader.check.plugin import about_hidden_checks, record_of
 from grader.check.record import ERROR, NOT_RUN, PASSED, SKIPPED, Record
-from grader.check.refusals import fail_where_all_is_refused
+from grader.check.refusals import fail_where_right_calls_are_refused
 from grader.check.workers import Workers
 from grader.check.world_lending import ROOM
 from grader.session import HIDDEN, ROOT, CannotGrade, SessionOwner, is_students_copy
@@ -204,7 +204,7 @@ def grade(
         raise collector.failure
     if not collector.begun:
         raise CannotGrade(_why_not_begun(code, printed, collector))
-    fail_where_all_is_refused(collector.records.values())
+    fail_where_right_calls_are_refused(collector.records.values())
     found.fault = _fault(code, printed, list(collector.records.values()))
     update()
     return found

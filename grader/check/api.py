@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grader.check.call_note import PerRank, call_note
+from grader.check.call_note import call_note
 from grader.check.call_result import CallResult, as_argument, tensor
 from grader.check.failures import CheckFailed, GraderFault, NotAttempted, Skipped
 from grader.diagnosis.comparison import EXACT, Tolerance, rounding
@@ -26,7 +26,7 @@ from grader.wire.drawn import draw
 from grader.wire.events import EMPTY_BYTES, listed
 from grader.wire.frames import GLOO, STRICT
 from grader.wire.served import BENCH_PARAMETERS, PEAK, SETTLED
-from grader.world.arrays import LAYOUTS, Leaf, Probe, Strided
+from grader.world.arrays import LAYOUTS, Leaf, PerRank, Probe, Strided
 from grader.world.gpus import Gpus
 from grader.world.report import STANDSTILL, Call, Delay, Runner
 

@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
 
-from grader.world.arrays import Leaf, Strided
+from grader.world.arrays import Leaf, PerRank, Strided
 
 # These drivers pass all their arguments to the student's function. Other drivers use some of their
 # arguments themselves.
@@ -39,13 +38,6 @@ MAX_ACTIONS = 8  # actions of a schedule that a message shows
 # For each function that students write, the names of its parameters. ``packaging.stubs`` writes
 # this JSON file.
 PARAMETERS = json.loads((Path(__file__).parents[1] / "parameters.json").read_text())
-
-
-@dataclass(frozen=True)
-class PerRank:
-    """An argument that differs from rank to rank."""
-
-    values: Sequence[Any]
 
 
 def call_note(function: str, args: Sequence, kwargs: Mapping, driver: str) -> str:

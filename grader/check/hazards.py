@@ -108,15 +108,15 @@ def in_import(report: WorldReport, call: int) -> str | None:
     return None
 
 
-def read_early(value: Sequence[np.ndarray], left_open: Sequence[Operation]) -> str | None:
+def read_early(value: Sequence[np.ndarray], unawaited: Sequence[Operation]) -> str | None:
     """Return a sentence if a rank seems to have read a tensor before it was filled; else None.
 
-    ``value`` are the arrays that the rank returned. ``left_open`` are the operations that it did
-    not wait for at once: see the function of this name. A tensor that an operation will fill
+    ``value`` are the arrays that the rank returned. ``unawaited`` are the operations that it
+    did not wait for at once: see ``left_open``. A tensor that an operation will fill
     contains nan, or ``UNFILLED`` for integers, until somebody has waited for the operation. But a
     program may also compute such a value, with tensors that are all filled.
     """
-    filling = [operation for operation in left_open if operation.received]
+    filling = [operation for operation in unawaited if operation.received]
     if any(_holds_nan(array) for array in value):
         kept = "nan"
     elif any(_holds_unfilled(array) for array in value):

@@ -36,7 +36,7 @@ def added(several: Iterable[dict[str, Answers]]) -> dict[str, Answers]:
     return dict(total)
 
 
-def fail_where_all_is_refused(records: Iterable[Record]) -> None:
+def fail_where_right_calls_are_refused(records: Iterable[Record]) -> None:
     """Let checks of wrong arguments fail if their function also refuses most right arguments.
 
     If no check calls the function with right arguments, nothing changes. What students see at once

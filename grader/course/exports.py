@@ -226,7 +226,7 @@ def doubts(found: Iterable[Found]) -> list[str]:
             if student.sid:
                 of_number.setdefault(student.sid, []).append(one.submission.id)
     return [
-        f"The number {sid} has several submissions: {', '.join(ids)}. Look whose work they are."
+        f"The number {sid} has several submissions: {', '.join(ids)}. Find out whose work they are."
         for sid, ids in of_number.items()
         if len(ids) > 1
     ]

@@ -655,7 +655,7 @@ def test_compute_does_not_wait(world, rng):
                     " all-reduce does not overlap."
                 )
                 if before:
-                    sentence += f" Before, it had started: {listed(before)}."
+                    sentence += f" Before that, it had started: {listed(before)}."
                 run.require(bool(started) and started[0].at <= began[0].at, sentence)
                 sent, enough = sum(o.traffic for o in done), 2 * (n - 1) / n * total.nbytes
                 sentence = (
@@ -924,7 +924,8 @@ def _sends_chunks(run, rank, n, length):
     )
     sentence = f"rank {rank} sent nothing: in a ring, every rank passes chunks on."
     run.require(bool(sends) or length < n, sentence)
-    largest, chunk = max((o.bytes for o in sends), default=0) // 4, -(-length // n)
+    largest = -(-max((o.bytes for o in sends), default=0) // 4)  # a part of an element counts, too
+    chunk = -(-length // n)
     sentence = (
         f"rank {rank} sent {largest} of {length} elements at once: a step of the ring passes on one"
         " chunk,"

@@ -34,7 +34,7 @@ from grader.reference.training_mistakes import optimizer_difference
 SIZES = (1, 2, 3, 4)
 MIB = 2**20
 CLOSE = Tolerance(1e-9, "a few AdamW steps in float64")
-ONE_WAY = "Gather layers by all-gathers, and average gradients by reduce-scatters."
+TWO_KINDS = "Gather layers by all-gathers, and average gradients by reduce-scatters."
 
 
 def tensor_lists(rng, n):
@@ -313,7 +313,8 @@ def test_zero_memory(world, rng):
     rests.values()
     sentence = (
         f"One reduce-scatter and one all-gather of {whole} bytes for each of {steps} steps send"
-        " that many. Does every rank get the averages of all gradients, as for the whole state?"
+        " that many. Does every rank get the averages of all gradients? It needs only"
+        " those of its shard."
     )
     require_traffic(large, steps * 2 * (n - 1) / n * whole, sentence)
     # A rank needs the weights, its shards of the weights, of the gradients and of the two moments,
@@ -532,7 +533,7 @@ def test_prefetch_order(world, rng):
             p.has_gradients(run, local=p.followed)
             p.has_losses(run, local=p.followed)
             run.keeps_inputs()
-            run.uses_only("all_gather", "reduce_scatter", because=ONE_WAY)
+            run.uses_only("all_gather", "reduce_scatter", because=TWO_KINDS)
             for rank in range(n):
                 require_order(run, rank, p.layers, p.layer_bytes // n)
             require_step_traffic(run, p.layers, p.layer_bytes)
@@ -558,7 +559,7 @@ def test_prefetch_overlaps(world, rng):
         p.has_gradients(slow, local=p.followed)
         require_followed(slow, p)
         # Only all-gathers are delayed, so no other operation may bring a layer.
-        slow.uses_only("all_gather", "reduce_scatter", because=ONE_WAY)
+        slow.uses_only("all_gather", "reduce_scatter", because=TWO_KINDS)
         require_step_traffic(slow, p.layers, p.layer_bytes)
         for rank in range(n):
             require_order(slow, rank, p.layers, p.layer_bytes // n)

@@ -6,7 +6,7 @@ import pytest
 
 from grader.assignment import PARTS
 from grader.check.record import FAILED, PASSED, Answers, Record
-from grader.check.refusals import answers_in, fail_where_all_is_refused
+from grader.check.refusals import answers_in, fail_where_right_calls_are_refused
 from grader.selftest.grading import ROOT, grade
 from grader.world.report import Call, Raised, RankReport, Returned, WorldReport
 
@@ -37,7 +37,7 @@ def record(answers: Answers, visibility: str = "visible", status: str = PASSED) 
 )
 def test_refusals_count_only_if_right_arguments_are_accepted(others, status):
     misuse = record(MISUSE)
-    fail_where_all_is_refused([misuse, *others])
+    fail_where_right_calls_are_refused([misuse, *others])
     assert misuse.status == status
     if status == FAILED:
         assert "with right arguments" in misuse.message and F in misuse.message
@@ -45,7 +45,9 @@ def test_refusals_count_only_if_right_arguments_are_accepted(others, status):
 
 def test_hidden_checks_depend_on_all_checks():
     hidden = record(MISUSE, "after_published")
-    fail_where_all_is_refused([hidden, record(Answers(refused=3), "after_published", FAILED)])
+    fail_where_right_calls_are_refused(
+        [hidden, record(Answers(refused=3), "after_published", FAILED)]
+    )
     assert hidden.status == FAILED
 
 

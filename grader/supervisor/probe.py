@@ -59,7 +59,7 @@ def _ways_out(own: control_group.Group, world: dict, tier: str) -> Iterator[str]
     """
     own.enter()
     own.hold(1 << 40, 100)
-    # Listed before this process enters the tier: Landlock also forbids to list these folders.
+    # Listed before this process enters the tier: Landlock also forbids listing these folders.
     paths = [
         path
         for folder in own.folders

@@ -68,7 +68,7 @@ class Tier:
             # Every such fact is data that one rank can set, and another can read.
             (
                 "see names, sizes and times of files that it may not read, and so send anything to"
-                " another rank past the record"
+                " another rank without a record of it"
             ): (self.reader or not self.uid),
             "share sockets that have no file with other ranks": not self.landlock or abi < 6,
             "leave System V semaphores and queues behind": not self.uid,
@@ -86,8 +86,8 @@ class Tier:
             # For example, the size of /proc/PID/fd is how many files a process has open. A rank
             # can change it thousands of times in a call.
             (
-                "send another rank kilobytes in each call past the record, through what the system"
-                " shows of processes"
+                "send another rank kilobytes in each call without a record of it, through what the"
+                " system shows of processes"
             ): LINUX,
         }
         return [gap for gap, there in found.items() if there]

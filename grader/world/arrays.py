@@ -4,6 +4,7 @@ The judge never imports torch. Without torch, the judge starts in a third of the
 of the memory, and has no module that student code could have patched.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,13 @@ MAX_STRING = 10_000
 # Memory layouts of a tensor. A copy of a transpose is a transpose again. A copy of a slice is
 # contiguous.
 LAYOUTS = ("contiguous", "transpose", "slice", "transposed slice")
+
+
+@dataclass(frozen=True)
+class PerRank:
+    """An argument that differs from rank to rank."""
+
+    values: Sequence[Any]
 
 
 @dataclass(frozen=True)

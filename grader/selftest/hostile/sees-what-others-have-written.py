@@ -2,7 +2,7 @@
 
 threat: 20
 full: 1.6
-unless uid+landlock+reader, landlock, none: see names, sizes and times of files that it may not read, and so send anything to another rank past the record
+unless uid+landlock+reader, landlock, none: see names, sizes and times of files that it may not read, and so send anything to another rank without a record of it
 """
 
 

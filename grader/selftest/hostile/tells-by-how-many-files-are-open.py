@@ -2,7 +2,7 @@
 
 threat: 22
 full: 1.6
-unless any: send another rank kilobytes in each call past the record, through what the system shows of processes
+unless any: send another rank kilobytes in each call without a record of it, through what the system shows of processes
 """
 
 NUMBER = 187

@@ -354,7 +354,7 @@ MUTANTS = [
 """,
         "",
         {"hidden bandwidth_misuse", "public bandwidth_misuse"},
-        "usual_bandwidth(1.0, 2, 'half')",
+        "usual_bandwidth(reported=1.0, world_size=2, counted='half')",
     ),
     Mutant(
         "the lecture's gigabytes stay binary",
@@ -629,7 +629,7 @@ MUTANTS = [
         "    if len(set(sizes)) < 2 or",
         "    if len(sizes) < 2 or",
         {"hidden fit_misuse", "public model"},
-        "[1024, 1024], [1.0, 2.0]",
+        "sizes=[1024, 1024], seconds=[1.0, 2.0]",
     ),
     Mutant(
         "no latency in the prediction",
@@ -711,7 +711,7 @@ MUTANTS = [
         '        raise ValueError(f"{len(sizes)} sizes and {len(seconds)} times")\n',
         "        sizes, seconds = sizes[: len(seconds)], seconds[: len(sizes)]\n",
         {"hidden fit_misuse", "public model"},
-        "fit_latency_bandwidth([1, 2, 3], [1.0, 2.0])",
+        "sizes=[1, 2, 3], seconds=[1.0, 2.0]",
     ),
     Mutant(
         "more times than sizes are cut off",
@@ -722,7 +722,7 @@ MUTANTS = [
         seconds = seconds[: len(sizes)]
 """,
         {"hidden fit_misuse"},
-        "fit_latency_bandwidth([1, 2], [1.0, 2.0, 3.0])",
+        "sizes=[1, 2], seconds=[1.0, 2.0, 3.0]",
     ),
     Mutant(
         "no size at all is an IndexError",
@@ -774,7 +774,7 @@ MUTANTS = [
         raise ValueError(f"a world size of {world_size}")
     return reported""",
         {"hidden bandwidth_misuse", "public bandwidth_misuse"},
-        "usual_bandwidth(1.0, -2, 'whole')",
+        "world_size=-2, counted='whole'",
     ),
     Mutant(
         "a negative number of iterations is none",
