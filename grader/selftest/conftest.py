@@ -16,6 +16,7 @@ from grader.check.api import CheckWorld
 from grader.intake.staging import stage_submission
 from grader.selftest import sampling
 from grader.session import Session
+from grader.wire import machine_limits
 from grader.world import world as worlds
 from grader.world.fork_server_client import Server
 from grader.world.limits import Limits
@@ -39,6 +40,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Return how many processes ``-n auto`` starts.
+
+    In `make test`, that is as many as grading has, because tests wait for their worlds now and
+    then. The long tests load the cores themselves, and some of them have a time limit: they keep
+    the default of xdist.
+    """
+    return machine_limits.workers() if sampling.EXTENT == sampling.FIRST else None
 
 
 PREAMBLE = """

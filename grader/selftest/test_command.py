@@ -126,9 +126,10 @@ def test_a_part_alone_is_twenty_points(results):
     [
         ("", "The submission has no collectives.py."),
         pytest.param(b"\xff\xfe", "collectives.py is not UTF-8 text", marks=pytest.mark.long),
-        (
+        pytest.param(
             "def broadcast(:\n    pass\n",
             "collectives.py cannot be imported: SyntaxError: invalid syntax",
+            marks=pytest.mark.long,
         ),
         pytest.param(
             "import torch\nraise KeyError('at import')\n",

@@ -278,6 +278,42 @@ MUTANTS = [
         "of the sum: rank",
     ),
     Mutant(
+        "the ring's first message has one byte more than a chunk",
+        "collectives",
+        """    padding = -tensor.numel() % n
+    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)
+    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
+    for step in range(n - 1):  # all-gather: pass on what arrived a step ago
+        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])
+    return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)
+""",
+        """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    chunks = [chunk.view(torch.uint8) for chunk in total.flatten().tensor_split(n)]
+
+    def exchange(sent, arrives, more):
+        sent = torch.cat([sent, sent.new_zeros(more)])
+        received = sent.new_empty(len(arrives) + more)
+        send = dist.P2POp(dist.isend, sent, (rank + 1) % n)
+        receive = dist.P2POp(dist.irecv, received, (rank - 1) % n)
+        for work in dist.batch_isend_irecv([send, receive]) if n > 1 else ():
+            work.wait()
+        return received[: len(arrives)]
+
+    for step in range(n - 1):
+        own = chunks[(rank - step - 1) % n]
+        more = int(step == 0 and tensor.numel() % n > 0)
+        arrived = exchange(chunks[(rank - step) % n], own, more)
+        own.view(tensor.dtype).add_(arrived.view(tensor.dtype))
+    for step in range(n - 1):
+        own = chunks[(rank - step) % n]
+        own.copy_(exchange(chunks[(rank - step + 1) % n], own, 0))
+    return total
+""",
+        {"hidden ring_traffic"},
+        "elements at once: a step of the ring passes on one chunk",
+    ),
+    Mutant(
         "the ring is an all-reduce",
         "collectives",
         "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding",
