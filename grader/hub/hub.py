@@ -12,33 +12,28 @@ from collections.abc import Callable, Collection, Mapping
 from time import monotonic, monotonic_ns
 from typing import Any
 
+from grader.hub.answers import Answers
+from grader.hub.calls import Calls
 from grader.hub.connection import Connections
 from grader.hub.in_step import Steps
 from grader.hub.matching import Matching, Posted, bring, bytes_due, check
 from grader.hub.resident import Resident
 from grader.hub.sends import Sends
+from grader.hub.signals import Signals
 from grader.hub.slow_gathers import SlowGathers
-from grader.hub.store_values import MAX_QUESTIONS, Keys
+from grader.hub.store_values import Keys
+from grader.hub.waits import Waits
 from grader.hub.weighing import Weighing
 from grader.wire import combine, frames
-from grader.wire.events import Operation, read_operation
+from grader.wire.events import read_operation
 from grader.wire.served import Served
 
 # How many bytes of one world this process may hold. These are the bytes of operations that are not
 # answered yet, and of answers that ranks have not read yet.
 MAX_HELD = 1 << 26
-# How many operations and questions of one rank may be unanswered at a time. The time to match
-# operations grows with the square of their number.
-MAX_UNANSWERED = 2000
-# Operations without data could carry a message, too: other ranks learn which group a rank names,
-# and in which order its barriers come. In one call, a rank may make 30 groups (``store_values``),
-# so it may begin to use this many; and it may start this many collectives that carry no data.
-MAX_NEW_GROUPS = MAX_QUESTIONS // 2 + 1  # the group of all ranks counts, too
-MAX_EMPTY = 100
 MAX_USE_LETTERS = 200  # characters in the name under which a rank uses something
-MAX_WAITING_THREADS = 64  # waiting threads that a rank may report
-# When the judge finds that the ranks are idle, no frame and no answer may be newer than this. The
-# judge does not see all of them.
+# When the judge finds that the ranks are idle, the last frame and the last answer must be at least
+# this old. The judge does not see all of them.
 QUIET_SECONDS = 0.25
 
 
@@ -94,34 +89,14 @@ class Hub:
         """
         self.size, self.steps = size, steps
         self.matching = Matching(size, steps, self._answer, self.is_strict)
-        # by rank and number: the sends whose bytes have not arrived yet
-        self.owed: list[dict[int, Posted]] = [{} for _ in range(size)]
-        # by rank: the answers that wait until the rank has sent the bytes that it owes
-        self.postponed: list[list[tuple]] = [[] for _ in range(size)]
-        self.held = [0] * size  # by rank: the bytes of its operations that are not answered yet
-        self.sends = [Sends() for _ in range(size)]
-        self.ended = [0] * size  # by rank: how many calls have ended
-        self.are_made = [False] * size  # by rank: whether all its calls are made
-        self.signs_due = [0] * size  # by rank: how many signs to go on the judge still has to send
-        # by rank: the numbers of its operations and questions that are not answered yet
-        self.unanswered: list[set[int]] = [set() for _ in range(size)]
-        # rank → what each of its threads waits for, for the ranks whose threads all wait
-        self.waits: dict[int, list] = {}
-        # The ranks that waited at a standstill, and have sent nothing since. The hub relied on this
-        # when it gave out what it had kept back, or told the judge that held ranks may go on.
-        self.believed: set[int] = set()
-        # ``waits`` when the judge was last told of the present standstill; None if there is none
-        self.told_standstill: dict[int, list] | None = None
+        self.answers = [Answers() for _ in range(size)]  # by rank
+        self.sends = [Sends() for _ in range(size)]  # by rank
+        self.calls = Calls(size, steps)
+        self.waits = Waits()
         self.passed_on = 0  # the number of frames from ranks that the judge was sent
-        # by rank and call: what the judge has handed to the rank
-        self.served: list[list[Served]] = [[] for _ in range(size)]
         self.weighing.forget_calls()
         self.issued: Counter[tuple[int, int]] = Counter()  # (rank, call) → its operations so far
-        # by rank: (members, name) of each group that it has used
-        self.groups: list[set[tuple]] = [set() for _ in range(size)]
-        # (rank, call) → how many of these groups are new in this call
-        self.new_groups: Counter[tuple[int, int]] = Counter()
-        self.empty: Counter[tuple[int, int]] = Counter()  # (rank, call) → collectives without data
+        self.signals = Signals()
         self.keys = Keys()
         self.slow = SlowGathers()
 
@@ -132,13 +107,15 @@ class Hub:
         is not written or read completely, or if a socket is closed.
         """
         ends = [*self.judges, *self.ranks]
-        wait = all(self.waits.get(rank) == [frames.FOR_INPUTS] for rank in range(self.size))
-        left = (
-            any(self.unanswered)
-            or any(self.owed)
-            or any(end.queue or end.reader.buffer for end in ends)
+        nothing_is_left = all(own.is_empty() for own in self.answers) and not any(
+            end.queue or end.reader.buffer for end in ends
         )
-        return wait and not left and not self.is_full and all(end.is_open for end in ends)
+        return (
+            self.waits.are_for_inputs(self.size)
+            and nothing_is_left
+            and not self.is_full
+            and all(end.is_open for end in ends)
+        )
 
     def serve(self) -> None:
         """Serve all sockets that are ready, without blocking.
@@ -185,7 +162,8 @@ class Hub:
         """Give ranks the results of slow all-gathers that they wait for; return how many it gave.
 
         Call this when the judge has found that the ranks are idle: no thread of any rank wants to
-        run. If a frame or an answer is newer than what the judge has seen, give nothing.
+        run. If a frame or an answer came within the last ``QUIET_SECONDS``, give nothing, because
+        the judge may not have seen it yet.
         """
         self.serve()
         if monotonic() - self.moved_at < QUIET_SECONDS:
@@ -209,10 +187,9 @@ class Hub:
 
         This happens if no rank receives what others send, or if ranks do not read their answers.
         """
-        unread = sum(end.queued for end in self.ranks) + sum(
-            len(blob) for own in self.postponed for _, blob in own
-        )
-        if sum(self.held) + unread > MAX_HELD and not self.is_full:
+        unread = sum(end.queued for end in self.ranks)
+        held = sum(own.size() for own in self.answers)
+        if held + unread > MAX_HELD and not self.is_full:
             self.is_full = True
             self.tell(
                 {"limit": f"had more than {MAX_HELD >> 20} MiB of sent data that no rank received"}
@@ -225,27 +202,27 @@ class Hub:
         of the standstill. Deliver these messages instead: see ``in_step``. Likewise give the
         results of slow all-gathers that ranks wait for: see ``slow_gathers``.
         """
-        stands = len(self.waits) == self.size and all(
+        waits = self.waits
+        stands = len(waits.by_rank) == self.size and all(
             end.is_open for end in self.ranks[: self.size]
         )
         # The judge first has to get the frames that the ranks sent before they waited.
         stands = stands and not any(end.queue for end in self.judges)
-        # the ranks that wait for the judge's sign to go on
-        held = [rank for rank, waits in self.waits.items() if frames.FOR_GO in waits]
-        if stands and self.steps.withheld and not held:
-            self.believed = set(self.waits)
+        held = waits.held()
+        if not stands:
+            waits.told = None
+        elif self.steps.withheld and not held:
+            waits.believe()
             for rank, call, number in self.steps.lift():
                 self.tell({"not_sent_on": [rank, call, number, monotonic_ns()]})
             self.matching.match_all()
-        elif stands and not held and self._give_early(waiting := dict(self.waits)):
-            self.believed = set(waiting)
-        elif stands and self.told_standstill != self.waits:
-            self.told_standstill = dict(self.waits)
+        elif not held and self._give_early(waiting := dict(waits.by_rank)):
+            waits.believed = set(waiting)
+        elif waits.told != waits.by_rank:
+            waits.told = dict(waits.by_rank)
             if held:  # the judge will let them go on
-                self.believed = set(self.waits)
+                waits.believe()
             self.tell({"standstill": held, "frames": self.passed_on} | self.matching.held_back())
-        elif not stands:
-            self.told_standstill = None
 
     def fileno(self) -> int:
         return self.connections.fileno()
@@ -268,11 +245,11 @@ class Hub:
             if self.ranks[rank].reader.nonce is None:
                 self.ranks[rank].reader.nonce = self.judges[rank].reader.nonce
                 self.connections.begin_to_read(self.ranks[rank], self._on_rank, rank)
-            if frame.kind == frames.GO:
-                self.signs_due[rank] -= 1
-            self.waits.pop(rank, None)
+            self.waits.on_judge(rank, frame.kind)
             if frame.kind == frames.INPUTS:
-                self.served[rank] = [Served(rank, given) for given in frame.meta.pop("served", ())]
+                self.calls.served[rank] = [
+                    Served(rank, given) for given in frame.meta.pop("served", ())
+                ]
             packed = self.judges[rank].reader.pack(frame.kind, frame.meta, frame.blob)
             self.ranks[rank].write(packed)
 
@@ -285,12 +262,7 @@ class Hub:
         for frame in self.ranks[rank].reader.feed(data):
             self._look_before_calls(rank, frame)
             self._note_move()
-            if rank in self.believed and rank in self.waits:
-                raise frames.FrameError(
-                    "a rank said that all its threads wait, but then it sent a frame"
-                )
-            self.waits.pop(rank, None)  # a rank that has sent a frame does not wait any more
-            self.believed.discard(rank)
+            self.waits.on_frame(rank, frame.kind)
             if frame.kind == frames.WAIT:
                 self._on_wait(rank, frame.meta)
             elif frame.kind == frames.AWAIT:
@@ -300,7 +272,7 @@ class Hub:
             elif frame.kind == frames.OPERATION:
                 posted = self._read(rank, frame)
                 if not posted.is_here:
-                    self.owed[rank][posted.number] = posted
+                    self.answers[rank].owed[posted.number] = posted
                 self.matching.post(posted)
             elif frame.kind == frames.CONTENTS:
                 self._on_contents(rank, frame)
@@ -308,12 +280,14 @@ class Hub:
                 self._on_use(rank, frame.meta)
             elif frame.kind == frames.STORE:
                 self._expect(rank, frame.meta.get("number"))
-                for asker, number, answer in self.keys.ask(rank, self._call_of(rank), frame.meta):
+                for asker, number, answer in self.keys.ask(
+                    rank, self.calls.current(rank), frame.meta
+                ):
                     self._write(asker, {"to": number, **answer})
             elif frame.kind == frames.EVENT:
                 if "operation" in frame.meta:
                     raise frames.FrameError("an operation reported to the judge, not to the hub")
-                if self._serves(rank, frame.meta.get("mark")):
+                if self.calls.serves(rank, frame.meta.get("mark")):
                     raise frames.FrameError(
                         "a mark for a given function that the rank did not call"
                     )
@@ -321,13 +295,11 @@ class Hub:
                 self._pass_on(
                     rank,
                     frame.kind,
-                    frame.meta | {"call": self._call_of(rank), "at": monotonic_ns()},
+                    frame.meta | {"call": self.calls.current(rank), "at": monotonic_ns()},
                 )
             elif frame.kind in (frames.RETURNED, frames.RAISED):
                 self._on_end_of_call(rank, frame)
             else:
-                self.signs_due[rank] += frame.kind == frames.HELD
-                self.are_made[rank] |= frame.kind == frames.DONE
                 self._pass_on(rank, frame.kind, frame.meta, frame.blob)
 
     def _on_end_of_call(self, rank: int, frame: frames.Frame) -> None:
@@ -343,8 +315,7 @@ class Hub:
             for place in never_awaited:
                 self._mark_send(rank, place)
         self._pass_on(rank, frame.kind, frame.meta, frame.blob)
-        self.ended[rank] += 1
-        self.signs_due[rank] += frame.kind == frames.RAISED
+        self.calls.ended[rank] += 1
         for number in kept:
             self._hand_over(rank, {"to": number})
         for posted, blob in self.slow.on_end(rank):
@@ -353,7 +324,7 @@ class Hub:
     def _mark_send(self, rank: int, place: int) -> None:
         """Tell the judge that a rank did not wait for a send of its current call."""
         mark = f"{frames.NEVER_AWAITED} send {place}"
-        told = {"call": self._call_of(rank), "mark": mark, "at": monotonic_ns()}
+        told = {"call": self.calls.current(rank), "mark": mark, "at": monotonic_ns()}
         self._pass_on(rank, frames.EVENT, told)
 
     def _look_before_calls(self, rank: int, frame: frames.Frame) -> None:
@@ -362,28 +333,12 @@ class Hub:
             return
         if frame.kind == frames.EVENT:
             self.have_begun.add(rank)
-        is_alone = any(given.weighs for given in self.served[rank])
+        is_alone = any(given.weighs for given in self.calls.served[rank])
         self.weighing.before_calls(rank, frame.kind == frames.STORE, is_alone)
 
-    def _call_of(self, rank: int) -> int:
-        """Return the number of the call that a rank is in, whatever the rank itself says.
-
-        Everything that the rank does after its last call counts as a part of that call.
-        """
-        return min(self.ended[rank], max(len(self.steps.towards) - 1, 0))
-
     def _expect(self, rank: int, number: Any) -> None:
-        """Record that a rank expects an answer with this number.
-
-        Raises FrameError if ``number`` is no whole number, if the rank already expects an answer
-        with this number, or if the rank expects too many answers.
-        """
-        if not frames.is_whole(number) or number in self.unanswered[rank]:
-            raise frames.FrameError("an operation of no known form")
-        # Do not count sends that were received: they no longer wait for another rank.
-        if len(self.unanswered[rank]) - len(self.sends[rank].received) >= MAX_UNANSWERED:
-            raise frames.FrameError(f"more than {MAX_UNANSWERED} operations that wait for others")
-        self.unanswered[rank].add(number)
+        """Record that a rank expects an answer with this number: see ``Answers.expect``."""
+        self.answers[rank].expect(number, received=len(self.sends[rank].received))
 
     def _weigh(self, rank: int, has_returned: bool = False) -> None:
         """Tell the judge by how many bytes a rank's memory has grown, if the check asks for it.
@@ -392,24 +347,12 @@ class Hub:
         operations the rank had issued in the call by then. If the rank has returned from the call,
         tell the growth only if the rank was not weighed in the call before.
         """
-        given, call = self._given(rank), self._call_of(rank)
+        call = self.calls.current(rank)
+        given = self.calls.given(rank, call)
         if given and given.weighs:
             weigh = self.weighing.at_the_end if has_returned else self.weighing.new_most
             if (grown := weigh(rank, call, given.weighs)) is not None:
                 self.tell({"grown": [rank, call, self.issued[rank, call], grown]})
-
-    def _given(self, rank: int) -> Served | None:
-        """Return what the judge has handed to a rank for its current call, or None."""
-        call = self._call_of(rank)
-        return self.served[rank][call] if call < len(self.served[rank]) else None
-
-    def _serves(self, rank: int, name: object) -> Served | None:
-        """Return what a rank was given for its current call, if it can be used under this ``name``.
-
-        Otherwise return None.
-        """
-        given = self._given(rank)
-        return given if given and isinstance(name, str) and given.has(name) else None
 
     def _on_use(self, rank: int, meta: dict) -> None:
         """Tell the judge that a rank uses something that it was given, and answer the rank.
@@ -417,18 +360,20 @@ class Hub:
         Raises FrameError if the rank was given nothing that can be used under this name.
         """
         name, number = meta.get("use"), meta.get("number")
-        given = self._serves(rank, name)
+        given = self.calls.serves(rank, name)
         if given is None or not frames.is_text(name, MAX_USE_LETTERS):
             raise frames.FrameError("a use of something that the rank was not given")
         self._expect(rank, number)
         self._pass_on(
-            rank, frames.EVENT, {"call": self._call_of(rank), "mark": name, "at": monotonic_ns()}
+            rank,
+            frames.EVENT,
+            {"call": self.calls.current(rank), "mark": name, "at": monotonic_ns()},
         )
         for posted, blob in self.slow.on_use(rank):
             self._give(posted, blob)
         # The rank waits for the answer now. So the time does not include what it computes later.
         if name == frames.PAUSE:
-            self.tell({"spent": [rank, self._call_of(rank), self.spent(rank)]})
+            self.tell({"spent": [rank, self.calls.current(rank), self.spent(rank)]})
         try:
             self._write(rank, {"to": number, "gives": given.use(name)})
         except LookupError:  # more runs than there are answers
@@ -438,31 +383,17 @@ class Hub:
         """Record that all threads of a rank wait, unless one has got its answer meanwhile.
 
         If the frame also holds steps of the rank's program, pass the steps on to the judge. Raises
-        FrameError if the frame is not of the agreed form, or if the rank waits for its next calls
-        before it has made the current ones.
+        FrameError if the frame is not allowed: see ``Waits.read``.
         """
-        waits = meta.get("for")
-        if not isinstance(waits, list) or len(waits) > MAX_WAITING_THREADS:
-            raise frames.FrameError("a wait of no known form")
-        known = [frames.is_whole(key) or key in frames.FOR_JUDGE for key in waits]
-        if not all(known):
-            raise frames.FrameError("a wait of no known form")
-        if frames.FOR_INPUTS in waits and not self.are_made[rank]:
-            raise frames.FrameError("a wait for the next calls before the current ones are made")
+        waits = self.waits.read(rank, meta.get("for"))
         for key in waits:
             self._on_await(rank, key)
-        # If the judge has sent the sign to go on already, the sign is on its way to the rank.
-        is_under_way = frames.FOR_GO in waits and self.signs_due[rank] <= 0
-        is_answered = any(
-            frames.is_whole(key) and key not in self.unanswered[rank] for key in waits
-        )
-        if not is_answered and not is_under_way:
-            self.waits[rank] = waits
+        self.waits.note(rank, waits, self.answers[rank].unanswered)
         if "steps" in meta:
             self._pass_on(
                 rank,
                 frames.EVENT,
-                {"call": self._call_of(rank), "steps": meta["steps"], "at": monotonic_ns()},
+                {"call": self.calls.current(rank), "steps": meta["steps"], "at": monotonic_ns()},
             )
 
     def _on_await(self, rank: int, key: object) -> None:
@@ -489,14 +420,14 @@ class Hub:
             or not (batch is None or frames.is_whole(batch))
         ):
             raise frames.FrameError("an operation of no known form")
-        call, content = self._call_of(rank), content | {"at": monotonic_ns()}
+        call, content = self.calls.current(rank), content | {"at": monotonic_ns()}
         operation = read_operation(rank, call, content, self.size)
         pieces: Any = frame.meta.get("pieces")  # checked by ``check``
         posted = Posted(number, operation, pieces, bytes_due(operation), batch=batch)
         check(posted)
-        self._require_few_signals(operation, call)
+        self.signals.require_few(operation)
         # Weighing takes time, so do not weigh at a receive. A send before or after it is enough.
-        given = self._given(rank)
+        given = self.calls.given(rank, call)
         if operation.kind != "recv":
             self._weigh(rank)
         self.issued[rank, call] += 1
@@ -512,30 +443,10 @@ class Hub:
             self._note_send(rank, number)
         return posted
 
-    def _require_few_signals(self, operation: Operation, call: int) -> None:
-        """Raise FrameError if a rank could send much by operations without data.
-
-        See ``MAX_NEW_GROUPS``.
-        """
-        key, group = (operation.rank, call), (tuple(operation.group), operation.group_name)
-        self.new_groups[key] += group not in self.groups[operation.rank]
-        self.groups[operation.rank].add(group)
-        if self.new_groups[key] > MAX_NEW_GROUPS:
-            raise frames.FrameError(
-                f"operations in more than {MAX_NEW_GROUPS} new process groups in one call: make"
-                " each group once"
-            )
-        is_message = operation.kind in ("send", "recv")
-        self.empty[key] += not is_message and not any((*operation.sent, *operation.received))
-        if self.empty[key] > MAX_EMPTY:
-            raise frames.FrameError(
-                f"more than {MAX_EMPTY} barriers and other collectives without data in one call"
-            )
-
     def _note_send(self, rank: int, number: int) -> None:
         """Record a send. After the last call, mark it at once, because it is too late to wait."""
-        call = self._call_of(rank)
-        if 0 < len(self.steps.towards) <= self.ended[rank]:
+        call = self.calls.current(rank)
+        if self.calls.are_over(rank):
             self._mark_send(rank, self.sends[rank].count(call))
         else:
             self.sends[rank].note(number, call)
@@ -547,25 +458,20 @@ class Hub:
         postponed. Raises FrameError if no send waits for these bytes, or if a send announced more
         or fewer bytes.
         """
-        number = frame.meta.get("number")
-        posted = self.owed[rank].pop(number, None) if frames.is_whole(number) else None
-        if posted is None:
-            raise frames.FrameError("bytes that no operation has announced")
+        posted = self.answers[rank].take_owed(frame.meta.get("number"))
         self._bring(posted, frame.blob)
         self.matching.meet(posted)
-        if not self.owed[rank]:
-            answers, self.postponed[rank] = self.postponed[rank], []
-            for meta, blob in answers:
-                self._write(rank, meta, blob)
+        for meta, blob in self.answers[rank].take_postponed():
+            self._write(rank, meta, blob)
 
     def _bring(self, posted: Posted, blob: bytes) -> None:
         """Give an operation its bytes. If the judge asks, tell it the entries' sum of squares."""
         bring(posted, blob)
         rank, call = posted.rank, posted.operation.call
-        self.held[rank] += posted.due
-        dtype = self.served[rank][call].squares if call < len(self.served[rank]) else ""
-        if blob and dtype:  # the rank's word for the dtype does not count
-            total = combine.squares(blob, dtype)
+        self.answers[rank].held += posted.due
+        given = self.calls.given(rank, call)
+        if blob and given and given.squares:  # the rank's word for the dtype does not count
+            total = combine.squares(blob, given.squares)
             self.tell({"squares": [rank, call, total]})
 
     def _answer(self, posted: Posted, blob: bytes, **more: int) -> None:
@@ -575,29 +481,22 @@ class Hub:
 
     def _give(self, posted: Posted, blob: bytes, **more: int) -> None:
         """Answer an operation. Keep the answer of a send until its rank waits: see ``sends``."""
-        self.held[posted.rank] -= len(posted.blob)
+        self.answers[posted.rank].held -= len(posted.blob)
         sends = self.sends[posted.rank]
         if not sends.keeps(posted.number):
             meta = {"to": posted.number, **more, **sends.receipt(posted.number)}
             self._hand_over(posted.rank, meta, blob)
 
     def _hand_over(self, rank: int, meta: dict, blob: bytes = b"") -> None:
-        """Write an answer, or postpone it while the rank owes the bytes of a send.
-
-        Without this delay, a rank could announce all its sends, receive everything, and only then
-        compute the contents of its sends.
-        """
-        if self.owed[rank]:
-            self.postponed[rank].append((meta, blob))
-        else:
+        """Write an answer, or postpone it while the rank owes the bytes of a send."""
+        if not self.answers[rank].postpone(meta, blob):
             self._write(rank, meta, blob)
 
     def _write(self, rank: int, meta: dict, blob: bytes = b"") -> None:
         end = self.ranks[rank]
         self._note_move()
-        self.unanswered[rank].discard(meta["to"])
-        if meta["to"] in self.waits.get(rank, ()):
-            del self.waits[rank]
+        self.answers[rank].unanswered.discard(meta["to"])
+        self.waits.on_answer(rank, meta["to"])
         if not end.is_open:
             return
         try:

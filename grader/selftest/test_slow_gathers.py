@@ -15,7 +15,7 @@ def started() -> Iterator[Callable[..., Ends]]:
     """``started(numbers)``: two ranks that have started these slow all-gathers."""
     both = Ends()
     for rank in (0, 1):
-        both.hub.served[rank] = [Served(rank, GIVEN | {"slow_gathers": True})]
+        both.hub.calls.served[rank] = [Served(rank, GIVEN | {"slow_gathers": True})]
 
     def start(*numbers: int) -> Ends:
         for number in numbers:

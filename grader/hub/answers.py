@@ -1,0 +1,71 @@
+"""The answers that a rank expects, and the bytes that it owes before it gets them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from grader.hub.matching import Posted
+from grader.wire.frames import FrameError, is_whole
+
+# How many operations and questions of one rank may be unanswered at a time. The time to match
+# operations grows with the square of their number.
+MAX_UNANSWERED = 2000
+
+
+@dataclass
+class Answers:
+    """What the hub and one rank still have to send each other.
+
+    A rank first announces a send, and then sends its bytes. Until the bytes are here, the rank owes
+    them, and its answers are postponed. Otherwise it could announce all its sends, receive
+    everything, and only then compute what it sends.
+    """
+
+    # the numbers of the operations and questions that are not answered yet
+    unanswered: set[int] = field(default_factory=set)
+    owed: dict[int, Posted] = field(default_factory=dict)  # the sends whose bytes are missing
+    postponed: list[tuple[dict, bytes]] = field(default_factory=list)
+    held: int = 0  # the bytes of operations that are not answered yet
+
+    def expect(self, number: Any, received: int) -> None:
+        """Record that the rank expects an answer with this number.
+
+        ``received`` is the number of its sends that were received: they no longer wait for another
+        rank, and do not count. Raises FrameError if ``number`` is no whole number, if the rank
+        already expects an answer with this number, or if it expects too many answers.
+        """
+        if not is_whole(number) or number in self.unanswered:
+            raise FrameError("an operation of no known form")
+        if len(self.unanswered) - received >= MAX_UNANSWERED:
+            raise FrameError(f"more than {MAX_UNANSWERED} operations that wait for others")
+        self.unanswered.add(number)
+
+    def take_owed(self, number: Any) -> Posted:
+        """Return the send whose bytes have come, and do not count it as owed any more.
+
+        Raises FrameError if no send waits for these bytes.
+        """
+        posted = self.owed.pop(number, None) if is_whole(number) else None
+        if posted is None:
+            raise FrameError("bytes that no operation has announced")
+        return posted
+
+    def postpone(self, meta: dict, blob: bytes) -> bool:
+        """Postpone an answer if the rank owes bytes; return whether it does."""
+        if self.owed:
+            self.postponed.append((meta, blob))
+        return bool(self.owed)
+
+    def take_postponed(self) -> list[tuple[dict, bytes]]:
+        """Return the postponed answers if the rank owes nothing any more; else an empty list."""
+        if self.owed:
+            return []
+        taken, self.postponed = self.postponed, []
+        return taken
+
+    def is_empty(self) -> bool:
+        """Return whether the rank expects no answer and owes no bytes."""
+        return not self.unanswered and not self.owed
+
+    def size(self) -> int:
+        """Return how many bytes the hub holds because of this rank."""
+        return self.held + sum(len(blob) for _, blob in self.postponed)

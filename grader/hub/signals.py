@@ -1,0 +1,44 @@
+"""Bounds what a rank can tell other ranks by operations that carry no data.
+
+Other ranks learn which group a rank names, and in which order its barriers come.
+"""
+
+from collections import Counter, defaultdict
+
+from grader.hub.store_values import MAX_QUESTIONS
+from grader.wire.events import Operation
+from grader.wire.frames import FrameError
+
+# In one call, a rank may make 30 groups (``store_values``). So it may begin to use this many: the
+# group of all ranks counts, too.
+MAX_NEW_GROUPS = MAX_QUESTIONS // 2 + 1
+MAX_EMPTY = 100  # collectives without data that a rank may start in one call
+
+
+class Signals:
+    """Counts the new groups of each rank, and its collectives without data."""
+
+    def __init__(self) -> None:
+        # rank → (members, name) of each group that it has used
+        self.groups: dict[int, set[tuple]] = defaultdict(set)
+        # (rank, call) → how many of these groups are new in this call
+        self.new_groups: Counter[tuple[int, int]] = Counter()
+        self.empty: Counter[tuple[int, int]] = Counter()  # (rank, call) → collectives without data
+
+    def require_few(self, operation: Operation) -> None:
+        """Count an operation. Raise FrameError if it is one too many of these in its call."""
+        key = operation.rank, operation.call
+        group = tuple(operation.group), operation.group_name
+        self.new_groups[key] += group not in self.groups[operation.rank]
+        self.groups[operation.rank].add(group)
+        if self.new_groups[key] > MAX_NEW_GROUPS:
+            raise FrameError(
+                f"operations in more than {MAX_NEW_GROUPS} new process groups in one call: make"
+                " each group once"
+            )
+        is_message = operation.kind in ("send", "recv")
+        self.empty[key] += not is_message and not any((*operation.sent, *operation.received))
+        if self.empty[key] > MAX_EMPTY:
+            raise FrameError(
+                f"more than {MAX_EMPTY} barriers and other collectives without data in one call"
+            )

@@ -1,0 +1,84 @@
+"""What the ranks of a world wait for, and whether they all stand still."""
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from grader.wire import frames
+
+MAX_WAITING_THREADS = 64  # waiting threads that a rank may report
+
+
+@dataclass
+class Waits:
+    """The waits of the ranks that have calls to make."""
+
+    # rank → what each of its threads waits for, for the ranks whose threads all wait
+    by_rank: dict[int, list] = field(default_factory=dict)
+    # The ranks that waited at a standstill, and have sent nothing since. The hub relied on this
+    # when it gave out what it had kept back, or told the judge that held ranks may go on.
+    believed: set[int] = field(default_factory=set)
+    # ``by_rank`` when the judge was last told of the present standstill; None if there is none
+    told: dict[int, list] | None = None
+    # rank → how many signs to go on the judge still has to send
+    signs_due: Counter[int] = field(default_factory=Counter)
+    have_made_calls: set[int] = field(default_factory=set)  # the ranks that have made all calls
+
+    def on_frame(self, rank: int, kind: bytes) -> None:
+        """Record that a rank has sent a frame: it does not wait any more.
+
+        Raises FrameError if the hub had relied on the rank's word that it waits.
+        """
+        if rank in self.believed and rank in self.by_rank:
+            raise frames.FrameError(
+                "a rank said that all its threads wait, but then it sent a frame"
+            )
+        self.by_rank.pop(rank, None)
+        self.believed.discard(rank)
+        self.signs_due[rank] += kind in (frames.HELD, frames.RAISED)
+        if kind == frames.DONE:
+            self.have_made_calls.add(rank)
+
+    def on_judge(self, rank: int, kind: bytes) -> None:
+        """Record that the judge has sent a frame to a rank."""
+        self.signs_due[rank] -= kind == frames.GO
+        self.by_rank.pop(rank, None)
+
+    def on_answer(self, rank: int, number: int) -> None:
+        """Record that a rank gets the answer with this number."""
+        if number in self.by_rank.get(rank, ()):
+            del self.by_rank[rank]
+
+    def read(self, rank: int, waits: object) -> list:
+        """Return what the threads of a rank wait for, as the rank says.
+
+        Raises FrameError if that is not of the agreed form, or if the rank waits for its next calls
+        before it has made the current ones.
+        """
+        if not isinstance(waits, list) or len(waits) > MAX_WAITING_THREADS:
+            raise frames.FrameError("a wait of no known form")
+        if not all(frames.is_whole(key) or key in frames.FOR_JUDGE for key in waits):
+            raise frames.FrameError("a wait of no known form")
+        if frames.FOR_INPUTS in waits and rank not in self.have_made_calls:
+            raise frames.FrameError("a wait for the next calls before the current ones are made")
+        return waits
+
+    def note(self, rank: int, waits: list, unanswered: Collection[int]) -> None:
+        """Record what all threads of a rank wait for, unless one of them can already go on."""
+        # If the judge has sent the sign to go on already, the sign is on its way to the rank.
+        is_under_way = frames.FOR_GO in waits and self.signs_due[rank] <= 0
+        is_answered = any(frames.is_whole(key) and key not in unanswered for key in waits)
+        if not is_answered and not is_under_way:
+            self.by_rank[rank] = waits
+
+    def held(self) -> list[int]:
+        """Return the ranks that wait for the judge's sign to go on."""
+        return [rank for rank, waits in self.by_rank.items() if frames.FOR_GO in waits]
+
+    def believe(self) -> None:
+        """Record that the hub relies on the waits: see ``believed``."""
+        self.believed = set(self.by_rank)
+
+    def are_for_inputs(self, size: int) -> bool:
+        """Return whether each of the first ``size`` ranks waits for new calls."""
+        return all(self.by_rank.get(rank) == [frames.FOR_INPUTS] for rank in range(size))
