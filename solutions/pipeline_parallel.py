@@ -360,8 +360,8 @@ def run_schedule(
         (kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)
     ]:
         raise ValueError(
-            f"a schedule of {len(schedule)} actions for {num_micro_batches} micro-batches,"
-            f" each once: {schedule}"
+            f"a schedule of {len(schedule)} actions for {num_micro_batches} micro-batches must have"
+            f" each forward and each backward pass once, but it is {schedule}"
         )
     stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
     totals = [torch.zeros_like(weight) for weight in weights]

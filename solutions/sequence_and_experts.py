@@ -407,7 +407,7 @@ def from_experts(rows: Tensor, routes: Routes) -> Tensor:
 
 # BEGIN SOLUTION
 def _check_gate(gate: Tensor, weights: list[Tensor], x: Tensor) -> None:
-    """Raise ValueError unless gate is (D, n·e), for rows of D columns and e weights (D, D)."""
+    """Raise ValueError unless x (T, D), gate (D, n·e) and the e weights (D, D) fit each other."""
     n, width = dist.get_world_size(), x.shape[1]
     if gate.shape[0] != width:
         raise ValueError(f"tokens of {width} columns do not fit a gate of {gate.shape[0]} rows")

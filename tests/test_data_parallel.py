@@ -297,8 +297,9 @@ def test_gradient_buckets_of_other_parameters(world):
             started = len(run.operations(rank))
             run.require(
                 started <= enough,
-                f"{what}: rank {rank} started {started} all-reduces, but {enough} are enough. Each"
-                " parameter that needs an average is in one bucket.",
+                f"{what}: rank {rank} started {started} all-reduces, but {enough} are enough:"
+                " one for each bucket. A parameter that needs an average belongs to exactly one"
+                " bucket.",
             )
 
 

@@ -101,14 +101,17 @@ def _wrong(item: Item) -> Flag | None:
 def _ambiguous(item: Item, mistakes: Sequence[str]) -> Flag | None:
     """Return a flag if many strong students, or most students, fail in the same way."""
     strong = _strongest(item.other_parts)
-    groups = ((strong, SPLIT, "strongest in other parts"), (strong | True, MAJORITY, "who tried"))
+    groups = (
+        (strong, SPLIT, "strongest students in other parts"),
+        (strong | True, MAJORITY, "students who tried"),
+    )
     for group, least, who in groups:
         alike, failed = _most_alike(list(compress(mistakes, group & ~item.passed)))
         size = int(group.sum())
         if alike >= max(FAIL_OR_PASS, least * size) and alike >= ALIKE * failed:
             return Flag(
                 AMBIGUOUS,
-                f"{alike} of the {size} {who} fail it in the same way. Can the problem be read in"
+                f"Of the {size} {who}, {alike} fail in the same way. Can the problem be read in"
                 " another way, or does the check ask for more than the text?",
             )
     return None
@@ -116,7 +119,7 @@ def _ambiguous(item: Item, mistakes: Sequence[str]) -> Flag | None:
 
 def _extreme(item: Item) -> Flag | None:
     passed = int(item.passed.sum())
-    told = f"{passed} of the {item.count} who tried pass it"
+    told = f"of the {item.count} students who tried, {passed} pass"
     if passed >= EASY * item.count:
         return Flag(EVERYBODY, f"Nearly everybody passes: {told}.")
     if passed <= HARD * item.count:

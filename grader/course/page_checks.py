@@ -108,9 +108,9 @@ def messages(view: View) -> list[Html]:
         return [tag("p", "No check has failed.")]
     shown, rest = view.clusters[:MOST_CLUSTERS], view.clusters[MOST_CLUSTERS:]
     note = (
-        "Failures form a cluster if their messages are equal or nearly equal without their numbers,"
-        " ranks, lines, values and text of a student. Messages that say only that a value is"
-        " wrong are compared only within one check. Stubs are not counted."
+        "Failures form a cluster if their messages are equal or nearly equal, after numbers, ranks,"
+        " lines, values and the student's own text are removed. Messages that say only that a value"
+        " is wrong are compared only within one check. Stubs are not counted."
     )
     more = sum(len(cluster.failures) for cluster in rest)
     left_out = f"{len(rest)} rarer clusters, with {more} failures, are not shown."

@@ -8,8 +8,8 @@ N = 4
 def strategies() -> Picture:
     described = (
         "Data parallelism: every rank stores all layers and a quarter of the batch; gradients are"
-        " all-reduced. Tensor parallelism: every rank stores a quarter of the columns of every"
-        " layer and the whole batch; activations are gathered and their gradients reduce-scattered."
+        " all-reduced. Tensor parallelism: every rank stores the whole batch and a quarter of the"
+        " columns of every layer; activations are gathered and their gradients reduce-scattered."
         " Pipeline parallelism: every rank stores one layer in four; activations go to the next"
         " stage, gradients back."
     )

@@ -50,7 +50,7 @@ def require_step_traffic(run, layers, layer_bytes):
     n = run.report.size
     sentence = (
         f"Two all-gathers and one reduce-scatter of {layer_bytes} bytes for each of {layers} layers"
-        " send that many."
+        " send no more than that."
     )
     require_traffic(run, 3 * layers * (n - 1) / n * layer_bytes, sentence)
     require_gathers(run, layers, layer_bytes)

@@ -722,12 +722,12 @@ def test_compute_may_read(world, rng):
     )
     total = sum(xs)
     lent = (
-        "`compute` read the sum: the all-reduce works in the caller's tensor. Pass it a copy"
-        " instead."
+        "`compute` read the sum in place of the input, because the all-reduce overwrote the"
+        " caller's tensor. Start the all-reduce on a copy."
     )
     in_use = (
         "`compute` read the tensor while the all-reduce was using it. If the all-reduce works in"
-        " the caller's tensor, pass it a copy instead."
+        " the caller's tensor, start it on a copy."
     )
     run.returns(
         *((total, x) for x in xs), known_mistakes=[{lent: (total, total)}] * 2, otherwise=in_use

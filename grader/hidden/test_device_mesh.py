@@ -124,8 +124,8 @@ def test_groups(world, rng):
 @number("7.1")
 @weight(0.25)
 def test_every_rank_makes_every_group(world, rng):
-    """Every rank makes all groups, also groups that it is not in, so that the groups of a second
-    mesh are right, too
+    """Every rank makes every group, even if it is not in the group. Otherwise the groups of the
+    next mesh would be wrong
     """
     for shape in (SQUARE, (2, 3)):
         own = tokens(rng, Mesh(shape).size)

@@ -98,9 +98,9 @@ def test_pair_traffic(world, rng):
         p.has_y(forward)
         p.has_gradients(backward)
         shard = p.bytes * (n - 1) / n
-        sentence = "One all-gather and one reduce-scatter of the sequence send that many."
+        sentence = "One all-gather and one reduce-scatter of the sequence send no more than that."
         require_traffic(forward, 2 * shard, sentence, least=2 * shard)
-        sentence = "Two all-gathers and one reduce-scatter of the sequence send that many."
+        sentence = "Two all-gathers and one reduce-scatter of the sequence send no more than that."
         require_traffic(backward, 3 * shard, sentence, least=3 * shard)
 
 
@@ -282,9 +282,7 @@ def test_ring_traffic(world, rng):
                             operation.peer == (rank + towards) % n,
                             f"rank {rank} issued a {operation}. {because}",
                         )
-                sentence = (
-                    f"{steps} tensors of {p.shard_bytes} bytes, T/n rows each, have that many."
-                )
+                sentence = f"{steps} tensors of {p.shard_bytes} bytes have no more: T/n rows each."
                 # If attention is causal, a rank need not pass on a block that no query of the next
                 # ranks sees.
                 least = 0 if causal else least * p.shard_bytes
@@ -312,7 +310,7 @@ def test_ring_memory(world, rng):
     for problem, run in ((wide, of_wide), (long, of_long)):
         problem.has_results(run)
         steps = 2 * (n - 1) + 2 * (2 * n - 1)
-        sentence = f"{steps} tensors of {problem.shard_bytes} bytes, T/n rows each, have that many."
+        sentence = f"{steps} tensors of {problem.shard_bytes} bytes have no more: T/n rows each."
         require_traffic(run, steps * problem.shard_bytes, sentence)
     wide.has_few_blocks(of_wide, of_tiny)
     long.has_few_scores(of_long, of_tiny)

@@ -263,7 +263,7 @@ def test_zero_traffic(world, rng):
             )
             sentence = (
                 f"One reduce-scatter and one all-gather of {p.bytes} bytes for each of {p.steps}"
-                " steps send that many."
+                " steps send no more than that."
             )
             require_traffic(run, p.steps * 2 * (n - 1) / n * p.bytes, sentence)
 
@@ -313,7 +313,7 @@ def test_zero_memory(world, rng):
     rests.values()
     sentence = (
         f"One reduce-scatter and one all-gather of {whole} bytes for each of {steps} steps send"
-        " that many. Does every rank get the averages of all gradients? It needs only"
+        " no more than that. Does every rank get the averages of all gradients? It needs only"
         " those of its shard."
     )
     require_traffic(large, steps * 2 * (n - 1) / n * whole, sentence)
@@ -326,9 +326,9 @@ def test_zero_memory(world, rng):
         grown -= min(imported(large, rank), whole)
         text = (
             f"the system reports that rank {rank}'s process holds {grown / MIB:.0f} MiB between two"
-            f" steps, with weights of {whole / MIB:.0f} MiB. {right_size / MIB:.0f} MiB are enough:"
-            f" the weights, 1/{n} of the weights, of the gradients and of AdamW's two"
-            " moments, and two flat buffers as large as the weights. Does every rank hold the whole"
+            f" steps. {right_size / MIB:.0f} MiB are enough for all weights ({whole / MIB:.0f}"
+            f" MiB), two flat buffers as large as the weights, and 1/{n} each of a flat copy of the"
+            " weights, of the gradients and of AdamW's two moments. Does every rank hold the whole"
             " state?"
         )
         rests.require(grown <= 1.2 * right_size, text)

@@ -321,12 +321,12 @@ def test_forward_saves(world, rng):
             label="the output, [call],",
         )
         for rank, kept in enumerate(
-            run.read(driver_results.kept_bytes, "the memory that saved z keep alive")
+            run.read(driver_results.kept_bytes, "the memory that the saved tensors z keep alive")
         ):
             most = sum(z.nbytes for saved in expected[rank] for _, z in saved)
             text = (
-                f"rank {rank}'s saved z keep {kept} bytes alive; {most} are needed. Are they a view"
-                " of the full x @ W?"
+                f"the tensors z that rank {rank} saved keep {kept} bytes alive, but {most} are"
+                " enough. Is each z a view of the full x @ W?"
             )
             run.require(kept <= most, text)
 

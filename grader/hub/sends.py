@@ -51,7 +51,7 @@ class Sends:
     def receipt(self, number: int) -> dict:
         """Return the fields to add to an answer that the rank gets now.
 
-        For a send this is a new receipt. For another operation there are no fields.
+        For a send there is one field, a new receipt. For any other operation there is none.
         """
         if number not in self.places:
             return {}  # it is no send of this call

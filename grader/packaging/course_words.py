@@ -137,7 +137,7 @@ def extra_credit(course: Course) -> str:
         NOT: f"{whose} points are shown, and do not count among the {total} points of the others",
     }.get(
         course.extra_credit.counts,
-        f"{whose} points are added to those of the others, up to {total} points",
+        f"{whose} points are added to those of the others, but the sum counts up to {total} points",
     )
     optional = " A file of extra credit is optional." if parts else ""
     return f"{what} extra credit: {rule}.{optional}"

@@ -45,8 +45,8 @@ BY_USERS = (
     " contributes zeros"
 )
 AS_THEY_FILL = (
-    "sums of different buckets were mixed. Each rank started its buckets when"
-    " they became full, {}. Start the all-reduce of bucket i+1 only after you"
+    "gradients of different buckets were added together. Each rank started its buckets"
+    " when they became full, {}. Start the all-reduce of bucket i+1 only after you"
     " have started that of bucket i."
 )
 MEMORY_ORDER = (

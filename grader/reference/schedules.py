@@ -10,8 +10,8 @@ from typing import Any
 Action = tuple[str, int]
 
 OWN_WINDOWS = (
-    "each stage was measured over its own window. The window is from the first"
-    " start to the last end of any stage"
+    "each stage was measured over its own window. Use one window for all stages:"
+    " from the earliest start to the latest end"
 )
 
 

@@ -66,8 +66,9 @@ NOT_RESET = (
     " pass?"
 )
 MIXED_BUCKETS = (
-    "sums of different buckets were mixed. Each rank started its buckets when they became full, and"
-    " they become full in different orders here. Start them in the same order on all ranks"
+    "gradients of different buckets were added together. Each rank started its buckets when"
+    " they became full, and they become full in different orders here. Start them in the"
+    " same order on all ranks"
 )
 PASSED_BY = (
     "nothing was done. Here the parameters come from a generator, as those of"

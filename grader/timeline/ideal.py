@@ -104,9 +104,9 @@ def measured_shares(drawn: Sequence[Span]) -> str:
     waiting = max(0.0, 1 - sum(map(_length, passes)) / whole - communicating - computing)
     return (
         f"Of the measured time {waiting:.2f} is waiting, {communicating:.2f} communicating, and"
-        f" {computing:.2f} computing anything else. In theory ranks only wait between passes, and"
-        " all passes of a kind take equally long. Here they do not, because a rank may wait for a"
-        " core or for memory in the middle of a pass."
+        f" {computing:.2f} computing anything else. In theory a rank waits only between"
+        " passes, and all passes of a kind take equally long. Here a rank may also wait for a core"
+        " or for memory in the middle of a pass, so passes of a kind differ in length."
     )
 
 

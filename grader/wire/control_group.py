@@ -67,7 +67,7 @@ class Group:
     def hold_memory(self, memory: int) -> None:
         """Bound the group's bytes, swap included if the kernel can count swap.
 
-        Raises FileNotFoundError if the group has no bound of memory.
+        Raises FileNotFoundError if the group has no file that sets a limit of memory.
         """
         # In version 1 this file bounds memory and swap together. This bound may never be below the
         # bound of memory without swap. So write it twice: the first write succeeds if the bound
@@ -76,7 +76,7 @@ class Group:
         with contextlib.suppress(OSError):
             self.set(together, memory)
         if not self.set("memory.limit_in_bytes", memory) and not self.set("memory.max", memory):
-            raise FileNotFoundError("the group has no bound of memory")
+            raise FileNotFoundError("the control group has no file that sets a limit of memory")
         self.set(together, memory)
         self.set("memory.swap.max", 0)
 

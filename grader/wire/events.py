@@ -286,7 +286,7 @@ def read_operation(rank: int, call: int, content: dict, size: int) -> Operation:
         [values["bytes"]],
     ):
         if not all(is_whole(count) and count >= 0 for count in counts):
-            raise FrameError("an operation with counts that are no numbers")
+            raise FrameError("an operation with a count that is not a whole number from 0 on")
     group = values["group"]
     if rank not in group or len(set(group)) < len(group):
         raise FrameError("an operation of a group that the rank is not in")

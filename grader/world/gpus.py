@@ -56,7 +56,7 @@ def usable() -> Gpus:
         asked = subprocess.run(line, capture_output=True, text=True, timeout=FIRST_USE_SECONDS)
     except subprocess.TimeoutExpired:
         raise _none(
-            f"torch did not use each of them once within {FIRST_USE_SECONDS} seconds"
+            f"torch could not use each GPU once within {FIRST_USE_SECONDS} seconds"
         ) from None
     if asked.returncode:
         last = asked.stderr.strip().splitlines()[-1:] or [f"exit code {asked.returncode}"]
@@ -69,7 +69,7 @@ def usable() -> Gpus:
     ids = visible.split(",")[: len(gpus)] if visible else [str(i) for i in range(len(gpus))]
     room = min(gpu["free"] for gpu in gpus) // RANK_GPU_BYTES
     if not room:
-        raise _none(f"one of them has less than {RANK_GPU_BYTES >> 30} GiB of free memory")
+        raise _none(f"a GPU has less than {RANK_GPU_BYTES >> 30} GiB of free memory")
     return Gpus(ids, gpus[0]["name"], int(min(room, MAX_RANKS_EACH)), found["nccl"])
 
 

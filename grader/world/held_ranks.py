@@ -53,7 +53,9 @@ class HeldRanks:
         already.
         """
         if rank.rank not in self.calls[call].delays or (rank.rank, call) in self.released:
-            raise frames.FrameError("a report that the rank is held, but it has no delay")
+            raise frames.FrameError(
+                "a report of being held, from a rank that has no delay or was released"
+            )
         rank.held, self.since[rank.rank] = call, time.monotonic()
         self.release()
 

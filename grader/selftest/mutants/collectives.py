@@ -1535,7 +1535,7 @@ def all_gather""",
     work = dist.all_reduce(total, async_op=True)
 """,
         {"hidden compute_may_read", "public overlapped_all_reduce"},
-        "If the all-reduce works in the caller's tensor, pass it a copy instead.",
+        "If the all-reduce works in the caller's tensor, start it on a copy.",
     ),
     Mutant(
         "the send is waited for in the next call",

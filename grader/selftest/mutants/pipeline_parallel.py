@@ -409,7 +409,7 @@ MUTANTS = [
         """    total = sum(max(s.end for s in of) - min(s.start for s in of) for of in timelines if of)
     return 1 - sum(span.end - span.start for span in spans) / total""",
         {"public bubble", "hidden bubble_measured"},
-        "The window is from the first start to the last end of any stage",
+        "Use one window for all stages: from the earliest start to the latest end",
     ),
     # ——— 5.1
     Mutant(

@@ -462,7 +462,7 @@ MUTANTS = [
         "        if step < n - 1:\n            block = _pass_on(block)\n    return output / total",
         "        block = _pass_on(block)\n    return output / total",
         {"hidden ring_traffic"},
-        "T/n rows each, have that many.",
+        "bytes have no more: T/n rows each.",
     ),
     mutant(
         "keys are gathered by a collective",

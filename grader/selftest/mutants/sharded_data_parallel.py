@@ -644,7 +644,7 @@ MUTANTS = [
         {
             "hidden zero_memory",
         },
-        "and two flat buffers as large as the weights",
+        "two flat buffers as large as the weights, and 1/4 each",
     ),
     # ——— 6.3
     mutant(
