@@ -5,12 +5,13 @@
         (run,) = world(2, call("collectives.broadcast", per_rank([1.0, 2.0], [3.0, 4.0]), root=1))
         run.returns([3.0, 4.0], [3.0, 4.0])
 
-``world(n, *calls)`` makes the calls on ``n`` ranks, one after the other. It returns a
+``world(n, *calls)`` makes each call on all ``n`` ranks, one call after the other. It returns a
 ``CallResult`` for each call. If a call does not do what the check asks for, a method of its
 ``CallResult`` raises ``CheckFailed`` with a message for the student.
 
-A check does not start processes. Its ranks are fresh, or they have already made the calls of
-earlier checks of the same problem (see ``grader.check.world_lending``).
+A check does not start processes itself. It gets fresh ranks, which are new processes, or ranks that
+have already made the calls of earlier checks of the same problem: see
+``grader.check.world_lending``.
 """
 
 from collections.abc import Callable, Mapping
@@ -71,9 +72,10 @@ def on_gloo(check: Callable) -> Callable:
 
 
 def in_strict_order(check: Callable) -> Callable:
-    """Have the operations of this check's ranks run in the order of nccl (see ``hub.strict``).
+    """Have the hub carry out the operations of this check's ranks in nccl's order.
 
-    gloo does not keep this order. A program that passes such a check can also run on GPUs.
+    gloo does not keep this order, so a program that passes with gloo may deadlock with nccl on
+    GPUs. See ``hub.strict``.
     """
     check.__network__ = STRICT  # type: ignore[attr-defined]  # a function may have any attribute
     return check
@@ -104,7 +106,7 @@ def mixed(*arrays: Any, first: int = 1) -> PerRank:
 class Request:
     """A call of a student's function, as a check writes it.
 
-    ``spread`` makes it a ``Call`` on a number of ranks.
+    ``spread(size)`` returns the ``Call`` for a world of ``size`` ranks.
     """
 
     function: str
@@ -136,8 +138,8 @@ class Request:
     def _taken_out(self, args: list, kwargs: dict) -> dict:
         """Return the values that a rank must not know before it asks for them.
 
-        See ``wire.served``. Also remove these values from the arguments. But a probe stays in the
-        arguments, because the judge sends it without the value that it returns.
+        See ``wire.served``. Also remove these values from the arguments. But probes stay in the
+        arguments, because the judge sends a probe without the value that the probe returns.
         """
         served = {}
         if probes := _probes([args, kwargs]):
@@ -193,8 +195,8 @@ def call(
     - ``weighs``: measure each rank's memory. ``SETTLED`` stands for its current memory, and
       ``PEAK`` for the most memory that it has ever had (see ``CallResult.grown``).
     - ``clocks``: measure each rank's processor time (see ``CallResult.spent``).
-    - ``squares``: a dtype. Add up the squares of the numbers that a rank sends, read as this dtype
-      (see ``CallResult.squares``).
+    - ``squares``: a dtype. Read the bytes that an operation sends as numbers of this dtype, and add
+      up the squares of these numbers (see ``CallResult.squares``).
     - ``slow_gathers``: delay the results of all-gathers (see ``CallResult.awaited_early``).
     """
     options = {

@@ -73,8 +73,9 @@ class CallEvidence:
     def require_products(self, rank: int, at_least: int) -> list[driver_results.Entry]:
         """Return a rank's products of matrices, in the order of the program.
 
-        A product of shapes (a, b) and (b, c) has 2·a·b·c floating-point operations. Every right
-        program needs at least ``at_least`` of them. Fails if the products together have fewer.
+        A product of shapes (a, b) and (b, c) has 2·a·b·c floating-point operations. Fails if all
+        products together have fewer than ``at_least`` floating-point operations. Every right
+        program needs at least this number.
 
         The meter sees only torch's products in the thread of the call. If a program computes its
         products elsewhere, the ledger does not show the program's memory and order.
@@ -95,27 +96,33 @@ class CallEvidence:
         return self.read(driver_results.spans, "the timeline")[rank]
 
     def marks(self, rank: int, name: str) -> list[Mark]:
+        """Return the marks of this name that a rank passed in this call, in order.
+
+        A mark is a named point of a rank's program.
+        """
         trail = self.report.ranks[rank].trail
         return [e for e in trail if isinstance(e, Mark) and e.call == self.index and e.name == name]
 
     def issued_before(self, rank: int, name: str) -> int:
-        """Return how many operations a rank had issued in this call when it first passed a mark.
+        """Return how many operations a rank issued before it first passed the mark ``name``.
 
-        If the rank never passed the mark, return how many operations it issued in this call.
+        Only this call counts. If the rank never passed the mark, return the number of all its
+        operations in this call.
         """
         events = [event for event in self.report.ranks[rank].trail if event.call == self.index]
         marks = (i for i, e in enumerate(events) if isinstance(e, Mark) and e.name == name)
         return len(operations(events[: next(marks, len(events))]))
 
     def waits_for_nobody(self, sentence: str) -> None:
-        """Fail with this sentence if ranks waited for held ranks, but not in an operation.
+        """Fail with this sentence if ranks waited, outside of all operations, for held ranks.
 
-        In that case the judge has released the held ranks early. The report lists such calls.
+        A rank is held as a ``Delay`` asks for. If other ranks wait for it outside of all
+        operations, the judge releases it early. The report lists the calls in which this happened.
         """
         self.require(self.index not in self.report.released_early, sentence)
 
     def not_sent_on(self, rank: int) -> list[int]:
-        """Return the numbers of this rank's messages that their receiver did not pass on in time.
+        """Return the numbers of this rank's messages that the receiver did not pass on in time.
 
         See ``Call.in_step``.
         """
@@ -124,8 +131,8 @@ class CallEvidence:
     def awaited_early(self, rank: int) -> list[int]:
         """Return the numbers of this rank's all-gathers that overlapped with no other work.
 
-        After the rank had issued such an all-gather, it waited for the result before it used
-        anything that the judge had given to it: see ``Call.slow_gathers``. The rank's first
+        After the rank had issued such an all-gather, it waited for the result before it used any
+        function that the judge had given to it: see ``Call.slow_gathers``. The rank's first
         all-gather in this call has the number 0.
         """
         return self._numbers(rank, AWAITED_EARLY)
@@ -133,19 +140,19 @@ class CallEvidence:
     def grown(self, rank: int, operations: int | None = None) -> int | None:
         """Return the maximum growth of a rank's memory in this call, in bytes.
 
-        The hub measures the memory when an operation of the rank arrives, unless it is a receive.
-        If no such operation arrives, the hub measures when the rank sends its result. With
+        The hub measures the memory whenever the rank issues an operation other than a receive. If
+        the rank issues no such operation, the hub measures when the rank sends its result. With
         ``operations``, use only the measurements before which the rank had issued at most this
-        number of operations in the call: 0 means the measurement at the first operation. If
+        number of operations in the call: 0 means only the measurement at the first operation. If
         ``Call.weighs`` is ``PEAK``, the hub measures the most memory that the rank has ever had,
         also between its operations and in earlier calls.
 
         The growth is the difference from the memory that the rank had before it ran code of the
-        submission. At that time it already had the arguments of the calls, so they do not count.
-        The error is about 0.1 MiB on a quiet machine.
+        submission. At that time the rank already had the arguments of the calls, so the arguments
+        do not count. The error is about 0.1 MiB on a quiet machine.
 
         Return None if ``Call.weighs`` is empty, if the system does not report memory, or if the
-        network is not the hub. A rank cannot cause this None.
+        network is not the hub. Student code cannot cause the result None.
         """
         looks = self.report.ranks[rank].grown.get(self.index, [])
         found = [grown for before, grown in looks if operations is None or before <= operations]
@@ -156,8 +163,8 @@ class CallEvidence:
     ) -> int | None:
         """Return ``grown`` minus the growth of the rank's memory in the first call of its world.
 
-        The first call should have tiny arguments. In it, a rank needs memory for the modules that
-        the submission imports. A submission could also allocate memory in the first call that it
+        The first call should have tiny arguments. In the first call, a rank needs memory for the
+        modules that the submission imports. There a submission could also allocate memory that it
         does not need, and free this memory before the present call. So at most ``at_most`` bytes
         are subtracted. Return None if ``grown`` returns None.
         """
@@ -181,7 +188,7 @@ class CallEvidence:
         return grown
 
     def squares(self, rank: int) -> list[float]:
-        """Return the sum of squares of the numbers that a rank sent, for each operation with bytes.
+        """Return, for each operation that sent bytes, the sum of the squares of the sent numbers.
 
         The sums are in the order in which the bytes arrived at the hub. The list is empty if
         ``Call.squares`` is empty, or if the network is not the hub.
@@ -202,7 +209,7 @@ class CallEvidence:
             if event.call != self.index:
                 continue
             if isinstance(event, Mark) and event.name == PAUSE:
-                # If the rank pauses several times before one send, use the last measurement.
+                # If there are several measurements before one send, use the last one.
                 found = [*found[: sends + 1], next(looks, 0)]
             elif isinstance(event, Operation) and event.kind == "send":
                 sends += 1
@@ -230,9 +237,10 @@ class CallEvidence:
         return found
 
     def passed(self, rank: int, name: str, times: int = 0) -> int:
-        """Return the time at which a rank passed this mark, in nanoseconds.
+        """Return the time in nanoseconds at which a rank first passed the mark ``name``.
 
-        Ignore the first ``times`` times. Fails if the rank did not pass the mark again after them.
+        With ``times``, do not count the first ``times`` passes of this mark. Fails if the rank did
+        not pass the mark more than ``times`` times.
         """
         marks = self.marks(rank, name)
         if len(marks) <= times:
@@ -241,7 +249,7 @@ class CallEvidence:
         return marks[times].at
 
     def uses_only(self, *kinds: str, because: str) -> None:
-        """Fail if a rank used an operation of another kind than these, or communicated nothing.
+        """Fail if a rank used an operation of a kind not in ``kinds``, or communicated nothing.
 
         In a world of one rank, the rank may communicate nothing. ``because`` is a sentence for the
         message.
@@ -277,7 +285,7 @@ class CallEvidence:
     # ——— private methods
 
     def _numbers(self, rank: int, begin: str) -> list[int]:
-        """Return the number in the name of each mark of this rank that begins with ``begin``."""
+        """Return the numbers that follow ``begin`` in the names of this rank's marks."""
         names = [
             event.name
             for event in self.report.ranks[rank].trail

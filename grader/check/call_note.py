@@ -22,7 +22,8 @@ OF_STUDENT = (
     "generator",
     "views",
 )
-# These drivers pass their positional arguments to the student's function in this order.
+# These drivers pass their positional arguments to the student's function in the same order, so each
+# argument has the name of the function's parameter at this position.
 IN_ORDER = {
     *OF_STUDENT,
     "followed_layers",
@@ -34,7 +35,7 @@ IN_ORDER = {
     "swept",
     "with_timeline",
 } - {"in_turn"}
-MAX_ACTIONS = 8  # actions of a schedule that a message shows
+MAX_ACTIONS = 8  # how many actions of a schedule a message shows
 # For each function that students write, the names of its parameters. ``packaging.stubs`` writes
 # this JSON file.
 PARAMETERS = json.loads((Path(__file__).parents[1] / "parameters.json").read_text())

@@ -28,8 +28,8 @@ from grader.world.report import Raised, Returned
 SIMILAR = Tolerance(1e-4, "to tell one mistake from another")
 
 NUMBER = re.compile(r"[0-9]+")
-# A ValueError's message may contain at most this number of different numbers. A message that names
-# every number does not say which one is wrong.
+# How many different numbers a ValueError's message may contain. A message that names every number
+# does not say which number is wrong.
 MAX_NUMBERS = 20
 SEE_DOCSTRING = "See “Raises” in the docstring."
 
@@ -39,9 +39,9 @@ def tensor(value: Any, dtype: Any = np.float32) -> np.ndarray:
 
 
 def _other_origin(error: Raised) -> tuple[Line, ...]:
-    """Return message lines about the student's line on which an error was raised in a call.
+    """Return lines for the message if a call on the student's line raised the error.
 
-    Return () if the line is a ``raise`` statement, or if the line is not known.
+    They show the student's line. Return () if this line is a ``raise`` statement, or is not known.
     """
     if not error.lines or error.lines[-1]["source"].startswith("raise"):
         return ()
@@ -116,7 +116,7 @@ class CallResult(CallEvidence):
         self.expected = wanted
 
     def returns_without_gradient(self, *expected: Any) -> None:
-        """Fail if a rank's value is not the expected value, or if it requires a gradient.
+        """Fail if a rank's value is not the expected value, or if the value requires a gradient.
 
         The call's driver must be ``described``.
         """
@@ -308,7 +308,7 @@ class CallResult(CallEvidence):
     def _awaited(self) -> None:
         """Fail if the values are right by luck.
 
-        They are right by luck if a rank did not wait for a message, or overwrote the memory of an
+        They are right by luck if a rank did not wait for a message, or overwrote the tensor of an
         operation before it waited for this operation.
         """
         if by_luck := next(
@@ -351,5 +351,5 @@ class CallResult(CallEvidence):
 
 
 def _is(value: Any, mistake: Any) -> bool:
-    """Return whether a value equals, in all its parts, the value that a known mistake produces."""
+    """Return whether a value is, in all its parts, close to the value that a mistake produces."""
     return difference(value, mistake, SIMILAR) is None

@@ -1,7 +1,8 @@
-"""Reads the data that drivers send back, and returns them as typed data.
+"""Reads the data that drivers send back, and checks their form.
 
-A rank may send anything. A reader raises ``Unreadable`` if the data do not have the form that the
-reader expects. The drivers themselves are in ``rank/drivers/``.
+A driver is the program in which a rank calls a student's function: see ``rank/drivers/``. A rank
+may send anything. Each function of this module expects data of one form, and raises ``Unreadable``
+if the data have another form.
 """
 
 import math
@@ -23,11 +24,12 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a ledger: a product of matrices, a send, or another operator (see ``meter``).
+    """An entry of a ledger: a product of matrices, a send, or an operator of a loss.
 
-    ``amount`` is the number of floating-point operations of a product, of bytes of a send, or of
-    entries that another operator reads. ``alive`` is the number of bytes that are alive just after
-    a product or another operator, or just before a send.
+    ``amount`` counts the floating-point operations of a product, the bytes of a send, or the
+    entries that an operator of a loss reads. ``alive`` is the size in bytes of the tensors that the
+    call has made and that still exist. It is measured just after a product or an operator, and just
+    before a send: see ``rank.meter.Meter``.
     """
 
     kind: str
@@ -98,7 +100,7 @@ def gradients(found: Any) -> list:
 
 
 def upstream(found: Any) -> Any:
-    """Return the gradient of the result, as it is after the backward pass."""
+    """Return the gradient that the backward pass began with, as it is after this pass."""
     return _part(found, "upstream")
 
 
@@ -125,7 +127,8 @@ def requires_gradient(found: Any) -> bool:
 def is_kept(found: Any) -> bool:
     """Return what a driver found out about an argument.
 
-    Some drivers send whether the argument is still in memory, others whether it is unchanged.
+    Some drivers send whether the argument is still in memory. Other drivers send whether the
+    argument is unchanged.
     """
     return _truth(found, "kept")
 

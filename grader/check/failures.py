@@ -9,8 +9,8 @@ OUR_MISTAKES = (NameError, ImportError, SyntaxError)
 class CheckFailed(Exception):
     """Raised if the submission is wrong.
 
-    The text and the evidence in the finding are for the student. ``implemented`` is False for a
-    stub that the student has not written yet.
+    The text and the evidence in the finding are for the student. ``implemented`` is False if the
+    function in the student's file is still the stub.
     """
 
     def __init__(self, finding: Finding | str, implemented: bool = True) -> None:

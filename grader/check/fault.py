@@ -1,9 +1,9 @@
 """Decides what caused an exception in a check: the ranks' values, or a mistake in the grader.
 
-Ranks may send anything. If a check raises an exception because of a rank's values, the check has
-failed. To tell this case from a mistake in the grader, the check is run again, with the expected
-values in place of the ranks' values. If the second run also raises an exception, the mistake is in
-the grader.
+Ranks may send anything. If a check raises an exception because of a rank's values, the submission
+has failed the check. To tell this case from a mistake in the grader, the check is run again, with
+the expected values in place of the ranks' values. If the second run also raises an exception, the
+mistake is in the grader.
 """
 
 import copy
@@ -23,7 +23,8 @@ from grader.diagnosis.finding import Finding, Line, printable
 from grader.world.arrays import Foreign
 from grader.world.report import Raised, RankReport, Returned, Runner, WorldReport
 
-# The limit of the processor time for judging one check. Honest values need hundredths of a second.
+# The limit of the judge's processor time for one check. To judge the values of an honest submission
+# takes hundredths of a second.
 JUDGING_SECONDS = 10.0
 SLOW = (
     "Stopped: what the ranks sent back takes more than {:g} seconds to judge. Is it far more than"
@@ -142,11 +143,11 @@ class _Unknown:
 
     __getattr__ = __getitem__ = __contains__ = __iter__ = __len__ = _reached
     __bool__ = __eq__ = __float__ = __index__ = _reached
-    __hash__ = None  # type: ignore[assignment]  # as in any class without a hash
+    __hash__ = None  # type: ignore[assignment]  # Python's way to say that it has no hash
 
 
 class Control(CallResult):
-    """Replaces the result of a call. Every value in it counts as expected."""
+    """Replaces the result of a call in the second run, in which every value counts as expected."""
 
     def values(self) -> list:
         return [_Unknown()] * self.report.size
@@ -186,7 +187,7 @@ def _is_ours(
 ) -> bool:
     """Return whether the check also raises an exception if every value is as expected."""
 
-    # Starts no ranks. In the report, each call has returned a value that the control never reads.
+    # Starts no ranks. In its report, each call has returned a value that ``Control`` never reads.
     def no_ranks(size: int, calls: list) -> WorldReport:
         def outcomes() -> dict[int, Returned | Raised]:
             return {i: Returned(Foreign("nothing"), [], {}) for i in range(len(calls))}

@@ -13,8 +13,9 @@ from grader.wire.events import Mark, Operation, operations
 from grader.wire.frames import IN_IMPORT, LEFT_OPEN, NEVER_AWAITED, OVERWRITTEN, UNFILLED
 from grader.world.report import WorldReport
 
-# At the end of a call, a rank leaves one such mark for each hazard. The mark says what is wrong. It
-# names the kind and the number of the operation. In each kind, the first operation has number 0.
+# At the end of a call, a rank adds one such mark to its trail for each hazard. The mark says what
+# is wrong, and names the kind and the number of the operation. The operations of each kind are
+# numbered from 0.
 HAZARD_MARK = re.compile(rf"({NEVER_AWAITED}|{OVERWRITTEN}) ([a-z_]+) ([0-9]{{1,5}})")
 LEFT_OPEN_MARK = re.compile(rf"({LEFT_OPEN}) ([a-z_]+) ([0-9]{{1,5}})")
 
@@ -72,14 +73,14 @@ def hazards(report: WorldReport, call: int) -> list[Hazard]:
 def left_open(report: WorldReport, call: int, rank: int) -> list[Operation]:
     """Return the first operations whose tensors a rank may have read before they were filled.
 
-    Another line than the one that issued them waited for them, or none did.
+    No line waited for such an operation, or only a line other than the line that issued it.
     """
     marked = _marked(report.ranks[rank].trail, call, LEFT_OPEN_MARK)
     return [operation for _, operation in marked]
 
 
 def _marked(trail: list, call: int, form: re.Pattern) -> Iterator[tuple[str, Operation]]:
-    """Yield what the marks of this form say, and the operation that each of them names."""
+    """For each mark of this form, yield what the mark says and the operation that it names."""
     own = operations(trail, call)
     for mark in trail:
         if isinstance(mark, Mark) and mark.call == call and (read := form.fullmatch(mark.name)):
@@ -111,10 +112,10 @@ def in_import(report: WorldReport, call: int) -> str | None:
 def read_early(value: Sequence[np.ndarray], unawaited: Sequence[Operation]) -> str | None:
     """Return a sentence if a rank seems to have read a tensor before it was filled; else None.
 
-    ``value`` are the arrays that the rank returned. ``unawaited`` are the operations that it
-    did not wait for at once: see ``left_open``. A tensor that an operation will fill
-    contains nan, or ``UNFILLED`` for integers, until somebody has waited for the operation. But a
-    program may also compute such a value, with tensors that are all filled.
+    ``value`` are the arrays that the rank returned. ``unawaited`` are the operations that the rank
+    did not wait for at once: see ``left_open``. A tensor that an operation will fill contains nan,
+    or ``UNFILLED`` for integers, until the rank has waited for the operation. This is no proof,
+    because a program may also compute nan or ``UNFILLED`` from filled tensors.
     """
     filling = [operation for operation in unawaited if operation.received]
     if any(_holds_nan(array) for array in value):

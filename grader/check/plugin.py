@@ -1,11 +1,12 @@
 """The pytest plugin that gives checks their ``world``, and turns their results into records.
 
-It also works under xdist.
+It also works under pytest-xdist.
 
 A check is a test function with the decorators ``@weight`` and ``@number`` of gradescope-utils. The
 decorator ``@visibility`` is optional. Without it, a public check is visible, and course.toml
-decides when a hidden check is visible. The check's docstring is the sentence that a student sees,
-with its ``{parameters}`` filled in.
+decides when a hidden check is visible. The first paragraph of the check's docstring is the title
+that a student sees. In the title, each ``{name}`` is replaced by the value of the check's parameter
+with this name.
 """
 
 import argparse
@@ -176,8 +177,8 @@ def _points(function: Any) -> float:
     """Return the points of a check.
 
     If the course does not set the points of the check's problem, the points are the check's weight.
-    If it sets them, the weights of the problem's checks are scaled so that their sum is the points
-    of the problem.
+    If the course sets the points of the problem, the weights of the problem's checks are scaled, so
+    that they add up to the points of the problem.
     """
     number, weight = function.__number__, function.__weight__
     wanted = course().points.get(number)
@@ -231,7 +232,7 @@ def world(grading_session: Session, request: pytest.FixtureRequest) -> CheckWorl
 
 
 def shared_with(item: pytest.Item) -> Hashable:
-    """Return a key that is the same for checks that may share ranks, one after the other.
+    """Return the key of a check. Checks with the same key may use the same ranks, in turn.
 
     Return None if this check gets only fresh ranks.
     """
@@ -261,7 +262,7 @@ def make_world(
     key: Hashable = None,
     visibility: str = "visible",
 ) -> CheckWorld:
-    """Return a check's ``world``: see ``RankStarter``."""
+    """Return a check's ``world``. ``RankStarter`` explains the arguments."""
     ranks = RankStarter(session, timed, limits, network, key, visibility)
     return CheckWorld(ranks, session.gpus, session.absent, lambda: session.server.facts())
 
@@ -269,7 +270,7 @@ def make_world(
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not hasattr(pyfuncitem.function, "__weight__"):
-        return None  # pytest calls the function itself, because it is no check
+        return None  # this is no check: pytest itself calls the function
     names = pyfuncitem._fixtureinfo.argnames
     judge_fairly(pyfuncitem.obj, {name: pyfuncitem.funcargs[name] for name in names})
     return True
@@ -279,7 +280,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def rng(grading_session: Session, request: pytest.FixtureRequest) -> np.random.Generator:
     """Return the random generator of a check's inputs.
 
-    Each run has new inputs, unless the seed is given. The same seed and check give the same inputs.
+    Each session has new inputs, unless the user gives the seed. With the same seed, a check gets
+    the same inputs.
     """
     return make_rng(grading_session.seed, request.node.nodeid)
 
@@ -324,7 +326,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
 
 
 def verdict(error: BaseException | None) -> tuple[str, Finding]:
-    """Return the status and finding of a check. ``error`` is its exception, or None."""
+    """Return the status and finding of a check that raised ``error``, or that passed (None)."""
     if error is None:
         return PASSED, Finding()
     if isinstance(error, NotAttempted):
@@ -340,7 +342,7 @@ def verdict(error: BaseException | None) -> tuple[str, Finding]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Sort the failures by problem. Before, they are in the order in which the checks ended."""
+    """Sort the failures in the order of the checks. pytest has them in the order of their ends."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         place = {item.nodeid: number for number, item in enumerate(getattr(session, "items", ()))}

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 
 from grader.diagnosis.finding import Finding
 
-NOT_RUN = "not run"  # the grader has not come to the check, or was stopped before
+NOT_RUN = "not run"  # the grader has not run the check yet, or was stopped before the check
 PASSED = "passed"
 FAILED = "failed"
 UNIMPLEMENTED = "not implemented"
@@ -15,11 +15,12 @@ ERROR = "error"
 
 @dataclass
 class Answers:
-    """How a function answered the calls of one check or of several."""
+    """How a function answered the calls of one or more checks."""
 
-    accepted: int = 0  # calls with right arguments that returned on every rank
-    refused: int = 0  # calls with right arguments that raised a ValueError on some rank
-    wrong: int = 0  # calls with wrong arguments, however they ended
+    accepted: int = 0  # calls with right arguments in which the function returned on every rank
+    # calls with right arguments in which the function raised a ValueError on at least one rank
+    refused: int = 0
+    wrong: int = 0  # calls with wrong arguments, however these calls ended
 
     def __add__(self, other: "Answers") -> "Answers":
         return Answers(
@@ -32,9 +33,9 @@ class Record:
     id: str  # pytest's node id
     part: str
     number: str
-    name: str  # the sentence that a student sees
+    name: str  # the title that a student sees
     points: float
-    visibility: str  # when students see it on Gradescope
+    visibility: str  # when students see the result of the check on Gradescope
     status: str = NOT_RUN
     finding: Finding = Finding("This check was not run.")
     seconds: float = 0.0

@@ -1,8 +1,8 @@
 """Finds functions that raise a ValueError for right arguments, too.
 
 Some checks only make calls with wrong arguments, and expect a ValueError from each. A function that
-raises a ValueError whatever it is given would pass these checks. So they count only if the function
-also accepts right arguments, in the calls of the other checks.
+raises a ValueError whatever it is given would pass these checks. So such a check fails if, over all
+checks, the function refuses more calls with right arguments than it accepts.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from grader.world.report import Raised, Returned, WorldReport
 
 
 def answers_in(report: WorldReport) -> dict[str, Answers]:
-    """Return for each function how it answered the calls of a world."""
+    """Return, for each function, how it answered the calls of a world."""
     found: dict[str, Answers] = defaultdict(Answers)
     for index, call in enumerate(report.calls):
         outcomes = [rank.outcomes.get(index) for rank in report.ranks]
@@ -37,10 +37,11 @@ def added(several: Iterable[dict[str, Answers]]) -> dict[str, Answers]:
 
 
 def fail_where_right_calls_are_refused(records: Iterable[Record]) -> None:
-    """Let checks of wrong arguments fail if their function also refuses most right arguments.
+    """Let a check with wrong arguments fail if its function also refuses most right calls.
 
-    If no check calls the function with right arguments, nothing changes. What students see at once
-    depends only on checks that they see at once.
+    A right call is a call with right arguments. If no check makes a right call of the function,
+    nothing changes. A result that students see at once depends only on checks whose results they
+    see at once.
     """
     records = list(records)
     of_all = added(record.answers for record in records)

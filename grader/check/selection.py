@@ -1,6 +1,6 @@
 """Finds the checks that a user chooses by words: ``make test K=…``, ``make grade K=…``, ``PART=…``.
 
-Words may come from a check's own name or sentence, from a problem's number or title, or from a
+Words may come from a check's own name or title, from a problem's number or title, or from a
 function's name. Upper and lower case are equal, and so are ``-``, ``_`` and a space. Examples:
 ``K=ring``, ``K=1.7``, ``K=All-reduce``, ``K=shift_right``.
 """
@@ -16,8 +16,8 @@ from grader.course_file import course
 
 HANDOUT = Path(__file__).resolve().parents[2] / "handout"
 NUMBER = re.compile(r"(?:problem|part)?\s*(\d+(?:\.\d+)?)\.?", re.IGNORECASE)
-# A function or a class whose docstring begins with the number of its problem. Stubs have such
-# docstrings, which stay there when the student writes the functions.
+# Matches a function or a class whose docstring begins with the number of its problem. Stubs have
+# such docstrings. The docstrings stay there when the student writes the functions.
 DEFINED = re.compile(
     r'^(?:def|class) (\w+)(?:(?!\n(?:def|class) ).)*?:\n +"""Problem (\d+\.\d+) ',
     re.MULTILINE | re.DOTALL,
@@ -52,11 +52,15 @@ class NothingChosen(ValueError):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A test that words may choose: a check, or a test of the grader itself, without a number."""
+    """A test that words may choose: a check, or a test of the grader itself.
+
+    Only a check has a number.
+    """
 
     id: str
     number: str = ""
-    names: tuple[str, ...] = ()  # the test function's name, its sentence and its parameters
+    # of a check: the test function's name, the title, and the parameters that are strings
+    names: tuple[str, ...] = ()
 
 
 def part_named(words: str) -> str:
@@ -122,9 +126,9 @@ def _squeezed(text: str) -> str:
 
 
 def _matches(words: str, name: str) -> bool:
-    """Return whether the name contains ``words``, starting at the beginning of one of its words.
+    """Return whether the name contains ``words``, starting where a word of the name begins.
 
-    The name may be longer than ``words``. “ring” matches “ring_all_reduce”, but not “during”.
+    “ring” matches “ring_all_reduce”, but not “during”.
     """
     wanted, parts = _squeezed(words), re.findall(r"\w+", name.replace("_", " ").lower())
     return bool(wanted) and any("".join(parts[i:]).startswith(wanted) for i in range(len(parts)))

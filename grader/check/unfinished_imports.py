@@ -1,10 +1,10 @@
 """Remembers which files of a submission have an import that never ends.
 
-A file may have an endless loop outside of all functions. Every check of this file would use up its
-processor time, and no time would be left for the other files. So after one check has failed in such
-an import, no judge of the same grading tries this import again with the same number of ranks.
-Public and hidden checks have separate notes, because the message of a public check must not reveal
-anything about a hidden check.
+A file may have an endless loop outside of all functions. Every check of this file would then use
+all the processor time that a call may use, and no time would be left for the checks of the other
+files. So after one check has failed in such an import, no judge of the same grading tries this
+import again with the same number of ranks. Public and hidden checks have separate notes, because
+the message of a public check must not reveal anything about a hidden check.
 """
 
 import os
@@ -18,8 +18,8 @@ from grader.world.report import WorldReport
 class UnfinishedImports:
     """Keeps notes in a folder about the imports of one submission that did not end.
 
-    All judges share this folder. It is beside the staged submission, where ranks cannot write. Only
-    checks of this ``visibility`` use it.
+    All judges share this folder. It is beside the staged submission, where ranks cannot write.
+    Checks of another ``visibility`` use another folder.
     """
 
     def __init__(self, submission_dir: Path, visibility: str) -> None:

@@ -1,9 +1,10 @@
 """A pytest plugin that runs checks in forked processes.
 
-Each process takes another check as soon as it is free. With pytest-xdist, each worker is a fresh
-interpreter, which imports everything and collects the checks again. On two cores this takes seconds
-before the first check. With this plugin, the checks are collected once. The plugin is used only if
-a fork is safe: see ``fork_server_client.way_to_start``.
+Each process takes another check as soon as it is free. pytest-xdist is slower: each of its workers
+is a fresh interpreter, which imports everything and collects the checks again. On two cores this
+takes seconds before the first check begins. With this plugin, the checks are collected only once,
+before the workers are forked. The plugin is used only if a fork is safe: see
+``fork_server_client.way_to_start``.
 """
 
 import contextlib
@@ -22,14 +23,16 @@ from grader.check.plugin import is_shown_at_once, shared_with
 from grader.wire import machine_limits, os_support
 from grader.world.fork_server_client import way_to_start
 
-TRIES_OF_A_CHECK = 2  # if the worker dies during a check, perhaps because memory ran out
+# How many times a check is begun at most. The worker may die during the first try, perhaps because
+# memory ran out.
+TRIES_OF_A_CHECK = 2
 
 
 class Workers:
     """Forks up to ``many`` workers, and gives them the checks to run.
 
-    The workers are forked as soon as the checks are collected, because this process may start
-    threads later.
+    The workers are forked as soon as the checks are collected. This process may start threads
+    later, and a fork of a process with several threads is not safe.
     """
 
     def __init__(self, many: int, in_order: bool = False) -> None:
@@ -53,7 +56,7 @@ class Workers:
             # daemon=True: the worker ends with this process.
             process = context.Process(target=_work, args=(session, theirs), daemon=True)
             process.start()
-            theirs.close()  # so that the pipe ends when the worker dies
+            theirs.close()  # so that ``recv`` raises EOFError when the worker dies
             self.processes.append(process)
             self.free.append(ours)
 
@@ -63,8 +66,9 @@ class Workers:
         numbers, tries = range(len(session.items)), [0] * len(session.items)
         reported: set[int] = set()
         shown = [number for number in numbers if is_shown_at_once(session.items[number])]
-        # From the time, process ids and much else, a rank can find out what ran before it. So the
-        # checks whose results students see at once run before all other checks.
+        # From the time, process ids and much else, a rank can find out what ran before it. A result
+        # that students see at once must not reveal anything about the other checks. So the checks
+        # with such results run before all other checks.
         for phase in (shown, [number for number in numbers if number not in shown]):
             reported |= self._make(session, _units(session.items, phase, self.in_order), tries)
         for number in numbers:
@@ -75,7 +79,7 @@ class Workers:
     def _make(
         self, session: pytest.Session, units: deque[deque[int]], tries: list[int]
     ) -> set[int]:
-        """Have the workers run units of checks, and return the numbers of the checks that ran.
+        """Have the workers run units of checks; return the numbers of the checks with a result.
 
         ``tries`` counts how many times each check was begun. If a worker dies, its check is begun
         again, but no check is begun more than ``TRIES_OF_A_CHECK`` times. If all workers have died,
@@ -123,9 +127,9 @@ class Workers:
 def _units(items: list[pytest.Item], numbers: Iterable[int], in_order: bool) -> deque[deque[int]]:
     """Group the checks with these numbers into units, and return the numbers in each unit.
 
-    Checks that may share ranks form one unit. One worker runs all checks of a unit, in order. So in
-    every run, a check uses its ranks after the same other checks. The largest units come first,
-    unless ``in_order`` is True.
+    Checks that may share ranks form one unit. One worker runs all checks of a unit, in order. So
+    the checks that have used a check's ranks before it are the same in every session. The largest
+    units come first, unless ``in_order`` is True.
     """
     units: dict[Hashable, deque[int]] = defaultdict(deque)
     for number in numbers:
@@ -135,7 +139,7 @@ def _units(items: list[pytest.Item], numbers: Iterable[int], in_order: bool) -> 
 
 
 def _report_as_lost(item: pytest.Item) -> None:
-    """Report to pytest that this check has no result, because the workers that ran it died."""
+    """Report to pytest that this check has no result, because workers died."""
     words = "The process that ran this check ended before the check did. Did memory run out?"
     report = pytest.TestReport(item.nodeid, item.location, {}, "failed", words, "call")
     item.config.hook.pytest_runtest_logreport(report=report)
@@ -143,9 +147,9 @@ def _report_as_lost(item: pytest.Item) -> None:
 
 def _work(session: pytest.Session, judge: Connection) -> None:
     os_support.die_with_parent()
-    # Ctrl-C is meant for the judge's process, which shows the results so far.
+    # Ctrl-C is meant for the process that forked this worker. It shows the results so far.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The judge's process ends a worker by SIGTERM.
+    # The process that forked this worker ends it by SIGTERM.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     config = session.config
     while True:

@@ -1,16 +1,18 @@
-"""Starts the ranks of checks, and lends the ranks of one check to the next check of its problem.
+"""Starts the ranks of checks, and lends the ranks of a check to the next check of the same problem.
 
 Lending saves time, because starting ranks takes a large part of a grading. Ranks are lent only if
-the check before has left nothing behind in them. A check that fails on used ranks is tried again on
-fresh ranks, so that no check fails because of another one. A check that passes on used ranks is not
-tried again. After a check has failed, the other checks of its problem get fresh ranks.
+the previous check has left nothing behind in them. Fresh ranks have made no calls yet, used ranks
+have made the calls of an earlier check. A check that fails on used ranks is tried again on fresh
+ranks, so that no check fails because of another one. A check that passes on used ranks is not tried
+again. After a check has failed, the other checks of its problem get fresh ranks.
 
-A second try has other inputs. Otherwise a submission could break the rules to compute a result,
-make the first try end without a verdict, and remember the result for the second try.
+A second try has other inputs. Otherwise a submission could compute a result in a way that the check
+forbids, and make the first try end without a verdict. In the second try it could return the result
+that it has saved.
 
 Public and hidden checks never share ranks, because the message of a public check must not reveal
-anything about a hidden check. If gloo or nccl connects the ranks, they are always fresh, because
-only the hub can tell whether ranks are at rest.
+anything about a hidden check. If gloo or nccl connects the ranks, the ranks are always fresh. Only
+the hub can tell whether used ranks wait for new calls, and have no operation left.
 """
 
 import hashlib
@@ -41,7 +43,7 @@ ROOM = 4  # the ranks that a lent world has room for; few checks need more
 
 @dataclass
 class TimedWorld:
-    """The size of one world of a check, the seconds that it took, and how functions answered."""
+    """One world of a check: its size, the seconds that it took, and how functions answered."""
 
     size: int
     seconds: float
@@ -75,11 +77,11 @@ KEPT = KeptProcesses()
 
 
 class Disturbed(Exception):
-    """Raised if a world has ended in a way that the submission may not have caused."""
+    """Raised if something other than the submission may have ended a world."""
 
 
 class NotRun(CheckFailed):
-    """Raised if no time is left to start ranks, or if the import of their file never ends."""
+    """Raised if no time is left to start ranks, or if the student's file has an endless import."""
 
 
 class RankStarter:
@@ -101,8 +103,8 @@ class RankStarter:
         """
         self.session, self.timed, self.limits, self.network = session, timed, limits, network
         # A submission that fails in one check may leave something behind in its ranks, and pass the
-        # next check because of it. So after a failure, ranks are fresh. They are always fresh if
-        # the system is not Linux, because then the grader cannot see what is left behind.
+        # next check because of what it left. So after a failure, ranks are fresh. If the system is
+        # not Linux, ranks are always fresh, because the grader cannot see what is left behind.
         self.key = None if key is None or not LINUX else (session.submission_dir, key)
         if self.key in KEPT.failed:
             self.key = None
@@ -115,18 +117,18 @@ class RankStarter:
         try:
             report = self._start(size, calls)
         # The fork server was killed, perhaps because memory ran out. Start another server, which
-        # ends together with this process. No rank has seen the calls.
+        # ends together with this process. The calls can be made now, because no rank has seen them.
         except WorldsUnavailable:
             self.session.replace_server()
             report = self._start(size, calls)
-        # Perhaps the submission did not cause this ending. If it happens again, it counts as the
-        # submission's fault.
+        # Perhaps the submission did not cause this ending. If the second try also ends like this,
+        # the ending counts as the submission's fault.
         if self._may_be_nobodys_fault(report) and not self.is_second_try:
             raise Disturbed
         return report
 
     def _may_be_nobodys_fault(self, report: WorldReport) -> bool:
-        """Return whether a world may have ended like this although its program is right.
+        """Return whether a world may have ended like this although the submission is right.
 
         There are three such endings:
 
@@ -178,17 +180,17 @@ class RankStarter:
         return report
 
     def begin_afresh(self) -> None:
-        """Start fresh ranks for each world of this check from now on: this is its second try."""
+        """Begin the second try of this check: from now on, start fresh ranks for each world."""
         self.key, self.is_doubtful, self.is_second_try = None, False, True
 
 
 def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
-    """Run a check. Run it again, on fresh ranks, if something else may be why it did not pass.
+    """Run a check. If it did not pass, perhaps without the submission's fault, run it again.
 
-    This may be an earlier check on the same ranks, or a machine that has too little memory.
-    ``arguments`` are the arguments that pytest has for the check; the second run has other inputs.
-    Raises the exception of the last run. But if the second run could not start ranks, raises the
-    exception of the first run.
+    The reason may be an earlier check on the same ranks, or a machine that has too little memory.
+    The second run has fresh ranks and other inputs. ``arguments`` are the arguments that pytest has
+    for the check. Raises the exception of the last run. But if the first run ended with a verdict,
+    and the second run could not start ranks, raises the exception of the first run.
     """
     ranks = arguments["world"].runner if "world" in arguments else None
     if not isinstance(ranks, RankStarter):
@@ -212,12 +214,12 @@ def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
             raise (not_run if isinstance(first, Disturbed) else first) from None
         finally:
             # Even if the second run passes, the problem's other checks get fresh ranks. Otherwise
-            # each of these checks could be tried twice.
+            # the submission could get a second try in each of these checks.
             KEPT.failed.add(key)
 
 
 def _other(rng: np.random.Generator, seed: int) -> np.random.Generator:
-    """Return another generator, which is always the same for the same ``rng`` and session's seed.
+    """Return another generator. It depends only on the state of ``rng`` and the session's ``seed``.
 
     From what ``rng`` draws, nobody can compute what the other generator draws.
     """

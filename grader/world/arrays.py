@@ -18,8 +18,8 @@ MAX_DEPTH = 16
 MAX_STRING = 10_000
 
 
-# Memory layouts of a tensor. A copy of a transpose is a transpose again. A copy of a slice is
-# contiguous.
+# Memory layouts of a tensor. A ``clone()`` of a transpose is a transpose again. A ``clone()`` of a
+# slice is contiguous.
 LAYOUTS = ("contiguous", "transpose", "slice", "transposed slice")
 
 
@@ -34,7 +34,7 @@ class PerRank:
 class Strided:
     """An argument that the rank gets in one of the ``LAYOUTS``.
 
-    A slice consists of every second element of a larger memory.
+    A slice consists of every second element of a tensor with twice as many elements.
     """
 
     array: np.ndarray

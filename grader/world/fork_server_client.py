@@ -37,10 +37,10 @@ class WorldsUnavailable(RuntimeError):
 
 
 def usual_network() -> str:
-    """Return what carries the operations of ranks on CPUs.
+    """Return the name of the network that carries the operations of ranks on CPUs.
 
-    This is the hub, unless ``LOCKSTEP_NETWORK`` asks for another network. Raises WorldsUnavailable
-    if there is no such network.
+    This is the hub, unless ``LOCKSTEP_NETWORK`` names another network. Raises WorldsUnavailable if
+    there is no network of this name.
     """
     asked = os.environ.get("LOCKSTEP_NETWORK") or HUB
     if asked not in NETWORKS:
@@ -111,8 +111,8 @@ class Server:
         folder.chmod(0o711)  # ranks can enter their own folders in it, but cannot list it
         environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
         # Limit the server and each rank to one thread, because a fork copies no other threads.
-        # Ranks open no ports that can be reached from outside this machine.
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        # With this interface, ranks open no ports that can be reached from outside this machine.
         environment |= {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
         environment |= {
             "NCCL_SOCKET_IFNAME": environment["GLOO_SOCKET_IFNAME"],
@@ -179,9 +179,9 @@ class Server:
 
         Among the keys are ``torch`` (its version), ``way`` (fork or spawn), ``kernel``, ``tier``
         (how ranks are confined), and ``failed`` (why better tiers do not work). With
-        ``tiers=True``, and if the way is fork, ``tiers`` says for each tier why it does not work
-        (empty if it works). Raises WorldsUnavailable if the server does not run, or does
-        not answer within ``SERVER_SECONDS``.
+        ``tiers=True``, and if the way is fork, there is also the key ``tiers``. It says for each
+        tier why the tier does not work (empty if the tier works). Raises WorldsUnavailable if the
+        server does not run, or does not answer within ``SERVER_SECONDS``.
         """
         with self.request({"hello": True, "network": usual_network(), **more}) as connection:
             connection.settimeout(SERVER_SECONDS)

@@ -1,7 +1,7 @@
 """Finds the GPUs that ranks can use here, and says how many ranks may share one of them.
 
 To find out, a separate process uses each GPU once, and ends. The fork server must not even count
-the GPUs, because what the driver sets up in a process does not survive a fork.
+the GPUs, because what the GPU's driver sets up in a process does not survive a fork.
 """
 
 import json
@@ -15,7 +15,7 @@ from grader.world.fork_server_client import ENGINE, WorldsUnavailable
 
 # Seconds in which torch has to use each GPU once. The first use after a boot is slow.
 FIRST_USE_SECONDS = 120
-# GPU memory that a rank needs: the driver's context, cuBLAS, and the small tensors of a check.
+# GPU memory that a rank needs: the CUDA context, cuBLAS, and the small tensors of a check.
 RANK_GPU_BYTES = 2 << 30
 MAX_RANKS_EACH = 8  # ranks that share one GPU; more would only wait for each other
 PROGRAM = (
@@ -80,8 +80,8 @@ def _none(reason: str) -> WorldsUnavailable:
 def look(torch: Any) -> dict:
     """Use each GPU once with this ``torch``, and return what was found, as plain JSON.
 
-    ``fault`` says why there is no GPU; it is empty if there is one. ``gpus`` has the name and the
-    free bytes of each GPU.
+    ``fault`` says why torch can use no GPU; it is empty if torch can use a GPU. ``gpus`` has the
+    name and the free bytes of each GPU.
     """
     found: dict[str, Any] = {"fault": "", "gpus": [], "nccl": ""}
     if not torch.version.cuda:

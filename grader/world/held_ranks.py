@@ -47,7 +47,7 @@ class HeldRanks:
         return [(rank, rank.held) for rank in self.report.ranks if rank.held is not None]
 
     def hold(self, rank: RankReport, call: int) -> None:
-        """Record that a rank is held in a call, then release the ranks that need not wait.
+        """Record that a rank is held in a call, then release the ranks that need not wait any more.
 
         Raises FrameError if this call has no delay for the rank, or if the rank has been released
         already.

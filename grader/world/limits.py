@@ -21,7 +21,7 @@ class Limits:
     world_seconds: float = 40.0
     output_bytes: int = 1 << 20  # printed by all ranks together
     output_kept: int = 1 << 14  # how many of the last bytes that a rank prints are in its report
-    events: int = 50_000  # of all ranks together, by ``events.weight``
+    events: int = 50_000  # of all ranks together: the sum of ``events.weight`` over all events
     sent_bytes: int = 1 << 25  # by one rank to the judge: the sum of the weights of its frames
     # of all ranks together, beyond the memory that they begin with; None means as much as
     # ``machine_limits.world_memory_limit`` allows

@@ -66,8 +66,8 @@ class Spending:
                 self.seen[rank][pid, process.began] = process.own
                 if pid != rank:
                     self.started[rank].add(pid)
-        # ``alive`` lacks ended processes that nobody waited for. ``seen`` lacks what a process used
-        # after the last look at it.
+        # Both sums may be too small. ``alive`` lacks ended processes that nobody waited for.
+        # ``seen`` lacks what an ended process used after the last look at it.
         return {rank: max(alive[rank], sum(self.seen[rank].values())) for rank in visible}
 
     def _owners(self, pid: int, processes: Mapping[int, Process], ranks: list[int]) -> list[int]:

@@ -58,21 +58,23 @@ class ProgressJudge:
         self.verdict_pending = ""  # what to conclude once the stacks have arrived: stuck or late
         self.watch, self.spending = watchdog.Watch(), Spending()
         self.began = self.call_began = self.heard = time.monotonic()
-        self.cpu_before: dict[int, float] = {}  # pid → processor seconds when this call began
+        self.cpu_before: dict[int, float] = {}  # pid → processor seconds used before this call
         self.cpu_allowed = limits.cpu_seconds
-        # pid → seconds of waiting for a processor when this call began
+        # pid → for how many seconds it had waited for a processor when this call began
         self.starved_before: dict[int, float] = {}
         self.starved_at_start: dict[int, float] = {}  # the same, when the world began
         self.starting: set[int] = set()  # ranks that still start their GPUs
         self.failed_at: float | None = None
-        # The ranks that were held when the hub reported that every rank waits; None if it has not.
+        # The ranks that were held when the hub reported a standstill. None if the hub has reported
+        # no standstill, or if the standstill is over.
         self.standstill: list[int] | None = None
         self.frames = self.frames_before_standstill = 0
         self.is_certain = False  # whether it is certain that no rank will ever go on
         self.doubts = 0  # how many times in a row the ranks only seemed to be stuck
         self.ask_results = ask_results
-        # Whether the hub may keep results that idle ranks wait for, and is asked for them before
-        # the next stacks; and whether its answer is awaited.
+        # ``keeps_results``: the hub may keep results that idle ranks wait for. ``asks_results``:
+        # before the judge asks idle ranks for their stacks, it will ask the hub to give these
+        # results. ``awaits_results``: the hub has not answered this question yet.
         self.keeps_results = any(call.slow_gathers for call in calls)
         self.asks_results, self.awaits_results = self.keeps_results, False
 
@@ -115,8 +117,8 @@ class ProgressJudge:
 
         ``held`` are the ranks that were held at that time, and ``frames`` is the number of frames
         that the hub had passed on by that time. The hub's reports and the ranks' frames arrive on
-        different sockets. If the judge has received more than ``frames`` frames, a rank has moved
-        since the report. Then the standstill is over, and is not recorded.
+        different sockets. If the judge has received more than ``frames`` frames, a rank has sent a
+        frame since the report. Then the standstill is over, and is not recorded.
         """
         if self.frames <= frames:
             self.standstill, self.frames_before_standstill = held, frames
@@ -156,9 +158,9 @@ class ProgressJudge:
             self._look(now, silent)
 
     def _forgive_crashes(self) -> None:
-        """End the world as late if a rank has crashed while its stacks were asked for.
+        """End a late world as late even if a rank crashes when it is asked for its stacks.
 
-        To show the stacks of a thread that computes can crash Python itself.
+        Python itself can crash when it shows the stack of a thread that computes.
         """
         if self.stacks.are_awaited and self.verdict_pending == "late":
             for rank in self.report.ranks:
@@ -169,7 +171,7 @@ class ProgressJudge:
         """Set the ending if the ranks finished or failed; return whether there is an ending.
 
         If one rank has failed, the other ranks get some time to fail by themselves, unless the hub
-        says that no rank moves any more.
+        says that every rank waits.
         """
         failed = [rank for rank in self.report.ranks if self._has_failed(rank)]
         if not self._unsettled():
@@ -207,7 +209,8 @@ class ProgressJudge:
         """Look at what the ranks' processes do.
 
         Ask for the ranks' stacks if a limit is exceeded. Also ask for the stacks if all processes
-        are idle, unless a rank still starts its GPU, or a held rank will be released anyway.
+        are idle, unless a rank still starts its GPU, or a rank is held with ``patience``, and so
+        will be released anyway.
         """
         used = self._used()
         watched = {self.pids[rank.rank] for rank in self._unsettled() if rank.rank in self.pids}
@@ -233,10 +236,10 @@ class ProgressJudge:
             self._on_idle(now)
 
     def _on_idle(self, now: float) -> None:
-        """Ask for the stacks of idle ranks. If the hub may keep results, ask for these first.
+        """Ask for the stacks of idle ranks. If the hub may keep results, first ask it to give them.
 
-        A rank with a thread that never waits for the hub does not come to a standstill, even if it
-        waits for a result that the hub keeps: see ``hub.slow_gathers``.
+        If a rank has a thread that never waits for the hub, the hub does not report a standstill,
+        even if another thread of the rank waits for a kept result: see ``hub.slow_gathers``.
         """
         if self.asks_results:
             self.asks_results, self.awaits_results = False, True
@@ -263,11 +266,11 @@ class ProgressJudge:
         return {pid: seconds - self.cpu_before[pid] for pid, seconds in spent.items()}
 
     def _starved(self, before: dict[int, float]) -> float:
-        """Return for how many seconds, in all, ranks have waited for a processor since ``before``.
+        """Return the sum over the ranks of the seconds that they have waited for a processor.
 
-        ``before`` maps each pid to the seconds for which it had waited by then. The machine is
-        blamed for such waits, but only up to ``MAX_STRETCH`` times ``Limits.wall_seconds``: the
-        result is never larger.
+        Only the time since ``before`` counts: ``before`` maps each pid to the seconds for which it
+        had waited by then. The result is at most ``MAX_STRETCH`` times ``Limits.wall_seconds``. The
+        machine is to blame for such waits, but not without a limit.
         """
         waited = sum(seconds - before.get(pid, 0.0) for pid, seconds in self.watch.starved.items())
         return min(waited, MAX_STRETCH * self.limits.wall_seconds)
@@ -279,7 +282,7 @@ class ProgressJudge:
 
         The hub has reported that no rank will move by itself. ``told`` are the ranks that were held
         at the time of the report. Do nothing if one of these ranks has been released since. Do not
-        ask for stacks while a held rank has patience, because it will be released anyway.
+        ask for stacks while a rank is held with ``patience``, because it will be released anyway.
         """
         held = {rank.rank for rank in self.held.ranks()}
         is_news = held.issuperset(told)  # else one of these ranks has been released meanwhile
@@ -363,10 +366,11 @@ class ProgressJudge:
         return importing and self.cpu_allowed < most
 
     def _is_stuck(self, asked: list[RankReport], silent: bool) -> bool:
-        """Return whether all ranks wait in communications, or seemed to wait ``DOUBTS`` times.
+        """Return whether the ranks are stuck: for certain, or because they often seemed to wait.
 
-        If no operation is open, the ranks only seem to wait, because the wait may end by itself.
-        The ranks are not stuck if a thread sleeps for a limited time, unless the ranks are
+        It is certain if all ranks wait in communications and at least one operation is open.
+        Otherwise the wait may end by itself, so the ranks must seem to wait ``DOUBTS`` times in a
+        row. The ranks are not stuck if a thread sleeps for a limited time, unless the ranks are
         ``silent``: they have sent nothing for long.
         """
         submission_dir = self.report.submission_dir

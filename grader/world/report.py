@@ -25,8 +25,9 @@ STANDSTILL = "a standstill"  # all ranks that are not held wait in a communicati
 class Delay:
     """Holds a rank before its mark ``at`` until another rank ``on`` has passed the mark ``until``.
 
-    Both marks belong to the same call. The held rank is also released when this call has ended on
-    rank ``on``. After its release the held rank waits ``then`` seconds more.
+    A mark is a named point of a rank's program. Both marks belong to the same call. The held rank
+    is also released when this call has ended on rank ``on``. After its release the held rank waits
+    ``then`` seconds more.
 
     If ``until`` is ``STANDSTILL``, the rank is held until all ranks that are not held wait. The hub
     reports when this is the case. Without a hub, the judge needs half a second to see it.
@@ -34,8 +35,8 @@ class Delay:
     With ``patience``, the held rank is also released when rank ``on`` has passed the mark ``at``,
     too, and now waits. If this does not happen, the held rank is released after ``patience``
     seconds (after a quarter of this time if the system does not show who waits). So if rank ``on``
-    waits for the held rank, both go on. If rank ``on`` should wait for the held rank but does not,
-    rank ``on`` is too early in every run, and not only by chance.
+    waits for the held rank, both ranks go on. If rank ``on`` should wait for the held rank but does
+    not, rank ``on`` is too early every time, and not only by chance.
     """
 
     until: str
@@ -55,9 +56,9 @@ class Call:
     may_raise: bool = False
     delays: dict[int, Delay] = field(default_factory=dict)
     # +1: a rank gets a message only when it has passed the previous message on to the next rank.
-    # −1: the same, with the previous rank in place of the next. 0: there is no such rule
+    # −1: the same, but the rank passes messages on to the previous rank. 0: there is no such rule
     in_step: int = 0
-    # for each rank, the things that it may call and their results: see ``wire.served``
+    # for each rank, the judge's functions that it may call and their results: see ``wire.served``
     served: list[dict] = field(default_factory=list)
     # have the hub measure each rank's memory whenever the rank communicates, or when the call ends
     # if the rank communicates nothing. The hub measures the current memory (``served.SETTLED``) or
@@ -67,13 +68,13 @@ class Call:
     # have the hub measure each rank's processor time before every send, if the driver has a meter;
     # the rank waits until this is done
     clocks: bool = False
-    # have the hub withhold the result of an all-gather from a rank until the rank has next used
-    # something of ``served`` (see ``hub.slow_gathers``). With gloo this has no effect
+    # have the hub withhold the result of an all-gather from a rank until the rank has used a
+    # function of ``served`` (see ``hub.slow_gathers``). With gloo this has no effect
     slow_gathers: bool = False
     # If not empty, a dtype: the hub reads what each operation sends as numbers of this dtype, and
     # reports the sum of their squares.
     squares: str = ""
-    note: str = ""  # what distinguishes this call from its neighbours, for the message
+    note: str = ""  # what distinguishes this call from the check's other calls, for the message
 
 
 # Parts of the error messages that torch gives on a rank whose peers have gone.
@@ -137,21 +138,23 @@ class RankReport:
     outcomes: dict[int, Returned | Raised] = field(default_factory=dict)
     output: bytes = b""  # the end of what it printed
     lines_cut: int = 0  # how many lines it printed before ``output``
-    exit: int | None = None  # exit code, or −signal, of a process that ended by itself
+    # exit code, or −signal, of a process that ended before the world had an ending
+    exit: int | None = None
     refused: str | None = None  # why its frames were not accepted
     held: int | None = None  # the call in which it is held now
     done: bool = False
     may_go_on: bool = False  # the rank says that nothing of its process has been changed
     # call → a pair for each new maximum that the hub measured of the rank's memory: how many
-    # operations the rank had issued in the call, and the bytes beyond those before its first check
+    # operations the rank had issued in the call, and by how many bytes its memory exceeded the
+    # memory that it had before any student code ran
     grown: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     # call → for each time that the hub measured: the nanoseconds of processor time of the rank and
     # of all processes that it has started
     spent: dict[int, list[int]] = field(default_factory=dict)
     # call → for each operation that sent something, the sum of the squares of what it sent
     squares: dict[int, list[float]] = field(default_factory=dict)
-    busy: bool = False  # used most of the processor time that its call was allowed
-    # the stacks of its threads when the world was ended
+    busy: bool = False  # used more than half of the processor time that a call may use
+    # the stacks of its threads when the judge last read them
     stacks: list[list[StackFrame]] = field(default_factory=list)
 
 
@@ -167,8 +170,8 @@ class WorldReport:
     # calls whose held ranks were released early, because the other ranks waited for the held ranks
     released_early: set[int] = field(default_factory=set)
     # If all ranks wait, and the network is ``strict``: lists of [rank, begun, waits]. At time
-    # ``begun`` the rank issued an operation that has not ended. At time ``waits`` it issued an
-    # operation that cannot begin before that end (see ``StrictOrder.behind``).
+    # ``begun`` the rank issued an operation that has not ended. At time ``waits`` it issued another
+    # operation, which cannot begin before the first one ends (see ``StrictOrder.behind``).
     behind: list[list[int]] = field(default_factory=list)
     # The trails that were matched last, each with its length then. The lists themselves are kept,
     # so that a new list cannot have the identity of one of them.
@@ -201,7 +204,7 @@ class WorldReport:
         return self._waiting
 
     def unmade(self) -> list[Unmade]:
-        """Return the groups that some ranks have begun to make, and other ranks have not."""
+        """Return the groups that some ranks have begun to make, and other ranks have not begun."""
         self._match()
         return self._unmade
 

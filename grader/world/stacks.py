@@ -16,7 +16,7 @@ from grader.world.report import RankReport
 PATIENCE_SECONDS = 2.0  # in which all answers have to arrive
 QUIET_SECONDS = 0.03  # if nothing arrives for this time, all stacks are taken to be complete
 MAX_STACK_BYTES = 1 << 18  # of the stacks of one rank
-# Lines of these files of the grader are around each wait. They are left out of the stacks.
+# While student code waits, lines of these files of the grader are on the stack. They are left out.
 OUR_LINES = ("wait_recorder.py", "receives.py", "process_group.py", "work.py", "link.py")
 AROUND_WAITS = {str(ENGINE / "grader" / "rank" / name) for name in OUR_LINES}
 
@@ -74,11 +74,11 @@ class Stacks:
         )
 
     def read(self, ranks: list[RankReport]) -> bool:
-        """Write the stacks into the reports; return whether nothing has changed since last time.
+        """Write the stacks into the reports; return whether nothing changed since the last reading.
 
         Nothing has changed if the stacks and the hub's count are the same as at the last reading.
-        One reading cannot prove that the ranks stand still: a rank may have moved just before it
-        was asked, and on a busy machine the effect comes later.
+        One reading cannot prove that the ranks stand still: a rank may have got what it waited for
+        just before it was asked, and on a busy machine it may go on only later.
         """
         for rank in ranks:
             stacks = watchdog.parse_stacks(self.texts[rank.rank].decode(errors="replace"))

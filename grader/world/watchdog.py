@@ -3,9 +3,9 @@
 A rank that waits in a communication sleeps: its threads use no processor time and are not even
 runnable. A rank that computes is runnable. A rank that gets no processor, because other programs
 use it, is runnable, too. So a world is idle if, for half a second, no frame came from any rank, no
-thread of any rank stayed runnable, and the threads used no processor time. If a world is idle, the
-judge asks for the ranks' Python stacks. If every rank's stacks show a communication, no rank will
-ever go on.
+runnable thread of any rank was kept waiting for a processor, and the threads used almost no
+processor time. If a world is idle, the judge asks for the ranks' Python stacks. If every rank's
+stacks show a communication, no rank will ever go on.
 """
 
 import os
@@ -52,12 +52,12 @@ class Thread:
     runnable: bool = False
 
     def wanted(self, before: "Thread") -> int:
-        """Return for how many nanoseconds the thread has used or awaited a processor.
+        """Return for how many nanoseconds the thread used or awaited a processor since ``before``.
 
-        ``before`` is the same thread at an earlier time. The result includes the time in which the
-        thread waited for a processor only if the thread computes, and not if it polls. gloo's
-        thread polls: 100 times a second it checks whether a message has come. A thread that polls
-        has short time slices. A thread that computes runs until it is interrupted.
+        ``before`` is the same thread at an earlier time. The time for which the thread waited for a
+        processor counts if the thread computes, and does not count if it polls. gloo's thread
+        polls: 100 times a second it checks whether a message has come. A thread that polls has
+        short time slices. A thread that computes runs until it is interrupted.
         """
         ran, slices = self.ran - before.ran, self.slices - before.slices
         computes = slices and ran / slices > SHORT_SLICE
@@ -80,10 +80,10 @@ Pulse = dict[int, Thread]  # the threads of a process, by their ids
 class Watch:
     """Follows what the threads of a world's processes do."""
 
-    # the time and the result of each look at the processes, since something moved last
+    # the time and the result of each look since the last sign that a rank goes on
     looks: deque[tuple[float, dict[int, Pulse]]] = field(default_factory=deque)
     looked: float = 0.0  # the time of the last look
-    # pid → the most seconds that one of its threads has waited for a processor
+    # pid → seconds that a thread of it has waited for a processor: the maximum over its threads
     starved: dict[int, float] = field(default_factory=dict)
 
     def moved(self) -> None:
@@ -92,9 +92,9 @@ class Watch:
     def look(self, pids: Iterable[int], now: float) -> float:
         """Look at the processes, and return for how many seconds they have been idle.
 
-        ``now`` is the monotonic time in seconds. The idle time is computed from this look and all
-        earlier ones. If the system does not show what the processes do, the idle time is scaled, so
-        that ``IDLE_SECONDS_BLIND`` count as ``IDLE_SECONDS``.
+        ``now`` is the monotonic time in seconds. The idle time is computed from this look and the
+        earlier looks. If the system does not show what the processes do, the idle time is scaled,
+        so that ``IDLE_SECONDS_BLIND`` count as ``IDLE_SECONDS``.
         """
         self.looked, seen = now, {pid: found for pid in pids if (found := pulse(pid))}
         self.starved |= {
@@ -253,7 +253,7 @@ def waits_for_nothing(stack: list[StackFrame], submission_dir: Path) -> bool:
 
     A rank without an open operation may hang there because it waits for the same operation a second
     time. For a send or receive of gloo, the first ``wait()`` returns, but a second one never does.
-    One stack does not prove this, so the caller has to ask more than once.
+    One stack does not prove this, so the caller has to look at more than one stack.
     """
     line = source(stack[0]) if _is_own(stack[0], submission_dir) else ""
     return ".wait(" in line and "sleep" not in line
@@ -272,9 +272,9 @@ def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFram
     """Return the innermost line of the student's code; None if there is none.
 
     Each stack has the innermost line first. If several threads are in the student's code, return
-    the line that comes earliest in its stack. But a thread that only waits for another thread, as
-    in ``queue.get``, comes last. Files that the assignment gives, such as ``run.py``, are not the
-    student's.
+    the line that has the fewest lines before it in its stack. But use a thread that only waits for
+    another thread, as in ``queue.get``, only if all these threads wait like this. Files that the
+    assignment gives, such as ``run.py``, are not the student's.
     """
     found = []
     for stack in stacks:
@@ -289,8 +289,8 @@ def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFram
 def line_in_import(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFrame | None:
     """Return the student's innermost line if a rank is still importing the student's file.
 
-    Return None if the rank is in a function of the student, because what the function imports is a
-    part of its call.
+    Return None if the rank is in a call of a student's function, because an import inside this
+    function is a part of the call.
     """
     for stack in stacks:
         own = [place for place in stack if _is_own(place, submission_dir)]

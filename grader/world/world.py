@@ -28,9 +28,11 @@ from grader.world.processes import Processes
 from grader.world.progress_judge import ProgressJudge
 from grader.world.report import CALL_BEGAN, Call, Raised, RankReport, Returned, WorldReport
 
-# When all ranks are done, the judge reads up to this many times what they sent before.
+# When all ranks are done, the judge reads what they have sent and it has not read yet. If something
+# is left after this many steps of reading, the ranks are not kept.
 MAX_LEFT = 100
-# The supervisor has to end a world within these seconds. What ranks left may keep the machine busy.
+# The supervisor has to end a world within these seconds. This can take long if processes that the
+# ranks have left keep the machine busy.
 END_SECONDS = 30
 
 
@@ -40,11 +42,12 @@ class World:
     Args:
         trace: whether the ranks also send data for a timeline: how their operations progress, or,
             if ``network`` is a hub, the steps of their programs (see ``timeline.replay``).
-        network: what carries the operations of the ranks. None means gloo with ``trace``, and the
-            usual network otherwise. On GPUs, nccl replaces gloo; if ranks share GPUs or there is no
-            nccl, the hub replaces gloo.
-        room: for how many ranks of a later world the processes are kept; if 0, they are ended. They
-            are also ended if no hub is the network, or if something is left of this world.
+        network: what carries the operations of the ranks. None means gloo if ``trace`` is True, and
+            the usual network otherwise. On GPUs, nccl replaces gloo; if ranks share GPUs or there
+            is no nccl, the hub replaces gloo.
+        room: how many ranks a later world with the same processes may have. If 0, the processes are
+            ended after this world. They are also ended if no hub is the network, if a call measures
+            memory, or if something of this world is left in them.
         processes: the processes of an earlier world, to be used again. If this is None, or if these
             processes cannot go on, fresh processes are started.
         gpus: the GPUs that the ranks run on; None for CPUs.
@@ -255,7 +258,7 @@ class World:
     # ——— what arrives
 
     def _step(self, timeout: float, watch: bool = True) -> None:
-        # A held rank with patience is released after some time. So look more often.
+        # A rank that is held with ``patience`` is released after some time. So look more often.
         impatient = self.held.are_patient
         timeout = min(timeout, watchdog.SLEEPS / 2) if impatient else timeout
         stands_still = (
@@ -289,7 +292,7 @@ class World:
         if line.get("rank", 0) >= self.size:
             self.is_spoiled = True
         elif "pids" in line:
-            assert self.processes is not None  # the line came from their supervisor
+            assert self.processes is not None  # the supervisor of these processes sent the line
             self.processes.pids = line["pids"]
             self._note_pids(line["pids"])
         elif "fault" in line:
@@ -432,7 +435,7 @@ class World:
         try:
             self.wires[rank].sendall(frames.pack(frames.GO, {}, nonce=self.nonce))
         except OSError:
-            pass  # it died meanwhile
+            pass  # the rank has died meanwhile
 
     def _ask(self, question: dict) -> None:
         """Ask the supervisor one of the questions that ``frames`` lists."""
