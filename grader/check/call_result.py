@@ -94,9 +94,10 @@ class CallResult(CallEvidence):
     ) -> None:
         """Fail if a rank's value is not the expected value, or is right only by luck.
 
-        A value is right by luck if the ranks disagreed about what they communicated, or if a rank
-        did not wait for an operation in time. Also fail if a rank did not communicate although it
-        cannot know the result alone.
+        A value is right by luck if the ranks disagreed about what they communicated. It is also
+        right by luck if a rank did not wait for a message, or overwrote the tensor of an operation
+        before the wait. Also fail if a rank did not communicate although it cannot know the result
+        alone.
 
         ``expected`` holds one value for each rank. A list of numbers becomes a float32 tensor.
         ``known_mistakes`` holds one dict for each rank. In a dict, each key is the sentence that

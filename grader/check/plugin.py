@@ -84,8 +84,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def _read_options(option: argparse.Namespace) -> None:
     """Check and convert the options. Raises ValueError with a sentence for the user.
 
-    ``addoption`` could check the options, too, but after a mistake it would print the whole usage
-    text of pytest.
+    ``addoption`` could check the options, too, but after a mistake pytest would print its whole
+    usage text.
     """
     course()  # if course.toml cannot be read, fail before anything else
     option.part = option.part and part_named(option.part)
@@ -326,7 +326,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
 
 
 def verdict(error: BaseException | None) -> tuple[str, Finding]:
-    """Return the status and finding of a check that raised ``error``, or that passed (None)."""
+    """Return a check's status and finding. ``error`` is what it raised, or None if it passed."""
     if error is None:
         return PASSED, Finding()
     if isinstance(error, NotAttempted):
@@ -342,7 +342,10 @@ def verdict(error: BaseException | None) -> tuple[str, Finding]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Sort the failures in the order of the checks. pytest has them in the order of their ends."""
+    """Sort the failures in the order of the checks.
+
+    pytest has collected the failures in the order in which the checks ended.
+    """
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         place = {item.nodeid: number for number, item in enumerate(getattr(session, "items", ()))}

@@ -37,11 +37,10 @@ def added(several: Iterable[dict[str, Answers]]) -> dict[str, Answers]:
 
 
 def fail_where_right_calls_are_refused(records: Iterable[Record]) -> None:
-    """Let a check with wrong arguments fail if its function also refuses most right calls.
+    """Let checks with wrong arguments fail if their function also refuses most right arguments.
 
-    A right call is a call with right arguments. If no check makes a right call of the function,
-    nothing changes. A result that students see at once depends only on checks whose results they
-    see at once.
+    If no check calls the function with right arguments, nothing changes. A result that students see
+    at once depends only on checks whose results they see at once.
     """
     records = list(records)
     of_all = added(record.answers for record in records)

@@ -38,7 +38,7 @@ from grader.world.limits import Limits
 from grader.world.processes import Processes
 from grader.world.report import Call, WorldReport
 
-ROOM = 4  # the ranks that a lent world has room for; few checks need more
+ROOM = 4  # ranks that are lent together, at most; few checks need more
 
 
 @dataclass
@@ -99,7 +99,8 @@ class RankStarter:
         """Prepare to start ranks. Each world that is run will be added to ``timed``.
 
         Ranks are shared with checks of the same ``key``. If ``key`` is None, all ranks are fresh.
-        ``network`` is None for the usual network. ``visibility`` says who sees the check's result.
+        ``network`` is None for the usual network. ``visibility`` says when students see the check's
+        result.
         """
         self.session, self.timed, self.limits, self.network = session, timed, limits, network
         # A submission that fails in one check may leave something behind in its ranks, and pass the

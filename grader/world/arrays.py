@@ -123,7 +123,7 @@ def decode(trees: Any, blob: bytes) -> list:
         ):
             raise FrameError("a malformed value")
         if not isinstance(node, dict):
-            if type(node) is int and not is_whole(node):  # a float may not represent it
+            if type(node) is int and not is_whole(node):  # no 64-bit type can hold it
                 raise FrameError("a whole number of more than 64 bits")
             return node
         if len(node) != 1:

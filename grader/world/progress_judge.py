@@ -280,9 +280,10 @@ class ProgressJudge:
     def _on_standstill(self, told: list[int], now: float) -> None:
         """Release held ranks that can go on; if there are none, ask for stacks.
 
-        The hub has reported that no rank will move by itself. ``told`` are the ranks that were held
-        at the time of the report. Do nothing if one of these ranks has been released since. Do not
-        ask for stacks while a rank is held with ``patience``, because it will be released anyway.
+        The hub has reported that no rank will go on by itself. ``told`` are the ranks that were
+        held at the time of the report. Do nothing if one of these ranks has been released since. Do
+        not ask for stacks while a rank is held with ``patience``, because it will be released
+        anyway.
         """
         held = {rank.rank for rank in self.held.ranks()}
         is_news = held.issuperset(told)  # else one of these ranks has been released meanwhile

@@ -60,10 +60,11 @@ class Call:
     in_step: int = 0
     # for each rank, the judge's functions that it may call and their results: see ``wire.served``
     served: list[dict] = field(default_factory=list)
-    # have the hub measure each rank's memory whenever the rank communicates, or when the call ends
-    # if the rank communicates nothing. The hub measures the current memory (``served.SETTLED``) or
-    # the peak so far (``served.PEAK``). In a world with such a call, the ranks are new processes,
-    # give back freed memory before their first call, and may start no processes
+    # have the hub measure each rank's memory whenever the rank issues an operation other than a
+    # receive, or when the call ends if the rank issues no such operation. The hub measures the
+    # current memory (``served.SETTLED``) or the peak so far (``served.PEAK``). In a world with such
+    # a call, the ranks are new processes, give back freed memory before their first call, and may
+    # start no processes
     weighs: str = ""
     # have the hub measure each rank's processor time before every send, if the driver has a meter;
     # the rank waits until this is done

@@ -1,4 +1,4 @@
-"""Asks ranks for their Python stacks, and the hub for its count of frames.
+"""Asks ranks for their Python stacks, and the hub for its count of frames and answers.
 
 If neither the stacks nor the count change, this is evidence that the ranks stand still.
 """
@@ -24,7 +24,7 @@ AROUND_WAITS = {str(ENGINE / "grader" / "rank" / name) for name in OUR_LINES}
 class Stacks:
     """Asks for the stacks of a world's ranks, and reads them.
 
-    ``ask_moves`` asks the hub for its count of frames.
+    ``ask_moves`` asks the hub how many frames and answers it has exchanged with the ranks so far.
     """
 
     def __init__(self, size: int, pids: Mapping[int, int], ask_moves: Callable[[], None]) -> None:
@@ -33,7 +33,7 @@ class Stacks:
         self.asked_at: float | None = None  # None: no answer is awaited
         self.ever_asked = False
         self.grew_at = 0.0
-        self.moves: int | None = None  # the hub's count of frames
+        self.moves: int | None = None  # the hub's count of frames and answers
         # moves and stacks of the last reading; None if a rank has sent something since then
         self.before: tuple | None = None
 
@@ -42,9 +42,9 @@ class Stacks:
         return self.asked_at is not None
 
     def ask(self, ranks: list[RankReport], now: float) -> None:
-        """Ask these ranks for their stacks, and the hub for its count of frames.
+        """Ask these ranks for their stacks, and the hub for its count of frames and answers.
 
-        Each rank is asked with a signal, except ranks that are held.
+        Send each of these ranks a signal, except ranks that are held.
         """
         self.asked_at = self.grew_at = now
         self.texts = [b""] * self.size
