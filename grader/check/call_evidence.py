@@ -48,7 +48,7 @@ class CallEvidence:
     def _returned(self, rank: int) -> Returned:
         """Return what a rank sent back.
 
-        Call it only after ``values``, which fails if a rank did not return.
+        Call this method only after ``values``, which fails if a rank did not return.
         """
         outcome = self.report.ranks[rank].outcomes[self.index]
         assert isinstance(outcome, Returned)  # otherwise ``values`` has failed
@@ -106,8 +106,8 @@ class CallEvidence:
     def issued_before(self, rank: int, name: str) -> int:
         """Return how many operations a rank issued before it first passed the mark ``name``.
 
-        Only this call counts. If the rank never passed the mark, return the number of all its
-        operations in this call.
+        Only this call counts. If the rank never passed the mark in this call, return the number of
+        all operations that the rank issued in it.
         """
         events = [event for event in self.report.ranks[rank].trail if event.call == self.index]
         marks = (i for i, e in enumerate(events) if isinstance(e, Mark) and e.name == name)

@@ -26,7 +26,7 @@ class UnfinishedImports:
         self.folder = submission_dir.parent / f"{submission_dir.name}-imports-{visibility}"
 
     def note(self, report: WorldReport) -> None:
-        """If a world used up its processor time in an import, write a note about this import.
+        """If a rank used up its processor time in an import, write a note about this import.
 
         A world that only waited too long gets no note, because the machine may have been slow.
         """

@@ -1,9 +1,9 @@
 """A pytest plugin that runs checks in forked processes.
 
-Each process takes another check as soon as it is free. pytest-xdist is slower: each of its workers
-is a fresh interpreter, which imports everything and collects the checks again. On two cores this
-takes seconds before the first check begins. With this plugin, the checks are collected only once,
-before the workers are forked. The plugin is used only if a fork is safe: see
+Each process is a worker, which takes another check as soon as it is free. pytest-xdist is slower:
+each of its workers is a fresh interpreter, which imports everything and collects the checks again.
+On two cores this takes seconds before the first check begins. With this plugin, the checks are
+collected only once, before the workers are forked. The plugin is used only if a fork is safe: see
 ``fork_server_client.way_to_start``.
 """
 

@@ -186,12 +186,12 @@ class RankStarter:
 
 
 def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
-    """Run a check. If it did not pass, perhaps without the submission's fault, run it again.
+    """Run a check. If something other than the submission may have made it fail, run it again.
 
-    The reason may be an earlier check on the same ranks, or a machine that has too little memory.
-    The second run has fresh ranks and other inputs. ``arguments`` are the arguments that pytest has
-    for the check. Raises the exception of the last run. But if the first run ended with a verdict,
-    and the second run could not start ranks, raises the exception of the first run.
+    This may be an earlier check on the same ranks, or a machine that has too little memory. The
+    second run has fresh ranks and other inputs. ``arguments`` are the arguments that pytest has for
+    the check. Raises the exception of the last run. But if the first run ended with a verdict, and
+    the second run could not start ranks, raises the exception of the first run.
     """
     ranks = arguments["world"].runner if "world" in arguments else None
     if not isinstance(ranks, RankStarter):

@@ -193,8 +193,8 @@ class WorldReport:
         """Return the cases in which operations belong together but do not agree, earliest first.
 
         If the ranks disagree about the groups that they make, this disagreement comes first. The
-        others may follow from it, because an operation in a wrong group finds a wrong partner, or
-        none.
+        other disagreements may follow from it, because an operation in a wrong group finds a wrong
+        partner, or none.
         """
         self._match()
         return self._disagreements

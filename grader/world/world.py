@@ -28,8 +28,8 @@ from grader.world.processes import Processes
 from grader.world.progress_judge import ProgressJudge
 from grader.world.report import CALL_BEGAN, Call, Raised, RankReport, Returned, WorldReport
 
-# When all ranks are done, the judge reads what they have sent and it has not read yet. If something
-# is left after this many steps of reading, the ranks are not kept.
+# When all ranks are done, the judge reads the rest of what they have sent. If the judge still finds
+# data in each of this many steps, the ranks are not kept.
 MAX_LEFT = 100
 # The supervisor has to end a world within these seconds. This can take long if processes that the
 # ranks have left keep the machine busy.
