@@ -1,4 +1,4 @@
 """This package holds everything that runs beside student code.
 
-It imports nothing of the grader but ``wire``, and contains nothing secret.
+Of the grader, it imports only ``wire``. It contains nothing secret.
 """

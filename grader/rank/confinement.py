@@ -1,4 +1,4 @@
-"""This module confines a process to a tier of ``wire.tiers``, for good.
+"""This module permanently confines a process to a tier of ``wire.tiers``.
 
 Nothing in here is secret.
 """
@@ -63,7 +63,9 @@ def user_of(supervisor: int, rank: int) -> int:
 
 
 def enter(tier: Tier, user: int, readable: list[str], writable: list[str], device: str) -> None:
-    """Confine this process, for good, before student code runs in it. Linux only.
+    """Permanently confine this process, before student code runs in it.
+
+    Only Linux can do this. On other systems this function does nothing.
 
     Args:
         tier: the protections that the process gets, besides its limits.
@@ -103,7 +105,7 @@ def _limit(device: str) -> None:
         file.write("1000")  # if memory runs out, the system ends a rank first, and not the judge
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_OPEN[device], FILES_OPEN[device]))
-    # POSIX message queues would outlive the rank, and others could find them by name.
+    # POSIX message queues would outlive the rank, and other processes could find them by name.
     resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))
     resource.setrlimit(
         resource.RLIMIT_MEMLOCK,
@@ -150,7 +152,7 @@ CAPABILITIES = struct.pack("Ii", 0x20080522, 0)  # version 3 of the interface, t
 
 
 def _drop_capabilities(keep_reading: bool) -> None:
-    """Drop all of root's capabilities. With ``keep_reading``, keep the one to read every file.
+    """Drop all of root's capabilities; with ``keep_reading``, all but the one to read every file.
 
     Without capabilities, even root can only access its own files and processes.
     """
@@ -165,8 +167,8 @@ def eyes_of(user: int) -> Iterator[None]:
     """Look at files as a rank's user inside the context, but keep all of root's capabilities.
 
     This changes nothing if ``user`` is no rank's user, or if this process is not root. The system
-    shows the open files of a process to the user of that process. As root, this process would need
-    a capability to see them that most containers do not grant (CAP_SYS_PTRACE).
+    shows the open files of a process to the user of that process. To see these files as root, this
+    process would need CAP_SYS_PTRACE, a capability that most containers do not grant.
     """
     if not LINUX or user not in UIDS or os.geteuid() != 0:
         yield
@@ -347,9 +349,10 @@ def _pythons() -> list[str]:
     return sorted({os.path.realpath(path) for path in found} | {sys.base_prefix})
 
 
-PYTHONS = _pythons()  # at import: later this process may be a user who cannot read these paths
+# Computed at import, because later this process may run as a user who cannot read these paths.
+PYTHONS = _pythons()
 
 
 def machine() -> str:
-    """Return the kind of this kernel and its version of Landlock, for the instructor."""
+    """Return the name and release of this kernel and its version of Landlock, for the instructor."""
     return f"{system.system()} {system.release()}, Landlock ABI {landlock_abi()}"

@@ -2,7 +2,7 @@
 
 This code runs beside student code. torch has no hook for new groups, and the recorder sees no
 operator for them. So this module wraps the function that gives a name to each new group. torch
-calls it after it has checked the arguments, and before it waits for other ranks.
+calls this function after the check of the arguments, and before the wait for other ranks.
 """
 
 from collections.abc import Callable

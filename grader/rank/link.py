@@ -7,7 +7,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable
-from os import _exit as leave  # bound early: ``main`` makes ``os._exit`` send a mark first
+from os import _exit as leave  # bound early, because ``main`` makes ``os._exit`` add a mark first
 from typing import Any, Protocol
 
 from grader.wire import frames, os_support
@@ -44,8 +44,8 @@ class Wire:
         self.changed = threading.Condition()
         self.is_read = False  # whether a waiting thread reads the socket
         self.waits: dict[int, Any] = {}  # thread → what it waits for
-        self.tells_waits = False  # whether the hub is told when all threads wait
-        self.tell_more: Callable[[], dict] = dict  # returns fields to add to a frame about a wait
+        self.tells_waits = False  # whether to tell the hub what the threads wait for
+        self.tell_more: Callable[[], dict] = dict  # returns fields to add to each WAIT frame
         # what the hub gave with the answers of this call's sends: see ``hub.sends``
         self.receipts: list[int] = []
         self.owed: dict[int, Contents] = {}  # an operation's number → contents to be sent
@@ -93,7 +93,7 @@ class Wire:
             self.pay()
 
     def pay(self, awaited: Any = None) -> None:
-        """Send the contents that are owed, as they are now and in the order of issue.
+        """Send all contents that ``owe`` has put off, as they are now and in the order of issue.
 
         ``awaited`` is the number of the operation that a thread begins to wait for.
         """
@@ -101,7 +101,7 @@ class Wire:
             try:
                 number = next(iter(self.owed))
                 contents = self.owed.pop(number)
-            except (KeyError, RuntimeError, StopIteration):  # another thread has taken it
+            except (KeyError, RuntimeError, StopIteration):  # another thread sends these contents
                 continue
             self.send(frames.CONTENTS, {"number": number}, contents.read(keep=number != awaited))
 
@@ -126,7 +126,7 @@ class Wire:
         return frame
 
     def _read_or_wait(self, seconds: float | None = None) -> None:
-        """Read the socket, or if another thread reads it, wait until that thread has read.
+        """Read the socket. If another thread reads it already, wait until that thread has read.
 
         Do not take longer than ``seconds``, if given.
         """
@@ -147,11 +147,15 @@ class Wire:
         self.arrived |= found
 
     def _begin_to_wait(self, key: Any) -> None:
-        """Record that this thread waits, and tell the hub. Also tell it if all threads wait now."""
+        """Record that this thread waits. If the hub is the network, tell the hub what it waits for.
+
+        If all threads wait now, tell the hub what each of them waits for.
+        """
         if key in self.arrived:
             return
         self.waits[threading.get_ident()] = key
-        # Pay again: another thread may have issued a send before it could see this wait.
+        # Call ``pay`` again, because another thread may have issued a send after the last call, and
+        # may not have seen yet that this thread waits.
         self.pay(key)
         if not self.tells_waits:
             return
@@ -168,9 +172,10 @@ class Wire:
             self.send(frames.AWAIT, {"number": number})
 
     def has(self, key: Any, seconds: float = 0.0) -> bool:
-        """Return whether ``take`` would return at once, or within ``seconds`` if nothing arrives.
+        """Return whether the frame of this key has arrived. If not, first wait for up to ``seconds``.
 
-        The result may be False although the frame arrives within this time.
+        The wait ends as soon as any data arrives. So the result may be False although the frame
+        arrives within ``seconds``.
         """
         with self.changed:
             if key not in self.arrived and (seconds or not self.is_read):
@@ -178,7 +183,7 @@ class Wire:
             return key in self.arrived
 
     def _read(self, flags: int = 0) -> dict[Any, frames.Frame]:
-        """Return a dict of the frames that have arrived, from the keys that ``take`` waits for.
+        """Read the socket once, and return the complete frames by the keys that ``take`` uses.
 
         End the process if the other end is closed.
         """

@@ -49,7 +49,8 @@ def _owner(entry: os.DirEntry) -> int:
 def remove_shared_memory(users: set[int], pids: set[int]) -> None:
     """Remove System V segments, semaphores and queues that ranks have left.
 
-    Remove those that belong to ``users``. Also remove the segments that processes in ``pids`` made.
+    Remove all objects that belong to ``users``. Also remove the segments that processes in ``pids``
+    made.
     """
     libc = ctypes.CDLL(None)
     removals = {

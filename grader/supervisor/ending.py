@@ -1,8 +1,9 @@
 """Ends the processes of a world.
 
 These processes are the descendants of this process, and all processes that run as the user of a
-rank. First all of them are killed, then they are collected. This module never waits for one
-particular process, because a process that is traced cannot be collected before its tracer is dead.
+rank. First all these processes are killed, then they are collected (with ``waitpid``). This module
+never waits for one particular process, because a process that is traced cannot be collected before
+its tracer is dead.
 A stopped process needs no special care, because it can be killed like any other.
 """
 
@@ -15,12 +16,13 @@ from collections.abc import Collection
 from grader.rank import confinement
 from grader.wire import os_support
 
-# Everything has to end within these seconds. What ranks have left may keep the machine busy. This
-# must be less than ``world_supervisor.STUCK_SECONDS``.
+# All processes of a world have to end within these seconds. It may take long, because processes
+# that ranks have left may keep the machine busy. This must be less than
+# ``world_supervisor.STUCK_SECONDS``.
 ENDING_SECONDS = 10.0
 LOOK_AT_DYING_EVERY = 0.02  # seconds
-# After this many looks in a row that find only dead processes, stop waiting. The tracers of these
-# processes have to collect them.
+# After this many looks in a row that find only dead processes, stop waiting. These processes are
+# traced, so this process cannot collect them.
 MAX_LOOKS_AT_DEAD = 20
 ROUNDS = 50  # how often to stop all new processes, if processes fork without end
 
@@ -49,10 +51,11 @@ def signals(wake: int) -> bytes:
 
 
 def collect(spare: Collection[int] = ()) -> dict[int, int]:
-    """Collect the children that have ended, except those in ``spare``; return their wait statuses.
+    """Collect the children that have ended, except those in ``spare``.
 
-    Raises ChildProcessError if no child is left except those in ``spare``. If the system is not
-    Linux, ``spare`` has to be empty, because the children cannot be listed.
+    Return a dict from their pids to their wait statuses. Raises ChildProcessError if no child is
+    left except those in ``spare``. If the system is not Linux, ``spare`` has to be empty, because
+    the children cannot be listed.
     """
     ended: dict[int, int] = {}
     if not spare:
@@ -155,7 +158,8 @@ def end_user(user: int, seconds: float = 0.5) -> None:
             confinement.kill_as(user)
         finally:
             os._exit(0)
-    # A process of the user may stop the helper before it is killed. A later call tries again.
+    # A process of the user may stop the helper before the helper kills this process. Then a later
+    # call tries again.
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:

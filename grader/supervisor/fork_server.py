@@ -7,9 +7,9 @@ needs it. DOOR is the descriptor of an inherited socket. The socket has no name,
 that has inherited its other end can send to it. Judges inherit the other end. Ranks, and processes
 that ranks start, do not.
 
-A judge's request is one datagram of JSON, ``{"size": n, …}``. With the datagram come the socket for
-the answer, and three descriptors for each rank that the world may have. The supervisor of the world
-keeps the socket for the answer.
+A judge's request is one datagram of JSON, ``{"size": n, …}``. The datagram also carries
+descriptors: the socket for the answer, and three for each rank that the world may have. The
+supervisor of the world keeps the socket for the answer.
 
 The server creates the worlds' folders in FOLDER. The process that started the server keeps the
 server's standard input open. When this input closes, the server removes FOLDER and ends.
@@ -71,7 +71,7 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
         torch.set_num_threads(1)
         _prepare(ahead)
         facts["torch"] = torch.__version__
-        if os_support.threads() > 1:  # a fork would copy their locks, but not the threads
+        if os_support.threads() > 1:  # a fork would copy the locks of threads, but not the threads
             facts["way"] = "spawn"
         from grader.supervisor import probe
 
@@ -151,7 +151,7 @@ class Supervisors:
         self.kept: dict[int, Kept] = {}
         self.orphaned: list[Kept] = []  # worlds whose supervisor did not end them
         self.patience: float | None = None  # seconds until the next look if nothing happens
-        self.worlds = 0  # since modules were imported
+        self.worlds = 0  # how many worlds were started since modules were last imported
         self.has_huge_pages = False
 
     def prepare(self) -> None:
@@ -175,10 +175,10 @@ class Supervisors:
             os_support.use_huge_pages()
 
     def drop_standby(self) -> None:
-        """Forget the standby, and close the socket to it.
+        """Forget the standby, and close the socket to it. If the standby still waits, it ends now.
 
-        The standby has got a world, or has ended, or lacks modules that this process has
-        imported since. If it still waits, it ends now.
+        Call this if the standby has got a world, if it has ended, or if this process has imported
+        modules that the standby lacks.
         """
         if self.standby:
             self.standby[1].close()
@@ -241,8 +241,9 @@ class Supervisors:
     def _enter(self, group: "Group") -> None:
         """Enter the control group.
 
-        If this fails, the world runs without a control group. Then no kernel limit bounds the
-        world: only its supervisor does, which measures again and again what the world uses.
+        If this fails, the world runs without a control group. Then the kernel does not bound what
+        all processes of the world use together. Only the supervisor does, by measuring it again and
+        again.
         """
         try:
             group.enter()
@@ -428,7 +429,7 @@ def _serve(
 
 def _more(request: dict, facts: dict, engine: Path, supervisors: Supervisors) -> dict:
     """Return further facts, which the server finds out only when a judge asks."""
-    if "torch" not in facts:  # this process must not import torch, so ask another one
+    if "torch" not in facts:  # this process must not import torch, so ask a new process
         question = "import torch; print(torch.__version__)"
         asked = subprocess.run(
             [sys.executable, "-I", "-c", question], capture_output=True, text=True

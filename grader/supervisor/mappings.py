@@ -1,9 +1,9 @@
 """Finds the files that a process maps although no folder and no descriptor shows them.
 
-A mapping keeps a file after the file has lost its name and its descriptor is closed. The system
-charges nobody for the pages of such a file: they are no anonymous memory. Pages of shared memory
-count for a process only while its page table has them, and a process may drop them from there
-(MADV_DONTNEED) and find them again later.
+A mapping keeps a file alive after the file has lost its name and all its descriptors are closed.
+The system counts the pages of such a file for no process: they are no anonymous memory. Pages of
+shared memory count for a process only while its page table has them. A process may drop these pages
+from its page table (MADV_DONTNEED) and find them again later.
 """
 
 import os
@@ -27,8 +27,8 @@ class Mapped:
 def maps_of(pid: int) -> tuple[str, bytes]:
     """Return a process's folder in /proc, and its mappings as the system lists them.
 
-    If the first thread of the process has ended, it shows nothing any more. Then return the folder
-    of another thread. Raises OSError if the system does not show the mappings.
+    If the first thread of the process has ended, the folder of the process shows no mappings. Then
+    return the folder of another thread. Raises OSError if the system does not show the mappings.
     """
     own = f"/proc/{pid}"
     if found := _read(f"{own}/maps"):
@@ -42,11 +42,11 @@ def maps_of(pid: int) -> tuple[str, bytes]:
 def without_name(maps: bytes) -> dict[int, Mapped]:
     """Return the files in these mappings that are shared memory or have no name, by inode.
 
-    If a file has several mappings, the result has the one that ends last in the file.
+    If a file has several mappings, the result has the mapping that ends last in the file.
     """
     found: dict[int, Mapped] = {}
     if REMOVED + b"\n" not in maps and SHARED_MEMORY[-1] not in maps:
-        return found  # nearly always, and this takes far less time than to read the lines
+        return found  # the usual case; this test takes far less time than reading all lines
     for line in maps.split(b"\n"):
         if not line.endswith(REMOVED) and SHARED_MEMORY[-1] not in line:
             continue
@@ -62,10 +62,11 @@ def without_name(maps: bytes) -> dict[int, Mapped]:
 
 
 def pages_of_files(pid: int, folder: str) -> int:
-    """Return the bytes of a process's RssFile that are pages of files of its own.
+    """Return how many bytes of a process's RssFile are pages of its own files.
 
-    These are the files in ``folder``, and files without a name. The result is 0 if the system does
-    not show it. If there are such files, this takes 20 times as long as ``maps_of``.
+    A process's own files are the files in ``folder``, and files without a name. The result is 0 if
+    the system does not show this number. If the process maps such files, this function takes 20
+    times as long as ``maps_of``.
     """
     below = os.fsencode(folder) + b"/"
 

@@ -1,7 +1,7 @@
 """Finds out which tier of confinement works on this machine.
 
-For each tier, a process enters the tier. It tries to do what a rank must be able to do, and what a
-rank must not be able to do.
+For each tier, a new process enters the tier. The process tries to do what a rank must be able to
+do, and what a rank must not be able to do.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from grader.wire.tiers import TIERS
 
 
 def best(engine: Path) -> tuple[str, dict[str, str]]:
-    """Return the best tier that works, and for each better tier why it does not work.
+    """Return the best tier that works, and a dict that says why each better tier does not work.
 
     If ``LOCKSTEP_TIER`` names a tier, only this tier is tried.
 
@@ -85,7 +85,8 @@ def failure(name: str, engine: Path) -> str:
         return f"there is no such tier; there are {', '.join(TIERS)}"
     tier = TIERS[name]
     # Without Landlock, only file permissions stop a rank's user from reading the grader's files.
-    # With Landlock, permissions are still needed, because Landlock shows names and sizes of files.
+    # With Landlock, permissions are still needed, because Landlock does not hide the names and
+    # sizes of files.
     if tier.uid:
         _close(engine)
     with _grounds() as world:

@@ -1,9 +1,9 @@
-"""Lets the fork server do once what a rank does, before any rank is forked from it.
+"""Runs the operations of a rank once in the fork server, before it forks any rank.
 
-Then ranks inherit what torch sets up on its first use. Without this, each rank would look up the
-same operators, import the same modules and fill the same caches. This would take 5 of the 20
-milliseconds of a small world. At the end the process group is destroyed, and its threads end. So
-the server can still be forked safely.
+Then ranks inherit what torch sets up on its first use. Without this module, each rank would look up
+the same operators, import the same modules and fill the same caches. This would take 5 of the 20
+milliseconds that a small world takes. At the end the process group is destroyed, and its threads
+end. So the server can still be forked safely.
 """
 
 import contextlib

@@ -86,7 +86,7 @@ def keep(
     server = os.getppid()
     signal.alarm(STUCK_SECONDS)
     wake = ending.wakeup()
-    signal.signal(signal.SIGTERM, lambda *_: None)  # its number comes through ``wake``
+    signal.signal(signal.SIGTERM, lambda *_: None)  # ``_look_after`` reads the signal from ``wake``
     # SIGUSR1 asks ranks for their stacks. It must not end a rank that does not handle it yet.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     os_support.die_with_parent(signal.SIGTERM)
@@ -96,7 +96,7 @@ def keep(
     ranks: RankProcesses | None = None
     hub = None
     if world.get("network") in frames.HUBS:
-        looks: dict[str, Callable] = {  # called once there are ranks
+        looks: dict[str, Callable] = {  # they return zeros as long as there are no ranks
             "memory": lambda rank: ranks.resident(rank, with_peak=False).own if ranks else 0,
             "resident": lambda rank: ranks.resident(rank) if ranks else Resident(),
             "spent": lambda rank: ranks.spent(rank) if ranks else 0,
@@ -149,7 +149,7 @@ def _hub(
 ) -> tuple[Hub, list[list[int]]]:
     """Return the hub, which is the world's network, and the descriptors that the ranks get.
 
-    The wires of the ranks end at the hub, and not at the judge.
+    The sockets of the ranks lead to the hub, and not to the judge.
     """
     pairs = [socket.socketpair() for _ in descriptors]
     judges = [socket.socket(fileno=wire) for wire, *_ in descriptors]
@@ -168,7 +168,8 @@ class RankProcesses:
         self.start, self.waiting, self.homes = start, list(zip(descriptors, homes)), homes
         self.started: list[int] = []  # the pid of each rank that was started
         self.alive: dict[int, int] = {}  # pid → rank
-        self.met: set[int] = set()  # pids of the ranks, and of other processes that ended here
+        # pids of the ranks, and of other processes that this process has collected
+        self.met: set[int] = set()
 
     def grow(self, size: int) -> None:
         """Start ranks until ``size`` ranks have been started."""
@@ -184,10 +185,11 @@ class RankProcesses:
     def resident(self, rank: int, with_peak: bool = True) -> Resident:
         """Return the memory of a rank, its processes and its files; zeros if it cannot be measured.
 
-        The field ``own`` leaves out memory that maps files. But the rank's own files count with all
-        their bytes, whether or not the rank maps them. So ``mapped`` and ``most`` leave out their
-        pages. Processes that have lost their parent count for every rank, because nobody can
-        tell which rank has started them. Without ``with_peak``, only ``own`` is right.
+        The field ``own`` does not count pages of mapped files. But it counts all bytes of the
+        rank's own files, whether or not the rank maps these files. So that these bytes count only
+        once, the pages of the rank's own files are taken out of ``mapped`` and ``most``. Processes
+        that have lost their parent count for every rank, because nobody can tell which rank has
+        started them. Without ``with_peak``, only ``own`` is right.
         """
         pid, files = self.started[rank], written(self.homes[rank].folder)
         found, others = resident(pid), [other for other in self.started if other != pid]
@@ -216,8 +218,9 @@ class RankProcesses:
     def are_as_started(self) -> bool:
         """Return whether each rank has one thread, and there is no other process and no file.
 
-        A file that has lost its name and that a rank maps is a file, too, as is shared memory.
-        On GPUs, a rank may have more threads. If the system is not Linux, return False.
+        Shared memory that a rank maps counts as a file, and so does a mapped file that has lost its
+        name. On GPUs, a rank may have more threads, and its mappings are not examined. If the
+        system is not Linux, return False.
         """
         family = os_support.family(os.getpid())
         if self.homes[0].device == "cuda":
@@ -263,7 +266,7 @@ def _look_after(
             if exceeded := _exceeded(limits, ranks.alive):
                 _tell(judge, {"limit": exceeded})
         if wake in readable:
-            if signal.SIGTERM in ending.signals(wake):  # the server is gone
+            if signal.SIGTERM in ending.signals(wake):  # the server has died, or ends all worlds
                 return
             with contextlib.suppress(ChildProcessError):
                 for pid, status in ending.collect().items():

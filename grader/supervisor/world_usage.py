@@ -24,8 +24,8 @@ MAX_PATH_BYTES = 3000  # bytes of a folder's path; the system takes 4095
 MAX_ENTRIES = 20_000  # files and folders of a world, empty ones included
 # How many bytes a pipe or a socket can hold. Ranks may not change this.
 PIPE_BYTES, SOCKET_BYTES = 1 << 16, 212_992
-# A process may hide what it has open for this many looks in a row. A process that is about to end
-# hides this for a moment.
+# A process may hide its open files for this many looks in a row. A process that is about to end
+# hides its open files for a moment.
 UNSEEN_LOOKS = 5
 PAGE = os.sysconf("SC_PAGE_SIZE")
 # Names of lines in a process's status file. ``UNSHARED``: memory that comes from no file.
@@ -46,7 +46,7 @@ DRIVER_BYTES = 3 << 30  # CPU memory for a GPU's driver and libraries, for each 
 class Files:
     """The sizes of files, in bytes.
 
-    Each file counts once. A device and a file number together identify a file.
+    Each file counts once. A device and an inode number together identify a file.
     """
 
     sizes: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -74,10 +74,11 @@ class Files:
             self.add(found)
 
     def add_mapped(self, ends: dict[int, int]) -> None:
-        """Count files that processes map, if all that is known are their inodes and sizes.
+        """Count mapped files of which only the inodes and the sizes are known.
 
-        The system may show another device for a mapping than for a descriptor of the same file. So
-        a file is known if one of its inode and at least of its size, in whole pages, was counted.
+        The system may show different devices for a mapping and for a descriptor of the same file.
+        So the device is ignored: a file is not counted again if a file with the same inode and at
+        least the same size, in whole pages, was counted before.
         """
         counted = {inode: size for (_, inode), size in self.sizes.items()}
         for inode, end in ends.items():
@@ -126,7 +127,7 @@ class WorldLimits:
         self.allow(world["size"], world["memory"])
         self.users = {confinement.user_of(os.getpid(), rank) for rank in range(room)}
         self.disk = os.stat(self.folder).st_dev
-        # pid → looks in a row at which it showed nothing of what it has open
+        # pid → the number of looks in a row at which this process hid its open files or mappings
         self.unseen: dict[int, int] = {}
         self.can_look = False
 
@@ -188,7 +189,7 @@ class WorldLimits:
         """
         own = memory(pid, TABLES)
         if own < self.inherited and not is_rank:
-            return own  # it is another program by now, which shares nothing
+            return own  # the process runs another program by now, and shares nothing
         return max(0, own - self.inherited)
 
 
@@ -289,13 +290,13 @@ def _opened(path: str, known: os.stat_result | None) -> Iterator[int]:
 
 
 def add_open(files: Files, family: Iterable[int]) -> set[int]:
-    """Add to ``files`` what processes have open or map but no folder shows.
+    """Add to ``files`` what processes have open or map, if no folder shows it.
 
     These are pipes, sockets, shared memory, and files that have lost their name or never had one.
-    Return the pids of the processes that do not let other processes see this.
+    Return the pids of the processes that hide their descriptors or their mappings.
     """
     unseen = set()
-    ends: dict[int, int] = {}  # inode → size, of mapped files that cannot be asked for more
+    ends: dict[int, int] = {}  # inode → size, of mapped files of which nothing else is known
     shared: dict[int, int] = {}
     for pid in family:
         try:
@@ -338,8 +339,8 @@ def map_removed(family: Iterable[int]) -> bool:
 def _mapped(maps: bytes) -> list[mappings.Mapped]:
     """Return the files in a rank's mappings that no folder shows.
 
-    Those that this process maps, too, are left out. These may be libraries that were replaced on
-    the machine since they were loaded.
+    Files that this process maps, too, are left out, because they may be libraries that were
+    replaced on the machine since they were loaded.
     """
     found = mappings.without_name(maps)
     inherited = mappings.without_name(mappings.maps_of(os.getpid())[1]) if found else {}

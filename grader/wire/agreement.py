@@ -1,9 +1,9 @@
 """Finds out whether the ranks agree on what they communicate, and who waits for whom.
 
-gloo does not report many disagreements. For example, if one rank reduces 4 elements and another
+gloo leaves many disagreements unreported. For example, if one rank reduces 4 elements and another
 reduces 6, or if one uses sum and another uses max, the ranks get wrong numbers and no error. This
-module finds the first disagreement in the trails of the ranks, without any help from the backend.
-It uses two rules:
+module finds disagreements in the trails of the ranks (see ``events``), without any help from the
+backend. It uses two rules:
 
 - The k-th collective of a group must have the same kind, number of elements, dtype, reduction and
   root on all ranks of the group.
@@ -26,7 +26,7 @@ class Disagreement:
     """Operations, or new groups, that belong together but do not agree.
 
     ``sides`` has one operation, or one group, for each rank concerned. ``what`` names the property
-    in which they differ.
+    in which these sides differ.
     """
 
     what: str
@@ -101,8 +101,9 @@ def match(trails: list[list]) -> Matches:
     """Match the operations of all ranks.
 
     ``trails`` has the trail of each rank. In a group, the k-th collective of one rank belongs to
-    the k-th collective of every other rank. The k-th send on a lane belongs to the k-th receive on
-    this lane. A receive from any rank belongs to the earliest send that no other receive takes.
+    the k-th collective of every other rank. The k-th send on a lane (see ``lane``) belongs to the
+    k-th receive on this lane. After that, some sends may be left. The k-th receive from any rank
+    belongs to the k-th send that is left for the same destination, in the order of time.
     """
     groups: dict[tuple, list[dict[int, Operation]]] = defaultdict(list)
     lanes: dict[tuple, tuple[list[Operation], list[Operation]]] = defaultdict(lambda: ([], []))
@@ -166,8 +167,8 @@ def _match_messages(
 def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
     """Return the disagreements, and the operations that still wait for other ranks.
 
-    Each disagreement has the time of its last operation, and the disagreements are sorted by this
-    time. After the first disagreement in a group, the group's later collectives are not examined.
+    The disagreements are sorted by the time at which the last of their operations was issued. After
+    the first disagreement in a group, the group's later collectives are not examined.
     """
     disagreements: list[Disagreement] = []
     waiting: list[Waiting] = []
@@ -221,7 +222,7 @@ def _destination(lane: tuple) -> tuple:
 
 
 def difference(operations: list[Operation]) -> str | None:
-    """Return what the operations of one collective disagree about, in words for a student.
+    """Return the first property about which a collective's operations disagree, in plain words.
 
     Return None if the operations agree.
     """

@@ -53,7 +53,7 @@ def can_reduce(dtype: str | None, reduction: str | None) -> bool:
 
 
 def unfilled(blob: bytes | np.ndarray, dtype: str) -> bytes:
-    """Return as many bytes as ``blob`` has, for memory where no result has arrived.
+    """Return bytes to fill memory in which no result has arrived yet, as many as ``blob`` has.
 
     The entries are nan if the dtype is floating-point or complex, else ``UNFILLED``.
     """

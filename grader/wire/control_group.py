@@ -6,8 +6,8 @@ most containers. The supervisor enters the group before it starts a rank. So the
 processes that the ranks start, are in the group from their beginning. To move a process into a
 group later would take the kernel some milliseconds.
 
-This module treats both versions of control groups alike. A group is a folder with the name of the
-group. There may be several such folders, one for each controller.
+This module treats both versions of control groups alike. In version 2, a group is one folder with
+the name of the group. In version 1, there may be several such folders, one for each controller.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ CONTROLLERS = ("memory", "pids")
 # The parts of a group's name are the PID namespace, the PID of the process that made the group, the
 # start time of this process, and the world.
 NAME = re.compile(r"lockstep-(\d+)-(\d+)-(\d+)(-\w+)?")
-NEARLY = 0.97  # if a group has used more than this part of its bound, it has reached the bound
+NEARLY = 0.97  # if a group has used more than this part of its bound, the bound counts as reached
 REMOVAL_SECONDS = 1.0  # time for the processes in a group to end
 
 
@@ -70,8 +70,8 @@ class Group:
         Raises FileNotFoundError if the group has no file that sets a limit of memory.
         """
         # In version 1 this file bounds memory and swap together. This bound may never be below the
-        # bound of memory without swap. So write it twice: the first write succeeds if the bound
-        # grows, the second one if it shrinks.
+        # bound of memory alone. So write this file both before and after the file that bounds
+        # memory alone: the first write is needed if the bounds grow, the second if they shrink.
         together = "memory.memsw.limit_in_bytes"
         with contextlib.suppress(OSError):
             self.set(together, memory)
@@ -221,7 +221,7 @@ def _text(path: Path) -> str:
 def own_name() -> str:
     """Return the prefix of the names of this process's groups. No other process uses this prefix.
 
-    The prefix also shows other processes whether this process is still alive.
+    From the prefix, other processes can also find out whether this process is still alive.
     """
     return f"lockstep-{_namespace()}-{os.getpid()}-{_start(os.getpid())}"
 

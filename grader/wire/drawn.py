@@ -2,7 +2,7 @@
 
 A rank and the judge draw the same inputs, so that the inputs need not be sent. The numbers do not
 depend on each other, so a program cannot store them in fewer bytes. If the inputs were copies of a
-few rows, a program could do so.
+few rows, a program could store only these rows.
 """
 
 import numpy as np

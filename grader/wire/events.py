@@ -1,8 +1,9 @@
 """Defines the events of a rank's trail, and reads them from what a rank sends.
 
 A trail lists, in order, the operations that a rank issued, the groups that it made and the marks
-that it passed. The judge keeps the trail as plain data. To draw a timeline, the ranks of a world
-trace their waits. Then the trail also has the times at which each operation began and ended.
+that it passed. A mark is a named point of the rank's program. The judge keeps the trail as plain
+data. If a timeline is to be drawn, the ranks also trace their waits. Then the trail also has the
+times at which operations and waits began and ended.
 """
 
 from collections.abc import Sequence
@@ -60,7 +61,7 @@ class Operation:
 
     @property
     def elements(self) -> int:
-        """Return a number of elements, to compare this operation with those of other ranks.
+        """Return the number of elements, to compare this operation with operations of other ranks.
 
         All operations of one collective must have the same number, except in an all-to-all. A send
         and its receive must have the same number, too.
@@ -200,7 +201,7 @@ STEPS = ISSUES, AWAITS, MULTIPLIES, PASSES = "issues", "awaits", "multiplies", "
 
 @dataclass(frozen=True)
 class Program:
-    """Some steps of a rank's program, in order. A replay runs these steps, and not the marks.
+    """Some steps of a rank's program, in order. A replay on a modelled cluster runs these steps.
 
     Only the rank itself reports these steps, so they are never evidence.
     """
@@ -341,7 +342,7 @@ def _is_sane(value: Any) -> bool:
 
 
 def weight(event: Event) -> int:
-    """Return the memory that an event takes, in units of a small event, at least 1.
+    """Return how many times the memory of a small event this event takes, at least 1.
 
     Most events of honest ranks weigh 1. A ``Program`` weighs 1, and 1 more for each step.
     """
@@ -357,7 +358,7 @@ def weight(event: Event) -> int:
 
 
 def counts(sizes: Sequence[int]) -> list[int]:
-    """Return the sizes of tensors as a rank sends them: at most ``MAX_COUNTS`` numbers.
+    """Return the sizes of tensors as a rank reports them: a list of at most ``MAX_COUNTS`` numbers.
 
     If there are more sizes, the last number is the sum of all sizes that remain. So the sum of the
     numbers is always the sum of all sizes.
@@ -392,6 +393,6 @@ def operations(trail: list, call: int | None = None) -> list[Operation]:
 
 
 def listed(operations: list[Operation], most: int = 6) -> str:
-    """Return the names and the bytes of the first operations, for a message."""
+    """Return the names and the bytes of at most ``most`` operations, for a message."""
     text = ", ".join(f"{o.name} of {o.bytes} bytes" for o in operations[:most])
     return f"{text}, …" if len(operations) > most else text

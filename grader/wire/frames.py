@@ -36,7 +36,7 @@ MAX_DIMENSIONS = 32
 
 # Judge → rank
 INPUTS = b"I"  # the rank's number, the world size, and the calls with their arguments
-GO = b"G"  # a held rank may go on, or after an exception the next call may begin
+GO = b"G"  # a held rank may go on; or, after an exception, the rank may begin its next call
 # Rank → judge
 EVENT = b"E"  # an event for the rank's trail: see ``events``
 HELD = b"H"  # the rank waits before a mark until the judge sends GO
@@ -101,19 +101,19 @@ HEAVY = (COMPILER, SYMBOLIC_SHAPES)
 # such memory floating-point and complex numbers are nan.
 UNFILLED = 77
 # The value in memory between the entries of a tensor that is not contiguous. No sum or average of
-# whole numbers on a few ranks gives it. For integers the value is 55.
+# whole numbers on a few ranks gives this value. For integers the value is 55.
 BETWEEN_ENTRIES = 55.8125
 # The name of a USE. If the judge wants to know a rank's processor time, the rank sends this USE
 # when a call begins and before each send: see ``report.Call.clocks``.
 PAUSE = "pause"
-# At the end of a call, some marks have names that begin with these prefixes. The prefix is followed
-# by the kind of an operation, and by the operation's number. The rank's operations of each kind are
+# Prefixes of the names of marks that are added at the end of a call. The prefix is followed by the
+# kind of an operation, and by the operation's number. The rank's operations of each kind are
 # numbered in the order of issue.
 NEVER_AWAITED = "never awaited:"
 OVERWRITTEN = "overwritten before its wait:"
-# These operations were to fill a tensor, and another line of student code than the one that issued
-# them waited for them. So student code may have read the tensor before. At most ``MAX_LEFT_OPEN``
-# of them are marked.
+# This prefix is for an operation that was to fill a tensor, if the line of student code that issued
+# the operation did not wait for it. So student code may have read the tensor before it was filled.
+# A rank adds at most ``MAX_LEFT_OPEN`` such marks in a call.
 LEFT_OPEN = "left open until a later line:"
 MAX_LEFT_OPEN = 2
 # The mark of a rank that has issued operations while it imported the student's file.
@@ -122,9 +122,9 @@ IN_IMPORT = "operations issued in the import"
 # did not pass the message on in time. The prefix is followed by the number of the message. See
 # ``report.Call.in_step``.
 NOT_SENT_ON = "not sent on:"
-# Prefix of the name of a mark. The mark says that this rank waited for an all-gather before it used
-# anything that the judge had given to it. The prefix is followed by the number of the
-# all-gather. See ``report.Call.slow_gathers``.
+# Prefix of the name of a mark. The mark says that this rank issued an all-gather and waited for the
+# result, but called none of the judge's functions in between. The prefix is followed by the number
+# of the all-gather. See ``report.Call.slow_gathers``.
 AWAITED_EARLY = "awaited early:"
 
 
@@ -193,7 +193,7 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-# Made once, because making a decoder takes as long as using it.
+# Made only once, because making a decoder takes as long as decoding a frame.
 DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_integer)
 
 
@@ -222,8 +222,9 @@ def is_whole(value: Any) -> TypeGuard[int]:
 class Reader:
     """Collects received bytes and yields the frames that are complete.
 
-    The buffer never has more than one frame and the bytes of one read. If ``nonce`` is None, the
-    reader learns the nonce from the first frame. All later frames must carry the same nonce.
+    The buffer never holds more than one incomplete frame and the bytes of one read. If ``nonce`` is
+    None, the reader learns the nonce from the first frame. All later frames must carry the same
+    nonce.
     """
 
     nonce: bytes | None = None

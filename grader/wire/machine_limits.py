@@ -2,7 +2,7 @@
 
 Containers are control groups. In version 2, each group is one folder with a file for each limit. In
 version 1, each group has a folder for each controller. The limits of this process are the lowest
-limits of its group and of all groups above. Not all folders of these groups may be visible.
+limits of its group and of all groups above. A container may hide some folders of these groups.
 """
 
 import math
@@ -25,7 +25,8 @@ LEAST_BYTES = 256 << 20
 def cores() -> int:
     """Return how many cores this process may use.
 
-    This is the number of cores in the affinity of this process, but at most the container's quota.
+    This is the number of cores in the affinity mask of this process, but at most the container's
+    quota of cores, rounded up.
     """
     count = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -39,7 +40,10 @@ def cores() -> int:
 
 
 def memory() -> int:
-    """Return how many bytes of memory all processes of this machine or container may have."""
+    """Return how many bytes of memory all processes of this machine or container together may have.
+
+    This is the lowest of the container's limits and the size of the machine's memory.
+    """
     limits = [*_read("memory", "memory.max"), *_read("memory", "memory.limit_in_bytes")]
     if sys.platform != "win32":
         limits.append(str(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
@@ -57,7 +61,7 @@ def workers() -> int:
     return max(1, min(wanted, (memory() - ENGINE_BYTES) // LEAST_BYTES))
 
 
-@cache  # because it is called for each world, and a container does not change
+@cache  # because it is called for each world, and the limits of a container do not change
 def world_memory_limit(size: int) -> int:
     """Return by how many bytes the memory of all ranks of a world may grow after their start."""
     return max(LEAST_BYTES, min(size * RANK_BYTES, (memory() - ENGINE_BYTES) // workers()))
@@ -96,4 +100,4 @@ def _read(controller: str, name: str) -> Iterator[str]:
         try:
             yield (group / name).read_text().strip()
         except (OSError, ValueError):
-            continue  # this container does not see it
+            continue  # the group has no such file, or its folder is not visible here

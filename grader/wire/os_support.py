@@ -15,7 +15,7 @@ PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 MADV_COLLAPSE = 25
 HUGE_PAGE = 1 << 21
-STOP_RUNNING_SECONDS = 0.005  # for a process that is about to wait, until it stops running
+STOP_RUNNING_SECONDS = 0.005  # the longest wait until a process stops running
 
 LINUX = sys.platform.startswith("linux")
 
@@ -145,7 +145,7 @@ def _own_time(pid: int) -> int:
     clock = ~pid << 3 | 2  # as clock_getcpuclockid(3) gives it
     try:
         return time.clock_gettime_ns(clock)
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return 0
 
 

@@ -84,8 +84,8 @@ def _without_files(folder: int) -> list[str]:
     """Remove the files and the empty folders in a folder; return the names of what is left."""
     left = []
     entries: list[os.DirEntry] = []
-    # Read all entries before any is removed. Otherwise this would not end if somebody adds entries
-    # meanwhile.
+    # Read all entries before the first one is removed. Otherwise this loop would not end if
+    # somebody adds entries meanwhile.
     with contextlib.suppress(OSError), os.scandir(folder) as found:
         entries.extend(found)
     for entry in entries:
