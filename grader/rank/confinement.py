@@ -354,5 +354,5 @@ PYTHONS = _pythons()
 
 
 def machine() -> str:
-    """Return the name and release of this kernel and its version of Landlock, for the instructor."""
+    """Return, for the instructor, the kernel's name, release and version of Landlock."""
     return f"{system.system()} {system.release()}, Landlock ABI {landlock_abi()}"

@@ -147,9 +147,9 @@ class Wire:
         self.arrived |= found
 
     def _begin_to_wait(self, key: Any) -> None:
-        """Record that this thread waits. If the hub is the network, tell the hub what it waits for.
+        """Record that this thread waits; if the hub is the network, also tell the hub.
 
-        If all threads wait now, tell the hub what each of them waits for.
+        If all threads wait now, the frame to the hub says what each thread waits for.
         """
         if key in self.arrived:
             return
@@ -172,10 +172,10 @@ class Wire:
             self.send(frames.AWAIT, {"number": number})
 
     def has(self, key: Any, seconds: float = 0.0) -> bool:
-        """Return whether the frame of this key has arrived. If not, first wait for up to ``seconds``.
+        """Return whether the frame of this key has arrived.
 
-        The wait ends as soon as any data arrives. So the result may be False although the frame
-        arrives within ``seconds``.
+        If not, wait for at most ``seconds`` first. This wait ends as soon as any data arrives. So
+        the result may be False although the frame arrives within ``seconds``.
         """
         with self.changed:
             if key not in self.arrived and (seconds or not self.is_read):

@@ -191,7 +191,8 @@ class Rank:
             if meta["network"] == frames.STRICT:
                 be_strict(self.network)
         self._join(meta)
-        if self.network and home.device == "cpu":  # a GPU's driver may need these
+        # A GPU's driver may need the system calls that are refused here.
+        if self.network and home.device == "cpu":
             seccomp.refuse_connections()
             if meta["alone"]:
                 seccomp.refuse_processes()
@@ -211,7 +212,7 @@ class Rank:
         os.environ["LOCAL_WORLD_SIZE"] = str(self.home.local_world_size(meta["size"]))
         # A forked rank has inherited the state of the random numbers from its server.
         random.seed()
-        torch.default_generator.seed()  # ``torch.seed`` would look for every device
+        torch.default_generator.seed()  # ``torch.seed`` would look for devices of all kinds
         on_nccl = self.device.type == "cuda" and not self.network
         if self.device.type == "cuda":
             torch.cuda.seed()
@@ -228,7 +229,7 @@ class Rank:
             timeout=OPERATION_TIMEOUT,
             device_id=self.device if on_nccl else None,
         )
-        if on_nccl:  # its first operation takes a second, which must not count as the student's
+        if on_nccl:  # The first operation takes a second. It must not count as the student's time.
             dist.barrier()
 
     def _record(self, meta: dict) -> tuple[Recorder, contextlib.AbstractContextManager]:
@@ -351,7 +352,8 @@ class Rank:
         if dist.is_initialized():
             dist.destroy_process_group()
         submission_dir = str(self.submission_dir)
-        # Look only at the newest modules. To look at all would copy memory that ranks share.
+        # Look only at the newest modules. To look at all modules would copy memory pages that the
+        # ranks share.
         for name in list(
             itertools.islice(reversed(sys.modules), max(0, len(sys.modules) - self.modules))
         ):

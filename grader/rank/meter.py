@@ -66,8 +66,8 @@ class Meter(TorchDispatchMode):
         # The address of a storage's C++ object → the number of bytes that the storage counts for.
         # A storage that existed before the meter counts for 0.
         self.known = {tensor.untyped_storage()._cdata: 0 for tensor in existing}
-        self.kept = existing  # keeps them alive, so that no address is used again
-        # the same addresses, without those that existed before → the storages
+        self.kept = existing  # keeps the existing tensors alive, so that no address is used again
+        # the address of each storage that was made since and still exists → the storage
         self.living: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def __enter__(self) -> "Meter":
@@ -102,7 +102,7 @@ class Meter(TorchDispatchMode):
             self.ledger.append([kind, amount, self.alive, monotonic()])
 
     def _measure(self) -> None:
-        """Count the storages again that ``resize_`` has made larger or smaller."""
+        """Take account of storages that ``resize_`` has made larger or smaller."""
         for key, living in list(self.living.items()):
             if (storage := living()) is not None:
                 self.alive += storage.nbytes() - self.known[key]

@@ -2,13 +2,13 @@
 
 This code runs beside student code. torch asks for gloo and gets this group, because ``install``
 puts it in gloo's place. Python calls its methods directly. Calls from C++ (functional collectives,
-DDP) come through the trampolines of ``ProcessGroup``, which exist for some of these methods only.
+DDP) come through the trampolines of ``ProcessGroup``, which exist only for some of these methods.
 
-Tensors that are not contiguous are treated as gloo treats them. Gathers, all-to-alls of lists and
-``reduce_scatter_tensor`` communicate the entries. ``reduce_scatter`` copies its input tensors, and
-adds up the memory of these copies. All other operations send the bytes of a tensor's memory
-unchanged, and write what arrives into the memory of the receiving tensor. So a transposed tensor
-arrives as it was before it was transposed.
+Tensors that are not contiguous are treated as gloo treats them. Gathers, all-gathers, all-to-alls
+of lists and ``reduce_scatter_tensor`` communicate a tensor's entries in their logical order,
+whatever the strides are. All other operations communicate the bytes in the order in which they are
+in memory. So a transposed tensor arrives as it was before it was transposed. ``reduce_scatter``
+copies its input tensors, and adds up the entries of these copies in the order of their memory.
 """
 
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ class HubGroup(dist.ProcessGroup):
         return "gloo"
 
     def getBackendName(self) -> str:
-        """Return the name that C++ gets. If this were "gloo", DDP would ask for more."""
+        """Return the name for C++. To a group named "gloo", DDP would put further questions."""
         return "hub"
 
     def _set_sequence_number_for_group(self) -> None:
@@ -262,8 +262,8 @@ class HubGroup(dist.ProcessGroup):
         """Start an operation that sends the tensors ``sent`` and fills the tensors ``landing``.
 
         ``root`` and ``peer`` are ranks in the group. With ``silent``, the operation sends nothing.
-        With ``in_order``, communicate the entries of the tensors in their order, whatever the
-        strides are. Otherwise communicate the bytes in the order in which they are in memory.
+        With ``in_order``, communicate the entries of the tensors in their logical order, whatever
+        the strides are. Otherwise communicate the bytes in the order in which they are in memory.
         ``output`` is the result of the operation's future, by default ``landing``.
         """
         if not all(is_on_host(x) or x.is_contiguous() for x in [*sent, *landing]):
@@ -299,7 +299,7 @@ class HubGroup(dist.ProcessGroup):
         number = self.network.ask(frames.OPERATION, meta, blob)
         if memory and kind == "send" and content["bytes"]:
             self.network.wire.owe(number, memory)
-        # The root of a broadcast keeps its tensor, because all ranks get this tensor.
+        # The tensor of a broadcast's root keeps its entries, because all ranks get these entries.
         if kind != "broadcast" or silent:
             unfill(landing, in_order)
             issued.unfilled_at = (content["file"], content["line"])

@@ -45,7 +45,7 @@ class ProgramTracer(TorchDispatchMode):
         self._add(PASSES, 0, name)
 
     def news(self) -> dict:
-        """Return the steps not reported yet, as a part of a frame; {} if there are none."""
+        """Return the steps not reported yet, as fields of a frame; {} if there are none."""
         steps, self.steps = self.steps, []
         return {"steps": steps} if steps else {}
 

@@ -1,7 +1,7 @@
-"""This module prepares the place of a rank before the rank enters it.
+"""This module makes the folders of ranks, and later confines each rank to its own folder.
 
-A place consists of a folder of the rank's own, the file in which all ranks of its world meet, and a
-tier of confinement.
+A ``RankHome`` holds all that this takes: a folder of the rank's own, the file through which all
+ranks of its world meet, a tier of confinement, and the GPUs that the rank sees.
 """
 
 import os
@@ -50,7 +50,7 @@ class RankHome:
         return 1 if self.device == "cuda" and "," not in self.gpus else size
 
     def enter(self) -> None:
-        """Move this process to its folder and confine it, for good.
+        """Make the rank's folder the working directory, and permanently confine this process.
 
         Raises Unconfined if this process cannot be confined as it should.
         """
@@ -60,7 +60,7 @@ class RankHome:
         os.environ.update(CUDA_VISIBLE_DEVICES=self.gpus, LOCAL_RANK=str(self.local_rank))
         if self.device == "cuda":
             os.environ.update(NCCL, NCCL_HOSTID=self.folder, CUDA_CACHE_DISABLE="1")
-        tempfile.tempdir = None  # so that it is looked up again
+        tempfile.tempdir = None  # so that ``tempfile`` looks up its folder again
         tier = tiers.TIERS[self.tier]
         writable = [self.folder]
         if self.rendezvous:
@@ -77,7 +77,7 @@ def users(size: int, supervisor: int) -> set[int]:
 
 
 def prepare(world: dict, size: int, tier: str) -> list[RankHome]:
-    """Make the folders of ``size`` ranks in a world's new folder, and return the ranks' places.
+    """Make the folders of ``size`` ranks in a world's new folder; return a RankHome for each rank.
 
     The world's supervisor calls this, because the ranks' uids are computed from its process id.
     """
@@ -85,7 +85,7 @@ def prepare(world: dict, size: int, tier: str) -> list[RankHome]:
     inside = os.open(world["folder"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         # The ranks have different users, and none of these users owns the folder. Let all users
-        # pass.
+        # pass through the folder.
         if own:
             os.fchmod(inside, 0o711)
         meets = "" if world.get("network") in frames.HUBS else _make_rendezvous(world, inside, own)
@@ -107,11 +107,12 @@ def _make_rendezvous(world: dict, inside: int, for_all: bool) -> str:
 
 
 def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> RankHome:
-    """Make the place of one rank in the folder of the descriptor ``inside``, and return it.
+    """Make the folder of one rank, and return the rank's RankHome.
 
-    The rank's folder is inside another folder, which only the rank's user may pass. If other users
-    could pass it, they could see how large the rank's folder is, and when it was changed, even
-    without the right to read it.
+    ``inside`` is a descriptor of the world's folder. The rank's folder is inside another folder,
+    which only the rank's user may pass through. If other users could pass through this outer
+    folder, they could see how large the rank's folder is, and when it was changed, even without
+    the right to read the rank's folder.
     """
     around, name, user = f"rank-{rank}", f"rank-{rank}/own", confinement.user_of(os.getpid(), rank)
     os.mkdir(around, 0o700, dir_fd=inside)

@@ -1,8 +1,8 @@
 """With this module a received message reaches its tensor at ``wait()``, and not before.
 
 It runs beside student code. A program that never waits for an ``irecv`` is wrong. But gloo may be
-so quick that the program is right by luck, or gloo may drop the receive, and then another rank
-hangs. With this module the program is wrong every time. The message is received into other memory,
+so quick that the result is right by luck, or gloo may drop the receive, and then another rank
+hangs. With this module the result is wrong every time. The message is received into other memory,
 and ``wait()`` copies it into the tensor. Until then the tensor holds nan, or ``UNFILLED``.
 """
 
@@ -24,19 +24,19 @@ TORCHS = str(Path(torch.__file__).parent)
 class Receives:
     """A context manager: inside it, messages reach their tensors in ``wait()``, and not before.
 
-    At the end it adds a mark for each receive that nobody has waited for, and for the first ones
-    that were waited for in another line than they were issued.
+    At the end it adds a mark for each receive that nobody has waited for. It also adds a mark for
+    each of the first ``MAX_LEFT_OPEN`` receives that were not awaited in the line that issued them.
     """
 
-    # The receives that nobody has waited for are kept for good. gloo drops a receive whose work is
-    # gone, and then the sender of the message hangs.
+    # The receives that nobody has waited for are kept until the process ends. gloo drops a receive
+    # whose work is gone, and then the sender of the message hangs.
     kept: list = []
 
     def __init__(self, mark: Callable[[str], None]) -> None:
         self.mark = mark
         # id of a receive's work → (the work, which is kept alive; the number of the receive; the
-        # tensors that the message lands in; the tensors that it belongs to; the line that issued
-        # the receive)
+        # tensors that gloo writes the message to; the tensors of student code, which get the
+        # message in ``wait()``; the line that issued the receive)
         self.landed: dict[int, tuple] = {}
         self.count = 0
         self.left_open: list[int] = []  # the numbers of receives that a later line waited for

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from grader.wire.events import counts
 
-# c10d operator → (kind, the name of the argument that is sent, the name of the one that is filled)
+# c10d operator → (kind, name of the argument that is sent, name of the argument that is filled)
 C10D = {
     "allreduce_": ("all_reduce", "tensors", "tensors"),
     "allreduce_coalesced_": ("all_reduce", "tensors", "tensors"),
@@ -118,9 +118,10 @@ class Recorder(TorchDispatchMode):
             self._functional(FUNCTIONAL[name], arguments)
 
     def _functional(self, kind: str, arguments: dict) -> None:
-        """Report a functional collective.
+        """Report a functional collective, send or receive.
 
-        Such a collective names its group, and returns its output instead of filling a tensor.
+        Its arguments name the group. A functional collective returns its output, and fills none of
+        its arguments.
         """
         group = arguments["group_name"]
         if isinstance(group, str):

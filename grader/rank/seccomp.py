@@ -53,10 +53,10 @@ CONNECTING = {
         **{"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312},
         **{"pidfd_open": 434, "pidfd_getfd": 438, "open_by_handle_at": 304},
         **{"unshare": 272, "setns": 308, "mount": 165, "pivot_root": 155, **MOUNTING},
-        # These would do all of the above, and the filter would not see it.
+        # With these, a program could do all of the above, and the filter would not see it.
         **{"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427},
         **{"bpf": 321, "perf_event_open": 298, "userfaultfd": 323},
-        # With these, processes could communicate through files that all may read.
+        # With these, processes could communicate through files that all processes may read.
         **{"flock": 73, "inotify_init": 253, "inotify_init1": 294, "fanotify_init": 300},
         # These read or set properties of a process that other processes can see.
         **{"getpriority": 140, "setpriority": 141, "ioprio_get": 252, "ioprio_set": 251},
@@ -83,7 +83,8 @@ CONNECTING = {
         **{"chmod": 90, "fchmod": 91, "fchmodat": 268, "fchmodat2": 452},
         **{"utime": 132, "utimes": 235, "futimesat": 261, "utimensat": 280},
         **{"setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "setxattrat": 463},
-        # These change or show which pages of a file are in memory, if all may read the file.
+        # These change or show which pages of a file are in memory. So processes could communicate
+        # through a file that all processes may read.
         **{"fadvise64": 221, "readahead": 187, "preadv2": 327, "mincore": 27, "cachestat": 451},
     },
     "aarch64": {

@@ -1,4 +1,4 @@
-"""This is torch's key-value store. The hub keeps it, and ranks that make a new group meet in it.
+"""This is torch's key-value store. The hub keeps its content, and ranks that make a group use it.
 
 This code runs beside student code.
 """

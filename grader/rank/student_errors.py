@@ -16,9 +16,9 @@ class Missing(Exception):
 
 
 def find(name: str, submission_dir: Path) -> Any:
-    """Return the student's ``module.function``, and import its module from the submission.
+    """Import a module of the submission, and return one of its functions or classes.
 
-    Raises Missing if the module has no function of this name.
+    ``name`` is ``module.function``. Raises Missing if the module has no function of this name.
     """
     module_name, function_name = name.split(".")
     module = __import__(f"handout.{module_name}", fromlist=[function_name])

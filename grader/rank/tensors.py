@@ -1,4 +1,4 @@
-"""A rank converts values here between the JSON trees of a frame and torch tensors.
+"""In a rank, this module converts a frame's JSON trees and blob to values with tensors, and back.
 
 See ``frames`` for the trees.
 """
@@ -95,7 +95,7 @@ def originals(value: Any) -> Any:
 
 
 def is_intact(value: Any, original: Any) -> bool:
-    """Return whether containers still hold the very same tensors at the same places.
+    """Return whether containers still hold the very same tensors at the same positions.
 
     ``original`` is what ``originals`` returned for these containers earlier.
     """
@@ -132,7 +132,7 @@ def encode(*values: Any) -> tuple[list, bytes]:
             return value
         if type(value) is str:
             return value[:MAX_STRING]
-        if type(value) is int or isinstance(value, Integral):  # also one of numpy
+        if type(value) is int or isinstance(value, Integral):  # also an integer of numpy
             value = int(value)
             return (
                 value

@@ -221,8 +221,8 @@ def pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 def mesh(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     """Run ``mesh_step`` with pairs of layers, on a mesh with rows of ``in_row`` ranks.
 
-    If the world size is not divisible by ``in_row``, each rank is a row of its own. All ranks
-    together have ``rows`` rows of the batch.
+    If the world size is not divisible by ``in_row``, each rank is a row of its own. The batch has
+    ``rows`` rows in total, and each row of the mesh gets an equal part of the batch.
     """
     from handout import mlp
 

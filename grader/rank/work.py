@@ -22,9 +22,10 @@ from grader.rank.tensors import is_freed
 from grader.wire import combine, frames
 
 Tensors = Sequence[torch.Tensor]
-# If a program asks this many times whether a collective is completed, and it is not, the program
-# waits for it. From then on each question takes up to ``POLL_SECONDS``, unless the answer arrives.
-# So a program that asks in a loop is idle, as one that calls ``wait``.
+# If a program has asked this many times whether a collective is completed, and the collective is
+# not, the program counts as waiting for the collective. From then on each question takes up to
+# ``POLL_SECONDS``, unless the answer arrives. So a program that asks in a loop is idle most of the
+# time, like a program that calls ``wait``.
 PATIENT_POLLS = 50
 POLL_SECONDS = 0.02
 
@@ -60,9 +61,9 @@ class Network:
 
         An operation was used wrongly if nobody waited for it, or if its memory was overwritten
         before the wait. The hub itself marks the sends that nobody waited for. The data of some
-        sends may not have been sent yet. Their memory now belongs to the caller again, so send
-        useless numbers in place of these data: see ``MemoryInUse.spoil``. Also mark the first
-        operations whose tensor the program may have read before it was filled.
+        sends may not have been sent yet. The memory of these sends now belongs to the caller again,
+        so send useless numbers in place of these data: see ``MemoryInUse.spoil``. Also return marks
+        for the first operations whose tensor the program may have read before it was filled.
         """
         issued, self.issued = self.issued, []
         marks, left_open, counts = [], [], Counter[str]()
@@ -88,9 +89,9 @@ class Issued:
     position: int  # among all that the rank has issued in this call
     was_awaited: bool = False
     was_overwritten: bool = False
-    # the file and line that issued it; None if it fills no tensor
+    # the file and line that issued the operation; None if it fills no tensor
     unfilled_at: tuple | None = None
-    was_left_open: bool = True  # whether no wait in this line ended it
+    was_left_open: bool = True  # False if a wait in the line ``unfilled_at`` ended the operation
 
 
 class MemoryInUse:
@@ -281,10 +282,10 @@ def dtype_of(tensor: torch.Tensor) -> str:
 
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the bytes that begin at a tensor's first element, as many as the tensor has.
+    """Return the ``nbytes`` bytes of memory that begin at a tensor's first element.
 
-    Raises RuntimeError if the tensor's memory ends before them, or if the tensor is a view whose
-    entries are negated or conjugated only when they are read.
+    Raises RuntimeError if the tensor's memory has fewer bytes from there on, or if the tensor is a
+    view whose entries are negated or conjugated only when they are read.
     """
     if tensor.is_neg() or tensor.is_conj():
         raise RuntimeError(
@@ -322,8 +323,9 @@ def raw(tensor: torch.Tensor) -> bytes:
 def write(tensor: torch.Tensor, content: np.ndarray) -> None:
     """Write bytes to a tensor's memory, as a backend in C++ does.
 
-    On a CPU they are copied to the address, because torch would refuse to write to an inference
-    tensor. To a GPU they are copied on the current stream, in inference mode for the same reason.
+    torch refuses to write to an inference tensor outside of inference mode. Therefore on a CPU the
+    bytes are copied to the tensor's address without torch. On a GPU they are copied in inference
+    mode, on the current stream.
     """
     with torch._C._DisableTorchDispatch():
         if is_on_host(tensor):
@@ -353,7 +355,7 @@ def fill(landing: Tensors, blob: bytes, in_order: bool) -> None:
 def unfill(landing: Tensors, in_order: bool) -> None:
     """Fill the tensors of a pending operation with nan, or with ``UNFILLED`` for integers.
 
-    Until somebody has waited for the operation, nobody else may read these tensors.
+    Until somebody has waited for the operation, nobody may read these tensors.
     """
     for tensor in landing:
         empty = combine.unfilled(bytes(tensor.nbytes), dtype_of(tensor))

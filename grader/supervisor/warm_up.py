@@ -1,4 +1,4 @@
-"""Runs the operations of a rank once in the fork server, before it forks any rank.
+"""Runs the operations of a rank once in the fork server, before any rank is forked.
 
 Then ranks inherit what torch sets up on its first use. Without this module, each rank would look up
 the same operators, import the same modules and fill the same caches. This would take 5 of the 20

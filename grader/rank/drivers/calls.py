@@ -34,7 +34,7 @@ def in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def emptied(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Empty the list that a first call returned, and return the result of a second call."""
+    """Make a call, empty the list that it returns, and return the result of a second call."""
     first = function(*args, **kwargs)
     if isinstance(first, list):
         first.clear()
@@ -49,7 +49,8 @@ def twice(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Return the result, whether it requires a gradient, and the bytes that its tensors keep alive.
 
-    The result requires a gradient if any tensor in it requires a gradient.
+    The result requires a gradient if any tensor in it requires one. Memory that several tensors
+    share counts once.
     """
     result = function(*args, **kwargs)
     tensors = list(tensors_in([result]))
@@ -84,7 +85,7 @@ def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 def metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Return the result, and the meter's ledger of products and sends: see ``meter.Meter``."""
-    mark.before_a_send()  # the judge looks once before anything is computed
+    mark.before_a_send()  # so that the judge can also look once before anything is computed
     with Meter(tensors_in([args, kwargs]), mark.before_a_send) as meter:
         value = function(*args, **kwargs)
     return {"value": value, "ledger": meter.ledger}

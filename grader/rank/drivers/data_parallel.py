@@ -89,7 +89,7 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
             that can be used only once.
 
     Returns:
-        For each pass a list with the gradient of each parameter; None for one without a gradient.
+        For each pass a list with the gradient of each weight, or None for a weight without one.
     """
     from handout import mlp  # the copy beside the submission
 

@@ -13,10 +13,10 @@ from grader.rank.mesh_groups import row_and_column
 def in_groups(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Gather a tensor in each of the process groups that a function returns.
 
-    ``own`` is this rank's tensor. Return a list: for each group, the tensors of its ranks. This
-    entry is None if this rank is not in the group, or if other ranks of the group got a different
-    group in this place. It is also None for each group after the second. If the function returns no
-    tuple or list, return its result as it is.
+    ``own`` is this rank's tensor. Return a list with one entry for each group: the tensors of the
+    group's ranks. Entry i is None if this rank is not in group i. It is also None if the function
+    returned another group i on one of the ranks of this group. All entries after the second are
+    None. If the function returns no tuple or list, return its result as it is.
     """
     groups, own = function(*args), kwargs["own"]
     if not isinstance(groups, (tuple, list)):

@@ -23,9 +23,9 @@ def free_at_once() -> None:
     if not hasattr(library, "gnu_get_libc_version"):
         return
     library.mallopt(M_MMAP_THRESHOLD, LARGE)  # larger blocks have a mapping of their own
-    # But if the heap has a gap, malloc puts a large block there. When this block is freed, malloc
-    # keeps its memory. So fill the gaps with blocks, the largest first. Nobody writes to these
-    # blocks, so they take no memory.
+    # But if the heap has a large enough gap, malloc puts a large block into the gap. When this
+    # block is freed, malloc keeps its memory. So fill the gaps with blocks, the largest block
+    # first. Nobody writes to these blocks, so they take no memory.
     library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     library.free.argtypes = [ctypes.c_void_p]
     size = LARGEST_GAP

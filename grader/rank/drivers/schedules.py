@@ -11,10 +11,11 @@ from grader.wire.drawn import draw
 
 
 def chunked(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Run steps of a pipeline with the given runner, and return ``(loss, gradients)`` of the last.
+    """Run steps of a pipeline, and return ``(loss, gradients)`` of the last step.
 
-    ``args`` are those of ``run_schedules``: the schedules of all stages, the weights of each chunk
-    of this stage, x, the batch size and the number of micro-batches. If the schedules split
+    ``schedule_runner`` of the handout runs the steps. ``args`` are the arguments of its function
+    ``run_schedules``: the schedules of all stages, the weights of each chunk of this stage, x, the
+    batch size and the number of micro-batches. If the schedules split
     backward passes into two halves, B and W, the student's functions of problem 8.2 compute these
     halves. ``changes`` has a function of the judge for each W of this stage, in order: see
     ``_changed``. ``times`` is the number of steps. ``function`` is not called. It only names what
@@ -56,8 +57,8 @@ def _changed(backward_weights: Callable, many: int, kwargs: dict) -> Callable:
 
     The change is drawn from a seed that nobody knows before W begins, and is added in place. So
     only a product of x and the new grad_z gives the gradient that the judge expects. A product that
-    B has computed in advance does not. The change is divided by the number of entries of the batch,
-    which has ``many`` micro-batches. So the change is about as large as a gradient.
+    B has computed in advance gives another gradient. The change is divided by the number of entries
+    of the batch, which has ``many`` micro-batches. So the change is about as large as a gradient.
     """
     served = iter(kwargs["changes"])
 

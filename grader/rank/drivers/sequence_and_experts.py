@@ -33,8 +33,9 @@ def there_and_back(function: Callable, args: list, kwargs: dict, mark: Mark) -> 
 def rests(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Make a call and keep its result. Without arguments, let the hub weigh what was kept.
 
-    Without arguments, do not call the function. The ranks meet, so that the hub sees how much
-    memory is used by the result and by all else that the function has kept. Then drop the result.
+    Without arguments, do not call the function. Instead the ranks meet, so that the hub sees how
+    much memory is used by the kept result and by all else that the function has kept. Then drop the
+    result.
     """
     if args:
         RESTING.append(function(*args, **kwargs))

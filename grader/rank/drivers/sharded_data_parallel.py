@@ -15,9 +15,9 @@ from grader.wire.drawn import draw
 def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Call a step of a sharded model with large shards; return its loss and some sums.
 
-    There is a sum for each gradient: the sum of the entries in this rank's shard of it. The shard
-    of layer l has the entries (1 + u/2) / D. D is the width of x, and u are the ``entries`` numbers
-    that ``draw`` returns for the rank's ``seed`` and index l. The ranks meet before the step, so
+    Each sum is the sum of all entries in this rank's shard of one gradient. The shard of layer l
+    has the entries (1 + u/2) / D. D is the width of x, and u are the ``entries`` numbers that
+    ``draw`` returns for the rank's ``seed`` and index l. The ranks meet before the step, so
     that the hub sees how much memory they have without it. If the arguments contain functions of
     the judge, these functions follow the layers: see ``followed_layers``.
     """
@@ -94,10 +94,10 @@ def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) ->
 
     The last two arguments are lists of the judge's functions: one function for each layer's forward
     pass, and one for each layer's backward pass. Each function returns a number that nobody knows
-    before the call. The forward pass multiplies the layer's output by its number, and the backward
-    pass multiplies the gradient of this output by its own. Before the rank asks for the number, a
-    mark records the fingerprints of the layer's arguments. With ``metered``, also return the
-    meter's ledger.
+    before the call. A layer's forward pass multiplies the layer's output by the number for this
+    forward pass. Its backward pass multiplies the gradient of this output by the number for this
+    backward pass. Before the rank asks for a number, a mark records the fingerprints of the layer's
+    arguments. With ``metered``, also return the meter's ledger.
     """
     from handout import mlp  # the copy beside the submission
 
