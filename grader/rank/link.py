@@ -159,8 +159,8 @@ class Wire:
         self.pay(key)
         if not self.tells_waits:
             return
-        # ``threading`` does not know the threads that ``_thread`` has started. The system knows
-        # them, and also those that have not run yet.
+        # ``threading`` does not count the threads that ``_thread`` has started. The system counts
+        # these threads, and also threads that have not run yet.
         if len(self.waits) == max(threading.active_count(), os_support.threads()):
             self.send(frames.WAIT, {"for": list(self.waits.values()), **self.tell_more()})
         elif frames.is_whole(key):

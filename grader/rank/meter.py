@@ -1,9 +1,9 @@
 """The meter records the products of matrices and the sends of a call on a rank, in program order.
 
-With each of them it records how many bytes of memory were alive. It works below the Python API, as
-the recorder does. So it does not matter whether a student multiplies by hand or lets autograd do
-it. The program order on one rank is the same in every run. So a verdict that depends only on this
-order is also the same in every run.
+With each product and each send, it records how many bytes of memory were alive. It works below the
+Python API, as the recorder does. So it does not matter whether student code multiplies or lets
+autograd multiply. The program order on one rank is the same in every run. So a verdict that depends
+only on this order is also the same in every run.
 """
 
 import weakref

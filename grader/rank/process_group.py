@@ -74,7 +74,7 @@ class HubGroup(dist.ProcessGroup):
         return "gloo"
 
     def getBackendName(self) -> str:
-        """Return the name for C++. To a group named "gloo", DDP would put further questions."""
+        """Return the name for C++. If this name were "gloo", DDP would ask for more functions."""
         return "hub"
 
     def _set_sequence_number_for_group(self) -> None:
@@ -162,9 +162,10 @@ class HubGroup(dist.ProcessGroup):
                 f"reduce_scatter: the output has the shape {tuple(result.shape)}, but this rank's"
                 f" block has {tuple(own.shape)}"
             )
-        # This does the same as gloo. gloo copies a rank's own block to where the result will be,
-        # and adds the memory of copies of the other blocks to that memory. A copy keeps the order
-        # of the strides. A meter does not count the copies, because they are not the student's.
+        # This does the same as gloo. gloo copies a rank's own block into the memory of the result.
+        # Then it adds copies of the other blocks, in the order of the memory. A copy keeps the
+        # order of the strides. A meter does not count the copies, because they are not the
+        # student's.
         with _disable_current_modes():
             blocks = [x.detach().clone() for x in inputs[0]]
             if _is_dense(result):

@@ -1,7 +1,7 @@
-"""This module makes the folders of ranks, and later confines each rank to its own folder.
+"""This module makes a folder for each rank. Later it moves each rank to its folder and confines it.
 
-A ``RankHome`` holds all that this takes: a folder of the rank's own, the file through which all
-ranks of its world meet, a tier of confinement, and the GPUs that the rank sees.
+A ``RankHome`` describes this for one rank: the rank's own folder, the file through which all ranks
+of its world meet, the tier of confinement, and the GPUs that the rank sees.
 """
 
 import os

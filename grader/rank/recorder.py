@@ -2,7 +2,8 @@
 
 It runs beside student code. All functions of ``torch.distributed`` end in operators of the
 dispatcher (``c10d::allreduce_``, ``_c10d_functional::all_reduce``, …). A ``TorchDispatchMode`` sees
-each of them with its tensors, whichever Python function was called. So nothing is patched.
+each of these operators with its tensors, whichever Python function was called. So no function of
+torch has to be replaced.
 """
 
 import os

@@ -4,12 +4,12 @@ The refusal cannot be undone.
 
 Some of these calls give memory that no process is charged with. A file of ``memfd_create`` and a
 segment of ``shmget`` stay in memory until they are removed. Their pages count for no process if no
-process has mapped them. A descriptor of such a file may be hidden in the queue of a socket. These
-calls fail as on a kernel that lacks them, so that libraries use something else.
+process has mapped these pages. A descriptor of such a file may be hidden in the queue of a socket.
+These calls fail as on a kernel that lacks them, so that libraries use something else.
 
-Other calls reach another process. A rank whose operations go through the hub does not need them. If
-a rank's memory is weighed exactly, the rank may not start processes either, because the system
-forgets the peak memory of a process when the process ends.
+Other calls reach another process. A rank whose operations go through the hub does not need such
+calls. If a rank's memory is weighed exactly, the rank may not start processes either, because the
+system forgets the peak memory of a process when the process ends.
 """
 
 import contextlib

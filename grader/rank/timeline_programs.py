@@ -30,7 +30,7 @@ LAYERS = 4
 
 
 def _drawn(run: Callable[[], Any], mark: Mark, options: dict) -> None:
-    """Run a program once to warm up, because the first run is slow, and then ``RUNS`` times.
+    """Run a program ``RUNS`` times, after one run to warm up, because the first run is slow.
 
     Before each of the ``RUNS`` runs all ranks meet in a barrier. Marks record when a run begins and
     ends, and how long the main thread was on a core. With the option ``once``, there is only a

@@ -33,7 +33,7 @@ POLL_SECONDS = 0.02
 class Network:
     """Holds what all process groups on one rank share.
 
-    For example, this is the rank's connection (``wire``), and the counter of its operations.
+    Examples are the rank's connection (``wire``), and the counter of the rank's operations.
     """
 
     def __init__(self, wire: Wire, current: dict) -> None:
@@ -119,7 +119,7 @@ class MemoryInUse:
         return b"".join(map(raw, self.sent))
 
     def read(self, keep: bool = True) -> bytes:
-        """Return the bytes to send. With ``keep``, remember them for ``was_overwritten``."""
+        """Return the bytes to send. With ``keep``, keep their hash for ``was_overwritten``."""
         blob = self._now()
         if self.is_spoiled:
             return combine.unfilled(blob, dtype_of(self.sent[0]))

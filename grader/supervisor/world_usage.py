@@ -29,8 +29,8 @@ PIPE_BYTES, SOCKET_BYTES = 1 << 16, 212_992
 UNSEEN_LOOKS = 5
 PAGE = os.sysconf("SC_PAGE_SIZE")
 # Names of lines in a process's status file. ``UNSHARED``: memory that comes from no file.
-# ``MAPPED``: pages of files. ``MOST``: the peak of the sum of both. ``TABLES``: page tables, also
-# those for empty pages.
+# ``MAPPED``: pages of files. ``MOST``: the peak of the sum of both. ``TABLES``: page tables,
+# including the tables for empty pages.
 SHARED_BYTES = b"RssShmem:"
 UNSHARED = (b"RssAnon:", SHARED_BYTES)
 MAPPED, MOST, TABLES = b"RssFile:", b"VmHWM:", b"VmPTE:"

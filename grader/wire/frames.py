@@ -12,7 +12,8 @@ directions. A rank learns the nonce from the first frame that it gets.
 Values travel as JSON trees. A plain JSON value stands for itself. Every other value is an object,
 and one of its keys names the type: ``{"list": […]}``, ``{"tuple": […]}``,
 ``{"dict": [[k, v], …]}``, ``{"tensor": key into the blob, …}``, ``{"probe": name, …}`` (only
-towards a rank) or ``{"other": description}`` (only from a rank).
+towards a rank) or ``{"other": description}`` (only from a rank). A probe is a function of the judge
+that student code calls.
 """
 
 import json

@@ -180,7 +180,7 @@ def close_from(first: int) -> None:
 
 
 def close_ends(without: Collection[int]) -> None:
-    """Close all sockets and pipes except those in ``without`` and the three standard ones."""
+    """Close all sockets and pipes, except descriptors 0 to 2 and the descriptors in ``without``."""
     kept = {0, 1, 2, *without}
     for name in os.listdir("/dev/fd"):
         descriptor = int(name)

@@ -66,9 +66,10 @@ def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
 
     The first call gets the learning rates as ``zero_steps`` does. ``seed`` is the seed of the
     weights, and ``own_seed`` the seed of this rank's gradients. There are ``tensors`` weights of
-    ``entries`` numbers each. ``draw`` returns the numbers of weight i for index i, and those of its
-    gradient in step s (0, 1, …) for index s · tensors + i. Return, for each weight at the end, the
-    sum of its entries and the sum of their squares. The second call has no arguments. The ranks
+    ``entries`` numbers each. Weight i has the numbers that ``draw`` returns for index i. Its
+    gradient in step s (0, 1, …) has the numbers for index s · tensors + i. Return, for each weight
+    at the end, the sum of its entries and the sum of their squares. The second call has no
+    arguments. The ranks
     meet at the beginning of each call. So the hub sees how much memory there is without weights,
     and how much the weights and the optimizer take between two steps.
     """
