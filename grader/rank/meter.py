@@ -1,9 +1,9 @@
 """The meter records the products of matrices and the sends of a call on a rank, in program order.
 
 With each product and each send, it records how many bytes of memory were alive. It works below the
-Python API, as the recorder does. So it does not matter whether student code multiplies or lets
-autograd multiply. The program order on one rank is the same in every run. So a verdict that depends
-only on this order is also the same in every run.
+Python API, as the recorder does. So it does not matter whether student code computes a product
+itself or lets autograd compute it. The program order on one rank is the same in every run. So a
+verdict that depends only on this order is also the same in every run.
 """
 
 import weakref
@@ -67,7 +67,7 @@ class Meter(TorchDispatchMode):
         # A storage that existed before the meter counts for 0.
         self.known = {tensor.untyped_storage()._cdata: 0 for tensor in existing}
         self.kept = existing  # keeps the existing tensors alive, so that no address is used again
-        # the address of each storage that was made since and still exists → the storage
+        # the address of each storage that was made since and still exists → a reference to it
         self.living: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def __enter__(self) -> "Meter":

@@ -74,7 +74,7 @@ class HubGroup(dist.ProcessGroup):
         return "gloo"
 
     def getBackendName(self) -> str:
-        """Return the name for C++. If this name were "gloo", DDP would ask for more functions."""
+        """Return the name for C++. DDP would ask a group named "gloo" how many threads it has."""
         return "hub"
 
     def _set_sequence_number_for_group(self) -> None:

@@ -1,4 +1,4 @@
-"""This is torch's key-value store. The hub keeps its content, and ranks that make a group use it.
+"""This is torch's key-value store, which ranks use when they make a group. The hub keeps the data.
 
 This code runs beside student code.
 """

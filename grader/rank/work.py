@@ -22,10 +22,10 @@ from grader.rank.tensors import is_freed
 from grader.wire import combine, frames
 
 Tensors = Sequence[torch.Tensor]
-# If a program has asked this many times whether a collective is completed, and the collective is
-# not, the program counts as waiting for the collective. From then on each question takes up to
-# ``POLL_SECONDS``, unless the answer arrives. So a program that asks in a loop is idle most of the
-# time, like a program that calls ``wait``.
+# If a program has asked this many times whether a collective is completed, and got the answer no
+# each time, the program counts as waiting for the collective. From then on each question takes up
+# to ``POLL_SECONDS``, unless the collective's result arrives. So a program that asks in a loop is
+# idle most of the time, like a program that calls ``wait``.
 PATIENT_POLLS = 50
 POLL_SECONDS = 0.02
 
@@ -95,10 +95,10 @@ class Issued:
 
 
 class MemoryInUse:
-    """The memory that an operation sends.
+    """The memory whose content an operation sends.
 
-    The memory of a collective is read at once. The memory of a send is read when its rank next
-    waits. So a program that overwrites the tensor of a send before this wait sends the new values.
+    A collective reads its memory at once. A send reads its memory when its rank next waits. So a
+    program that overwrites the tensor of a send before this wait sends the new values.
     """
 
     def __init__(self, sent: Tensors, landing: Tensors) -> None:

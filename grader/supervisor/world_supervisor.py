@@ -42,7 +42,8 @@ from grader.wire.control_group import Group
 # Seconds between two looks at the world. With more than 10 ranks this time is longer, because each
 # look takes longer.
 LOOK_AT_WORLD_EVERY = 0.1
-# Within these seconds after their last call, ranks have to come to rest: see ``Hub.is_at_rest``.
+# When the judge asks for the calls of another check, the ranks have to be at rest within these
+# seconds: see ``Hub.is_at_rest``.
 COME_TO_REST_SECONDS = 0.5
 # The system ends a supervisor that does not look at its world for this many seconds. It also ends a
 # supervisor that needs longer than this to end its world.

@@ -135,7 +135,8 @@ def _match_messages(
     lanes: dict[tuple, tuple[list[Operation], list[Operation]]], from_any: list[Operation]
 ) -> list[Match]:
     # The keys of these tables are destinations: see ``_destination``. A rank may have used a new
-    # tag for each of fifty thousand messages, so a search through all lanes would take long.
+    # tag for each of fifty thousand messages, so it would take long to search all lanes for each
+    # destination.
     takers: dict[tuple, list[Operation]] = defaultdict(list)
     sources: dict[tuple, set[int]] = defaultdict(set)
     left: dict[tuple, list[Operation]] = defaultdict(list)

@@ -36,7 +36,7 @@ class Group:
 
     def __init__(self, places: Iterable[Path], name: str) -> None:
         self.folders = [place / name for place in places]
-        self.memory = self.tasks = 0  # the bounds: bytes, and threads
+        self.memory = self.tasks = 0  # the bounds of memory, in bytes, and of the number of threads
 
     def make(self) -> None:
         for folder in self.folders:
@@ -52,10 +52,10 @@ class Group:
             (folder / "cgroup.procs").write_text("0")  # 0 is the process that writes
 
     def hold(self, memory: int | None, tasks: int) -> None:
-        """Bound the group's bytes, swap included, and its threads.
+        """Bound the group's memory in bytes, swap included, and the number of its threads.
 
         A bound is never lowered, because the group may already use more than a lower bound allows.
-        If ``memory`` is None, the bound of bytes stays as it is.
+        If ``memory`` is None, the bound of memory stays as it is.
         """
         if tasks > self.tasks:
             self.tasks = tasks
@@ -65,7 +65,7 @@ class Group:
             self.hold_memory(memory)
 
     def hold_memory(self, memory: int) -> None:
-        """Bound the group's bytes, swap included if the kernel can count swap.
+        """Bound the group's memory in bytes, swap included if the kernel can count swap.
 
         Raises FileNotFoundError if the group has no file that sets a limit of memory.
         """

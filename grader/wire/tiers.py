@@ -44,7 +44,7 @@ class Tier:
         return " and ".join(parts) or "nothing but limits"
 
     def gaps(self, abi: int, has_hub: bool, is_held: bool = False) -> list[str]:
-        """Return what student code can do in this tier, although it should not be able to.
+        """Return what student code can do in this tier, but should not be able to do.
 
         ``abi`` is this kernel's version of Landlock. ``has_hub`` says whether the hub carries what
         ranks communicate. ``is_held`` says whether a control group bounds the world's memory and

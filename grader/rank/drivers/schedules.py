@@ -15,11 +15,10 @@ def chunked(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
     ``schedule_runner`` of the handout runs the steps. ``args`` are the arguments of its function
     ``run_schedules``: the schedules of all stages, the weights of each chunk of this stage, x, the
-    batch size and the number of micro-batches. If the schedules split
-    backward passes into two halves, B and W, the student's functions of problem 8.2 compute these
-    halves. ``changes`` has a function of the judge for each W of this stage, in order: see
-    ``_changed``. ``times`` is the number of steps. ``function`` is not called. It only names what
-    is judged.
+    batch size and the number of micro-batches. If the schedules split backward passes into two
+    halves, B and W, the student's functions of problem 8.2 compute these halves. ``changes`` has a
+    function of the judge for each W of this stage, in order: see ``_changed``. ``times`` is the
+    number of steps. ``function`` is not called. It only names what is judged.
     """
     from handout import schedule_runner  # the copy beside the submission
     from handout.timeline import Timeline

@@ -13,8 +13,8 @@ def there_and_back(function: Callable, args: list, kwargs: dict, mark: Mark) -> 
     """Call ring attention, then its backward pass; return the results of both in one tuple.
 
     ``args`` are q, k, v, the gradient of the output, and whether attention is causal. The ranks
-    meet before, between and after the two calls. So the hub sees how much memory they have at these
-    times.
+    meet before, between and after the two calls. So the hub sees how much memory the ranks use at
+    these times.
     """
     from handout import sequence_and_experts  # the submission
 
