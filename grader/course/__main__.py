@@ -146,7 +146,7 @@ def _folder_alone(into: Path) -> Iterator[None]:
 
 @contextmanager
 def _unpacked(into: Path) -> Iterator[Path]:
-    """Yield a folder for the files of an export. It is removed afterwards."""
+    """Yield a folder for the files of an export. The folder is removed afterwards."""
     for old in into.glob(".unpacked-*"):  # left by a process that was killed
         shutil.rmtree(old, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=into) as name:

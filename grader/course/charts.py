@@ -1,6 +1,7 @@
 """Draws how numbers are distributed, as SVG inside a page of HTML.
 
-The drawings take their colours from the page's style. Each has a text that says the same in words.
+The drawings take their colours from the page's style. Each has a title that gives its counts in
+words.
 """
 
 from collections.abc import Callable, Sequence

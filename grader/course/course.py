@@ -72,8 +72,8 @@ class CourseRun:
     def _begin(self, one: Found) -> SubmissionResult:
         """Return a submission's result before this run grades anything.
 
-        If the files cannot be packed, it is a refusal. Otherwise it is the existing result, or an
-        empty result if there is none.
+        If the files cannot be packed, the result has the status REFUSED. Otherwise return the
+        existing result. If there is none, or if it must be graded again, return an empty result.
         """
         new = SubmissionResult(one.submission, version=self.version)
         try:
@@ -93,7 +93,7 @@ class CourseRun:
         return old
 
     def _finish(self, result: SubmissionResult) -> None:
-        """Set the days late and the percentage kept, which depend on the present due date."""
+        """Set the result's days late and kept percentage, as the present due date gives them."""
         upload = Upload(created=as_time(result.submission.handed_in), due=self.settings.due)
         result.days_late = late.days_late(self.rules.late, upload)
         result.kept_percent = 100 - late.deduction(self.rules.late, upload)[0]
@@ -101,7 +101,7 @@ class CourseRun:
     def grade(self, engine: Engine) -> None:
         """Grade the submissions that have no final result yet.
 
-        Raise CannotGradeCourse as _stop_if_all_break does.
+        Raise CannotGradeCourse if submissions break for the same reason: see _stop_if_all_break.
         """
         to_go = [name for name, result in self.results.items() if result.status not in FINAL]
         count, done = len(self.results), len(self.results) - len(to_go)
@@ -140,7 +140,7 @@ class CourseRun:
         )
 
     def _take(self, result: SubmissionResult, graded: Graded) -> None:
-        """Store what a worker sent back. Raise CannotGradeCourse as _stop_if_all_break does."""
+        """Store what a worker sent back. May raise CannotGradeCourse: see _stop_if_all_break."""
         result.seconds, result.peak_bytes = graded.seconds, graded.peak_bytes
         if graded.exit_code == 0:
             result.status, result.why = GRADED, ""
@@ -156,7 +156,10 @@ class CourseRun:
         self.store.write(result, self.fingerprints[result.submission.id], results, report)
 
     def _stop_if_all_break(self, why: str) -> None:
-        """Raise CannotGradeCourse if none is graded, and ENOUGH_BROKEN broke because of ``why``."""
+        """Raise CannotGradeCourse if at least ENOUGH_BROKEN submissions broke because of ``why``.
+
+        Do not raise it if any submission is graded.
+        """
         broken = [one.why for one in self.results.values() if one.status == BROKE]
         graded = any(one.status == GRADED for one in self.results.values())
         if not graded and broken.count(why) >= ENOUGH_BROKEN:

@@ -31,7 +31,8 @@ NO_PAGES: dict[str, list] = {
 }
 POLL = 0.05  # seconds
 DEATHS = 2  # a submission that ended this many workers is set aside
-# The one key of the settings file that is no argument of dask_jobqueue.SLURMCluster.
+# The key of the settings file that says how many Slurm jobs to start. All other keys are arguments
+# of dask_jobqueue.SLURMCluster.
 JOBS = "jobs"
 
 
@@ -70,7 +71,7 @@ def connected(engine: str, settings: Path, count: int, shared: Path) -> Iterator
     ``count`` is how many gradings run at a time on the local engine. ``settings`` is the settings
     file of Slurm. ``shared`` is a folder that all nodes see, for the certificate of this run.
     """
-    # dask logs a lot, and after Ctrl-C it logs all that it cancels.
+    # dask logs a lot. After Ctrl-C, dask logs each task that it cancels.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     dask.config.set({"distributed.scheduler.allowed-failures": DEATHS - 1, **NO_PAGES})
     if engine == "local":
@@ -137,7 +138,7 @@ def run(
 
     An order is made only when a worker has room for it. So if a worker ends, only the submissions
     on this worker are interrupted. A submission that fails on a worker is tried once more. If the
-    second try fails, too, the exception is yielded instead of a result.
+    second try fails, too, its exception is yielded instead of a result.
 
     Raises:
         NoWorker: if no worker is left to grade.

@@ -12,7 +12,7 @@ A folder or a zip is read in one of four forms:
 
 Names and files come from students. So names are made safe before they become ids of submissions,
 and nothing from a zip is written outside of the folder for unpacking. The name that a student gave
-to a file must not decide whose work it is, or which form the export has.
+to a file must not decide whose work the file is, or which form the export has.
 """
 
 import re
@@ -33,9 +33,10 @@ MAX_EXPORT_FILES = 200_000
 MAX_EXPORT_FILE_BYTES = 64 << 20
 CANVAS = re.compile(r"(?P<name>[^_]+)(?P<late>_LATE)?_(?P<user>\d+)_\d+_(?P<file>.+)")
 ATTEMPT = re.compile(r"(.+?)-(\d+)(\.[A-Za-z]+)")  # on Canvas, ring-2.py is the third attempt
-# The file's own name comes last, and may look like another student's. So the first place counts.
+# The name that a student gave to a file comes last. It may contain a text such as
+# ``_4711_assignsubmission_file_``, with another student's number. So the first such text counts.
 MOODLE = re.compile(r"(?P<name>.+?)_(?P<user>\d+)_assignsubmission_file_?(?P<file>.*)")
-OWNER = re.compile(r"(?<=_)\d+(?=_assignsubmission_file)")  # each place that names a student
+OWNER = re.compile(r"(?<=_)\d+(?=_assignsubmission_file)")  # a number that may be a student's
 
 
 class CannotRead(Exception):
@@ -88,7 +89,7 @@ def _unpack_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, into: Path) 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with archive.open(entry) as file:
-            # A larger file is cut here. It is still too large, so the grader refuses it.
+            # A larger file is cut here. What is left is still too large: the grader refuses it.
             target.write_bytes(file.read(MAX_EXPORT_FILE_BYTES))
     except (OSError, ValueError, zipfile.BadZipFile, RuntimeError, NotImplementedError):
         # The submission is graded without this file, and the results say that it is missing.
@@ -98,7 +99,7 @@ def _unpack_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, into: Path) 
 def _inner(folder: Path) -> Path:
     """Return the folder that has the submissions.
 
-    It is the only folder inside ``folder``, such as ``assignment_1_export``, or ``folder`` itself.
+    This is ``folder``, or the only folder inside ``folder``, such as ``assignment_1_export``.
     """
     entries = _visible(folder)
     if len(entries) != 1 or not entries[0].is_dir():
@@ -183,7 +184,7 @@ def _by_names(folder: Path) -> list[Found]:
     if not all(path.is_file() for path in canvas):
         canvas = {}
     if moodle and moodle.keys() <= canvas.keys():
-        # On Canvas, a student can give a file a name that ends as one of Moodle does.
+        # On Canvas, a student can choose a file name that ends like a file name of Moodle.
         if moodle.keys() == canvas.keys():
             raise CannotRead(
                 f"{folder} may come from Canvas or from Moodle: “{min(moodle).name}” is a name of"
@@ -205,9 +206,10 @@ def _by_names(folder: Path) -> list[Found]:
 
 
 def _require_one_owner(path: Path) -> None:
-    """Raise CannotRead if Moodle's name of a file could belong to several students.
+    """Raise CannotRead if an entry of Moodle's export could belong to several students.
 
-    Both the name of a student and the name of a file may contain anything.
+    Both the name of a student and the name of a file may contain anything, also another student's
+    number.
     """
     owners = list(dict.fromkeys(OWNER.findall(path.name)))
     if len(owners) > 1:
@@ -219,7 +221,7 @@ def _require_one_owner(path: Path) -> None:
 
 
 def doubts(found: Iterable[Found]) -> list[str]:
-    """Return a sentence for each student's number that several submissions have."""
+    """Return a warning for each student's number that occurs in several submissions."""
     of_number: dict[str, list[str]] = {}
     for one in found:
         for student in one.submission.students:

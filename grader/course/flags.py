@@ -12,17 +12,19 @@ from grader.course.message_clusters import MessageCluster
 from grader.course.outcomes import CourseOutcomes
 
 FEWEST_SUBMISSIONS = 10  # fewer submissions say nothing about a check
-# A check is easy if at least the share EASY passes it, and hard if at most the share HARD does.
+# A check is easy if at least the share EASY of submissions passes it. It is hard if at most the
+# share HARD passes it.
 EASY, HARD = 0.95, 0.05
-# A check is flagged as wrong only if at least this share of the strongest fails it.
+# A check is flagged as wrong only if at least this share of the strongest submissions fails it.
 STRONG_FAIL = 0.1
-# A check is flagged as wrong only if at least this many submissions fail it, and this many pass
-# it. It is flagged as ambiguous only if at least this many fail it in the same way.
+# A check is flagged as wrong only if at least this many submissions fail it, and at least this many
+# pass it. It is flagged as ambiguous only if at least this many submissions fail it in the same
+# way.
 FAIL_OR_PASS = 5
 LOW = 0.1  # a correlation below this is low for any check
-# A check is flagged as ambiguous only if at least the share SPLIT of the strongest, or MAJORITY of
-# all who count, fail it in the same way. These must also be at least the share ALIKE of all
-# failures in this group.
+# A check is flagged as ambiguous only if many submissions of a group fail it in the same way: at
+# least the share SPLIT of the strongest submissions, or the share MAJORITY of all submissions that
+# count. These failures must also be at least the share ALIKE of all failures in the group.
 SPLIT = 0.25
 ALIKE = 0.75
 MAJORITY = 0.5
@@ -137,5 +139,5 @@ def _strongest(rest: np.ndarray) -> np.ndarray:
 
 
 def _most_alike(mistakes: list[str]) -> tuple[int, int]:
-    """Return how often the commonest mistake occurs, and how many mistakes there are."""
+    """Return how often the commonest mistake occurs, and the length of the list."""
     return max(Counter(mistakes).values(), default=0), len(mistakes)

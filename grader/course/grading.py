@@ -21,7 +21,7 @@ from grader.version import VERSION, commit
 ROOT = Path(__file__).resolve().parents[2]
 MAX_STDERR_LETTERS = 2000  # characters of the grader's error output that are kept
 
-RULES = ("course", "points", "extra_credit")  # sections that change what a check is worth
+RULES = ("course", "points", "extra_credit")  # sections of course.toml that change a check's points
 
 
 class GraderEnded(RuntimeError):
@@ -56,7 +56,7 @@ class GradingProcesses:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment,
-                # Ctrl-C reaches only the course's process, which then ends this one.
+                # Ctrl-C reaches only the process of the course, which then ends the child process.
                 start_new_session=True,
             )
             self.running.add(process)
@@ -101,7 +101,7 @@ class Graded:
     """What a worker sends back."""
 
     exit_code: int | None  # of the grader; None if it took too long
-    said: str  # the end of what the grader printed as an error
+    said: str  # the end of the grader's standard error
     results: bytes  # results.json, b"" if there is none
     report: bytes  # the page, b"" if there is none
     seconds: float
@@ -109,7 +109,7 @@ class Graded:
 
 
 class OtherVersion(RuntimeError):
-    """Raised by a worker whose grader has another version than the order."""
+    """Raised by a worker if the version of its grader differs from the version in the order."""
 
 
 def version() -> str:
@@ -128,8 +128,8 @@ def version() -> str:
 def grade(order: Order) -> Graded:
     """Grade a submission.
 
-    Raise GraderEnded if a signal ended the grader. Raise OtherVersion if this worker's grader has
-    another version than the order.
+    Raise GraderEnded if a signal ended the grader. Raise OtherVersion if the version of this
+    worker's grader differs from the version in the order.
     """
     if order.version != version():
         raise OtherVersion(f"a worker has Lockstep {version()}, not {order.version}")

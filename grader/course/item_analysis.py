@@ -1,10 +1,11 @@
-"""Computes how hard each check is, and whether those who pass it also do well in the other checks.
+"""Computes how hard each check is, and whether submissions that pass it do well in other checks.
 
-A submission counts for a check if it passed or failed it, and passed or failed at least one other
-check that is worth points. If a function is still a stub, its checks are ignored for this
-submission. The *rest* is computed from all other checks: the points that the submission got in
-them, divided by the points that it could get in them. One misunderstanding may fail several checks
-of a part. So there is also a rest of *other parts*, which leaves out all checks of the same part.
+A submission counts for a check if it passed or failed this check, and also passed or failed at
+least one other check that is worth points. If a function is still a stub, its checks are ignored
+for this submission. The *rest* is computed from all other checks that the submission passed or
+failed: the points that it got in these checks, divided by the points of these checks. One
+misunderstanding may make several checks of a part fail. So there is also a rest of *other parts*,
+which leaves out all checks of the same part.
 
 ``discrimination`` and ``point_biserial`` accept numpy arrays with an entry for each submission.
 They return None if the number is not defined.
@@ -18,7 +19,7 @@ import numpy as np
 from grader.check.record import FAILED, PASSED, UNIMPLEMENTED
 from grader.course.outcomes import Check, CourseOutcomes
 
-SHARE = 0.27  # the size of the upper group, and of the lower group (Kelley 1939)
+SHARE = 0.27  # the share of submissions in the upper group, and in the lower group (Kelley 1939)
 TAIL = 0.05  # the share of the normal distribution that lies above Z
 Z = 1.645
 
@@ -35,7 +36,9 @@ class Item:
     members: np.ndarray
     passed: np.ndarray  # of bool
     rest: np.ndarray  # from 0 to 1
-    other_parts: np.ndarray  # like rest, from other parts only; NaN if none of their checks counts
+    # Like ``rest``, but only from the checks of other parts. NaN if the submission passed or failed
+    # no check of another part that is worth points. If there is only one part, this is ``rest``.
+    other_parts: np.ndarray
     unimplemented: int
 
     @property
@@ -144,7 +147,8 @@ def at_most(correlation: float, count: int) -> float:
     """Return an upper bound for the true correlation, if ``count`` submissions were measured.
 
     The bound is the upper end of a 90 % confidence interval (Fisher's z). If the true correlation
-    were above it, fewer than 5 % of courses of this size would measure ``correlation`` or less.
+    were above this bound, fewer than 5 % of courses of this size would measure ``correlation`` or a
+    smaller number.
     """
     if count <= 3:
         return 1.0

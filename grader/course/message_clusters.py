@@ -1,10 +1,11 @@
 """Puts failures that look alike into clusters.
 
-Messages are compared in their normal form. It leaves out numbers, ranks, values, quoted text (which
-a student may have written), and the output that a student printed. Messages with equal forms are in
-one cluster. Two different forms from the same problem are in one cluster, too, if most of their
-pairs of neighbouring words are equal (Jaccard's similarity) and they name the same likely cause. A
-form is compared only with the commonest form of each cluster. So clusters do not grow together.
+Messages are compared in their normal form, which leaves out numbers, ranks, values, quoted text
+(which a student may have written), and the output that a student printed. Messages with equal forms
+are in the same cluster. Two different forms from the same problem are in the same cluster, too, if
+most of their pairs of neighbouring words are equal (Jaccard's similarity) and they name the same
+likely cause. A form is compared only with the commonest form of each cluster. So a form that is
+similar to two clusters does not join these clusters.
 """
 
 import re
@@ -17,8 +18,9 @@ from grader.check.record import FAILED
 from grader.course.outcomes import CourseOutcomes, GradedSubmission, Outcome
 
 MAX_MESSAGE_LENGTH = 4_000  # characters of a message that are read; students can make messages long
-LIKE = 0.75  # the least similarity of two forms of one cluster, from 0 to 1
-# At most this many forms of a problem are compared. A rarer form becomes a separate cluster.
+LIKE = 0.75  # the least similarity of a form to the commonest form of its cluster, from 0 to 1
+# At most this many forms of a problem are compared, the commonest first. Each other form becomes a
+# separate cluster.
 MOST_FORMS = 400
 
 CALL = re.compile(r"[\w.]+(\(.*\))? on \d+ ranks?\b")
@@ -41,8 +43,8 @@ LIKELY = "Likely: "
 class Form:
     """The normal form of a message.
 
-    ``bare`` means that the message says that a value is wrong, but not why. Such messages look the
-    same for different mistakes, so they are compared only within one check.
+    ``bare`` is True if the message says that a value is wrong, but not why. Such messages look the
+    same for different mistakes, so only messages of the same check are compared.
     """
 
     lines: tuple[str, ...]
@@ -62,9 +64,9 @@ class Failure:
 
         Two failures count as the same mistake only if their evidence is equal. The text is empty if
         the message says why the value is wrong. If the message says that only some entries are
-        wrong, the text has the place of the first wrong entry and the number of wrong entries.
-        These hardly depend on the inputs, which differ between submissions. Otherwise the text is
-        the whole message, because only equal values suggest the same mistake.
+        wrong, the text has the place of the first wrong entry and the number of wrong entries. This
+        place and this number hardly depend on the inputs, which differ between submissions.
+        Otherwise the text is the whole message, because only equal values suggest the same mistake.
         """
         if not self.form.bare:
             return ""
@@ -76,7 +78,7 @@ class Failure:
 
 @dataclass
 class MessageCluster:
-    """Failures that look alike. Those with the commonest form come first."""
+    """Failures that look alike. Failures with the commonest form come first."""
 
     failures: list[Failure] = field(default_factory=list)
 
@@ -109,7 +111,7 @@ class MessageCluster:
 
 
 def clusters(course: CourseOutcomes) -> list[MessageCluster]:
-    """Return all clusters. Those with the most submissions come first."""
+    """Return all clusters. The clusters with the most submissions come first."""
     of_form: dict[tuple[Form, str], list[Failure]] = defaultdict(list)
     for submission in course.graded:
         for outcome in submission.outcomes.values():
@@ -128,7 +130,7 @@ def form(message: str) -> Form:
     if lines and CALL.match(lines[0]):
         lines = lines[1:]
     said = [line for line in lines if not VALUES.match(line)]
-    normal = dict.fromkeys(map(normalized, said))  # each line once, in their order
+    normal = dict.fromkeys(map(normalized, said))  # each different line once, in order
     likely = next((line for line in normal if line.startswith(LIKELY)), "")
     rest = tuple(line for line in normal if line and line != likely)
     has_values = len(said) < len(lines) or any(COMPARED.search(line) for line in rest)

@@ -1,4 +1,4 @@
-"""Reads the results.json of every graded submission into the outcomes of its checks.
+"""Reads the outcomes of the checks from the results.json of every graded submission.
 
 A document may be damaged, or be written by another version of the grader. Entries that cannot be
 read are left out and counted, so that a report can mention them.
@@ -19,15 +19,15 @@ from grader.check.record import (
 )
 from grader.course.results import GRADED, SubmissionResult
 
-# A failed check's message begins with these words if the file of its part was not handed in: see
-# ``intake/staging.py``. Such a check counts as the check of a stub.
+# If the file of a part was not handed in, the checks of this part fail, and their messages begin
+# with these words: see ``intake/staging.py``. Such a check counts as the check of a stub.
 NO_FILE = "The submission has no "
 STATUSES = (PASSED, FAILED, UNIMPLEMENTED, NOT_ATTEMPTED, SKIPPED, ERROR, NOT_RUN)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check. If documents describe it differently, the one with the most checks decides."""
+    """A check. If documents describe it differently, the document with the most checks decides."""
 
     id: str
     number: str  # of its problem
@@ -53,7 +53,9 @@ class GradedSubmission:
     result: SubmissionResult
     outcomes: dict[str, Outcome] = field(default_factory=dict)  # by the id of the check
     unreadable: int = 0  # entries that could not be read
-    score: float | None = None  # the document's own, if it is not the sum of the outcomes
+    # The score that the document states. If it states no score, this is None, and the score is the
+    # sum of the outcomes.
+    score: float | None = None
 
     @property
     def points(self) -> float:
@@ -87,7 +89,7 @@ class CourseOutcomes:
         return found
 
     def damaged(self) -> list[GradedSubmission]:
-        """Return the submissions whose documents have unreadable entries, or no readable one."""
+        """Return the submissions whose documents have unreadable entries, or no readable entry."""
         return [one for one in self.graded if one.unreadable or not one.outcomes]
 
     def incomplete(self) -> list[GradedSubmission]:

@@ -1,7 +1,8 @@
 """Writes course.html: how a whole course did, which problem was hard, and which check may be wrong.
 
 The page is for instructors. It needs no other file, no script and no network. It links to the
-report of each submission, which is in a folder beside it. Every text in it may come from a student.
+report of each submission, in the folder ``submissions`` beside the page. Any text on the page may
+come from a student.
 """
 
 import time

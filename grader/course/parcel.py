@@ -1,7 +1,8 @@
 """Packs a submission into bytes for the worker that grades it, and unpacks it in the worker.
 
-A worker may run on another machine that cannot read the course's folder. It gets the files as the
-student handed them in. So it refuses the same files as ``make grade``, with the same words.
+A worker may run on another machine that cannot read the course's folder. The worker gets the files
+as the student handed them in. So its grader refuses the same files as ``make grade``, with the same
+words.
 """
 
 import hashlib
@@ -25,11 +26,11 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True)
 class PackedSubmission:
-    """The names and contents of a submission's files: either one zip, or each single file.
+    """The names and contents of a submission's files: either one zip, or all single files.
 
     The content is None if the file is a link, or is not regular for another reason. Such a file is
     not read. A name that ends with a slash belongs to a folder. Folders are listed because the
-    intake counts them: it reads a folder other than ``handout/`` only if it is the only folder.
+    intake counts them: a folder other than ``handout/`` is read only if there is no other folder.
     """
 
     files: tuple[tuple[str, bytes | None], ...]
@@ -65,7 +66,7 @@ class PackedSubmission:
 
 
 def pack(found: Found) -> PackedSubmission:
-    """Return the files of a submission. Raise TooLarge, or OSError if they cannot be read."""
+    """Return a packed submission. Raise TooLarge, or OSError if its files cannot be read."""
     if found.names:
         paths = zip(found.names, found.paths)
         return PackedSubmission(tuple((Path(name).name, _content(path)) for name, path in paths))
@@ -78,7 +79,10 @@ def pack(found: Found) -> PackedSubmission:
 
 
 def _of_folder(folder: Path) -> list[tuple[str, bytes | None]]:
-    """Return all that the intake reads: the folders, and files with an ending in PYTHON_LIKE."""
+    """Return what the intake looks at: the folders, and the files with endings in PYTHON_LIKE.
+
+    Raise TooLarge if the files are too large or too many.
+    """
     files: list[tuple[str, bytes | None]] = []
     total = 0
     to_read = [(folder, 1)]

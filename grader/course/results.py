@@ -83,9 +83,10 @@ class Store:
     def seed_of(self, submission: Submission, fingerprint: str) -> str:
         """Return the seed of a submission, in decimal.
 
-        It depends on the course's seed, the id, and the fingerprint of the submitted files. A
-        student's report shows it. So other files of the same student must get another seed, which
-        nobody can compute without the course's seed: or else a submission could draw its inputs.
+        This seed depends on the course's seed, the submission's id, and the fingerprint of the
+        submitted files. A student's report shows the seed. If a second submission of this student
+        got the same seed, its code could compute the inputs of its checks. So changed files get
+        another seed, which nobody can compute without the course's seed.
         """
         key = hashlib.blake2b(str(self.seed).encode()).digest()
         which = json.dumps([submission.id, fingerprint]).encode()

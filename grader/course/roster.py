@@ -45,9 +45,10 @@ def _first(line: dict[str, str], names: Iterable[str]) -> str:
 def missing(roster: Iterable[Student], present: Sequence[Student]) -> list[Student]:
     """Return the students who are on the roster but not in ``present``.
 
-    Two entries are the same person if their numbers or emails are equal. Names are compared only if
-    one of the two entries has no email. For example, Canvas's file names contain no email, but the
-    student's name and a number that only Canvas uses.
+    An entry of the roster and an entry of ``present`` are the same person if their numbers or
+    emails are equal. Their names are compared only if one of the two entries has no email. For
+    example, Canvas's file names contain the student's name and a number that only Canvas uses, but
+    no email.
     """
     sids = {one.sid for one in present if one.sid}
     emails = {one.email.lower() for one in present if one.email}

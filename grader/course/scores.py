@@ -19,7 +19,7 @@ MISSING = "missing"  # the status of a student of the roster who handed in nothi
 def write(path: Path, results: Sequence[SubmissionResult], missing: Sequence[Student] = ()) -> None:
     """Write the file. Points are not rounded. A group has a line for each of its students.
 
-    If a submission has no score, the cells for points are empty, so that no program reads a zero.
+    If a submission has no score, the cells for points are empty, and not zero.
     """
     problems = list(course().problems)
     out = io.StringIO()
@@ -44,7 +44,7 @@ def _line(result: SubmissionResult, student: Student, problems: list[str]) -> li
     if result.status == GRADED:
         points = [_points(result, number) for number in problems]
         totals = [result.total, result.days_late, result.total_kept]
-    # With this word, a cell is text in every program. A program would round a number so long.
+    # SEED= makes the cell text in every program. A spreadsheet would round such a long number.
     seed = f"SEED={result.seed}" if result.seed else ""
     outcome = [result.status, result.why, seed, result.version]
     cost = [round(result.seconds, 1), round(result.peak_bytes / (1 << 20))]

@@ -30,10 +30,10 @@ You need its script with a user number of your own:
 
 
 def lay_out(found: Iterable[Found], into: Path) -> None:
-    """Replace the folder ``into``. It gets the submissions, the stubs, and a README.txt.
+    """Write the submissions, the stubs and a README.txt into the folder ``into``.
 
-    README.txt has the commands. Only files that the assignment lists are copied. A submission
-    without any such file is left out.
+    An old folder is removed first. README.txt has the commands. Of a submission, only the files
+    that the course takes are copied. A submission without any such file is left out.
     """
     shutil.rmtree(into, ignore_errors=True)
     base = into / "base"

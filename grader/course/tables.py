@@ -57,7 +57,7 @@ def percent(share: float) -> str:
 
 
 def signed(number: float | None) -> str:
-    """Return a number from −1 to 1 as text, or a dash if there is none."""
+    """Return a number from −1 to 1 as text, or a dash for None."""
     return "–" if number is None else f"{number:+.2f}".replace("-", "−")
 
 

@@ -1,4 +1,4 @@
-"""Computes once all that the page about a course shows."""
+"""Computes everything that a course's page shows, so that nothing is computed twice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ NAME = 80  # characters of a student's name, or of an id
 
 @dataclass
 class View:
-    """The results of a course, and all that was computed from them."""
+    """The results of a course, and what was computed from the results."""
 
     results: Sequence[SubmissionResult]
     missing: Sequence[Student]

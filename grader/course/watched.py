@@ -2,9 +2,9 @@
 
     python -m grader.course.watched SECONDS FOLDER ARGUMENTS OF THE GRADER
 
-Prints one line of JSON: exit code, seconds, memory, the end of the standard error. If the process
-that started this one ends, standard input closes. Then this program ends the grader and removes
-FOLDER, so that a course that was killed leaves no files behind.
+Prints one line of JSON: exit code, seconds, peak memory, and the end of the standard error. If the
+process that started this program ends, standard input closes. Then this program ends the grader and
+removes FOLDER, so that a course that was killed leaves no files behind.
 """
 
 import json
@@ -83,12 +83,12 @@ def _memory(pid: int) -> int:
             memory = process.memory_full_info()
             total += getattr(memory, "pss", memory.uss)
         except (psutil.Error, OSError):
-            continue  # it has ended, or belongs to somebody else
+            continue  # the process has ended, or belongs to another user
     return total
 
 
 def _end(grader: subprocess.Popen) -> None:
-    """Ask the grader to clean up and end. Kill it if it takes longer than TO_CLEAN_UP."""
+    """Ask the grader to clean up and end. Kill it if this takes longer than TO_CLEAN_UP."""
     grader.send_signal(signal.SIGTERM)
     try:
         grader.wait(TO_CLEAN_UP)

@@ -1,6 +1,6 @@
 """Notices if there is no worker, because none has started yet or all have ended.
 
-dask waits for a worker without a limit. This is right while a Slurm job waits for a free node,
+dask waits for a worker without a time limit. This is right while a Slurm job waits for a free node,
 perhaps for hours. But a job that failed at its start, or used up its time, does not start again.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 
 LOOK_AT_WORKERS_EVERY = 5.0  # seconds
 FIRST_WORD_AFTER = 60.0  # seconds without a worker, until the first note
-NEXT_WORD_AFTER = 600.0
+NEXT_WORD_AFTER = 600.0  # seconds between two notes
 
 
 class NoWorker(Exception):
@@ -52,7 +52,8 @@ class WorkerWatch:
         if self._absent_since is None:
             self._absent_since = now
             self._next_word = now + FIRST_WORD_AFTER
-        # Slurm may not list yet a job that was submitted just now. So ask it twice.
+        # Slurm may not yet list a job that was submitted just now. So two looks in a row must find
+        # no job.
         ended = bool(self._submitted) and queued(self._submitted) == set()
         if ended and self._had_ended:
             raise NoWorker(

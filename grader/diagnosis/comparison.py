@@ -14,12 +14,12 @@ from grader.world.arrays import Foreign
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The error that an entry may have, and the reason why it is allowed.
+    """The error that an entry may have, and the reason why this error is allowed.
 
-    The error may be at most ``relative`` times the tensor's largest magnitude. With ``small``, this
-    magnitude is taken as at least ``small`` times the largest magnitude in all tensors that are
-    compared together. ``small`` is for tensors that are sums of terms that cancel. The entries of
-    such a tensor are small, but have the rounding errors of the large terms.
+    The error may be at most ``relative`` × m. Here m is the larger of two numbers: the largest
+    magnitude in the expected tensor, and ``small`` times the largest magnitude in all expected
+    tensors that are compared together. ``small`` is for tensors that are sums of terms that cancel.
+    The entries of such a tensor are small, but have the rounding errors of the large terms.
     """
 
     relative: float
@@ -44,7 +44,7 @@ def rounding(dtype: Any) -> Tolerance:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first difference between a value and the expected one.
+    """The first difference between a value and the expected value.
 
     ``sentence`` states the difference, and ``side_by_side`` shows it in a report. If the shapes
     differ, or if finite entries differ, ``got`` and ``expected`` are the arrays, for the code that
@@ -82,9 +82,9 @@ def difference(
     """Return the first difference between ``got`` and ``expected``; None if there is no difference.
 
     Lists and tuples are compared entry by entry. A list and a tuple of the same entries count as
-    equal. ``path`` names the place of the values in nested lists. The tolerance takes the largest
-    magnitude in a tensor as at least ``least``. If ``least`` is None, it is computed from
-    ``tolerance.small``.
+    equal. ``path`` names the place of the values in nested lists. If the largest magnitude in an
+    expected tensor is less than ``least``, the tolerance is relative to ``least`` instead. If
+    ``least`` is None, it is computed from ``tolerance.small``.
     """
     if least is None:
         least = tolerance.small * _largest(expected) if tolerance.small else 0.0
@@ -171,9 +171,9 @@ def _side_by_side(
 ) -> Compared:
     """Return both values in the form that the report shows.
 
-    If both values are tensors of the same shape, ``wrong`` may mark the wrong entries. The result
-    then also contains up to ``MAX_CELLS`` entries. The first of them is ``ahead`` places before the
-    first wrong entry, or earlier near the end of the tensor.
+    ``wrong`` is a mask of the wrong entries, if both values are tensors of the same shape. The
+    result then also contains at most ``MAX_CELLS`` entries. They begin ``ahead`` entries before the
+    first wrong entry, or earlier if the first wrong entry is near the end of the tensor.
     """
     what = short(describe(expected)), short(describe(got))
     if wrong is None:

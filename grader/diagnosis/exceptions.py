@@ -8,8 +8,8 @@ from grader.wire import machine_limits, tiers
 from grader.wire.events import operations
 from grader.world.report import Raised, Returned, WorldReport
 
-# Each entry has words from an exception of Python or torch, and a sentence about the grader's limit
-# that the rank has exceeded. One of the words is enough.
+# Each entry has texts from exceptions of Python or torch, and a sentence about a limit of the
+# grader. The sentence applies if an exception contains at least one of the texts.
 BOUNDS = [
     (
         ("MemoryError", "allocate memory", "bad_alloc"),
@@ -46,8 +46,8 @@ BOUNDS = [
 ]
 
 
-# Each entry has words from an exception of torch or gloo and from the line that raised it, and a
-# sentence about the mistake that they show. All of the words must occur.
+# Each entry has texts from an exception of torch or gloo and from the line that raised it, and a
+# sentence about a mistake. The sentence applies only if all of the texts occur.
 SLIPS = [
     (
         ("Boolean value of Tensor", "dist."),
@@ -67,7 +67,10 @@ SLIPS = [
 
 
 def raised_lines(raised: dict[int, Raised]) -> list[Line]:
-    """Return lines about these exceptions. Ranks with the same exception are named together."""
+    """Return lines about exceptions. ``raised`` maps ranks to their exceptions.
+
+    Ranks with the same exception at the same lines are named together.
+    """
     same: dict[tuple, list[int]] = defaultdict(list)
     for rank, o in raised.items():
         same[o.type, o.text, tuple((line["file"], line["line"]) for line in o.lines)].append(rank)
@@ -88,8 +91,9 @@ def diagnose_exception(
 ) -> Diagnosis:
     """Return the diagnosis of a call in which student code raised an exception.
 
-    The diagnosis names the first exception of ``roots``. ``raised`` has, by rank, all exceptions of
-    the call. ``roots`` leaves out those that another rank's end has caused.
+    The diagnosis names the earliest exception in ``roots``. ``raised`` has, by rank, all exceptions
+    of the call. ``roots`` has the exceptions that were not caused by the end of another rank. If
+    there are none, ``roots`` is ``raised``.
     """
     first = min(roots.values(), key=lambda o: o.at)
     alike = {rank: o for rank, o in roots.items() if (o.type, o.text) == (first.type, first.text)}

@@ -1,8 +1,9 @@
 """Defines a finding: one mistake that a check has found, with its message and the evidence.
 
 Every report is made from findings. A finding is plain data, which can be written as JSON and read
-back. Much of its text comes from a submission. So the evidence is cut to the limits below, and its
-control characters are replaced. The message is stored in full, and cut only when it is shown.
+back. Much text in a finding comes from a submission. So the evidence is cut to the limits below,
+and the control characters in it are replaced. The message is stored in full, and cut only when a
+report shows it.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,10 +12,11 @@ from typing import Any
 
 from grader.diagnosis.spans import Span
 
-# What a line of a message is about: anything, what ranks did, values, or the likely cause.
+# The kinds of a message's lines. RANKS: what ranks did. VALUES: expected and actual values.
+# LIKELY: the likely cause. SAID: anything else.
 SAID, RANKS, VALUES, LIKELY = "said", "ranks", "values", "likely"
 
-MAX_VALUES = 8  # the first entries of a tensor, in the text
+MAX_VALUES = 8  # entries of a tensor in the message, from the first entry on
 MAX_CELLS = 8  # entries of a tensor around the first difference, in the page's table
 MAX_DETAILS = 8  # lines about one rank
 MAX_STEPS_SHOWN = 12  # different operations of one rank
@@ -26,8 +28,8 @@ MAX_EVIDENCE_LENGTH = 300  # characters of a piece of evidence
 def printable(text: str) -> str:
     """Return the text with a replacement character for each character that is not printable.
 
-    Characters that are not printable are, for example, control characters, marks that turn the
-    text's direction, and halves of surrogate pairs. Newlines and tabs stay.
+    Characters that are not printable are, for example, control characters, characters that reverse
+    the text's direction, and halves of surrogate pairs. Newlines and tabs stay.
     """
     return "".join(
         c if c in "\n\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text
@@ -51,7 +53,10 @@ class Line:
 
 
 def likely_line(*sentence: str) -> Line:
-    """Return the likely cause as one sentence. Each argument is a part of it, on its own line."""
+    """Return a line of a message about the likely cause. The arguments are the parts of a sentence.
+
+    Each part begins on a new line of text.
+    """
     return Line("\n        ".join(["Likely: " + sentence[0], *sentence[1:]]), LIKELY)
 
 
@@ -69,7 +74,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of a tensor as text: its place, the expected value and the rank's value."""
+    """One entry of a tensor as text: its index, the expected value and the rank's value."""
 
     place: str
     expected: str
@@ -81,7 +86,7 @@ class Cell:
 class Compared:
     """An expected value and the value of a rank, as text, with the entries near a difference."""
 
-    path: str  # in nested lists; "" for the result itself
+    path: str  # the place of both values in nested lists; "" for the result itself
     expected: str
     got: str
     wrong: str = ""  # how many entries are wrong, in words
@@ -116,7 +121,7 @@ class RankSummary:
     compared: Compared | None = None
     steps: tuple[Step, ...] = ()
     more_steps: int = 0
-    sends: int = 0  # the fewest bytes that it must send, with the best algorithms
+    sends: int = 0  # the bytes that it sends if each operation uses the best algorithm
     printed: tuple[str, ...] = ()
     printed_before: int = 0  # how many lines before these are not shown
 

@@ -13,12 +13,13 @@ from grader.wire.frames import BETWEEN_ENTRIES
 class Context:
     """The facts around a wrong array on one rank.
 
-    The wrong array has a place in the rank's result. ``expected[r]`` is the array that should be at
-    this place in rank r's result, and ``got[r]`` is the array that is there. ``inputs`` holds for
-    each rank the tensors that it was given. ``earlier`` holds the arrays that were right in this
-    place for earlier calls, on this rank. ``known_mistakes`` maps a sentence about a mistake to the
-    array that this mistake would produce on this rank. ``elsewhere`` maps the paths of the other
-    places in this rank's result to the arrays that should be there.
+    The wrong array is the rank's result, or is at one place (path) in a result of nested lists.
+    ``expected[r]`` is the array that should be at this place in rank r's result, and ``got[r]`` is
+    the array that is there. ``inputs[r]`` holds the tensors that were given to rank r. ``earlier``
+    holds the arrays that were expected at this place in earlier calls, on this rank.
+    ``known_mistakes`` maps a sentence about a mistake to the array that this mistake would produce
+    on this rank. ``elsewhere`` maps the paths of the other places in this rank's result to the
+    arrays that should be there.
     """
 
     rank: int
@@ -36,9 +37,9 @@ def same(
 ) -> bool:
     """Return whether ``a`` is ``factor * b`` up to rounding.
 
-    ``tolerance`` is relative to the largest entry. Return False if an array is None, or if the
-    shapes differ. Also return False if ``b`` is empty or zero, because in that case equality would
-    prove nothing.
+    ``tolerance`` is relative to the largest magnitude in ``factor * b``. Return False if an array
+    is None, or if the shapes differ. Also return False if ``b`` is empty or zero, because in that
+    case equality would prove nothing.
     """
     if a is None or b is None or a.shape != b.shape or a.size == 0:
         return False
@@ -50,9 +51,10 @@ def same(
 def fits(got: np.ndarray, candidate: np.ndarray | None, expected: np.ndarray) -> bool:
     """Return whether ``got`` is the candidate rather than the expected value.
 
-    ``got`` must equal the candidate up to rounding, and be NaN where the candidate is NaN. If the
-    expected value has the same shape, ``got`` must also be a hundred times closer to the candidate
-    than to the expected value.
+    ``got`` must equal the candidate up to rounding. If the expected value has the same shape,
+    ``got`` must also be a hundred times closer to the candidate than to the expected value. But if
+    the candidate has NaN, it is enough that ``got`` is NaN at exactly the same entries, and equals
+    the candidate at all other entries.
     """
     tolerance = 1e-7 if got.dtype == np.float64 else 1e-4
     if candidate is not None and got.shape == candidate.shape == expected.shape:
@@ -85,7 +87,7 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
             "only the last digits are wrong. Does your code round more often than necessary (does"
             " it divide before the sum?), or does it use a smaller dtype?"
         )
-    # The value is close to the expected one. The explanations below are for larger differences.
+    # The value is close to the expected value. The explanations below are for larger differences.
     if same(got, expected):
         return None
     if _is_garbage(got):
@@ -125,9 +127,10 @@ def _is_garbage(got: np.ndarray) -> bool:
 
 
 def _gaps(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    """Return a sentence if ``got`` contains numbers from the gaps in an input's memory.
+    """Return a sentence if ``got`` contains the number from the gaps in an input's memory.
 
-    An input that is not contiguous has such gaps between its entries.
+    An input that is not contiguous has such gaps between its entries. The grader fills the gaps
+    with ``BETWEEN_ENTRIES``.
     """
     if np.issubdtype(got.dtype, np.floating) and (got == BETWEEN_ENTRIES).any():
         return (
@@ -206,10 +209,7 @@ def _untouched(got: np.ndarray, expected: np.ndarray, context: Context) -> str |
 
 
 def _is_everywhere(array: np.ndarray, rank: int, context: Context) -> bool:
-    """Return whether all ranks returned an input that only one rank was given.
-
-    ``array`` is this input, and ``rank`` is the rank that got it as an argument.
-    """
+    """Return whether all ranks returned ``array``, which is an input of ``rank`` only."""
     others = [other for r, arrays in enumerate(context.inputs) if r != rank for other in arrays]
     if not context.got or not others or any(same(other, array, tolerance=1e-7) for other in others):
         return False
@@ -267,8 +267,10 @@ def _rearranged(got: np.ndarray, expected: np.ndarray, context: Context) -> str 
 def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     """Return a sentence that says which ranks' terms a sum lacks, or contains more than once.
 
-    The sentence is about the entries from the first wrong one on. The expected value must be the
-    sum of the inputs of two to four ranks. Otherwise return None.
+    The sentence is about the longest range of entries that begins at the first wrong entry, and in
+    which the same terms are wrong. If there is no such range of two or more entries, return the
+    sentence of ``_lacking``. Return None unless there are two to four ranks, and the expected value
+    is the sum of one input of each rank.
     """
     of_ranks = [[a.ravel() for a in arrays if a.shape == got.shape] for arrays in context.inputs]
     if not 2 <= len(of_ranks) <= 4 or not all(of_ranks):
@@ -292,9 +294,9 @@ def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
 
 
 def _lacking(got: np.ndarray, expected: np.ndarray, terms: list, scale: float) -> str | None:
-    """Return a sentence that says for each wrong entry of a sum which ranks' terms it lacks.
+    """Return a sentence that says which ranks' terms the first four wrong entries of a sum lack.
 
-    Return None if an entry is not the sum of some ranks' terms, or equals several such sums. Also
+    Return None if any entry is not the sum of some ranks' terms, or equals several such sums. Also
     return None if only one entry is wrong.
     """
     chosen = np.array(list(product((False, True), repeat=len(terms))))
@@ -312,7 +314,11 @@ def _lacking(got: np.ndarray, expected: np.ndarray, terms: list, scale: float) -
 
 
 def _partly(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    """Return a sentence if only the last entries are wrong, as in a last block that is shorter."""
+    """Return a sentence if the first entries are right, and all following entries are wrong.
+
+    A likely cause is a last block that is shorter than the other blocks. So at most half of the
+    entries may be wrong.
+    """
     if got.shape != expected.shape or got.size < 3:
         return None
     scale = np.abs(expected.astype(np.float64)).max()

@@ -69,7 +69,7 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
 
 
 def _unmade(report: WorldReport) -> list[Line]:
-    """Return a line about a group that some of its ranks never made, while other ranks waited.
+    """Return a line about a group that some of its ranks waited for, and others never made.
 
     Return [] if there is no such group.
     """
@@ -107,7 +107,7 @@ def polling(report: WorldReport) -> list[Line]:
 
 
 def _line(rank: RankReport, report: WorldReport) -> str:
-    """Return the text of the student's line that a rank is in; "" if it is in other code."""
+    """Return the text of the student's line that a rank is in; "" if the rank is in other code."""
     place = watchdog.own_frame(rank.stacks, report.submission_dir)
     return watchdog.source(place) if place else ""
 
@@ -115,8 +115,8 @@ def _line(rank: RankReport, report: WorldReport) -> str:
 def never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
     """Return a line about a rank that waits in a receive although the matching send was started.
 
-    A message may never be sent if the sender does not wait for its send. Return [] if no rank waits
-    in such a receive.
+    If the sender does not wait for its send, the message may never be sent. Return [] if no rank
+    waits in such a receive.
     """
     open_on = {w.operation.rank for w in waiting}
     for rank in report.ranks:
@@ -157,8 +157,9 @@ def never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> li
 def _waits_again(report: WorldReport, waiting: list[Waiting], call: int) -> list[int]:
     """Return the ranks that hang in ``wait()`` although all their operations have partners.
 
-    Only a send or a receive can hang in this way. So the result has only ranks that have issued one
-    in this call, and is empty if the hub may keep results of the call: see ``Call.slow_gathers``.
+    Only a send or a receive can hang in this way. So the result has only ranks that have issued a
+    send or a receive in this call. The result is empty if the hub may withhold results of
+    all-gathers in this call (see ``Call.slow_gathers``), because then an all-gather can hang, too.
     """
     if report.calls[call].slow_gathers:
         return []

@@ -23,8 +23,8 @@ from grader.wire.events import Operation, operations
 from grader.world import watchdog
 from grader.world.report import STANDSTILL, Raised, RankReport, Returned, WorldReport
 
-# The beginnings of lines that do not come from a student's print. torch 2.8 and 2.9 print such
-# lines when the ranks are connected, and gloo prints them before it aborts.
+# The beginnings of lines that do not come from a student's print. torch 2.8 and 2.9 print the first
+# when the ranks are connected. The other two are printed before gloo aborts the process.
 GLOO = (
     "[Gloo] ",
     "terminate called after throwing an instance of 'gloo::",
@@ -47,7 +47,7 @@ def rank_list(ranks: list[int]) -> str:
 
 
 def only_waited(ranks: list[int], on: str = "") -> str:
-    """Return a sentence about ranks that are not the cause."""
+    """Return a sentence about ranks that only waited, and so are not the cause."""
     verb = "are" if len(ranks) > 1 else "is"
     return f"({rank_list(ranks)} only waited{on}, and {verb} not the cause.)"
 
@@ -103,9 +103,9 @@ def summarize(
 def timeline(report: WorldReport, call: int) -> tuple[Span, ...]:
     """Return the spans of a call in which ranks communicated: what each rank did, and when.
 
-    If there are too many spans, keep the last ones of each rank. Return () if no rank communicated,
-    or if the world ended in another way than “finished” or “stuck”. For example, if a rank failed,
-    nobody knows how long the other ranks waited for it.
+    If there are too many spans, keep only the last spans of each rank. Return () if no rank
+    communicated, or if the world ended in another way than “finished” or “stuck”. For example, if a
+    rank failed, nobody knows how long the other ranks waited for this rank.
     """
     if report.ending not in ("finished", "stuck") or not any(
         operations(trail, call) for trail in report.trails
@@ -122,7 +122,7 @@ def timeline(report: WorldReport, call: int) -> tuple[Span, ...]:
 
 
 def _steps(done: list[Operation]) -> tuple[Step, ...]:
-    """Return one step for all equal operations. The steps are in order of first occurrence."""
+    """Return one step for each different operation, in the order of their first occurrences."""
     counts: dict[str, list[int]] = {}
     for operation in done:
         counts.setdefault(str(operation), []).append(operation.bytes)
@@ -135,7 +135,10 @@ def _steps(done: list[Operation]) -> tuple[Step, ...]:
 def stands(
     report: WorldReport, call: int, rank: RankReport, waiting: list[Waiting]
 ) -> tuple[str, list[str]]:
-    """Return where in its program a rank is, and what its last open operations wait for."""
+    """Return where in its program a rank is, and lines about its last two open operations.
+
+    Each line says which ranks the operation waits for.
+    """
     if rank.held is not None:
         return f"is delayed by this check until {_release(report, rank)}", []
     if isinstance(rank.outcomes.get(call), Returned):
@@ -161,7 +164,8 @@ def _release(report: WorldReport, rank: RankReport) -> str:
         return "all other ranks wait"
     if delay.until:
         return f"“{delay.until}” on rank {delay.on}"
-    # No mark has an empty name. So with an empty ``until``, the end of the call releases the rank.
+    # No mark has an empty name. So if ``until`` is empty, the end of the call on rank ``delay.on``
+    # releases the held rank.
     waits = "waits or " if delay.patience else ""
     return f"rank {delay.on} {waits}returns"
 
@@ -188,7 +192,10 @@ def at(place: watchdog.StackFrame) -> str:
 
 
 def trace(steps: list[dict]) -> list[str]:
-    """Return up to four of the student's lines, beginning with the innermost one."""
+    """Return the student's lines in a traceback: at most four, beginning with the innermost call.
+
+    ``steps`` lists the lines from the outermost call on.
+    """
     lines = []
     for step in list(reversed(steps))[:4]:
         inside = f", in {step['function']}" if step["function"] not in ("", "<module>") else ""

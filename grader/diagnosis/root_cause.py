@@ -1,6 +1,7 @@
 """Says why a call did not return on every rank, in words that a student understands.
 
-A message begins with the root cause. The ranks that only suffered from it come later.
+A message begins with the root cause. Ranks that only waited for other ranks, or that failed as a
+consequence, come later.
 """
 
 from grader.diagnosis.exceptions import diagnose_exception, raised_lines
@@ -40,7 +41,8 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
     exits = [rank for rank in report.ranks if rank.exit is not None and not rank.refused]
     disagreements, waiting = report.disagreements(), report.waiting()
     first_root = min((o.at for o in roots.values()), default=float("inf"))
-    # A disagreement is the root cause if all its sides came before the first exception.
+    # A disagreement is the root cause if all its operations, or all its new groups, came before the
+    # first exception.
     complete = [d for d in disagreements if max(side.at for side in d.sides) < first_root]
     if complete:
         mismatch = complete[0]
@@ -142,8 +144,8 @@ def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
         for rank, begun, waits in sorted(report.behind)
     ]
     # A send or receive may be held back although its partner, on the other rank, has been issued.
-    # If so, the program should start it in one batch with the operation before it. If its partner
-    # has not been issued, a batch does not help.
+    # In this case, the program should start the held operation and the operation before it in one
+    # batch. If the partner has not been issued, a batch does not help.
     alone = {id(w.operation) for w in waiting}
     pairs = {}  # for each operation that has begun: an operation that waits for its end
     for begun, waits in told:
@@ -181,7 +183,8 @@ def _why(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
 def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
     """Return the diagnosis of a world that took too long.
 
-    Ranks that were still busy come first. Ranks that only waited for busy ranks are not the cause.
+    If some ranks were still busy, the diagnosis names them first. It says that ranks that only
+    waited for busy ranks are not the cause.
     """
     computing = [rank for rank in report.ranks if rank.busy]
     if unsent := never_went_out(report, waiting, call):
@@ -189,7 +192,7 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
             DEADLOCK,
             [*_standing(report, waiting, call), *unsent, Line(STILL)],
         )
-    if not computing:  # all ranks wait, but not in a way that the grader knows
+    if not computing:  # no rank computes, but the grader has found no deadlock
         lines = _standing(report, waiting, call)
         lines += _why(report, waiting, call) if waiting else [Line(ASK)]
         return Diagnosis(

@@ -2,9 +2,10 @@
 
 The module computes the spans from the trails and the outcomes of the ranks. If the world was asked
 to trace waits (``World(…, trace=True)``), the spans show what happened. Otherwise the trails
-contain only the times at which operations were started. In that case the spans are estimated: A
-rank waits from the start of an operation until the last partner joins the operation. But if the
-rank does something else earlier, it did not wait. Communications take no time.
+contain only the times at which operations were started, and the spans are estimated. The estimate
+assumes that a rank waits from the start of an operation until the last partner joins the operation.
+But if the next event in the rank's trail comes before that, the rank did not wait. Communications
+take no time.
 
 If a call makes several runs (marked ``run 0 began``, ``run 0 ended``, …), only the fastest run is
 drawn. If the call did not return on every rank, only the last run that all ranks began is drawn.
@@ -29,10 +30,11 @@ from grader.wire.events import (
 from grader.world.report import Raised, Returned, WorldReport
 
 COMPUTING, COMMUNICATING, WAITING, TIMED = "computing", "communicating", "waiting", "timed"
-PIECE = re.compile(r"([a-z -]{1,30})(?: (\d{1,6}))? (began|ended)")  # a mark around a piece of work
-NO_PIECES = {"call", "run", "watch"}  # marks with these names surround no piece of work
+# The name of a mark at the beginning or the end of a piece of work.
+PIECE = re.compile(r"([a-z -]{1,30})(?: (\d{1,6}))? (began|ended)")
+NO_PIECES = {"call", "run", "watch"}  # marks with these names are not about a piece of work
 ON_CORE = re.compile(r"(\d{1,18}) ns on a core")
-MAX_NESTING = 16  # pieces of work inside one another
+MAX_NESTING = 16  # levels of pieces of work inside one another
 MAX_RUNS = 16  # runs in a call
 
 
@@ -107,9 +109,9 @@ def spans(report: WorldReport, call: int) -> list[Span]:
 
 
 def on_core(report: WorldReport, call: int) -> list[float]:
-    """Return for how many seconds each rank's program ran on a core, in the drawn run.
+    """Return, for each rank, how many seconds its program ran on a core during the drawn run.
 
-    If a rank's trail does not say this, the list has no entry for the rank.
+    If a rank's trail does not contain this time, the list has no entry for the rank.
     """
     begins, ends = _bounds(report, call)
     said = [
@@ -211,9 +213,10 @@ def _received(report: WorldReport) -> dict[tuple[int, int], int]:
 
 
 def _stays(trail: list, end: int | None) -> list[_Stay]:
-    """Return the stays of a rank whose waits were traced, in the order of its main thread.
+    """Return the stays of a rank whose waits were traced, in order.
 
-    A wait inside another wait counts as a part of the outer wait.
+    Only the waits of the rank's main thread are traced. A wait inside another wait counts as a part
+    of the outer wait.
     """
     issued = {operation.at: operation for operation in operations(trail)}
     stays: list[_Stay] = []
@@ -263,7 +266,7 @@ def _guessed(trail: list, came: dict, absent: dict, end: int | None) -> list[_St
     times = sorted([event.at for event in trail] + ([] if end is None else [end]))
     for operation in operations(trail):
         following = bisect_right(times, operation.at)
-        after = times[following : following + 1]  # when the rank next did something else
+        after = times[following : following + 1]  # the time of the rank's next event, if any
         last = came.get(_key(operation))
         if not after and _key(operation) in absent:
             until = None

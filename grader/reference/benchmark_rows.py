@@ -10,7 +10,7 @@ NO_ROWS = (
 
 
 def as_rows(table: object) -> list[tuple] | None:
-    """Return the rows of a table, or None if it is not a list of tuples."""
+    """Return the rows of a table, or None if the table is not a list of tuples."""
     return (
         table if isinstance(table, list) and all(isinstance(row, tuple) for row in table) else None
     )

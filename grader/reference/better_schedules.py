@@ -15,8 +15,9 @@ def interleaved(n: int, v: int, m: int) -> Stages:
     """Return interleaved 1F1B schedules.
 
     A stage runs a forward pass whenever one is allowed, and otherwise a backward pass. A forward
-    pass is allowed while fewer than ``interleaved_alive`` activations are alive. The number of a
-    pass determines its chunk and its micro-batch, as in Megatron-LM.
+    pass is allowed while fewer than ``interleaved_alive(stage, n, v)`` activations are alive. As in
+    Megatron-LM, k determines the chunk c and the micro-batch of the k-th forward pass. The k-th
+    backward pass has the same micro-batch, and the chunk v − 1 − c.
     """
 
     def visit(count: int) -> tuple[int, int]:
@@ -38,7 +39,7 @@ def interleaved(n: int, v: int, m: int) -> Stages:
 
 
 def interleaved_bubble(n: int, v: int, m: int) -> float:
-    """Return idle time / total time.
+    """Return the bubble of interleaved 1F1B: idle time / total time.
 
     [Narayanan et al., 2021], section 2.2, gives idle time / ideal time instead.
     """

@@ -1,9 +1,9 @@
 """Packs gradients into buckets, and computes the results of well-known mistakes.
 
-A mistake changes the bytes of the all-reduces, or the gradients. In a dict of mistakes, each key is
-the sentence that describes one mistake. A bucket is a list of the indices of parameters. In a
-backward pass, ``ready[rank]`` is a dict from a parameter's index to its gradient, in the order in
-which the gradients become ready.
+In a dict of mistakes, each key is the sentence that describes one mistake. Its value is what the
+mistake gives: the bytes of the all-reduces, or the gradients. A bucket is a list of the indices of
+parameters. In a backward pass, ``ready[rank]`` is a dict from a parameter's index to its gradient,
+in the order in which the gradients become ready.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,11 +61,11 @@ BY_ARRIVAL = (
 
 
 def packed(order: Iterable[int], sizes: Mapping[int, float], most: float) -> list[list[int]]:
-    """Return the buckets of these parameters, filled in this order.
+    """Return the buckets of the parameters in ``order``, filled in this order.
 
-    A parameter goes into the current bucket if it fits, and otherwise into a new bucket. ``most``
-    is the capacity of a bucket, in the same unit as ``sizes``. A parameter that is larger than
-    ``most`` has a bucket of its own.
+    A parameter goes into the current bucket if it fits there, and otherwise into a new bucket.
+    ``most`` is the capacity of a bucket, in the same unit as ``sizes``. A parameter that is larger
+    than ``most`` has a bucket of its own.
     """
     buckets: list[list[int]] = []
     room = 0.0
@@ -95,9 +95,9 @@ def packing_mistakes(
     most: int,
     itemsize: int,
 ) -> dict[str, list]:
-    """Return a dict of mistakes in packing. Each value lists the bytes of the all-reduces.
+    """Return a dict of mistakes in packing. Each value lists the bytes of each all-reduce.
 
-    A mistake is left out if its all-reduces have the same bytes as those of the right packing.
+    A mistake is left out if its list equals the list of the right packing.
     """
     used = [i for i in registered if i not in frozen]
     order = list(dict.fromkeys(used))[::-1]
@@ -150,9 +150,10 @@ Ready = dict[int, np.ndarray]
 def pass_mistakes(
     ready: list[Ready], buckets: list[list[int]], shapes: Mapping[int, tuple]
 ) -> list[dict[str, list]]:
-    """Return, for each rank, a dict of mistakes in a pass. Each value lists all gradients.
+    """Return, for each rank, a dict of mistakes in a backward pass.
 
-    On a single rank the dict is empty, because nothing is averaged.
+    Each value lists the rank's gradients of all parameters after the all-reduces. On a single rank
+    the dict is empty, because nothing is averaged.
     """
     n = len(ready)
     if n == 1:
@@ -202,11 +203,13 @@ def _as_they_fill(ready: Ready, buckets: list[list[int]]) -> list[int]:
 
 
 def _met(ready: list[Ready], started: list, shapes: Mapping[int, tuple]) -> list[list]:
-    """Return the gradients on each rank after the ranks have sent their buckets.
+    """Return the gradients on each rank after all-reduces of the ranks' buckets.
 
-    ``started[rank]`` lists the buckets that a rank fills and sends, in order. If a rank has no
-    gradient of a parameter, it sends zeros. All gradients are None if the buckets of different
-    ranks cannot be added up, because their lengths or the shapes of the parameters differ.
+    ``started[rank]`` lists the buckets of a rank, in the order in which the rank starts their
+    all-reduces. The k-th all-reduce averages the k-th bucket of every rank. If a rank has no
+    gradient of a parameter, its bucket has zeros there. All gradients are None if the buckets of
+    different ranks cannot be added up, because their lengths or the shapes of the parameters
+    differ.
     """
     n = len(ready)
     if (

@@ -19,7 +19,7 @@ Stages = list[list[Action]]  # the schedule of each stage
 
 WHOLE = "F", "BW"  # the kinds of actions if backward passes are whole
 SPLIT = "F", "B", "W"
-ENDS = "BW", "W"  # after an action of these kinds, its activation is not needed any more
+ENDS = "BW", "W"  # after an action of one of these kinds, its activation is not needed any more
 
 
 def as_actions(value: Any) -> list[Action] | None:
@@ -77,7 +77,7 @@ def most_alive(actions: list[Action], ends: tuple[str, ...] = ENDS) -> tuple[int
 
 
 def makespan(stages: Stages, times: dict[str, float]) -> float | str:
-    """Return the time at which the last stage ends, or a sentence if stages wait for ever.
+    """Return the time at which all stages have ended, or a sentence if stages wait for ever.
 
     ``times[kind]`` is the time that an action of this kind takes. An action begins as soon as its
     stage and its inputs are ready. Messages take no time.
@@ -152,7 +152,7 @@ def spans(stages: Stages, times: dict[str, float]) -> list[list[tuple[Action, fl
 
 
 def _needed(kind: str, part: int, i: int, parts: int) -> list[tuple[str, int, int]]:
-    """Return the actions whose results an action needs. A BW is named B here."""
+    """Return the actions whose results an action needs. Both B and BW are named "B" here."""
     if kind == "F":
         return [("F", part - 1, i)] if part > 0 else []
     if kind == "W":
@@ -169,7 +169,10 @@ def layers_of_chunks(num_layers: int, stage: int, n: int, v: int) -> list[list[i
 
 
 def why_other_layers(found: Any, num_layers: int, stage: int, n: int, v: int) -> str:
-    """Return a sentence about the likely mistake in a wrong cut; empty if no mistake is found."""
+    """Return a sentence that says why a stage's layers are wrong; empty if no cause is found.
+
+    ``found`` is what the student's function returned as the layers of each chunk.
+    """
     each, got = num_layers // (n * v), as_lists(found)
     right = layers_of_chunks(num_layers, stage, n, v)
     in_a_row = [
@@ -185,9 +188,9 @@ def why_other_layers(found: Any, num_layers: int, stage: int, n: int, v: int) ->
 
 
 def bubble_mistakes(cases: list[tuple[int, int, int]]) -> dict[str, list[np.ndarray]]:
-    """Return a dict of mistakes. A key describes a mistake.
+    """Return a dict from the sentence about each mistake to a list of bubbles.
 
-    The value lists the bubble that the mistake gives in each case (n, v, m).
+    The list has the bubble that the mistake gives in each case (n, v, m).
     """
     return {
         "this is the idle time divided by the ideal time. Divide it by the total time": [
@@ -214,6 +217,7 @@ def interleaved_alive(stage: int, n: int, v: int) -> int:
 def zero_bubble_end(n: int, m: int, f: float, b: float, w: float) -> float:
     """Return the latest time at which ZB-H1 schedules may end.
 
+    ``f``, ``b`` and ``w`` are the times of F, B and W.
     [Qi et al., 2024], section 2.3, covers the case m ≥ n, w ≤ f, w ≤ b. In this case a stage is
     idle for (n − 1)(f + b − w).
     """
@@ -309,9 +313,9 @@ OTHER_WAY = (
 
 
 def input_mistakes(weights: list, saved: list, grad_y: np.ndarray) -> dict[str, np.ndarray]:
-    """Return a dict of mistakes. A key describes a mistake.
+    """Return a dict from the sentence about each mistake to the gradient that the mistake gives.
 
-    The value is the gradient of the chunk's input that the mistake gives.
+    The gradient is that of the chunk's input.
     """
 
     def gradient(ws: list, own: list, derivative: bool = True, at: int = 1) -> np.ndarray:
@@ -334,10 +338,7 @@ def input_mistakes(weights: list, saved: list, grad_y: np.ndarray) -> dict[str, 
 
 
 def kept_mistakes(weights: list, saved: list, grad_y: np.ndarray, kept: list) -> dict[str, list]:
-    """Return a dict of mistakes. A key describes a mistake.
-
-    The value is the list that a B with this mistake keeps for W.
-    """
+    """Return a dict from the sentence about each mistake to the list that B then keeps for W."""
     after = [np.asarray(grad_y, np.float64)]
     for weight, (_, grad_z) in zip(reversed(weights[1:]), reversed(kept[1:])):
         after.insert(0, grad_z @ np.asarray(weight, np.float64).T)
@@ -365,8 +366,9 @@ def changes(
     """Draw a seed for each W of each stage. The driver ``chunked`` uses the seed to change grad_z.
 
     Return two lists. The first has the seeds of each stage, in the order of its schedule. The
-    second has, for each layer, what the changes add to the layer's gradient. ``cut[stage][chunk]``
-    has the layers of a chunk. ``inputs[layer]`` is the input of a layer.
+    second has, for each layer, what the changes of grad_z add to the gradient of the layer's
+    weight. ``cut[stage][chunk]`` has the layers of a chunk. ``inputs[layer]`` is the input of a
+    layer.
     """
     seeds: list[list[int]] = []
     gains = [np.zeros((x.shape[1], x.shape[1])) for x in inputs]
@@ -381,9 +383,10 @@ def changes(
 
 
 def gains_of(seed: int, inputs: list, m: int = 1) -> list[np.ndarray]:
-    """Return, for each layer of a chunk, what the change in one W adds to the layer's gradient.
+    """Return what the change of grad_z before one W adds to the gradient of each layer's weight.
 
-    ``inputs`` has the x of each layer. Each x has the rows of one of m micro-batches.
+    The change is drawn from ``seed``. ``inputs`` has the x of each layer of the chunk. Each x has
+    the rows of one of m micro-batches.
     """
     found = []
     for layer, x in enumerate(inputs):

@@ -32,12 +32,13 @@ ONE_BARRIER = (
 def in_memory_order(
     xs: Sequence[np.ndarray], orders: Sequence[Literal["C", "F"]], combine: Callable[[list], list]
 ) -> list:
-    """Return each rank's result if every rank sends its entries in the order of its memory.
+    """Return each rank's result if the ranks take the entries of their tensors in memory order.
 
-    Each rank also reads its result in this order. ``orders[rank]`` is the memory order of the
-    rank's tensor: "C", or "F" for a transpose. ``combine`` gets the flat memory of each rank. It
-    returns the flat result of each rank, as large as the rank's input, or None for a rank that gets
-    no result.
+    A rank sends its entries in the order in which they lie in memory. It also writes the entries of
+    its result in this order. ``orders[rank]`` is the memory order of the rank's tensor: "C", or "F"
+    for a transpose. ``combine`` gets a list with the flat entries of each rank, in memory order. It
+    returns a list with the flat result of each rank. A result is as large as the rank's input, or
+    is None for a rank that gets no result.
     """
     lying = [x.ravel(order) for x, order in zip(xs, orders)]
     read = zip(combine(lying), xs, orders)
@@ -55,8 +56,9 @@ def reciprocal(total: np.ndarray, n: int) -> np.ndarray:
 def barrier_hint(barriers: Sequence[int]) -> str:
     """Return a hint for ranks that do not take turns, or an empty string.
 
-    ``barriers[rank]`` is the number of barriers that a rank has called. If there are several ranks,
-    return a hint if no rank has called a barrier, or if each rank has called exactly one.
+    ``barriers[rank]`` is the number of barriers that a rank has called. The hint is for two cases:
+    no rank has called a barrier, or each rank has called exactly one barrier. In all other cases,
+    and on a single rank, return an empty string.
     """
     if len(barriers) < 2 or set(barriers) not in ({0}, {1}):
         return ""
@@ -64,7 +66,7 @@ def barrier_hint(barriers: Sequence[int]) -> str:
 
 
 def ring_mistakes(tensors: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """Return, for each rank, a dict from mistakes in a ring all-reduce to their results.
+    """Return, for each rank, a dict from each mistake in a ring all-reduce to the rank's result.
 
     ``tensors[rank]`` is 1-D. Its length is a multiple of n, the number of ranks.
     """

@@ -167,7 +167,12 @@ class Mixture:
 
 
 def routes(choices: list, each: int) -> list[Routes]:
-    """Return the routes of each rank.
+    """Return the routes of each rank: (order, sent, received, arrived).
+
+    ``order`` has the indices of the rank's tokens, sorted by the experts of the tokens. ``sent[r]``
+    is the number of tokens that go to rank r, and ``received[r]`` is the number of tokens that come
+    from rank r. ``arrived`` has the expert of each token that arrives. It counts the rank's own
+    experts from 0.
 
     ``choices[rank]`` has the expert that each token of a rank has chosen. ``each`` is the number of
     experts of a rank.
@@ -225,7 +230,7 @@ def back_mistakes(rows: list, of_ranks: list[Routes]) -> list[dict[str, Any]]:
 
 
 def put_back_wrongly(rows: list, of_ranks: list[Routes]) -> dict[str, list]:
-    """Return a dict from each mistake to the rows of all ranks, in a wrong order."""
+    """Return a dict from each mistake to a list with each rank's rows in a wrong order."""
     sorted_rows = [own[route[0]] for own, route in zip(rows, of_ranks)]
     return {
         SORTED_OUTPUTS: sorted_rows,

@@ -118,7 +118,7 @@ class Mesh:
         return list(range(rank % self.shape[1], self.size, self.shape[1]))
 
     def own_pairs(self, pairs: list, rank: int) -> list[tuple]:
-        """Return a rank's pair of shards for each pair of weights."""
+        """Return a rank's shards of each pair of weights, as (column shard, row shard)."""
         columns, (_, own) = self.shape[1], self.place(rank)
         return [
             (np.split(first, columns, 1)[own], np.split(second, columns)[own])
@@ -166,11 +166,11 @@ def step(
 ) -> tuple[list, list]:
     """Return (losses, gradients): each rank's loss, and the gradients of its pairs of shards.
 
-    With the default arguments, the step is right. The other arguments make mistakes.
-    ``forward_sum`` adds up the partial products. ``through_sum`` changes a gradient that goes back
-    through this sum. ``backward_sum`` adds up the partial gradients between two pairs. ``average``
-    averages the gradients of the shards. With ``gelu_first``, gelu is applied to the partial
-    products, and not to their sum.
+    By default, the step is right. With other values of the last five arguments, the step contains a
+    mistake. ``forward_sum`` adds up the partial products. ``through_sum`` changes the gradient that
+    goes back through ``forward_sum``; by default the gradient stays the same. ``backward_sum`` adds
+    up the partial gradients between two pairs. ``average`` averages the gradients of the shards.
+    With ``gelu_first``, gelu is applied to the partial products, and not to their sum.
     """
     forward_sum = forward_sum or mesh.row_sums
     backward_sum, average = backward_sum or mesh.row_sums, average or mesh.column_means
@@ -290,9 +290,9 @@ def likely_order(found: object, shape: Shape) -> str:
 
 
 def likely_ranks(found: Any, shape: Shape) -> str:
-    """Return a sentence if the ranks are at the places of a well-known wrong order, else "".
+    """Return a sentence if the ranks of a mesh are in a well-known wrong order, else "".
 
-    ``found`` has the rank at each place, row by row.
+    ``found`` has the rank at each pair of coordinates, row by row.
     """
     columns_first = [t * shape[0] + d for d, t in places(shape)]
     other_side = [d * shape[0] + t for d, t in places(shape)]
@@ -309,7 +309,7 @@ def _are_numbers(found: object) -> bool:
 
 
 def group_mistakes(mesh: Mesh, own: np.ndarray) -> list[dict[str, list]]:
-    """Return, for each rank, a dict of mistakes. Values are what the rank gathers in its groups.
+    """Return, for each rank, a dict from each mistake in its groups to what the rank gathers.
 
     Each key is the sentence that describes one mistake. The value has two entries: the tensors that
     the rank gathers in the group of its row, and the tensors that it gathers in the group of its

@@ -1,4 +1,4 @@
-"""Computes what each rank holds if a model is split, and what well-known mistakes give instead.
+"""Computes the results of tensor and pipeline parallelism, and the results of known mistakes.
 
 All values are numpy arrays in float64, computed with the functions of ``single_device``. Lists of
 results have one entry for each rank, or for each stage. In a dict of mistakes, each key is the
@@ -334,7 +334,7 @@ def pair_mistakes(
 
 
 def as_lists(cut: object) -> list | None:
-    """Return the stages as lists of ints, or None if ``cut`` is something else."""
+    """Return the layers of each stage as a list of ints, or None if ``cut`` is something else."""
     if not isinstance(cut, (list, tuple)) or not all(
         isinstance(stage, (list, tuple)) for stage in cut
     ):
@@ -344,13 +344,13 @@ def as_lists(cut: object) -> list | None:
 
 
 def micro_batches(saved: list, layers: range, m: int) -> list[list[tuple]]:
-    """Return what a stage saves: for each of m micro-batches, a list of (x, z) per layer."""
+    """Return what a stage saves: for each of m micro-batches, a list with (x, z) of each layer."""
     halves = [(np.split(saved[l][0], m), np.split(saved[l][1], m)) for l in layers]
     return [[(x[i], z[i]) for x, z in halves] for i in range(m)]
 
 
 def output_mistakes(y: np.ndarray, m: int) -> dict[str, np.ndarray]:
-    """Return a dict from each mistake's sentence to an output with its rows in wrong places."""
+    """Return a dict from each mistake's sentence to an output with the rows in a wrong order."""
     known = {REVERSED: np.concatenate(np.split(y, m)[::-1])} if m > 1 else {}
     return known | ({INTERLEAVED: _interleaved(y, m)} if 1 < m < len(y) else {})
 
@@ -399,7 +399,7 @@ def pipeline_mistakes(
         X_FOR_Z: _mistaken(weights, [(z, x) for x, z in saved], grad_y, cut),
         FORWARD_ORDER: _mistaken(weights, saved, grad_y, cut, forward=True),
     }
-    # The stage begins with a wrong gradient: the right one, 2y / (B·D), times this factor.
+    # The last stage begins with a wrong gradient: the right gradient 2y / (B·D) times the factor.
     starts = {
         "y": y.size / 2,
         "2y": y.size,
@@ -429,8 +429,8 @@ def _mistaken(
     """Return the gradients of all layers, after a backward pass with a mistake.
 
     ``derivative`` is used in place of gelu's derivative. With ``untransposed``, W is used in place
-    of its transpose. With ``forward``, a stage's backward pass runs from the stage's first layer to
-    the stage's last layer.
+    of the transpose of W. With ``forward``, a stage's backward pass runs from the stage's first
+    layer to the stage's last layer.
     """
     gradients: list = [None] * len(weights)
     for layers in reversed(cut):
@@ -467,9 +467,9 @@ def activation_mistakes(
 ) -> list[dict[str, list]]:
     """Return, for each stage, a dict from each mistake's sentence to the stage's gradients.
 
-    There are two mistakes: a backward pass uses the oldest activations that are alive, or the
-    newest, and not the activations of its micro-batch. ``schedules[stage]`` is the list of a
-    stage's actions.
+    There are two mistakes. In the first, each backward pass uses the oldest activations that are
+    alive. In the second, each backward pass uses the newest activations. A right pass uses the
+    activations of its own micro-batch. ``schedules[stage]`` is the list of a stage's actions.
     """
     known: list[dict] = [{} for _ in cut]
     m = len(schedules[0]) // 2

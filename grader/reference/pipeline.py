@@ -56,7 +56,7 @@ def one_forward_one_backward(stage: int, num_stages: int, m: int) -> list[Action
 def bubble(timelines: Timelines) -> float:
     """Return the fraction of time in which stages wait.
 
-    The time of every stage is from the earliest start to the latest end among all stages.
+    All stages have the same total time, from the earliest start to the latest end of all spans.
     """
     spans = [span for own in timelines for span in own]
     window = max(end for *_, end in spans) - min(start for _, _, start, _ in spans)

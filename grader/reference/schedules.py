@@ -1,7 +1,8 @@
 """Judges pipeline schedules by what they achieve.
 
-A schedule must contain every pass once, in an order that all stages can carry out. It should end
-early, with few micro-batches alive. Several different schedules can be right.
+A schedule must contain every pass exactly once, in an order that all stages can carry out. The
+schedule should end early, and keep few micro-batches alive at a time. Several different schedules
+can be right.
 """
 
 from collections import Counter
@@ -31,7 +32,10 @@ def as_actions(value: Any) -> list[Action] | None:
 
 
 def numbers(one: str, many: str, count: int) -> str:
-    """Return a sentence about the valid numbers, for example “the chunks are 0 to 3”."""
+    """Return words about the valid numbers, for example “the chunks are 0 to 3”.
+
+    ``one`` and ``many`` are the singular and the plural, for example "chunk" and "chunks".
+    """
     return f"the {many} are 0 to {count - 1}" if count > 1 else f"the only {one} is 0"
 
 
@@ -84,7 +88,7 @@ def warm_up(stage: int, actions: list[Action], due: int) -> str:
 
 
 def makespan(stages: list[list[Action]], forward: float, backward: float) -> float | str:
-    """Return the time at which the last stage ends, or a sentence if stages wait for ever.
+    """Return the time at which all stages have ended, or a sentence if stages wait for ever.
 
     The sentence names the actions at which the stages wait for each other. Every action begins as
     soon as its stage and its input are ready. Messages take no time. ``forward`` is the time of a
@@ -128,9 +132,9 @@ def _source(kind: str, i: int, stage: int, num_stages: int) -> tuple[str, int, i
 def require_loss_in_spans(run: Any, stage: int, entries: int, m: int) -> None:
     """Fail if the last stage computes the losses of m micro-batches outside of its spans.
 
-    ``entries`` is the number of entries in a micro-batch's y. An operation of the ledger that reads
-    so many entries is taken for work on the loss, or on the gradient of the loss. Fewer than m such
-    operations may be outside of all spans.
+    ``entries`` is the number of entries in a micro-batch's y. An operator in the ledger that reads
+    exactly this number of entries is taken for work on the loss or on its gradient. At most m − 1
+    such operators may be outside of all spans.
     """
     spans = run.spans(stage)
     work = [e.at for e in run.ledger(stage) if e.kind == "entries" and e.amount == entries]

@@ -94,7 +94,7 @@ def split(array: np.ndarray, n: int) -> list[np.ndarray]:
 
 
 def by_rank(made: dict[str, list], n: int) -> list[dict[str, Any]]:
-    """Turn a dict of lists, with an entry for each rank, into a list with a dict for each rank."""
+    """Turn a dict of lists into a list of dicts. Each list has one entry for each rank."""
     return [{name: of_ranks[rank] for name, of_ranks in made.items()} for rank in range(n)]
 
 
@@ -227,8 +227,9 @@ def attention_backward(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the gradients of q, k and v for the whole sequence.
 
-    ``blocks[i, j]`` is True if the pair of query i and key j counts; by default all pairs count.
-    Without ``row_sum``, the sum Σ grad_o ⊙ o is left out.
+    Only pairs of query i and key j for which ``blocks[i, j]`` is True add to the gradients; by
+    default all pairs do. The attention weights are those of all visible pairs in any case. Without
+    ``row_sum``, the sum Σ grad_o ⊙ o is left out.
     """
     scale = q.shape[1] ** -0.5
     weights, _, _ = softmax(q, k, visible(len(q), causal), scale)
@@ -310,12 +311,12 @@ def _without_diagonal(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return causal attention in which no token sees itself.
 
-    In each rank's own block, the first query then has only scores of −∞. Its exponentials are NaN,
-    so its output and its logsumexp are NaN, too.
+    The result is that of ring attention. In a rank's own block, the rank's first query then has
+    only scores of −∞. Its exponentials are NaN, so its output and its logsumexp are NaN, too.
     """
     first = np.arange(0, len(q), len(q) // n)
     seen = np.tri(len(q), k=-1, dtype=bool)
-    seen[first] = True  # any value: it is replaced
+    seen[first] = True  # the results of these rows are replaced below
     output, logsumexp = attention(q, k, v, seen)
     output[first], logsumexp[first] = np.nan, np.nan
     return output, logsumexp
@@ -339,7 +340,8 @@ def _ring_mistakes(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, n:
         return made
     inside = np.tile(np.tri(rows, dtype=bool), (n, n))
     owner = np.arange(tokens) // rows
-    # In some step, rank r has the block of rank r − step, and takes it for that of rank r + step.
+    # In some step, rank r has the block of rank r − step, and takes it for the block of rank
+    # r + step.
     taken = (2 * owner[:, None] - owner[None, :]) % n
     turned = (taken < owner[:, None]) | ((taken == owner[:, None]) & inside)
     made[FUTURE_BLOCKS] = attention(q, k, v, seen | ~same)

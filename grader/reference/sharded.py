@@ -1,4 +1,4 @@
-"""Computes what each rank holds if a model is sharded, and what well-known mistakes give instead.
+"""Computes each rank's shards, loss and gradients, and what well-known mistakes give instead.
 
 All values are in numpy and float64. Lists of results have one entry for each rank. In a dict of
 mistakes, each key is the sentence that describes one mistake.
@@ -66,14 +66,14 @@ def layers_of(weights: Sequence[Any], n: int) -> list[list[np.ndarray]]:
 
 
 def unflat(vector: np.ndarray, like: Sequence[Any]) -> list[np.ndarray]:
-    """Cut a flat vector into arrays with the shapes of those in ``like``, without the padding."""
+    """Cut a flat vector into arrays of the same shapes as in ``like``. Drop the padding."""
     ends = np.cumsum([np.size(array) for array in like])
     pieces = np.split(vector, ends)[: len(like)]
     return [piece.reshape(np.shape(array)) for piece, array in zip(pieces, like)]
 
 
 def flat_mistakes(arrays: Sequence[Any], n: int) -> dict[str, np.ndarray]:
-    """Return a dict from each mistake in ``flatten`` to its result."""
+    """Return a dict from each mistake in ``flatten`` to the flat tensor that it gives."""
     right = flat(arrays, n)
     added = len(right) - sum(np.size(array) for array in arrays)
     kept = len(right) - added
@@ -128,10 +128,10 @@ def scaled_step(
 
 @dataclass
 class Followed:
-    """The results of a step with factors, and the arguments of each layer's two functions.
+    """The results of a step with factors, and what each layer's two functions get.
 
-    ``inputs[l]`` is the x of layer l. ``grads[l]`` is the grad_y of layer l, before it is
-    multiplied by the factor ``backward[l]``.
+    ``inputs[l]`` is the argument x of the forward function of layer l. ``grads[l]`` is the argument
+    grad_y of its backward function, before grad_y is multiplied by the factor ``backward[l]``.
     """
 
     loss: float
@@ -143,7 +143,7 @@ class Followed:
 def followed_step(
     weights: list, x: np.ndarray, forward: Sequence[float], backward: Sequence[float]
 ) -> Followed:
-    """Make the step of ``scaled_step``. Return its results and the arguments of the layers."""
+    """Make the step of ``scaled_step``. Return its results, and what the layers' functions get."""
     y, saved = np.asarray(x, np.float64), []
     for weight, factor in zip(weights, forward):
         z = y @ np.asarray(weight, np.float64)
@@ -207,11 +207,12 @@ def sharded_mistakes(gradients: list) -> list[dict[str, list]]:
 def uncalled_mistakes(
     weights: list, batches: list, forward: Sequence[float], backward: Sequence[float]
 ) -> list[dict[str, list]]:
-    """Return, for each rank, a dict of mistakes. In each, a step does not call an argument.
+    """Return, for each rank, a dict from each mistake to the rank's shards of the gradients.
 
-    The arguments ``layer_forward`` and ``layer_backward`` multiply by the factors ``forward`` and
-    ``backward``, as in ``scaled_step``. If a step calls other functions instead, the factors are 1.
-    The values are the rank's shards of the gradients.
+    In each mistake, a step does not call one or both of the functions ``layer_forward`` and
+    ``layer_backward`` that it gets as arguments. These functions multiply by the factors
+    ``forward`` and ``backward``, as in ``scaled_step``. If a step calls another function instead of
+    one of them, the factors of this function are 1.
     """
     ones = [1.0] * len(weights)
     ways = {
@@ -227,7 +228,7 @@ def uncalled_mistakes(
 
 
 def layer_bytes(width: int, n: int, itemsize: int) -> int:
-    """Return the bytes of one layer, padded to a multiple of n."""
+    """Return the bytes of a (width, width) weight, padded to a multiple of n entries."""
     return n * math.ceil(width * width / n) * itemsize
 
 

@@ -46,12 +46,12 @@ SMALL_LAYER_ENTRIES = 16
 
 
 def is_flat(saved: list) -> bool:
-    """Return whether gelu or its derivative is nearly zero at an entry of z in a small layer.
+    """Return whether gelu′(z) or gelu(z) / z is nearly zero at an entry of z in a small layer.
 
-    The derivative is nearly zero near z = −0.75. Both gelu and its derivative are nearly zero if z
-    is far below zero. Such values are differences of nearly equal numbers, so only a few of their
-    digits are right. If so, callers draw other inputs for their comparison. Entries of z that are
-    exactly zero do not count.
+    gelu′(z) is nearly zero near z = −0.75. Both gelu′(z) and gelu(z) / z are nearly zero if z is
+    far below zero. Such values are differences of nearly equal numbers, so only a few of their
+    digits are right. If the function returns True, its callers draw other inputs for their
+    comparison. Entries of z that are exactly zero do not count.
     """
     small = [z[z != 0] for _, z in saved if z.size <= SMALL_LAYER_ENTRIES]
     return any(
@@ -77,8 +77,8 @@ def loss_and_gradients(
 ) -> tuple[float, list]:
     """Return the loss, which is the mean of y², and the gradient of the loss for every weight.
 
-    ``weights`` are (D, D) each, and ``x`` is (B, D). ``layers`` has the index of the weight that
-    each layer uses; by default each weight is used once, in order. The gradient of an unused weight
+    Each weight is (D, D), and ``x`` is (B, D). ``layers`` has the index of the weight that each
+    layer uses; by default each weight is used once, in order. The gradient of an unused weight
     is None. The gradient of a weight that several layers use (a tied weight) is the sum of the
     gradients from these layers.
     """
@@ -95,7 +95,7 @@ def large_step(weights: list, x: np.ndarray) -> tuple[float, list, list]:
     """Return the loss, the input of each layer, and the gradients, for a large batch.
 
     The loss and the gradients are those of ``loss_and_gradients``. Most of the time is spent in
-    erf. Therefore erf is computed only once for each entry, and used for gelu and its derivative.
+    erf. Therefore erf is computed only once for each entry. Both gelu and its derivative use it.
     """
     inputs, derivatives = [], []
     for weight in weights:

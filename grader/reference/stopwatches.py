@@ -1,6 +1,7 @@
 """Checks what a student's stopwatch called, and computes the result of a well-known mistake.
 
-The driver ``timed`` passes the operation and the clock to the stopwatch.
+A stopwatch is a function that measures the time of an operation. The driver ``timed`` passes the
+arguments ``operation`` and ``clock`` to the stopwatch.
 """
 
 from collections.abc import Sequence
@@ -15,10 +16,10 @@ ACROSS = (
 
 
 def events(run: Any, rank: int) -> list[str]:
-    """Return a list of the arguments that a rank used and of its communications, in order.
+    """Return one string for each argument that a rank called and each communication, in order.
 
-    An entry is the name of an argument, such as "operation" or "clock", or "comm" and the kind of a
-    communication, such as "comm barrier".
+    For an argument, the string is its name, such as "operation" or "clock". For a communication,
+    the string is "comm" and the kind of the communication, such as "comm barrier".
     """
     trail = [event for event in run.report.ranks[rank].trail if event.call == run.index]
     return [

@@ -197,9 +197,8 @@ def step_mistakes(gradients: list[list]) -> list[dict]:
 def loss_mistakes(right: list, rows: int, width: int) -> dict[str, list]:
     """Return a dict from each wrong mean to the gradients, or to the loss, that it gives.
 
-    ``right`` is the list of the right gradients, or a list of the right loss. ``rows`` and
-    ``width`` are the numbers of rows and columns of a shard. A mistake is left out if it changes
-    nothing.
+    ``right`` lists the right gradients, or only the right loss. ``rows`` and ``width`` are the
+    numbers of rows and columns of a shard. A mistake is left out if it changes nothing.
     """
     factors = {OF_ROWS: width, OF_ENTRIES: rows * width}
     return {
@@ -216,8 +215,9 @@ def left_out(
 
     ``own`` and ``after`` are the rank's parameters before and after the broadcast, and ``roots``
     are the root's parameters. ``frozen`` and ``strided`` are sets of indices. There are two
-    mistakes: exactly the frozen parameters kept their values, or exactly the strided parameters
-    did, while all other parameters have the root's values. The dict is empty in all other cases.
+    mistakes. In the first, exactly the frozen parameters kept their values. In the second, exactly
+    the strided parameters kept their values. In both, all other parameters have the root's values.
+    In all other cases the dict is empty.
     """
     if not isinstance(after, (list, tuple)) or len(after) != len(own):
         return {}

@@ -64,7 +64,7 @@ def trained(
 ) -> tuple[list, list]:
     """Return the weights after every step, and for each rank the two moments of its shard.
 
-    ``steps[step]`` has the gradients of all weights.
+    ``steps[step]`` has the gradients of all weights, which are the same on all ranks.
     """
     n = len(rates)
     of_steps = [shards(step, n) for step in steps]
@@ -159,8 +159,8 @@ def _own_updated(weights: list, moved: list, n: int, rank: int) -> list:
 def _gathered(alone: list, n: int) -> list:
     """Return the weights after every step if each rank uses only its own gradients.
 
-    ``alone[rank][step]`` has the weights that a rank would compute alone. The result has shard r of
-    rank r's weights.
+    ``alone[rank][step]`` has the weights that a rank would compute alone. In the result, shard r
+    comes from the weights of rank r.
     """
     return [
         unflat(np.concatenate([shards(own, n)[r] for r, own in enumerate(step)]), step[0])
