@@ -137,7 +137,7 @@ def _grade(arguments: argparse.Namespace, began: float) -> None:
 
 
 def _look_at_targets(arguments: argparse.Namespace) -> None:
-    """Raise CannotGrade if a file cannot be written, or would replace another one."""
+    """Raise CannotGrade if a file cannot be written, or if two outputs name the same file."""
     files = [("the results", arguments.results), ("the report", arguments.report)]
     files += [(f"the {name} file", path) for name, path in arguments.format]
     seen: dict[Path, str] = {}

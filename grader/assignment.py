@@ -1,6 +1,6 @@
 """Lists the parts and problems of the assignment, and the files that a student hands in.
 
-This is the whole assignment. ``course_file.py`` reads which parts of it a course uses.
+This module describes the whole assignment. ``course_file.py`` reads which parts a course uses.
 
 The points of a check are given with the check, in ``tests/`` and ``grader/hidden/``.
 """

@@ -83,7 +83,7 @@ class Late:
 
 @dataclass(frozen=True)
 class Limit:
-    """Grade at most ``submissions`` of a student in ``hours`` hours. 0 submissions: no limit."""
+    """How many ``submissions`` of a student are graded in ``hours`` hours; 0 means no limit."""
 
     submissions: int = _key(0, values.whole)
     hours: float = _key(24.0, values.number(0, 8784, above=True))  # at most 366 days
@@ -112,7 +112,7 @@ class Install:
 
 @dataclass(frozen=True)
 class Course:
-    """All that a course file says."""
+    """The contents of a course file."""
 
     course: About = About()
     points: Mapping[str, float] = field(default_factory=dict)  # by problem, if not the default
@@ -149,7 +149,10 @@ class Course:
 
     @property
     def last_part(self) -> str:
-        """Return the name of the last part that is not extra credit, or else of the last part."""
+        """Return the name of the last part that is not extra credit.
+
+        If all parts are extra credit, return the name of the last part.
+        """
         base = [name for name, part in self.parts.items() if not part.is_extra]
         return (base or list(self.parts))[-1]
 

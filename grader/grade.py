@@ -115,7 +115,7 @@ class Grade:
 
 
 class Catalogue:
-    """A pytest plugin that makes a record of every check, before the first of them runs."""
+    """A pytest plugin that makes a record of every check, before the first check runs."""
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
@@ -220,7 +220,7 @@ def _run(arguments: list[str], collector: Collector, workers: int) -> tuple[int,
         return run_pytest(arguments, collector)
     if way_to_start() == "fork":
         return run_pytest(arguments, collector, Workers(workers))
-    # Collect once without the workers, which do not say what they have collected.
+    # Collect once without the workers, because xdist's workers do not report what they collect.
     code, printed = run_pytest(["--collect-only", *arguments], collector)
     return (
         (code, printed)
@@ -233,7 +233,8 @@ def run_pytest(arguments: list[str], *plugins: object) -> tuple[int, str]:
     """Run pytest in this process. Return its exit code, and what pytest printed."""
     places = [str(place) for place in (ROOT / "tests", HIDDEN) if place.exists()]
     printed = io.StringIO()
-    # Ignore plugins and options of the environment: they take time, and must not change grading.
+    # Ignore pytest's plugins and options from the environment. Plugins take time to load, and none
+    # of them may change the grading.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.environ.pop("PYTEST_ADDOPTS", None)
     os.environ.pop("PYTEST_PLUGINS", None)

@@ -51,7 +51,7 @@ class GradingOutput:
         if self.last_written is None:
             self.bar.update(self.task, total=len(grade.records))
             self.bar.start()
-            self._write_results(grade)  # a complete list of zeros, whatever happens from now on
+            self._write_results(grade)  # every check has 0 points, in case grading breaks off
             return
         self.bar.update(
             self.task, completed=sum(record.status != NOT_RUN for record in grade.records)

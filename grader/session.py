@@ -107,7 +107,7 @@ class EarlyServer:
         """End the early server if no session has taken it.
 
         The server may still be importing torch, or testing how ranks can be confined. It finishes
-        this before it ends, so that it leaves nothing behind.
+        this work before it ends, so that it leaves nothing behind.
         """
         if unused := cls.take():
             unused.server.stop()

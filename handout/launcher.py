@@ -7,8 +7,9 @@ On Linux without a GPU, each rank is a fork of this process, which has already i
 ranks start in a fraction of a second. Elsewhere each rank is a new Python process that imports
 torch and your program again, which takes seconds.
 
-``torchrun`` starts the ranks itself, on one machine or on many. Then ``launch`` only joins their
-process group and calls the function. The world size is that of torchrun, not ``world_size``.
+``torchrun`` starts the ranks itself, on one machine or on many. Then ``launch`` only joins the
+ranks' process group and calls the function. torchrun sets the world size, and ``world_size`` is
+ignored.
 """
 
 import contextlib
@@ -31,10 +32,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-# Import this now, before there is a process group. Otherwise an optimizer imports it later. Then
-# the process group of that moment becomes a default argument of functions in this module, and stays
-# alive after it was destroyed. Such a group sometimes ends a finished rank with "terminate called
-# without an active exception".
+# Import this module now, before there is a process group. Otherwise an optimizer imports it later,
+# and functions of this module get the process group of that moment as a default argument. This
+# reference keeps the group in memory after it was destroyed. Such a group sometimes ends a finished
+# rank with "terminate called without an active exception".
 import torch.distributed.nn.functional  # noqa: F401
 
 # The error of a rank whose peer has exited.
@@ -217,8 +218,8 @@ def _wait(ranks: list[BaseProcess]) -> None:
         running = [rank.sentinel for rank in ranks if rank.exitcode is None]
         if not running:
             return
-        # A sentinel stays open as long as a child of the rank holds it. So look at the exit codes
-        # every 0.1 s, too.
+        # If a rank has started a child process, the child may keep the rank's sentinel open after
+        # the rank has ended. So look at the exit codes every 0.1 s, too.
         multiprocessing.connection.wait(running, timeout=0.1)
 
 
@@ -244,7 +245,7 @@ def _failure(ranks: list[BaseProcess], folder: Path) -> str | int:
     }
     causes = [rank for rank in reports if not LOST_CONNECTION.search(reports[rank])]
     silent = [rank for rank in failed if rank not in reports]
-    # A lost connection is a consequence, so every other failure is preferred to it.
+    # A lost connection is the consequence of another failure. So report any other failure first.
     first = [*causes, *silent, *reports][0]
     if first in reports:
         ranks[first].join()
@@ -296,7 +297,7 @@ def _rank(
 def _fail(rank: int, folder: Path, message: str, exit_code: int) -> None:
     """Report why this rank fails, then end it with ``exit_code``.
 
-    Write the report before the end, because other ranks fail when this rank's connections close.
+    Write the report before the rank ends, because other ranks fail when its connections close.
     """
     unfinished = folder / f"unfinished.{rank}"
     try:

@@ -10,8 +10,8 @@
     python -m handout.run sequence_and_experts --world-size 4
     torchrun --nproc-per-node 4 -m handout.run collectives
 
-One command starts all ranks on this machine. ``torchrun`` starts them itself, on one machine or on
-many.
+Without ``torchrun``, the command starts all ranks on this machine. ``torchrun`` starts the ranks
+itself, on one machine or on many.
 """
 
 import argparse
@@ -20,8 +20,8 @@ import os
 import signal
 from collections.abc import Callable
 
-# Importing torch takes seconds. With the default handler, Ctrl-C ends the import, and the program,
-# without a traceback.
+# Importing torch takes seconds. With the system's default handler, Ctrl-C during the import ends
+# the program without a traceback.
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -139,7 +139,7 @@ def pipeline_parallel(module_name: str) -> None:
         inputs = mine, x.to(device()) if stage == 0 else None, len(x), micro_batches
         for name in ("gpipe_schedule", "one_forward_one_backward_schedule"):
             schedule = getattr(student, name)(stage, n, micro_batches)
-            # Only the second timeline counts, because the first run of anything is slow.
+            # Only the second timeline is drawn, because the first run of a schedule is slow.
             for timeline in (Timeline(), Timeline()):
                 dist.barrier()
                 loss, _ = student.run_schedule(schedule, *inputs, timeline)

@@ -1,6 +1,6 @@
 """Draws every collective on four ranks, and the ring, a barrier and a deadlock.
 
-A collective is drawn as what each rank holds before and after it.
+A picture of a collective shows what each rank holds before and after the collective.
 """
 
 from grader.figures.picture import Picture
@@ -129,7 +129,7 @@ def ring() -> Picture:
 def _ring_state(
     picture: Picture, index: int, title: str, terms: list[list[set[int]]], sends: list[int]
 ) -> None:
-    """Draw one state. ``sends`` has the chunk that each rank will send, or is empty for none."""
+    """Draw one state. ``sends`` has the chunk that each rank will send; [] after the last step."""
     x, y = (index % 2) * 178, (index // 2) * 158
     picture.text(x, y + 12, title, 12, kind="bold")
     lefts = [x + 14 + chunk * 34 for chunk in range(N)]
@@ -143,7 +143,7 @@ def _ring_state(
         if sends:
             middle = lefts[sends[rank]] + 14
             picture.arrow(middle, top + 16, middle, top + (28 if rank < N - 1 else 26))
-    if sends:  # from the last rank, below, to the first
+    if sends:  # the arrow from the last rank to the first comes in at the top
         middle = lefts[sends[N - 1]] + 14
         picture.arrow(middle + 8, y + 24, middle + 8, y + 35)
 

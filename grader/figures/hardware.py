@@ -4,8 +4,8 @@ from math import log10
 
 from grader.figures.picture import Picture
 
-# Name, bytes per second in one direction, and this rate as text. The rates of memory are from its
-# data sheet.
+# Name, bytes per second in one direction, and this rate as text. The rates of memory are from the
+# data sheet of the GPU.
 LINKS = [
     ("shared memory of all SMs, one GPU", 30e12, "about 30 TB/s"),
     ("HBM3, one GPU", 3.35e12, "3.35 TB/s"),
@@ -40,7 +40,7 @@ def links() -> Picture:
             picture.line(
                 340 * (power - SLOWEST) / DECADES, y + 28, 340 * (power - SLOWEST) / DECADES, y + 32
             )
-        where = "computing" if index < 2 else "communicating"  # on the chip, or between devices
+        where = "computing" if index < 2 else "communicating"  # in one GPU, or between devices
         picture.rect(0, y + 17, 340 * (log10(rate) - SLOWEST) / DECADES, 11, where)
     return picture
 

@@ -1,4 +1,4 @@
-"""Draws matrix products: with a weight sharded by columns, by rows, and the Megatron pair."""
+"""Draws products with a weight that is sharded by columns or by rows, and the Megatron pair."""
 
 from grader.figures.picture import Picture
 

@@ -4,7 +4,7 @@ from grader.figures.picture import Picture
 from grader.reference.pipeline import gpipe, one_forward_one_backward
 from grader.reference.schedules import Action, most_alive
 
-# Units of time that a micro-batch takes on a stage. The backward pass has twice the products.
+# Units of time that a micro-batch takes on a stage. The backward pass has twice as many products.
 FORWARD, BACKWARD = 1, 2
 LEFT = 44  # x where the time begins; the names of the stages are to its left
 UNIT = "1 unit: one micro-batch forward. Backward: 2 units."

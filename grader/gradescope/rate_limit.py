@@ -57,7 +57,7 @@ class Decision:
     past: list[Past] = field(default_factory=list)
     own: Past | None = None  # the entry of this submission in the list
     instead: dict | None = None  # the results to show, if the submission is not graded
-    note: str = ""  # for the instructor: why it is graded although it is over the limit
+    note: str = ""  # for the instructor: why a submission over the limit is graded
 
     def remember(self, document: dict, graded: bool = True) -> None:
         """Write what is known about all submissions into ``document``.

@@ -92,7 +92,7 @@ HARMED = {"1.1", "1.3"}
 class Play:
     """A submission, and the problems in which it must lose points.
 
-    In all other problems it must get full marks.
+    In all other problems it must get all points.
     """
 
     name: str

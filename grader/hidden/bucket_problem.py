@@ -23,9 +23,10 @@ EARLIER = "this is the average of an earlier backward pass. What is kept from on
 class Passes:
     """Backward passes of all ranks, with their inputs and their expected results.
 
-    ``uses[rank][pass]`` has, for each layer, the index of its weight. The other lists have indices
-    of parameters. The sums of squares of the parameters in ``squared`` are added to the loss. Those
-    in ``registered`` are given to ``GradientBuckets``. Those in ``frozen`` require no gradient.
+    ``uses[rank][pass]`` lists the index of each layer's weight. The lists ``squared``,
+    ``registered`` and ``frozen`` contain indices of parameters. The loss includes the sum of
+    squares of each parameter in ``squared``. ``GradientBuckets`` gets the parameters in
+    ``registered``. The parameters in ``frozen`` require no gradient.
     """
 
     weights: list
@@ -95,9 +96,10 @@ class Passes:
         return found
 
     def mistakes_in_the_first_pass(self, run):
-        """Return, for each rank, a dict with all gradients after a first pass with a mistake.
+        """Return, for each rank, the wrong gradients after a first pass with a known mistake.
 
-        Each key is the sentence that describes one mistake.
+        Each key of a rank's dict is the sentence that describes a mistake. The value lists the
+        gradients of all parameters.
         """
         local, n = [own[0] for own in self.local], len(self.ranks)
         shapes = {i: w.shape for i, w in enumerate(self.weights)}
@@ -116,10 +118,11 @@ class Passes:
         return {i: self.local[rank][0][i] for i in order if self.local[rank][0][i] is not None}
 
     def _in_memory_order(self, local):
-        """Return a dict with the wrong averages if gradients are averaged in memory order.
+        """Return a dict with the wrong averages of a program that ignores memory layouts.
 
-        The gradient of a transposed parameter is transposed in memory, too. The dict is empty if no
-        rank's parameters are transposed.
+        Such a program averages the entries of gradients in the order in which they lie in memory.
+        The gradient of a transposed parameter is transposed in memory, too. The dict is empty if
+        the parameters are transposed on no rank.
         """
         if "transpose" not in self.layouts:
             return {}
@@ -136,19 +139,20 @@ FIRST_LAYER = "first layer of pass {}"  # a probe's name
 
 # To see how sensitive gradients are, each weight is changed by this fraction of itself.
 WEIGHT_CHANGE = 1e-10
-# A gradient may then change by at most MAX_GROWTH times WEIGHT_CHANGE. With this limit, in 3000
-# draws of twelve layers, the rounding errors of a right solution stayed below half the tolerance.
+# A gradient may then change by at most this fraction of its largest entry: MAX_GROWTH times
+# WEIGHT_CHANGE. With this limit, in 3000 draws of twelve layers, the rounding errors of a right
+# solution stayed below half the tolerance.
 MAX_GROWTH = 100
 
 
 def passes_of(rng, n, layers, **options):
     """Return random backward passes on ``n`` ranks, with the request that runs them.
 
-    ``layers[rank]`` has the indices of the weights that the rank uses, in order, in every pass. If
+    ``layers[rank]`` lists the indices of the weights that the rank uses in a pass, in order. If
     ``then`` is given, ``then[rank]`` replaces ``layers[rank]`` from the second pass on. ``more``
-    has the shapes of further parameters, whose squares are added to the loss. With ``asks``, the
-    gradient of a rank's first layer is multiplied by a factor. The rank learns this factor only
-    during the pass.
+    lists the shapes of further parameters. The loss includes the sum of squares of each further
+    parameter. With ``asks``, the gradient of a rank's first layer is multiplied by a factor. The
+    rank learns this factor only during the pass.
 
     The ``options`` are ``registered`` (by default all parameters), ``frozen`` (by default none),
     ``bucket_bytes`` (by default 256) and ``layouts``, the memory layout of each rank's parameters
@@ -163,10 +167,10 @@ def passes_of(rng, n, layers, **options):
 
 
 def _is_sensitive(made, rng):
-    """Return whether a gradient is zero, or changes much more than the weights do.
+    """Return whether a gradient is zero, or changes much more than the weights were changed.
 
     Rounding errors would change such a gradient much, too, so a right solution could fail. With
-    twelve layers, this happened in one of a few thousand draws.
+    twelve layers, one of a few thousand draws had such a gradient.
     """
     exact = [w.astype(np.float64) for w in made.weights]
     moved = [w * (1 + WEIGHT_CHANGE * rng.choice([-1, 1], w.shape)) for w in exact]
@@ -232,8 +236,8 @@ def late(n):
 def averages(run, made):
     """Fail unless every gradient is the average over the ranks after each pass.
 
-    If no rank has a gradient of a parameter, its average may be zeros or None. The gradient of a
-    frozen parameter must be None.
+    If no rank has a gradient of a parameter, the parameter's average gradient may be zeros or None.
+    The gradient of a frozen parameter must be None.
     """
 
     def is_nothing(i, got, expected):
@@ -274,13 +278,13 @@ def _of_pass(known):
 
 
 def sent(run, rank, p=0):
-    """Return a rank's operations from the start of backward pass ``p`` to that of the next pass."""
+    """Return a rank's operations from the start of backward pass ``p`` to the next pass's start."""
     begins = [mark.at for mark in run.marks(rank, "backward began")] + [float("inf")]
     return [o for o in run.operations(rank) if begins[p] <= o.at < begins[p + 1]]
 
 
 def sends_buckets(run, made, mistakes=None):
-    """Fail unless, in every pass, the all-reduces have as many bytes as the buckets, in order.
+    """Fail unless the all-reduces of every pass have the sizes of the buckets, in the same order.
 
     With ``mistakes``, fail only if one of these mistakes explains the bytes of the all-reduces.
     """

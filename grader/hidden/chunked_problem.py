@@ -1,6 +1,6 @@
-"""Builds models that are cut into chunks, and calls that run schedules on them.
+"""Builds models that are cut into chunks, and calls that run schedules on these models.
 
-It also judges lists of schedules, for the checks of part 8.
+This module also judges lists of schedules, for the checks of part 8.
 """
 
 import numpy as np
@@ -12,14 +12,14 @@ GRADIENTS = "the list of the chunks' gradients"
 
 
 def laid_out(array, first, number):
-    """Return the array in the layout number ``first + number``, or contiguous without ``first``."""
+    """Return the array in the layout number ``first + number``; as it is if ``first`` is None."""
     return array if first is None else Strided(array, LAYOUTS[(first + number) % len(LAYOUTS)])
 
 
 def probes(seeds):
-    """Return a function for each seed of a rank.
+    """Return, for each of a rank's seeds, a function that returns this seed.
 
-    The function returns the seed. No rank knows the seed before it calls the function.
+    No rank knows the seed before it calls the function.
     """
     return [Probe(f"W number {number}", seed) for number, seed in enumerate(seeds)]
 
@@ -27,7 +27,9 @@ def probes(seeds):
 class ChunkProblem:
     """A chunk of ``layers`` layers, what its forward pass saves, and the gradient of its output.
 
-    All tensors are drawn again while gelu is flat: see ``single_device.is_flat``.
+    The checks call the two halves of the backward pass: B (``backward_input``) and W
+    (``backward_weights``). All tensors are drawn again while gelu is flat: see
+    ``single_device.is_flat``.
     """
 
     def __init__(self, rng, layers=2, rows=3, width=5, dtype=np.float64):
@@ -105,7 +107,7 @@ class ChunkedProblem:
     """A model and its micro-batches, for ``n`` stages with ``v`` chunks each.
 
     Each chunk has ``layers`` layers, and each of the ``m`` micro-batches has ``rows`` rows. If a
-    backward pass has two halves, B and W, the checks change the tensors that B has kept: see
+    backward pass has two halves, B and W, the checks change the tensors that B keeps for W: see
     ``request``.
     """
 
@@ -145,10 +147,10 @@ class ChunkedProblem:
         return call(f"schedules.{function}", stages, weights, x, len(self.x), self.m, **options)
 
     def require_step(self, run):
-        """Fail unless a run gave the loss and the gradients of a single device.
+        """Fail unless a call returned the loss and the gradients that a single device computes.
 
-        Stages may communicate only by sends and receives. They must send one message for each
-        activation and each gradient that another part of the model needs.
+        Stages may communicate only by sends and receives. A stage must send exactly one message
+        for each activation and each gradient that another stage needs.
         """
         self.require_gradients(run)
         run.returns(
@@ -161,7 +163,7 @@ class ChunkedProblem:
         if self.n == 1:
             return
         run.uses_only("send", "recv", because="Stages communicate only by sends and receives.")
-        ends = {0: 1, self.n - 1: 1}  # the first and the last part send in one direction
+        ends = {0: 1, self.n - 1: 1}  # the first and the last chunk send only in one direction
         for rank in range(self.n):
             sent = sum(o.kind == "send" for o in run.operations(rank))
             due = self.m * (2 * self.v - ends.get(rank, 0))

@@ -1,4 +1,4 @@
-"""Builds attention problems so large that the system can measure what memory they need."""
+"""Builds attention problems so large that the system can measure how much memory ranks need."""
 
 import numpy as np
 
@@ -7,25 +7,25 @@ from grader.reference import sequences
 
 MIB = 2**20
 MOST_BLOCKS = 5  # blocks of scores at a time, as the docstring of ring_attention_forward says
-# How many tensors (T/n, d) a rank may have beside its arguments when it communicates. The
-# docstrings allow 12 forward and 16 backward. Messages take about 6 more, in the buffers of the
-# network. Right programs have had 7 to 10 forward and 10 to 15 backward. A program that kept the
-# keys and values of all 12 ranks had at least 26 forward.
+# How many tensors (T/n, d) a rank may hold in memory beside its arguments when it communicates.
+# The docstrings allow 12 forward and 16 backward. Messages take about 6 more, in the buffers of the
+# network. We measured 7 to 10 forward and 10 to 15 backward for right programs. A program that kept
+# the keys and values of all 12 ranks held at least 26 forward.
 #
 # Memory for imports does not count, up to ``IMPORTED`` tensors or ``IMPORTED_BLOCKS`` blocks. A
-# wrong program could take this memory for no reason and free it for the call. But even such a
-# program exceeds the limit.
+# wrong program could take this memory in the first call for no reason, and free it before the
+# measured call. But even such a program exceeds the limits.
 FORWARD, BACKWARD = 18, 23
 IMPORTED, IMPORTED_BLOCKS = 6.5, 3.2
-# Do not judge the memory of this many ranks, those that use the most. The others are enough: a
-# program that collects keys and values does so on all ranks.
+# The number of ranks whose memory is not judged: the ranks that use the most memory. It is enough
+# to judge the other ranks, because a program that collects keys and values does so on all ranks.
 SPARED = 2
 
 
 class LargeAttention(SharedCalls):
     """Queries, keys and values of a sequence, and the gradient of the output.
 
-    No two rows are equal, so no rank can save memory by keeping equal rows once.
+    No two rows are equal, so no rank can save memory by storing equal rows only once.
     """
 
     def __init__(self, rng, n, rows, width, causal):
@@ -42,7 +42,7 @@ class LargeAttention(SharedCalls):
         return self.request("ring_attention_forward", *shards, plain=(self.causal,), **options)
 
     def has_results(self, run):
-        """Check a sample of the rows of each rank's results. Fail if one of them is wrong."""
+        """Fail if a result has a wrong shape, or if one of its rows in the sample is wrong."""
         rows = np.concatenate([rank * self.rows + self.sample for rank in range(self.n)])
         self._has(
             run,
@@ -66,7 +66,7 @@ class LargeAttention(SharedCalls):
         )
 
     def _have_shapes(self, run):
-        """Fail if a result has another shape than it should have: a sample does not show that."""
+        """Fail if a result has a wrong shape. The sample of its rows does not show the shape."""
         rows, width = self.rows, self.tensors[0].shape[1]
         wanted = {"output": (rows, width), "logsumexp": (rows,)}
         wanted |= dict.fromkeys(("grad_q", "grad_k", "grad_v"), (rows, width))
@@ -87,7 +87,10 @@ class LargeAttention(SharedCalls):
         )
 
     def has_few_blocks(self, run, of_tiny):
-        """Fail if ranks held the keys and values of many ranks when they communicated."""
+        """Fail if a rank held too many tensors (T/n, d) when it communicated.
+
+        A program exceeds the limits if its ranks collect the keys and values of all ranks.
+        """
         forward, backward = [], []
         imported = IMPORTED * self.shard_bytes
         for rank in range(self.n):
@@ -113,7 +116,7 @@ class LargeAttention(SharedCalls):
                 run.require(tensors <= most, f"{text} {likely}")
 
     def has_few_scores(self, run, of_tiny):
-        """Fail if a rank ever had more than a few blocks of scores."""
+        """Fail if a rank ever held more than a few blocks of scores at a time."""
         for rank in range(self.n):
             run.require_grown(rank, self.block_bytes, "the scores of one block")
             grown = run.grown_since(of_tiny, rank, IMPORTED_BLOCKS * self.block_bytes) or 0
@@ -125,5 +128,5 @@ class LargeAttention(SharedCalls):
                 " needed at a time."
             )
             likely = "Did you make a matrix of the scores of all keys, or keep old blocks?"
-            # Queries, keys, values, sums and the network may take three and a half blocks more.
+            # Queries, keys, values, sums and the network may take the memory of 3.5 more blocks.
             run.require(blocks <= MOST_BLOCKS + 3.5, f"{text} {likely}")

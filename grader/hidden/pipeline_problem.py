@@ -1,6 +1,6 @@
 """Builds pipelines for the checks: a model, a batch, stages, and what each stage should return.
 
-It also has the ``require_…`` functions that the checks of part 5 share.
+This module also has the ``require_…`` functions that the checks of part 5 share.
 """
 
 import numpy as np
@@ -24,10 +24,10 @@ def late(n, receiver):
 def problems(rng, n):
     """Return pairs: a pipeline of ``n`` stages, and the layout of its first stage's tensors.
 
-    One pipeline has more micro-batches than stages, one has a single micro-batch, and one has as
-    many micro-batches as stages, each of one row. If there are more than two stages, a further
-    pipeline has ``n - 1`` micro-batches. The stages have one, two or more layers. For the layout,
-    see the argument ``first`` of ``PipelineProblem.lay``.
+    One pipeline has a single micro-batch. One has more micro-batches than stages. One has as many
+    micro-batches as stages, and its micro-batches have one row each. If there are more than two
+    stages, a further pipeline has ``n - 1`` micro-batches. Stages have one to four layers. For the
+    layout, see the argument ``first`` of ``PipelineProblem.lay``.
     """
     made = [
         (PipelineProblem(rng, n, 2 * n + 1, layers=3 * n + 1), 1),
@@ -40,7 +40,7 @@ def problems(rng, n):
 class PipelineProblem:
     """A pipeline of ``n`` stages, and ``m`` micro-batches of ``rows`` rows.
 
-    By default the stages have unequal numbers of layers, unless there is only one stage.
+    By default there are ``n + 1`` layers: two in the first stage, and one in each other stage.
     """
 
     def __init__(self, rng, n, m, rows=3, width=6, layers=None, dtype=np.float64):
@@ -100,7 +100,7 @@ class PipelineProblem:
         )
 
     def arguments(self, stage):
-        """Return what ``inputs`` gives one stage, in contiguous memory."""
+        """Return the arguments that ``inputs`` gives one stage, in contiguous memory."""
         own = [self.weights[l] for l in self.cut[stage]]
         return own, self.x if stage == 0 else None, self.batch_size, self.m
 
@@ -140,10 +140,11 @@ class PipelineProblem:
     def require_products(self, run, stages, passes):
         """Fail unless the meter saw the products of these stages.
 
+        The driver's meter records products, sends and the bytes alive on a rank in a ledger.
         In each of ``passes`` passes, each layer needs at least one product for each micro-batch. (A
-        backward pass is counted as one product, because the first layer of stage 0 computes no
-        gradient of x.) Without products, the ledger shows neither what was computed before a send
-        nor what memory was alive.
+        backward pass counts as one product for each layer, because the first layer of stage 0
+        computes no gradient of x.) Without products, the ledger shows neither what was computed
+        before a send nor how much memory was alive.
         """
         for stage in stages:
             run.require_products(stage, passes * self.m * len(self.cut[stage]) * self.product)
@@ -164,7 +165,7 @@ class PipelineProblem:
 
 
 def require_messages(run, problem, counts, what):
-    """Fail unless each rank sent ``counts[rank]`` messages of one micro-batch, and nothing else.
+    """Fail unless each rank sent exactly ``counts[rank]`` messages of one micro-batch each.
 
     Ranks that are not in ``counts`` must send nothing. Only sends and receives are allowed.
     """
@@ -186,8 +187,8 @@ def require_messages(run, problem, counts, what):
 def require_flow(run, ranks, m, did, where):
     """Fail if a rank has done more than i/m of its floating-point operations before its i-th send.
 
-    The meter counts operations in products. The caller has to make sure that the meter saw them:
-    see ``PipelineProblem.require_products``.
+    The meter counts only the floating-point operations of products. The caller has to make sure
+    that the meter saw the products: see ``PipelineProblem.require_products``.
     """
     for rank in ranks:
         ledger = run.ledger(rank)
@@ -222,9 +223,10 @@ def require_work_between(run, rank, what, first=1.0):
     """Fail unless a rank used enough processor time before each of its sends.
 
     The rank should compute equally long before each send, and ``first`` times as long before its
-    first send. Two fifths of the average are enough. ``run`` is a call on a pipeline of ``large``,
-    after another call that warmed up. The system measures the time, because a submission might
-    deceive the meter. If the system cannot measure it, nothing is required.
+    first send. Two fifths of the average time are enough. ``run`` is a call on a pipeline of
+    ``large``. Another call must come before it, as a warm-up. The system measures the time, because
+    a submission might deceive the meter. If the system cannot measure the time, nothing is
+    required.
     """
     spent = run.spent(rank)
     if spent is None:
@@ -242,7 +244,7 @@ def require_work_between(run, rank, what, first=1.0):
 
 
 def require_in_step(run, towards):
-    """Fail if a rank waited for the next message before it passed on the previous one.
+    """Fail if a rank waited for the next message before it sent its result for the previous one.
 
     ``towards`` is the direction of the messages: +1 to the next rank, -1 to the previous rank.
     """

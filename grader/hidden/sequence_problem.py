@@ -31,14 +31,17 @@ def cast(value, dtype):
 
 
 class SharedCalls:
-    """Makes the calls of a problem. If ``mixed``, layouts differ from rank to rank."""
+    """Makes the calls of a problem. If ``mixed``, memory layouts differ from rank to rank."""
 
     n: int
     dtype: type
     mixed: bool
 
     def request(self, function, *of_ranks, plain=(), **options):
-        """Return a call. Each list in ``of_ranks`` has one argument's values on all ranks."""
+        """Return a call. Each list in ``of_ranks`` has the values of one argument, one per rank.
+
+        The arguments in ``plain`` are the same on all ranks.
+        """
         given = []
         for values in of_ranks:
             own = [cast(value, self.dtype) for value in values]
@@ -57,7 +60,7 @@ class SharedCalls:
 
 
 class PairProblem(SharedCalls):
-    """A pair of weights and a sequence. They are drawn again while gelu is flat."""
+    """A pair of weights and a sequence, drawn again while gelu is flat (see ``is_flat``)."""
 
     def __init__(self, rng, n, rows=3, width=4, hidden=2, dtype=np.float64, mixed=False):
         self.n, self.dtype, self.mixed = n, dtype, mixed
@@ -90,7 +93,7 @@ class PairProblem(SharedCalls):
         return scaled
 
     def forward_rests(self):
-        """Return a call in which the hub measures what memory ranks keep after a forward pass."""
+        """Return a call in which the hub measures the memory that ranks keep after a forward."""
         name = f"{MODULE}.sequence_parallel_forward"
         return call(name, driver="rests", weighs=SETTLED)
 
@@ -163,7 +166,7 @@ class AttentionProblem(SharedCalls):
     def tolerance(self):
         if self.offset:
             # A score has an error of about 1e−13. In the gradients, this error is multiplied by
-            # an entry of a key.
+            # an entry of a key, which may be as large as the offset.
             return Tolerance(1e-7, "scores of thousands in float64", small=0.05)
         return super().tolerance
 
@@ -211,15 +214,15 @@ class AttentionProblem(SharedCalls):
 class ExpertProblem(SharedCalls):
     """A gate, experts, and tokens of each rank.
 
-    All three are random. A draw is repeated if gelu is flat for it, or if a wrong order of the
-    tokens could give the right result.
+    All three are random. Tokens for which gelu is flat are left out. A draw is repeated if too few
+    tokens remain, or if a wrong order of the tokens could give the right result.
     """
 
     def __init__(self, rng, n, counts, each=2, width=4, dtype=np.float64, mixed=False, only=None):
         """Draw a problem.
 
-        ``counts`` has each rank's number of tokens. With ``only``, all tokens choose among these
-        experts.
+        ``counts`` lists the number of tokens of each rank. If ``only`` is given, tokens choose
+        only experts in ``only``.
         """
         self.n, self.each, self.dtype, self.mixed = n, each, dtype, mixed
         self.chosen = n * each if only is None else len(only)  # experts that may get tokens
@@ -243,10 +246,10 @@ class ExpertProblem(SharedCalls):
         return array.astype(self.dtype).astype(np.float64)
 
     def _draw_tokens(self, rng, count, is_steered):
-        """Draw tokens whose gelu is not flat, and whose choice of an expert no rounding can change.
+        """Draw ``count`` tokens. Their gelu is not flat, and rounding cannot change their expert.
 
-        Return fewer than ``count`` tokens if such tokens are rare. With ``is_steered``, the first
-        row of the gate decides which experts the tokens choose.
+        Return fewer tokens if too few of the drawn tokens are suitable. With ``is_steered``, the
+        first row of the gate decides among which experts the tokens choose.
         """
         x = rng.standard_normal((3 * count, len(self.gate)))
         if is_steered:
@@ -260,10 +263,10 @@ class ExpertProblem(SharedCalls):
         return x[is_clear & ~np.array(is_flat, bool)][:count]
 
     def _has_an_order(self):
-        """Return whether, on some rank, the order of the tokens differs from the inverse order.
+        """Return whether some rank's order of tokens differs from its inverse permutation.
 
         Also return True if no order can differ from its inverse: if each rank has fewer than three
-        tokens, or if only one expert is chosen.
+        tokens, or if only one expert may get tokens.
         """
         orders = [order for order, *_ in self.mixture.routes]
         if self.chosen == 1 or max(map(len, orders)) < 3:
@@ -315,7 +318,7 @@ class ExpertProblem(SharedCalls):
 def require_traffic(run, most, sentence, least=0):
     """Fail if a rank sends more than ``most`` bytes, or fewer than ``least``.
 
-    Each of the two is one number for all ranks, or a list with a number for each rank. For each
+    Each limit is one number for all ranks, or a list with a number for each rank. For each
     operation, count the bytes that the best algorithm for this operation sends.
     """
     run.values()

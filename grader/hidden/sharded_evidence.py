@@ -1,7 +1,7 @@
 """Judges the evidence of a sharded model's step, for part 6.
 
-The hub has recorded the step's operations, the system has measured the ranks' memory, and the
-judge's functions have noted their arguments.
+The hub has recorded the step's operations. The system has measured the ranks' memory. The judge's
+functions, ``layer_forward`` and ``layer_backward``, have noted their arguments.
 """
 
 from functools import cached_property
@@ -13,12 +13,15 @@ from grader.reference import sharded
 
 FORWARD, BACKWARD = "forward of layer {}", "backward of layer {}"  # names of probes
 MIB = 2**20
-# Operations that add up what ranks send. All others deliver it unchanged.
+# Operations that add up the tensors of ranks. All other operations deliver tensors unchanged.
 SUMS = ("all_reduce", "reduce_scatter", "reduce")
 
 
 def probes(forward, backward):
-    """Return a probe for each layer, first forward and then backward: see ``followed_layers``."""
+    """Return two lists with a probe for each layer, for the forward and the backward pass.
+
+    See the driver ``followed_layers``.
+    """
     return tuple(
         [Probe(name.format(layer), factor) for layer, factor in enumerate(factors)]
         for name, factors in ((FORWARD, forward), (BACKWARD, backward))
@@ -60,8 +63,9 @@ def require_gathers(run, layers, layer_bytes):
     """Fail if the ranks send too few bytes to gather each layer twice and to sum the gradients.
 
     One gather is enough for the last layer. The gradient of each layer is reduce-scattered once.
-    Only bytes count, so a submission may use other operations, but an operation in ``SUMS`` does
-    not gather. The bytes of all ranks are added up, because some ranks may send more than others.
+    Only the number of bytes counts, so a submission may use other operations. But operations in
+    ``SUMS`` do not count as gathers. The bytes of all ranks are added up, because some ranks may
+    send more than others.
     """
     n = run.report.size
     one = (n - 1) / n * layer_bytes
@@ -88,19 +92,19 @@ def require_gathers(run, layers, layer_bytes):
 
 
 def imported(run, rank, there=0):
-    """Return the bytes that a rank held before the step, mostly for imports.
+    """Return how many bytes a rank held before the step, mostly for imports.
 
-    The hub measured this memory at the rank's first operation, a barrier before the step. ``there``
-    are the bytes of the rank's arguments, which are subtracted. Nearly all of torch is loaded
+    The hub measured this memory at the rank's first operation, a barrier before the step. The
+    rank's arguments have ``there`` bytes, which are subtracted. Nearly all of torch is loaded
     earlier, so the result is small, unless the submission imports something unusual. But a
-    submission can also take memory for no reason before the step, and free it for the step. So a
-    check that subtracts this result must limit it.
+    submission can also take memory for no reason before the step, and free it when the step begins.
+    So a check that subtracts this result must limit it.
     """
     return max((run.grown(rank, 0) or 0) - there, 0)
 
 
 def require_few_layers(run, rank, p, enough):
-    """Fail if a rank has more than ``enough`` whole layers alive when it multiplies.
+    """Fail if more than ``enough`` whole layers are alive on a rank during one of its products.
 
     Activations and shards of gradients are allowed in addition. The shards are also allowed in the
     forward pass, because a program may make the tensors for its result first. Half a layer is
@@ -132,11 +136,11 @@ class LargeModel:
     """
 
     WIDTHS = 320, 480  # the second width is for submissions whose imports take much memory
-    IMPORTS = 5  # imports may take the memory of this many layers, which is not counted
+    IMPORTS = 5  # memory for imports does not count, up to the size of this many layers
 
     @classmethod
     def weighed(cls, world, rng, function, is_followed=False):
-        """Run one step of a model, and measure its memory. Return the model and the run.
+        """Run one step of a model, and measure the ranks' memory. Return the model and the run.
 
         The model is wider if the submission's imports take much memory.
         """
@@ -219,7 +223,10 @@ class LargeModel:
                 run.require(grown <= most, text)
 
     def _operations_forward(self, operations):
-        """Return how many of the first operations the gathers of the forward pass need."""
+        """Return after how many operations all layers can have been gathered once.
+
+        Until then, the operations have sent as many bytes as the gathers of the forward pass need.
+        """
         needed = self.layers * self.layer_bytes * (self.n - 1) / self.n
         sent = 0
         for number, operation in enumerate(operations):
@@ -265,9 +272,9 @@ def require_followed(run, p):
 def require_order(run, rank, layers, shard_bytes):
     """Fail unless a rank gathers exactly one layer ahead in both passes.
 
-    When it begins to compute a layer, it must have started the gather of the next layer, but no
-    later gather. The layer that a pass computes last has no next layer. In the backward pass, the
-    last layer may be gathered again or not. Each all-gather must gather one layer.
+    When the rank begins to compute a layer, it must have started the gather of the next layer, but
+    no later gather. The layer that a pass computes last has no next layer. In the backward pass,
+    the last layer may be gathered again or not. Each all-gather must gather exactly one layer.
     """
     done = [o for o in run.operations(rank) if o.kind == "all_gather"]
     gathers = [o.at for o in done]
@@ -307,16 +314,16 @@ def require_order(run, rank, layers, shard_bytes):
 
 
 def require_overlap(run, rank, layers):
-    """Fail if a rank waits for the gather of a layer before it computes the layer before.
+    """Fail if a rank waits for the gather of a layer before it computes the previous layer.
 
     The hub withholds the result of an all-gather until the rank begins to compute another layer.
-    The gather of the first layer of each pass may be awaited at once, because nothing can be
-    computed meanwhile.
+    The rank may wait at once for the gather of the first layer of each pass, because it can compute
+    nothing meanwhile.
     """
     gathers = sum(o.kind == "all_gather" for o in run.operations(rank))
     again = gathers >= 2 * layers  # whether the last layer is gathered again
     for number in run.awaited_early(rank):
-        # Another check judges all-gathers that come after those of all layers.
+        # If there are more all-gathers than the layers need, ``require_order`` fails.
         if number == 0 or number == layers and again or number >= 2 * layers - (not again):
             continue
         if number < layers:

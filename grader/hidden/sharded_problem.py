@@ -32,8 +32,8 @@ def drawn_rates(rng, n, steps, first):
 def served_rates(rates):
     """Return an argument with functions that return the rates of all steps but the first.
 
-    Each rank has functions of its own, and the judge answers them. So no rank knows its rate before
-    the step, and no rank knows the rates of other ranks.
+    Each rank gets functions of its own. A function asks the judge for the rate. So no rank knows
+    its rate before the step, and no rank knows the rates of other ranks.
     """
     return per_rank(
         *(
@@ -44,7 +44,7 @@ def served_rates(rates):
 
 
 class ZeroProblem:
-    """Weights, each rank's gradients of several steps, and the calls of ``ZeroAdamW`` with them.
+    """Weights, each rank's gradients of several steps, and calls of ``ZeroAdamW`` with both.
 
     The first step uses the learning rate that ``ZeroAdamW`` gets. For each later step, each rank
     has its own rate, which it does not know before the step. So the update of shard r depends on
@@ -112,7 +112,7 @@ class ZeroProblem:
 
 
 class ShardedProblem:
-    """A model, its batch, and each rank's flat shards of the layers and rows of the batch.
+    """A model and its batch, with each rank's rows of the batch and flat shards of the layers.
 
     The batch is drawn again while gelu is flat (see ``single_device.is_flat``), or while the ranks'
     gradients cancel.
@@ -163,7 +163,7 @@ class ShardedProblem:
 
     @cached_property
     def followed(self):
-        """Return the same as ``local``, for the step whose layers have factors."""
+        """Return the ranks' losses and gradients as ``local`` does, but for layers with factors."""
         factors = self.forward, self.backward
         return sharded.local_steps(self.weights, self.batches, *factors)
 
@@ -200,7 +200,8 @@ class ShardedProblem:
     def has_gradients(self, run, select=lambda r: r[1], local=None):
         """Fail unless every rank returned its shards of the averaged gradients.
 
-        ``local`` has the losses and gradients of the ranks. By default, no layer has a factor.
+        ``local`` has the losses and gradients of the ranks. By default, it is ``self.local``, in
+        which no layer has a factor.
         """
         gradients = (local or self.local)[1]
         others = [{}] * self.n

@@ -519,10 +519,10 @@ def test_sweep_rows(world, rng):
 
 
 def require_rows(run, n, asked, answers):
-    """Fail unless the sweep made the runs in ``asked``, in order, and yielded their rows.
+    """Fail unless the sweep called ``run`` as in ``asked``, in order, and yielded the right rows.
 
-    For each run, ``asked`` has (collective, size), and ``answers`` has (seconds, wrong entries).
-    The number of ranks is ``n``.
+    For each call of ``run``, ``asked`` has its arguments (collective, size), and ``answers`` has
+    its result (seconds, wrong entries). The number of ranks is ``n``.
     """
     rows = table_rows.as_rows(run.values()[0])
     run.require(rows is not None, table_rows.NO_ROWS)
@@ -627,8 +627,8 @@ def test_fit(world, rng):
             ),
             NEGATIVE: (max(alpha, 0.0), beta),
         }
-        # Give each of the two numbers its own unit. Otherwise one of them would be too small beside
-        # the other to be compared.
+        # Compare α and β in units of their own. In common units, α would be so small beside β that
+        # the comparison would not notice an error of α.
         units = 10.0 ** np.floor(np.log10(np.abs(right)))
         run.returns(
             np.array(right) / units,

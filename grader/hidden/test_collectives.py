@@ -1,8 +1,8 @@
 """Part 1 · Collectives: the hidden checks, on 1, 2, 3 and 4 ranks.
 
 They judge every rank, with other roots, shapes, dtypes and memory layouts than the public checks.
-Inputs are random integers, also in float tensors. They are so small that their sums and products
-have no rounding errors. Every comparison is therefore exact.
+Inputs are random integers, also in float tensors. The integers are so small that their sums and
+products have no rounding errors. Every comparison is therefore exact.
 """
 
 from itertools import product
@@ -171,8 +171,8 @@ def test_values(world, rng, collective):
 def _mistakes(collective, xs, layout, root=0, op=None):
     """Return, for each rank, the results of known mistakes, or None if no mistake is known.
 
-    The mistakes: entries are sent in memory order, a block consists of every n-th entry, all parts
-    share one memory, or every operation is a sum.
+    The mistakes: entries are sent in the order in which they lie in memory, a block consists of
+    every n-th entry, all parts share one memory, or every reduction is a sum.
     """
     n = len(xs)
     if collective in ("gather", "all_gather"):
@@ -206,8 +206,9 @@ def _in_memory_order(xs, layout, combine=None, received=False):
     """Return, for each rank, a dict from the mistake MEMORY to its result.
 
     The dict is empty if the rank has no result. In this mistake, the ranks combine their entries in
-    memory order. With ``received``, the ranks only receive: contiguous memory is sent, and each
-    rank reads it in the memory order of its own tensor.
+    the order in which they lie in memory. With ``received``, ranks only receive. In this case,
+    contiguous memory is sent, and each rank stores the received entries in the memory order of its
+    own tensor.
     """
     theirs = orders(laid_out(xs, layout))
     if received:
@@ -247,7 +248,7 @@ def _two_calls_of(rng, n, function, right, *more):
 
 
 def _keeps_both(run, results):
-    """After the second call, check the results of both calls. Fail if one of them is wrong.
+    """Fail if a result of one of the two calls is wrong after the second call.
 
     ``results`` has the right results of the first call and of the second call, each for all ranks.
     """
@@ -333,8 +334,8 @@ def misuses(rng, collective, n):
 def misuses_of_scatter(n):
     """Return the misuses of scatter that only the root can detect, in the form of ``misuses``.
 
-    In these calls every rank gets its own number as the root. So every rank raises, and none waits
-    for another.
+    In these calls every rank gets its own number as the root. So every rank raises, and no
+    rank waits for another rank.
     """
 
     def ones(*shape):
@@ -924,7 +925,7 @@ def _sends_chunks(run, rank, n, length):
     )
     sentence = f"rank {rank} sent nothing: in a ring, every rank passes chunks on."
     run.require(bool(sends) or length < n, sentence)
-    largest = -(-max((o.bytes for o in sends), default=0) // 4)  # a part of an element counts, too
+    largest = -(-max((o.bytes for o in sends), default=0) // 4)  # rounded up to whole elements
     chunk = -(-length // n)
     sentence = (
         f"rank {rank} sent {largest} of {length} elements at once: a step of the ring passes on one"

@@ -1,6 +1,6 @@
 """Problems 3.1 to 3.4 · The hidden checks of data parallelism.
 
-They compare with a single device in float64.
+They compare the ranks' results with those of a single device in float64.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ MEAN = "this is the mean over the ranks. Every rank must get the root's own valu
 
 
 def problem(rng, n, layers=3, width=6, rows=5, dtype=np.float64):
-    """Return weights, the batch of all ranks, and each rank's shard of it.
+    """Return weights, the batch of all ranks, and each rank's shard of the batch.
 
     The batch is drawn again while gelu is flat: see ``single_device.is_flat``.
     """
@@ -67,7 +67,8 @@ def late(n, to=0):
     """Return delays that hold all ranks but ``to``.
 
     The held ranks begin when rank ``to`` has returned, or when rank ``to`` waits for the held
-    ranks. If rank ``to`` does not wait, it returns before it has received anything from them.
+    ranks. If rank ``to`` does not wait, it returns before it has received anything from the held
+    ranks.
     """
     return {rank: Delay(until="", on=to, patience=1) for rank in range(n) if rank != to}
 
@@ -304,7 +305,7 @@ def _of_step(weights, shards, gradients):
 
 
 def _does_not_accumulate(run, gradients, n):
-    """Fail if a second step with the same weight tensors adds its gradients to the first step's."""
+    """Fail if a second step with the same weight tensors adds to the first step's gradients."""
     run.returns(
         *[gradients] * n,
         tolerance=rounding(np.float64),
@@ -362,8 +363,8 @@ def test_step_traffic(world, rng):
     """data_parallel_step sends every gradient once, and nothing else"""
     for n in (2, 3):
         # A shard has more than twice as many bytes as all gradients together. The gradients are so
-        # large that ranks can exchange them only by messages, and not, for example, by their
-        # numbers of threads.
+        # large that ranks can exchange them only by messages, and not by a side channel, such as
+        # the number of threads that a rank starts.
         weights, batch, shards = problem(rng, n, rows=256, width=36)
         (run,) = world(n, call("data_parallel.data_parallel_step", weights, per_rank(*shards)))
         gradients = cast(single_device.loss_and_gradients(weights, batch)[1], batch.dtype)
@@ -393,8 +394,8 @@ def test_step_traffic(world, rng):
 class Training:
     """A call of ``train``, with its inputs ``weights``, ``shards[rank][step]`` and ``lr``.
 
-    ``after`` is what a single device has after the training: the weights, the losses, and the
-    optimizer's states.
+    ``after`` contains the weights, the losses and the optimizer's states that a single device has
+    after the training.
     """
 
     request: Request
@@ -402,7 +403,7 @@ class Training:
     shards: list
     lr: float
     after: tuple
-    tolerance: Tolerance  # for what depends on the weights
+    tolerance: Tolerance  # for values that depend on the weights
 
     def weight_mistakes(self):
         known, _ = training_mistakes(self.weights, self.shards, self.lr)
@@ -430,7 +431,7 @@ def trainings(rng, n):
     tolerance = Tolerance(1e-9, "five AdamW steps in float64")
     long = _training(rng, n, (5, 3, 3, np.float64), tolerance, lr=0.02, delays=late(n))
     made = [_training(rng, n, (1, 1, 1, np.float32), rounding(np.float32)), long]
-    if n == 2:  # the norm of the gradients is in the thousands: they must not be clipped
+    if n == 2:  # large gradients, with a norm in the thousands, must not be clipped
         made.append(_training(rng, n, (2, 2, 3, np.float64), rounding(np.float64), scale=100))
     return made
 
@@ -450,7 +451,7 @@ def _training(rng, n, sizes, tolerance, scale=1, **options):
         )
         for of_ranks in ([weights] * n, shards)
     ]
-    lr = options.get("lr", 1e-3)  # the default is that in the signature of train
+    lr = options.get("lr", 1e-3)  # the default value in the signature of train
     request = call("data_parallel.train", *given, **options)
     return Training(
         request, weights, shards, lr, single_device.adamw(weights, batches, lr), tolerance
@@ -463,10 +464,10 @@ def run_trainings(world, rng, n):
 
 
 def has_defaults(run):
-    """Fail unless the optimizer is AdamW with all defaults but its learning rate.
+    """Fail unless the optimizer is AdamW with default options, except for the learning rate.
 
-    Checks call this function first, because from wrong weights and states alone it is hard to
-    recognise that a default was changed.
+    Checks call this function first, because wrong weights and states alone hardly show that a
+    default was changed.
     """
     for value in run.values():
         difference = (

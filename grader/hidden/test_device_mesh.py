@@ -1,7 +1,8 @@
 """Part 7 · Two dimensions: the hidden checks.
 
-The ranks of each world form a mesh. A check compares all ranks with a single device in float64. The
-checks know the group of each operation.
+The ranks of each world form a mesh. A check compares the results of all ranks with those of a
+single device in float64. The hub records the process group of each operation, so checks can judge
+the groups, too.
 """
 
 import numpy as np
@@ -59,7 +60,7 @@ def test_coordinates(world, rng):
             otherwise=parts.likely_order(there.values()[0], shape),
         )
         back.returns(
-            tuple(range(len(places))),  # a list of numbers would mean a tensor
+            tuple(range(len(places))),  # not a list: a list of numbers would become a tensor
             label=f"the list of the ranks at all places of a mesh of {named(shape)}, row by row,",
             otherwise=parts.likely_ranks(back.values()[0], shape),
         )
@@ -201,7 +202,7 @@ class Problem:
         return (rng.standard_normal((rows, columns)) * (2 / rows) ** 0.5).astype(self.dtype)
 
     def request(self, layout="contiguous", **options):
-        """Return the call. MIXED layouts differ from rank to rank."""
+        """Return a call of ``mesh_step``. MIXED layouts differ from rank to rank."""
 
         def laid(array, rank):
             name = LAYOUTS[(1 + rank) % len(LAYOUTS)] if layout == MIXED else layout
@@ -263,8 +264,9 @@ class Problem:
         for rank in range(mesh.size):
             rows = len(mesh.own_rows(self.batch, rank))
             widths = sum(a.shape[0] + b.shape[1] for a, b in mesh.own_pairs(self.pairs, rank))
-            # The most expensive way to sum is that each rank gathers all terms. This is allowed
-            # also for the gradient of the batch, and half as much in addition.
+            # The most expensive way to sum is an all-gather of all terms. The limit allows an
+            # all-gather for every sum, even for the gradient of the batch, which no rank needs. It
+            # allows half as many bytes in addition.
             most = 1.5 * (columns - 1) * rows * widths * np.dtype(self.dtype).itemsize
             done = parts.beyond_column(mesh, rank, run.operations(rank))
             sent = sum(o.traffic for o in done)
@@ -384,7 +386,7 @@ COLUMN_NEEDS = "All-reduce each gradient of this rank's shards, and nothing else
 
 
 def ring_bytes(entries, n, itemsize=8):
-    """Return the bytes that each rank sends in an all-reduce of a tensor, padded as in 1.7."""
+    """Return the bytes that each rank sends in the padded all-reduce of Problem 1.7."""
     return 2 * (n - 1) * -(-entries // n) * itemsize
 
 

@@ -34,8 +34,8 @@ def on_their_way(run, made, plain):
     """Fail unless the all-reduces of all buckets but the last began before the end of each pass.
 
     This is required only in passes in which every parameter has a gradient, and only of ranks that
-    started an all-reduce during the backward pass of the ``plain`` run. All other ranks fail only
-    the check of overlap.
+    started an all-reduce during the backward pass of the ``plain`` run. On the other ranks nothing
+    overlaps with a backward pass. Only the check of overlap should fail because of this.
     """
     used = [i for i in dict.fromkeys(made.registered) if i not in made.frozen]
     for rank in made.ranks:
@@ -183,10 +183,11 @@ def test_buckets_collectives(world, rng):
         made = [
             passes_of(rng, n, eight, bucket_bytes=100, as_list=True, delays=late(n)),
             passes_of(rng, n, eight, bucket_bytes=384),
-            # The bytes, from the last parameter: [8], [16], [8], [128]. The third parameter would
-            # fit into the first bucket, but the second bucket is the current one.
+            # The buckets' bytes, from the last parameter: [8], [16], [8], [128]. The third
+            # parameter would fit into the first bucket, but by then the second bucket is the
+            # current one.
             passes_of(rng, n, [[0]] * n, more=[(1,), (2,), (1,)], bucket_bytes=16),
-            # The bytes, from the last parameter: [64, 60], [64], [800], [64, 4, 64].
+            # The buckets' bytes, from the last parameter: [64, 60], [64], [800], [64, 4, 64].
             passes_of(
                 rng,
                 n,
@@ -214,7 +215,7 @@ def test_buckets_overlap(world, rng):
     ranks
     """
     for n in (2, 3, 4):
-        # The constructor may communicate. So the other ranks are delayed only after it.
+        # The constructor may communicate. So the other ranks are delayed only afterwards.
         delays = {
             rank: Delay(until="backward ended", on=0, at="backward began") for rank in range(1, n)
         }
@@ -224,7 +225,7 @@ def test_buckets_overlap(world, rng):
         # Here each layer has a bucket of its own.
         many = passes_of(rng, n, [list(range(12))] * n, bucket_bytes=128, delays=delays)
         # Gradients become ready in the order 3, 2, 1, 4, 0. Weight 4 has the first bucket. As soon
-        # as the gradient of weight 4 is ready, all buckets but that of weight 0 can start.
+        # as the gradient of weight 4 is ready, every all-reduce but that of weight 0 can start.
         crossed = passes_of(rng, n, [[0, 4, 1, 2, 3]] * n, bucket_bytes=128, asks=True)
         requests = [one.request for one in (made, unused, waits, many, crossed)]
         run, of_unused, of_waits, of_many, of_crossed = world(n, *requests)

@@ -1,6 +1,7 @@
 """Part 5 · Pipeline parallelism: the hidden checks of problems 5.1 to 5.3.
 
-They judge the split into stages and both passes, and compare with a single device in float64.
+They judge the split into stages and both passes. They compare the stages' results with those of a
+single device in float64.
 """
 
 import numpy as np
@@ -63,8 +64,8 @@ def test_split_layers_misuse(world, rng):
 def forward_runs(world, rng, n):
     """Return a list of pairs (run, problem), a run of two further calls, and their two problems.
 
-    The run makes the two calls one after the other. Both are judged at the end, because the second
-    call must not change what the first call returned.
+    The run makes the two calls one after the other. Both results are judged at the end, because the
+    second call must not change what the first call returned.
     """
     made, both = problems(rng, n), [PipelineProblem(rng, n, 2) for _ in range(2)]
     inputs = (per_rank(*(p.arguments(stage) for stage in range(n))) for p in both)
@@ -155,9 +156,9 @@ def test_forward_flows(world, rng):
         p.require_products(run, range(n), 1)
         require_flow(run, range(n - 1), p.m, "sent micro-batch", "to the next stage")
         require_in_step(run, 1)
-    # With ``in_step``, a stage cannot compute a micro-batch too early, because it has not received
-    # it. But the first stage has the whole batch from the beginning. Only its processor time shows
-    # whether it computes before each send.
+    # With ``in_step``, a stage receives a micro-batch only after it has passed on the previous one,
+    # so it cannot compute too early. But the first stage has the whole batch from the beginning.
+    # Only its processor time shows whether it computes before each send.
     p = large(rng)
     _, run = world(2, large(rng, 1).forward(), p.forward(driver="metered", clocks=True))
     run.returns(
@@ -266,8 +267,8 @@ def test_backward_twice(world, rng):
         label=GRADIENTS,
         known_mistakes=doubled,
     )
-    # Two passes with different tensors are judged at the end: the second pass must not change what
-    # the first pass returned.
+    # The results of two passes with different tensors are judged after the second pass, because it
+    # must not change what the first pass returned.
     both = zip(p.gradients_of_stages, other.gradients_of_stages)
     later = [{OVERWRITTEN: [own, own]} for own in other.gradients_of_stages]
     in_turn.returns(

@@ -175,7 +175,7 @@ def test_schedules_misuse(world, rng):
 
 
 def require_step(run, problem):
-    """Fail unless a run gives the loss and gradients of a single device, and obeys its schedules.
+    """Fail unless a call returns the loss and gradients of a single device, and follows schedules.
 
     In each direction, a rank may send only one message for each micro-batch. A rank may multiply
     the rows of only one micro-batch at a time. A rank must not change its inputs or its schedule.
@@ -206,7 +206,7 @@ def require_step(run, problem):
         label="the loss",
         known_mistakes=[{}] * (problem.n - 1) + [known if m > 1 else {}],
     )
-    # The first and the last stage send in one direction, and all other stages in both directions.
+    # The first and the last stage send only in one direction. All other stages send in both.
     ends = {0: 1, problem.n - 1: 1} if problem.n > 1 else {0: 0}
     counts = {rank: m * ends.get(rank, 2) for rank in range(problem.n)}
     require_messages(run, problem, counts, "activations and gradients")
@@ -410,9 +410,9 @@ def growth(runs, rank, maker):
 def require_nothing_kept(run, rank, saved):
     """Fail if, after a micro-batch's backward pass, a rank still keeps what its forward pass saved.
 
-    Compare each forward pass with the last earlier one that began with the same number of
-    micro-batches alive. From one to the other, the bytes alive may grow by a few messages, but not
-    by nearly as much as ``saved``, the bytes that one micro-batch saves. Another check judges
+    Compare each forward pass with the last earlier forward pass that began with the same number of
+    micro-batches alive. Between these two passes, the bytes alive may grow by a few messages, but
+    not by nearly as much as ``saved``, the bytes that one micro-batch saves. Another check judges
     whether a rank records the spans of its schedule.
     """
     products = [entry for entry in run.ledger(rank) if entry.kind == "product"]
@@ -463,8 +463,8 @@ def test_run_schedule_frees(world, rng):
 def require_little_memory(world, rng, n=3, m=8, layers=5):
     """Fail if the memory of a rank's process shows that it keeps what micro-batches have saved.
 
-    The system measures this memory, also tensors that the meter does not see. The tensors are so
-    large that this measurement shows them.
+    The system measures this memory, so it also includes tensors that the meter does not see. The
+    tensors are so large that this measurement shows them.
     """
     # There are 16 different rows. Each micro-batch has 16 · ``copies`` rows.
     few, copies = 16, int(rng.integers(240, 270))
@@ -700,7 +700,7 @@ def test_bubble_measured(world, rng):
         [[one, ("backward", 0, 4.0, 5.0)], []],
         [[], [one]],
         [[("forward", 0, 4.0, 5.0)], [one]],  # the first stage begins after the other one
-        [[one], [one]],  # nobody waits
+        [[one], [one]],  # no stage waits
     ]
     name = "pipeline_parallel.measured_bubble"
     run, *empty = world(

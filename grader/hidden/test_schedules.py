@@ -326,7 +326,7 @@ def require_little_memory(world, rng, function, stages, reason, layers=5, limit=
     many as the schedule needs. The message ends with ``reason``. No two rows are alike, so no
     tensor can be kept in a smaller form. A gradient of a weight is as large as a micro-batch, so a
     rank that keeps such gradients fails, too. A run that takes too much memory is repeated. The
-    check fails if MEMORY_RUNS runs take too much.
+    check fails if all of MEMORY_RUNS runs take too much memory.
     """
     n, m = len(stages), sum(kind == "F" for kind, *_ in stages[0])
     tiny = ChunkedProblem(rng, n, 1, m, layers)

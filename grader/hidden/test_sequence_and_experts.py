@@ -1,6 +1,6 @@
 """Part 9 · Long sequences and many experts: the hidden checks.
 
-They compare with a single device in float64.
+They compare the ranks' results with those of a single device in float64.
 """
 
 import numpy as np
@@ -129,9 +129,10 @@ def test_pair_keeps_no_rows(world, rng):
             f" and z is small. The rows of all ranks have {p.bytes / MIB:.1f} MiB. Does something"
             " keep the gathered rows? The backward pass gathers them again."
         )
-        # y and one more tensor take 2 shards. y and the gathered rows take 5, and 4 if the rank's
-        # own rows are not gathered. What is subtracted and this limit are less than 4 together. So
-        # memory that a rank took for nothing in the first call does not make room for these rows.
+        # A right program keeps y and perhaps one more tensor: 2 shards. A program that keeps y and
+        # the gathered rows holds 5 shards, or 4 if it does not gather the rank's own rows. At most
+        # 1.2 shards are subtracted above. With the limit of 2.6, this is less than 4. So a program
+        # that keeps the gathered rows fails, even if it took useless memory in the first call.
         run.require(grown <= 2.6 * shard, text)
 
 
@@ -143,7 +144,7 @@ def test_pair_normalizes_own_rows(world, rng):
     """
     for n in (2, 4):
         p = PairProblem(rng, n, rows=4, width=8, hidden=1)
-        # Both scales are so small that a rank may add x to what it sends. This changes the sum of
+        # A rank may add x to what it sends. Both scales are so small that this changes the sum of
         # squares only a little.
         scale = rng.uniform(0.002, 0.004)
         problems = [p.scaled(scale), p.scaled(scale / SMALLER)]
@@ -296,7 +297,7 @@ def test_ring_memory(world, rng):
     all keys
     """
     n = 12
-    # In the wide sequence, keys and values take most memory. In the long one, the scores do.
+    # In ``wide``, the keys and values take the most memory. In ``long``, the scores take the most.
     wide = LargeAttention(rng, n, rows=int(rng.integers(8, 10)), width=6144, causal=False)
     long = LargeAttention(rng, n, rows=int(rng.integers(292, 309)), width=2, causal=True)
     tiny = LargeAttention(rng, n, rows=1, width=2, causal=True)

@@ -1,6 +1,6 @@
 """Part 6 · Sharded data parallelism: the hidden checks.
 
-They compare with a single device in float64.
+They compare the ranks' results with those of a single device in float64.
 """
 
 import numpy as np
@@ -251,7 +251,7 @@ def test_zero_state(world, rng):
 def test_zero_traffic(world, rng):
     """A step of ZeroAdamW sends 2(n−1)/n times the bytes of the weights, not more"""
     for n in (2, 3, 4):
-        # As in the check of the weights, the shapes of the second problem are drawn.
+        # As in the check of the weights, the shapes of the second problem are random.
         problems = [ZeroProblem(rng, n, ((40, 30), (17,), (25, 10)), steps=2), drawn(rng, n)]
         for run, p in zip(world(n, *(p.request() for p in problems)), problems):
             run.returns(
@@ -275,16 +275,16 @@ def test_zero_memory(world, rng):
     flat buffers, not for all of the state
     """
     # Two flat buffers may stay, one for the gradients and one for the weights. They have as many
-    # bytes as both whole moments. So the memory alone does not show that a rank has whole moments
-    # in their place, but the traffic does: whoever has the moments of all weights got the average
-    # of all gradients. That takes an all-reduce. The weights take an all-gather in addition,
-    # because only rank r knows the learning rate of shard r.
+    # bytes as both whole moments. So the memory alone does not show whether a rank keeps both whole
+    # moments in place of these buffers. The traffic shows it: to compute the moments of all
+    # weights, a rank needs the averages of all gradients, which take an all-reduce. The new weights
+    # take an all-gather in addition, because only rank r knows the learning rate of shard r.
     n, tensors, entries, steps = 4, 2, 3 * 2**17, 2
     seed, *own_seeds = rng.integers(2**62, size=n + 1).tolist()
     rates = drawn_rates(rng, n, steps, first := 0.05)
     name, options = "sharded_data_parallel.ZeroAdamW", {"driver": "zero_rests", "weighs": SETTLED}
-    # The hub measures the memory before there are weights and, in the second call, between two
-    # steps.
+    # The hub measures the memory at the beginning of both calls. In the first call, there are no
+    # weights yet. The second call shows the memory between two steps.
     large, rests = world(
         n,
         call(

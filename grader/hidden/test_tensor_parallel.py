@@ -1,6 +1,6 @@
 """Part 4 · Tensor parallelism: the hidden checks.
 
-They compare with a single device in float64.
+They compare the ranks' results with those of a single device in float64.
 """
 
 from dataclasses import replace
@@ -24,7 +24,8 @@ def laid_out(array, layout, rank=0):
 
 
 # The sizes for checks that count bytes. Weights are larger than activations. Both are so large that
-# ranks can exchange them only by messages, and not, for example, by their numbers of threads.
+# ranks can exchange them only by messages, and not by a side channel, such as the number of threads
+# that a rank starts.
 LARGE = {"rows": 16, "width": 48}
 
 
@@ -125,7 +126,7 @@ class Problem:
 
     @property
     def sizes(self):
-        """Return the names of a shard and of a full weight, in a dict by their sizes in bytes.
+        """Return a dict from the size in bytes to the name, for a shard and for a full weight.
 
         No rank should send a tensor of one of these sizes.
         """
@@ -170,7 +171,7 @@ def test_shards(world, rng):
             (rng.standard_normal((3 * n, n)), MIXED),
         ]
         given = [(w, on_ranks(n, lambda rank: laid_out(w, layout, rank))) for w, layout in whole]
-        # The weight of one row is not cut by rows, and the weight of one column not by columns.
+        # The weight of one row is sharded only by columns. Its transpose is sharded only by rows.
         row = rng.standard_normal((1, 2 * n))
         columns = [*given, (row, row)]
         rows = [*given, (row.T, row.T)]
@@ -293,8 +294,8 @@ def test_forward(world, rng):
 def test_forward_saves(world, rng):
     """For every layer, each rank saves the replicated input x and its own columns of z = x @ W"""
     for n in (1, 2, 3):
-        # There are two calls, one after the other, each with its own batch. Both are judged at the
-        # end, because the second call must not change what the first call returned.
+        # There are two calls, one after the other, each with its own batch. Both results are judged
+        # at the end, because the second call must not change what the first call returned.
         first, second = Problem(rng, n), Problem(rng, n)
         both = [[(p.shards[rank], p.x) for rank in range(n)] for p in (first, second)]
         name = "tensor_parallel.tensor_parallel_forward"
@@ -551,7 +552,7 @@ def test_backward_misuse(world, rng):
 
 
 def added_as_it_lies(partials):
-    """Return, for each rank, a dict with the sum if entries are added in the order of memory.
+    """Return, for each rank, a dict with the sum if entries are added as they lie in memory.
 
     The tensors of even ranks are transposed in memory.
     """
@@ -913,7 +914,7 @@ def test_megatron_pair_traffic(world, rng):
         (run,) = world(n, pair_call(pair, x, upstream))
         run.values()
         turns = [run.passed(rank, "backward began") for rank in range(n)]
-        one = 2 * (n - 1) * -(-x.size // n) * x.itemsize  # as in 1.7, a ring may pad the tensor
+        one = 2 * (n - 1) * -(-x.size // n) * x.itemsize  # a ring may pad the tensor
         sentence = (
             "Do not send hidden activations or weights: one all-reduce of the size of x is enough."
         )

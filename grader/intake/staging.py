@@ -21,8 +21,8 @@ from grader.course_file import course
 from grader.intake.compiled import compile_all
 
 ROOT = Path(__file__).resolve().parents[2]
-# A student who hands in files with these endings may think that they count. A warning says that
-# such files do not count.
+# A student who hands in other files with these endings may think that the grader reads them. A
+# warning says that such files do not count.
 PYTHON_LIKE = (".py", ".pyc", ".pth", ".so", ".ini", ".cfg", ".toml")
 NOT_ATTEMPTED = "Not attempted"  # the first words of the reason, if an optional part was left out
 # The start of a function, and a stub: a docstring, directly followed by the exception. These are
@@ -199,7 +199,7 @@ def _printable(name: str) -> str:
 
 
 # First the listed files, each with a function that reads it. Then the names of files that do not
-# count, although a student may think that they do (see PYTHON_LIKE).
+# count, although a student may think that they count (see PYTHON_LIKE).
 Found = tuple[dict[str, Callable[[], bytes]], list[str]]
 
 

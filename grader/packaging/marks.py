@@ -1,7 +1,7 @@
 """Adapts a text to the parts that a course takes. Marks in the text say what depends on a part.
 
-A mark is an HTML comment, which GitHub does not show. So on GitHub, ``handout/ASSIGNMENT.md`` looks
-like the text of the whole assignment. Marks have three forms:
+A mark is a special HTML comment, which GitHub does not show. So on GitHub, the file
+``handout/ASSIGNMENT.md`` looks like the text of the whole assignment. Marks have three forms:
 
     <!-- with 3 or 5 -->text<!-- end -->    the text is kept if the course takes part 3 or part 5
     <!-- with 3 and not 5: text -->         the text is inserted if it takes part 3, and not part 5

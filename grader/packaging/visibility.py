@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 ROOMS = ("handout", "tests", "grader")
-# These files are not in a student's copy. It has the public checks, the stubs, and the grader.
+# These files are not in a student's copy. The copy has the public checks, the stubs and the grader.
 NOT_FOR_STUDENTS = (
     "grader/README.md",
     "grader/course",
@@ -26,8 +26,9 @@ NOT_FOR_STUDENTS = (
     "grader/reference/collectives.py",
     "grader/reference/pipeline.py",
 )
-# These files are not in the zip for Gradescope. It has the hidden checks, and grader/reference,
-# which computes the expected values. So the zip does not need solutions/, and does not contain it.
+# These files are not in the zip for Gradescope. The zip has the hidden checks and grader/reference,
+# which computes the expected values. So the zip does not need the folder solutions/, and does not
+# contain it.
 NOT_FOR_GRADING = (
     "grader/README.md",
     "grader/course",

@@ -54,7 +54,7 @@ class GradingOutcome:
 
 @dataclass(frozen=True)
 class Grading:
-    """How the grader is run. If ``shows`` is true, it prints a report with hidden checks, too."""
+    """How to run the grader. If ``shows`` is true, it prints a report, also of hidden checks."""
 
     part: str = ""
     confined: bool = True

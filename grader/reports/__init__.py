@@ -1,4 +1,4 @@
 """Turns records, one for each check, into reports: on the terminal, as results.json, as a page.
 
-Also draws timelines.
+The package also draws timelines.
 """

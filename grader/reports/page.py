@@ -40,7 +40,7 @@ from grader.reports.summary import Group, points, rule, summary
 from grader.reports.svg_drawing import svg
 
 WITHOUT_FULL_POINTS = (FAILED, UNIMPLEMENTED, NOT_ATTEMPTED, SKIPPED, ERROR, NOT_RUN)
-SHOWN_AT_ONCE = (FAILED, SKIPPED, ERROR, NOT_RUN)  # the evidence of these is shown at once
+SHOWN_AT_ONCE = (FAILED, SKIPPED, ERROR, NOT_RUN)  # the evidence of such checks is unfolded
 # CSS classes. All other statuses have the class "other".
 LOOKS = {PASSED: "passed", FAILED: "failed"}
 LOOKS |= {UNIMPLEMENTED: "unimplemented", NOT_ATTEMPTED: "unimplemented"}

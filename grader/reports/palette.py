@@ -42,7 +42,7 @@ TEXT = {
     "link": Colour("#175fae", "#82b7f5"),
 }
 # An image cannot always find out whether its background is light or dark. So each ink can be read
-# on both.
+# on both kinds of background.
 INK = Colour("#57606a", "#9aa4af")
 WHITE = "#ffffff"  # letters on a block
 FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
@@ -54,7 +54,7 @@ PAINTS = {
     "bold": {"fill": INK.light, "font-weight": "600", "class": "ink"},
     "on": {"fill": WHITE},
     "head": {"fill": INK.light, "class": "ink"},
-    # A place where no rank works, or where no data is yet.
+    # A part of a drawing where no rank works, or where there is no data yet.
     "idle": {"fill": INK.light, "fill-opacity": "0.22", "class": "ink"},
     "line": _LINE | {"stroke-width": "1.2"},
     "faint": _LINE | {"stroke-opacity": "0.3"},

@@ -103,7 +103,7 @@ def sheet(pictures: Sequence[Picture], title: str = "", above: Sequence[str] = (
 
 
 def _picture(picture: Picture, top: float, until: float) -> tuple[list[str], float]:
-    """Return the elements of one drawing, and the height at which the next one may begin."""
+    """Return the elements of one drawing, and the y at which the next drawing may begin."""
     scale = (WIDTH - LEFT - RIGHT) / until
     parts = []
     if picture.title:

@@ -4,8 +4,9 @@
 
 With ``--cluster FILE`` the times are those of a modelled cluster, which the file describes: see
 handout/clusters. The program prints the drawing, and writes timeline.svg and timeline.json (a trace
-for https://ui.perfetto.dev). Its exit code is 0 if every scene came to its end, 1 if a scene did
-not or if nothing is implemented yet, and 2, after a sentence, if the command itself has a mistake.
+for https://ui.perfetto.dev). Its exit code is 0 if every scene came to its end. It is 1 if a scene
+did not, or if nothing is implemented yet. It is 2 if nothing can be drawn or written for another
+reason, which the program prints in a sentence.
 """
 
 import argparse
@@ -201,7 +202,7 @@ def _show(played: list[PlayedScene], above: list[str], notes: list[str], into: P
     if not shown:
         return 1
     pictures = [picture for _, picture in shown]
-    # The ideal of a picture follows the picture, on the same scale of time.
+    # Each picture is followed by its ideal schedule, on the same scale of time.
     all_pictures = [p for one, picture in shown for p in (picture, one.ideal) if p]
     in_file = []
     for one, picture in shown:

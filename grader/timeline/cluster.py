@@ -30,7 +30,7 @@ RING_PHASES = {
     "scatter": 1,
     "all_to_all": 1,
 }
-IN_TURN = "gather", "scatter", "all_to_all"  # n − 1 messages of a rank, one after the other
+IN_TURN = "gather", "scatter", "all_to_all"  # one rank sends or receives n − 1 messages in turn
 WITHIN, BETWEEN = "within a node", "between nodes"  # kinds of links, and sections of the file
 
 
@@ -54,9 +54,10 @@ class Link:
 class Cluster:
     """A modelled cluster. Ranks 0 … ``ranks`` − 1 are its devices.
 
-    Each ``devices_per_node`` consecutive devices make a node. On the cluster, each dimension of a
-    tensor is ``scale`` times as long as in the run. Each entry has ``bytes_per_number`` bytes. If
-    ``bytes_per_number`` is None, an entry has as many bytes as in the run.
+    Each ``devices_per_node`` consecutive devices make a node. The student's program runs on this
+    machine with small tensors ("the run"). On the cluster, each dimension of a tensor is ``scale``
+    times as long as in the run. Each entry has ``bytes_per_number`` bytes. If ``bytes_per_number``
+    is None, an entry has as many bytes as in the run.
     """
 
     ranks: int
@@ -99,7 +100,7 @@ class Cluster:
 
         ``whole`` is S, the bytes of the whole array: see ``whole_of``. n is the number of ranks.
         The ranks form a ring in the order of their numbers. Each step of the ring takes as long as
-        its slowest link. Where k ranks of each node take part and a node has k ports, nccl makes k
+        its slowest link. If k ranks of each node take part and a node has k ports, nccl makes k
         rings, which leave a node through different ports. Each ring carries S/k. So between nodes,
         the bandwidth is k·β [N2]. In a gather, a scatter and an all-to-all, a rank sends through
         its own port.
@@ -188,10 +189,10 @@ class Cluster:
 
 
 def whole_of(kind: str, sizes: Iterable[float], n: int) -> float:
-    """Return S of a collective of n ranks: the bytes of its whole array.
+    """Return S of a collective of n ranks: the number of bytes of its whole array.
 
-    ``sizes`` holds for each rank the bytes that it puts in. If a rank puts in nothing, ``sizes``
-    holds the bytes that it gets.
+    ``sizes`` holds the number of bytes that each rank puts in. For a rank that puts in nothing,
+    ``sizes`` holds the number of bytes that this rank gets.
     """
     return max(sizes) * (n if kind in ("all_gather", "gather") else 1)
 

@@ -24,7 +24,7 @@ from grader.world.limits import Limits
 from grader.world.report import Call, Raised, Returned, WorldReport
 from grader.world.world import World
 
-FEW = 4  # ranks; if there are more, messages beside a program are not drawn
+FEW = 4  # with more ranks, messages under way while the program works are not drawn
 FILES = 1024  # open files that this process and a supervisor may need
 LIMITS = Limits(
     cpu_seconds=10.0, wall_seconds=120.0, world_seconds=240.0, events=5_000_000, sent_bytes=1 << 27
@@ -144,10 +144,10 @@ def steps_of(played: list[PlayedScene]) -> list[str]:
 
 
 def have_files() -> None:
-    """Raise the limit of open files of this process, and of the processes that it starts.
+    """Raise the limit on open files for this process, and for the processes that it starts.
 
     The pipes and sockets of all ranks need up to ``FILES`` open files. The limit stays as it is if
-    it is high enough already, or if the system refuses a higher one.
+    it is already high enough, or if the system refuses a higher limit.
     """
     if sys.platform == "win32":
         return

@@ -21,7 +21,7 @@ def ideal(drawn: Sequence[Span]) -> list[Span]:
     Each rank keeps the order of its passes. A pass begins when the previous pass on its rank has
     ended, and when the pass whose result it needs has ended. If a micro-batch goes forward through
     a rank k times, the rank has k chunks of the model. Return [] if there is no pass, or if the run
-    did not record all passes whose results others need.
+    did not record a pass whose result another pass needs.
     """
     passes = sorted((span for span in drawn if is_pass(span)), key=lambda s: s.begin)
     ranks = sorted({span.rank for span in passes})
@@ -47,7 +47,7 @@ def ideal(drawn: Sequence[Span]) -> list[Span]:
             of_parts[rank].pop(0)
             break
         else:
-            return []  # a pass needs one that was not recorded
+            return []  # a pass needs the result of a pass that was not recorded
     return found
 
 

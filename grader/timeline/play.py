@@ -90,8 +90,8 @@ class ScenePlayer:
     def play_again_if_disturbed(self, scene: Scene) -> PlayedScene:
         """Play a scene, and play it a second time if other programs disturbed it.
 
-        The disturbance may be over by then. Return the second play only if it has a drawing and was
-        not disturbed. Otherwise return the first play.
+        The disturbance may be over by the second time. Return the second play only if it has a
+        drawing and was not disturbed. Otherwise return the first play.
         """
         first = self.play(scene)
         if not first.disturbed or first.diagnosis:
@@ -134,7 +134,7 @@ class ScenePlayer:
 
 
 def picture_of(scene: Scene, drawn: Sequence[Span], communications: list[str]) -> Picture:
-    """Return the picture of a scene that came to its end."""
+    """Return the picture of a scene that was played."""
     below = [line for line in (scene.look, *communications) if line]
     return Picture(scene.title, drawn, _shares(drawn) if scene.share else (), below)
 

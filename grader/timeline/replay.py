@@ -1,6 +1,6 @@
 """Replays the programs of a world's ranks on a modelled cluster, to time each of their steps.
 
-    program_of(trail, call)            → one rank's steps and operations, between the marks of a run
+    program_of(trail, call)            → one rank's steps of run 0, and its operations in the call
     Replay(cluster, programs).run()    → what each rank did when, and the times of operations
 
 The replay is exact, and depends on nothing but its arguments. Time is virtual, in seconds from the
@@ -15,7 +15,7 @@ the ranks in order, from rank 0. A step takes no time unless it computes or wait
   sender's channel out and its receiver's channel in are free. Then it occupies both channels. So a
   channel carries one message at a time, in the order in which the messages set off. Messages out
   and messages in do not disturb each other.
-- A collective waits for the collective before it in its group, and begins on all ranks at once.
+- A collective waits for the previous collective of its group, and begins on all ranks at once.
 - A wait for an operation lasts until that operation is over. An operation runs to its end even if
   no rank waits for it.
 """
@@ -116,8 +116,8 @@ class Replayed:
 def program_of(trail: Sequence, call: int) -> RankProgram:
     """Return a rank's program in a call.
 
-    If the rank has passed the mark at which run 0 began, the steps before this mark are left out.
-    If the rank has passed the mark at which run 0 ended, the steps after this mark are left out.
+    If the rank has recorded the mark ``run 0 began``, the steps before this mark are left out. If
+    the rank has recorded the mark ``run 0 ended``, the steps after this mark are left out.
     """
     steps = [
         step
@@ -238,7 +238,7 @@ class Replay:
         own.end = now
 
     def _pass(self, rank: int, name: str) -> None:
-        """Record that a piece of work began or ended, if the mark says so."""
+        """Record that a piece of work began or ended, if the name of the mark says so."""
         found, inside = PIECE.fullmatch(name), self.pieces[rank]
         if not found or found[1] in NO_PIECES:
             return

@@ -13,7 +13,7 @@ from grader.diagnosis.spans import COMMUNICATING, COMPUTING, WAITING, Span
 from grader.timeline.replay import Replay, Wait, Work
 from grader.wire.events import Operation
 
-# (an operation's rank, its time in the run) → the ranks that never joined it
+# (an operation's rank, its time in the run) → the ranks that never joined the operation
 Absent = dict[tuple[int, int], tuple[int, ...]]
 
 

@@ -2,8 +2,8 @@
 
 Files are parsed and never imported. Changes of comments and docstrings do not count. A function
 also counts as changed if it uses, directly or not, a name whose code has changed. Names are
-compared without their module. So the result may contain a function that has not changed, but never
-lacks one that has.
+compared without their module. So the result contains every function that has changed, but it may
+also contain a function that has not changed.
 """
 
 import ast
@@ -37,8 +37,9 @@ Program = dict[str, File]  # by the file's name
 class Changes:
     """The functions of problems that have changed, in two groups.
 
-    ``direct`` have changed themselves, or one of their helpers has. ``indirect`` use them, or are
-    in a file whose import may now fail, because code that runs at import has changed.
+    The functions in ``direct`` have changed themselves, or a helper of theirs has changed. The
+    functions in ``indirect`` use a function in ``direct``, or are in a file whose import may now
+    fail, because code that runs at import has changed.
     """
 
     direct: frozenset[str]

@@ -77,7 +77,7 @@ class Watch:
         return connection.wait(sources, seconds)  # type: ignore[arg-type]  # descriptors are numbers
 
     def _progress(self) -> str:
-        """Return a line on how long the checks have been running; empty if it is not long."""
+        """Return a line on how long the checks have been running; "" after a short time."""
         seconds = time.monotonic() - self.began
         if not self.is_running or not self.state.waiting or seconds < LONG_SECONDS:
             return ""

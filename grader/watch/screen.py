@@ -27,7 +27,7 @@ from grader.reports.terminal import STATUS_STYLES
 from grader.session import is_students_copy
 from grader.watch.state import WatchState
 
-# One mark for each check of a problem. A reader without colours can tell them apart, too.
+# The sign of a check, by its status. A reader who sees no colours can tell the signs apart, too.
 MARKS = {PASSED: "✓", FAILED: "✗", ERROR: "!", UNIMPLEMENTED: "·", NOT_ATTEMPTED: "·"}
 WAITING = "…"
 NARROW = 60  # a screen with fewer columns shows no titles of parts
@@ -91,7 +91,7 @@ class Lines:
 
 
 class FullScreen:
-    """Draws one screen: a mark for each check, by problem, and below the marks the messages."""
+    """Draws one screen: a sign for each check, grouped by problem, and the messages below."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -154,7 +154,7 @@ def _top(state: WatchState, said: str, width: int) -> list[Text]:
 
 
 def _problems(state: WatchState, width: int) -> list[Text]:
-    """Return a line for each part: its problems, and a mark for each of their checks.
+    """Return a line for each part: its problems, and the sign of each of their checks.
 
     A part of extra credit is left out until it is attempted.
     """

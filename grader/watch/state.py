@@ -24,7 +24,7 @@ class WatchState:
     waiting: list[str] = field(default_factory=list)
     # The checks that failed when they were last run, the newest failure last.
     failed: list[str] = field(default_factory=list)
-    # ``waiting`` as it was when its order was last decided: what changed comes first.
+    # ``waiting`` as it was when its order was last decided. Checks of changed functions come first.
     plan: list[str] = field(default_factory=list)
     # problem → its functions. A function that a student deletes stays here.
     of_problems: dict[str, list[str]] = field(default_factory=functions)
@@ -97,7 +97,8 @@ class WatchState:
     def failures(self) -> list[str]:
         """Return the checks that failed in their last run.
 
-        First come those in ``plan``, in its order, then the others, the newest failure first.
+        First come the failed checks in ``plan``, in the order of ``plan``. Then come the other
+        failed checks, the newest failure first.
         """
         newest = self.failed[::-1]
         places = {check: place for place, check in enumerate(self.plan)}

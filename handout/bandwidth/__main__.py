@@ -4,12 +4,12 @@
     python -m handout.bandwidth --collectives all_reduce,broadcast --max-bytes 1GiB --out results/n4
     torchrun --nproc-per-node 4 -m handout.bandwidth
 
-One command starts all ranks on this machine. ``torchrun`` starts them itself, on one machine or on
-many. Rank 0 prints a table, and writes it to ``<out>.csv`` and ``<out>.json`` after every row. At
-the end rank 0 draws ``<out>.png``. A size is S, the bytes of the whole array. Each size is rounded
-down so that the array falls into n equal parts, one for each of the n ranks. In the files, times
-are in seconds and bandwidths in GB/s. Ctrl-C ends the sweep and keeps the finished rows. A second
-Ctrl-C ends the program at once.
+Without ``torchrun``, the command starts all ranks on this machine. ``torchrun`` starts the ranks
+itself, on one machine or on many. Rank 0 prints a table, and writes it to ``<out>.csv`` and
+``<out>.json`` after every row. At the end rank 0 draws ``<out>.png``. A size is S, the number of
+bytes of the whole array. Each size is rounded down so that the array can be cut into n equal parts,
+one for each of the n ranks. In the files, times are in seconds and bandwidths in GB/s. Ctrl-C ends
+the sweep and keeps the finished rows. A second Ctrl-C ends the program at once.
 
 By default there is one rank for each GPU. With fewer than two GPUs there is one rank for each core.
 There are at most 4 ranks. Sizes go up to 4 MiB on CPUs and up to 8 GiB on GPUs. If the largest size
@@ -29,8 +29,8 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-# Importing torch takes a second. With the default handler, Ctrl-C ends the import, and the program,
-# without a traceback.
+# Importing torch takes a second. With the system's default handler, Ctrl-C during the import ends
+# the program without a traceback.
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

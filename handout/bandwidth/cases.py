@@ -29,16 +29,17 @@ DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"
 # The number of buffers of S bytes that a rank needs at most: its input, its result, and a copy that
 # the backend may make.
 BUFFERS = 3
-# The number of entries of a pattern. It is a prime, so that the parts of arrays of the usual sizes
-# begin with different values.
+# The number of entries of a pattern. It is a prime number. So if an array has a usual size, its
+# parts begin at different entries of the pattern.
 PERIOD = 65521
 
 
 def default_ranks(cores: int, gpus: int, wanted: str | None = None) -> int:
     """Return the default number of ranks: one for each GPU or core, at most 4.
 
-    ``wanted`` is "cuda" or "cpu" if the user asks for that device. A single rank has no one to send
-    to. So a single GPU is used only if it is ``wanted``, and a single core gets 2 ranks.
+    ``wanted`` is "cuda" or "cpu" if the user asks for that device. A single rank has no other rank
+    to send to. So a single GPU is used only if ``wanted`` is "cuda", and a single core gets 2
+    ranks.
     """
     if wanted == "cuda":
         return max(1, min(4, gpus))
@@ -135,8 +136,9 @@ class Case:
     def operation(self, source: torch.Tensor, target: torch.Tensor) -> Callable[[], object]:
         """Return a function that runs the collective from ``source`` to ``target``.
 
-        A collective of ``IN_PLACE`` uses only ``target``. The parts of the tensors are views. They
-        are made here, so that making them is not timed.
+        A collective of ``IN_PLACE`` uses only ``target``. The parts of the tensors are views. The
+        views are made here and not in the returned function, so the time to make them is not
+        measured.
         """
         sources, targets = list(source.chunk(self.n)), list(target.chunk(self.n))
         root, lists = self.rank == 0, dist.get_backend() == "gloo"

@@ -41,7 +41,7 @@ def allocate(collective: str, size: int, dtype: torch.dtype) -> Case | None:
     agree()
     count, case = size // dtype.itemsize, None
     own = sum(entries(collective, count, dist.get_world_size(), dist.get_rank())) * dtype.itemsize
-    # Count the size once more, because gloo copies whole arrays.
+    # Add the size once more, because gloo copies whole arrays.
     if agree(own + size > available())[0]:
         return None
     try:
@@ -55,10 +55,10 @@ def allocate(collective: str, size: int, dtype: torch.dtype) -> Case | None:
 def measure(student: ModuleType, collective: str, size: int, options: argparse.Namespace) -> dict:
     """Measure one row on all ranks and return its figures.
 
-    The figures are the seconds, the seconds of the fastest and of the slowest iteration, and the
-    numbers of wrong values over all ranks. On GPUs, ``by_events`` has the seconds of one call by
-    the GPU's clock, on the slowest rank. If a rank lacks the memory, nothing is measured: the
-    seconds are infinite, and ``skipped`` has the reason.
+    The figures are the median of the seconds, the seconds of the fastest and of the slowest
+    iteration, and the numbers of wrong values, summed over all ranks. On GPUs, ``by_events`` has
+    the seconds of one call by the GPU's clock, on the slowest rank. If a rank lacks the memory,
+    nothing is measured: the seconds are infinite, and ``skipped`` has the reason.
     """
     dtype = getattr(torch, options.dtype)
     more = {
@@ -72,8 +72,8 @@ def measure(student: ModuleType, collective: str, size: int, options: argparse.N
         return more | {"seconds": float("inf"), "skipped": "not enough memory"}
     fill(case.source, pattern(case.rank, case.n, dtype))
     operation = case.operation(case.source, case.target)
-    # ``agree`` is a barrier, too. As the barrier of the stopwatch, it lets Ctrl-C interrupt a sweep
-    # between two iterations, while the clock does not run.
+    # ``agree`` is a barrier, too. The stopwatch calls it before each timed call, when the clock is
+    # not running. So Ctrl-C can interrupt a sweep between two iterations.
     watch: dict[str, Callable] = {"barrier": agree}
     if gpu.in_use():
         watch["synchronize"] = torch.cuda.synchronize

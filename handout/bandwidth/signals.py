@@ -46,7 +46,7 @@ def interrupt() -> None:
 
 
 def pass_on() -> Callable[[], None]:
-    """Return the function, without arguments, that the launcher calls for each signal.
+    """Return the function that the launching process calls for each signal, without arguments.
 
     The first signal asks the ranks to stop. A later signal kills the ranks if it comes more than 1
     second after the first, and otherwise has no effect.
