@@ -17,8 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from grader.assignment import PARTS
@@ -82,9 +82,9 @@ def graded(folder: Path, part: str, address: str, into: Path) -> Grading:
     return Grading(name, part, seconds, faults if tests else ["no check was made"])
 
 
-def _tell(one: Grading) -> None:
+def _tell(future: Future[Grading]) -> None:
     """Print what was wrong with a grading that is done, if anything was."""
-    if one.faults:
+    if not future.cancelled() and (one := future.result()).faults:
         print(
             f"\n{one.submission}, {one.part}, after {one.seconds:.0f} s:",
             *one.faults,
@@ -93,43 +93,72 @@ def _tell(one: Grading) -> None:
         )
 
 
-def grade_side_by_side(gradings: int, at_a_time: int) -> bool:
-    """Grade right submissions, several at a time. Return whether all had full marks."""
-    chosen = list(itertools.islice(itertools.cycle(right()), gradings))
-    loads, verdicts, began = [], [], time.monotonic()
+@dataclass
+class Measured:
+    """What the run has measured."""
+
+    began: float = field(default_factory=time.monotonic)
+    done: list[Grading] = field(default_factory=list)
+    loads: list[float] = field(default_factory=list)
+    verdicts: list[float] = field(default_factory=list)  # seconds from a deadlock to its verdict
+
+    def tell(self, at_a_time: int) -> None:
+        parts = {(one.submission, one.part) for one in self.done}
+        print(
+            f"\n{len(self.done)} gradings of {len(parts)} right parts in"
+            f" {(time.monotonic() - self.began) / 60:.1f} min, {at_a_time} at a time"
+        )
+        print(
+            f"load: median {statistics.median(self.loads):.1f}, at most {max(self.loads):.1f}, on"
+            f" {os.cpu_count()} cores"
+        )
+        seconds = [one.seconds for one in self.done]
+        print(
+            f"one grading: median {statistics.median(seconds):.1f} s, at most {max(seconds):.1f} s"
+        )
+        print(
+            f"from a deadlock to its verdict, all processes gone ({len(self.verdicts)} times):"
+            f" {medians(self.verdicts)}"
+        )
+        print(f"without full marks: {sum(bool(one.faults) for one in self.done)}")
+
+
+def grade_side_by_side(gradings: int, at_a_time: int) -> int:
+    """Grade right submissions, several at a time. Return the command's exit code.
+
+    Ctrl-C ends the run early, and what was measured until then is told.
+    """
+    chosen = itertools.islice(itertools.cycle(right()), gradings)
+    measured, is_whole = Measured(), True
     server = Server.start()
     try:
         with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(at_a_time) as pool:
             deadlock = stage_deadlock(Path(folder))
             waiting = [pool.submit(graded, *one, server.address, Path(folder)) for one in chosen]
             for future in waiting:
-                future.add_done_callback(lambda future: _tell(future.result()))
-            while not all(future.done() for future in waiting):
-                time.sleep(LOOK_EVERY)
-                loads.append(os.getloadavg()[0])
-                verdicts.append(seconds_to_verdict(server, deadlock))
-                if len(loads) % 12 == 0:
-                    print(f"{sum(future.done() for future in waiting)} of {gradings}", flush=True)
-            done = [future.result() for future in waiting]
+                future.add_done_callback(_tell)
+            try:
+                while not all(future.done() for future in waiting):
+                    time.sleep(LOOK_EVERY)
+                    measured.loads.append(os.getloadavg()[0])
+                    measured.verdicts.append(seconds_to_verdict(server, deadlock))
+                    if len(measured.loads) % 12 == 0:
+                        done = sum(future.done() for future in waiting)
+                        print(f"{done} of {gradings}", flush=True)
+            except KeyboardInterrupt:
+                is_whole = False
+            # Ctrl-C also ends the gradings that are under way: these do not count.
+            ended = [future for future in waiting if future.done()]
+            pool.shutdown(cancel_futures=True)
+            measured.done = [future.result() for future in ended]
     finally:
         server.stop()
-    wrong = [one for one in done if one.faults]
-    seconds = [one.seconds for one in done]
-    print(
-        f"\n{len(done)} gradings of {len(set(chosen))} right parts in"
-        f" {(time.monotonic() - began) / 60:.1f} min, {at_a_time} at a time"
-    )
-    print(
-        f"load: median {statistics.median(loads):.1f}, at most {max(loads):.1f}, on"
-        f" {os.cpu_count()} cores"
-    )
-    print(f"one grading: median {statistics.median(seconds):.1f} s, at most {max(seconds):.1f} s")
-    print(
-        f"from a deadlock to its verdict, all processes gone ({len(verdicts)} times):"
-        f" {medians(verdicts)}"
-    )
-    print(f"without full marks: {len(wrong)}")
-    return not wrong
+    if measured.done and measured.loads:
+        measured.tell(at_a_time)
+    if not is_whole:
+        print(f"interrupted after {len(measured.done)} of {gradings} gradings")
+        return 130
+    return 1 if any(one.faults for one in measured.done) else 0
 
 
 def main() -> int:
@@ -141,7 +170,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if min(arguments.gradings, arguments.at_a_time) < 1:
         parser.error("at least one")
-    return 0 if grade_side_by_side(arguments.gradings, arguments.at_a_time) else 1
+    return grade_side_by_side(arguments.gradings, arguments.at_a_time)
 
 
 if __name__ == "__main__":
