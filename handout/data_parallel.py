@@ -12,7 +12,8 @@ equal weights then keep equal weights.
 ``n = dist.get_world_size()``. The model and its calculus are given in ``handout/mlp.py``. For every
 function here:
 - Inputs must stay unchanged unless the docstring says otherwise. They may be non-contiguous.
-- The function works for 1, 2, 3, 4, … ranks, and when it is called twice.
+- The function works for 1, 2, 3, 4, … ranks, and when it is called twice. A later
+  call must not change an earlier result.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
   The message contains the numbers.
 """

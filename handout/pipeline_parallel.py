@@ -24,7 +24,8 @@ here:
   the dtype of the inputs.
 - The function works for 1, 2, 3, 4, … stages of one layer or more, also if the stages have
   different numbers of layers, and for any m ≥ 1. It also works when it is called twice with the
-  same arguments: do not empty lists that are arguments.
+  same arguments: do not empty lists that are arguments. A later call must not change an earlier
+  result, so make new tensors and lists in each call.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
   The message contains the wrong number, or the two numbers that do not fit each other.
 - Multiply matrices with torch, in the thread that calls your function: the checks look at the
@@ -68,7 +69,7 @@ def pipeline_forward(
     """Problem 5.2 · Run the forward pass through all stages, in micro-batches.
 
     Send each micro-batch to the next stage as soon as it is ready, before this stage begins with
-    its next micro-batch.
+    its next micro-batch. Do not leave this to another thread, because it may come too late.
 
     Args:
         weights: the k weights of this stage, (D, D) each, in the order of the layers.

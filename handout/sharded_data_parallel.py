@@ -13,7 +13,8 @@ PyTorch FSDP, 2023].
 ``n = dist.get_world_size()``. The model and its calculus are given in ``handout/mlp.py``. For every
 function here:
 - Inputs must stay unchanged unless the docstring says otherwise. They may be non-contiguous.
-- The function works for 1, 2, 3, 4, … ranks, and when it is called twice.
+- The function works for 1, 2, 3, 4, … ranks, and when it is called twice. A later
+  call must not change an earlier result.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
   The message contains the numbers.
 - Multiply matrices with torch, in the thread that calls your function: the checks look at the

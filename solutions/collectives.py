@@ -18,7 +18,8 @@ For every function here:
 - A tensor need **not** be contiguous, and its strides may differ from rank to rank. Some calls of
   ``torch.distributed`` reject a non-contiguous tensor; other calls silently put its entries in the
   wrong order. ``clone()`` and ``empty_like()`` keep the strides of a transpose.
-- The function works for 1, 2, 3, 4, … ranks, for any root, and when it is called twice.
+- The function works for 1, 2, 3, 4, … ranks, for any root, and when it is called twice. A later
+  call must not change an earlier result.
 - In Problem 1.1 each function communicates once, with the collective of its name. You may compute
   anything before and after that.
 - Misuse raises ``ValueError``. The message contains the wrong value (and n, if it matters). Raise

@@ -19,7 +19,7 @@ communicates in every layer.
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
 - Inputs keep their values, and tensors may be non-contiguous.
 - The function works on every mesh, also of one row, of one column, or of one rank, and when it is
-  called twice.
+  called twice. A later call must not change an earlier result.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
   The message contains the numbers that do not fit.
 

@@ -59,5 +59,8 @@ def _finding(function: str, total: Answers) -> Finding:
         f"{function} raises a ValueError for wrong arguments, as it should. But it also raised one"
         f" in {total.refused} of {calls} calls with right arguments."
     )
-    advice = "Look at the conditions in front of your raise statements. Which one is always true?"
+    advice = (
+        "Other checks of this function failed by this error, and show its text and line. Did a"
+        " condition of yours raise it for right arguments, or did the code behind the conditions?"
+    )
     return Finding(headline, (Line(advice),))
