@@ -352,30 +352,54 @@ def test_every_byte_stays_in_its_group(world, rng):
 @number("7.2")
 @weight(0.75)
 def test_step_traffic(world, rng):
-    """A row sends 2P − 1 all-reduces of activations, and a column one average of the gradients"""
+    """A row sends the bytes of 2P − 1 all-reduces of activations, and a column sends the bytes of
+    one average of the gradients, no more and no less
+    """
     for shape in (SQUARE, (1, 3), (3, 1)):
-        problem = Problem(rng, shape, pairs=3, width=16, rows=8, hidden=24)
-        (run,) = world(problem.mesh.size, problem.request())
-        problem.judge(run)
-        mesh = problem.mesh
-        own = mesh.own_pairs(problem.pairs, 0)
-        outputs = [mesh.own_rows(problem.batch, 0).shape[0] * b.shape[1] for _, b in own]
-        inputs = [mesh.own_rows(problem.batch, 0).shape[0] * a.shape[0] for a, _ in own]
-        # Each output needs one all-reduce, and so does the gradient of each input but the first.
-        in_row = sum(ring_bytes(size, shape[1]) for size in (*outputs, *inputs[1:]))
-        in_column = sum(ring_bytes(w.size, shape[0]) for pair in own for w in pair)
-        for rank in range(mesh.size):
-            for name, ranks, most, sentence in (
-                ("row", mesh.row(rank), in_row, ROW_NEEDS),
-                ("column", mesh.column(rank), in_column, COLUMN_NEEDS),
-            ):
-                done = in_dimension(run, mesh, rank, ranks) if len(ranks) > 1 else []
-                sent = sum(o.traffic for o in done)
-                run.require(
-                    sent <= most + 0.5,
-                    f"rank {rank} sends {sent:.0f} bytes in its {name} of {len(ranks)}, and"
-                    f" {most:.0f} are enough. {sentence} ({listed(done, 8)})",
-                )
+        problems = [
+            # The shards are larger than the activations, then the activations than the shards. So
+            # it never pays to send the one in place of the other.
+            Problem(rng, shape, pairs=3, width=16, rows=8, hidden=24),
+            Problem(rng, shape, pairs=3, width=16, rows=48, hidden=6),
+        ]
+        runs = world(problems[0].mesh.size, *(p.request() for p in problems))
+        for run, problem in zip(runs, problems):
+            problem.judge(run)
+            require_traffic(run, problem)
+
+
+def require_traffic(run, problem):
+    """Fail unless each rank sends what the sums of activations and of gradients take.
+
+    All ranks of a group together cannot sum with fewer bytes. So a rank that sends fewer bytes in
+    its column has not averaged its gradients, but computed with the rows of other ranks. In its
+    row, it has computed with the shards of other ranks.
+    """
+    mesh = problem.mesh
+    own = mesh.own_pairs(problem.pairs, 0)
+    rows = len(mesh.own_rows(problem.batch, 0))
+    # Each output needs one all-reduce, and so does the gradient of each input but the first.
+    in_row = [rows * b.shape[1] for _, b in own] + [rows * a.shape[0] for a, _ in own[1:]]
+    in_column = [w.size for pair in own for w in pair]
+    for rank in range(mesh.size):
+        for name, ranks, sizes, needed, instead in (
+            ("row", mesh.row(rank), in_row, ROW_NEEDS, SHARDS_STAY),
+            ("column", mesh.column(rank), in_column, COLUMN_NEEDS, ROWS_STAY),
+        ):
+            n = len(ranks)
+            most = sum(ring_bytes(size, n) for size in sizes)
+            least = sum(2 * (n - 1) * (size // n) * 8 for size in sizes)
+            done = in_dimension(run, mesh, rank, ranks) if n > 1 else []
+            sent = sum(o.traffic for o in done)
+            start = f"rank {rank} sends {sent:.0f} bytes in its {name} of {n}, and"
+            run.require(
+                sent <= most + 0.5, f"{start} {most:.0f} are enough. {needed} ({listed(done, 8)})"
+            )
+            run.require(
+                sent >= least - 0.5,
+                f"{start} the sums take at least {least:.0f}. {instead} {needed}"
+                f" ({listed(done, 8)})",
+            )
 
 
 ROW_NEEDS = (
@@ -383,6 +407,10 @@ ROW_NEEDS = (
     " each pair's input, but not that of the batch: nobody needs it."
 )
 COLUMN_NEEDS = "All-reduce each gradient of this rank's shards, and nothing else."
+ROWS_STAY = (
+    "Does the column gather the batch, and each rank compute the gradients of all rows? Each rank"
+    " computes with its own rows of the batch, and only gradients of the shards travel in a column."
+)
 
 
 def ring_bytes(entries, n, itemsize=8):

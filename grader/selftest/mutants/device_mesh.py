@@ -1,5 +1,7 @@
 """Part 7 · Two dimensions: wrong submissions."""
 
+from textwrap import indent
+
 from grader.selftest.mutants.mutant import Mutant
 
 COORDINATES = {"public coordinates", "hidden coordinates"}
@@ -59,6 +61,39 @@ WHOLE_PAIRS = """    import torch
         found.insert(0, _average(own, column))
     return mlp.loss(x), list(zip(found[::2], found[1::2]))
     saved = []
+"""
+
+# No data parallelism: a column shares its rows of the batch, and each rank computes all of them.
+WHOLE_BATCH = """    import torch
+
+    own_rows, own_row = len(x), dist.get_rank(column)
+    own = slice(own_row * own_rows, (own_row + 1) * own_rows)
+
+    def of_column(part):
+        parts = [torch.empty(part.shape, dtype=part.dtype) for _ in range(column.size())]
+        dist.all_gather(parts, part.contiguous(), group=column)
+        return torch.cat(parts)
+
+    def summed(whole):
+        part = whole[own].contiguous()
+        dist.all_reduce(part, group=row)
+        return of_column(part)
+
+    saved, gradients, x = [], [], of_column(x)
+    for first, second in pairs:
+        hidden, z = mlp.layer_forward(x, first)
+        output = summed(hidden @ second)
+        saved.append((x, z, hidden, output))
+        x = F.gelu(output)
+    grad = mlp.loss_backward(x)
+    for l in reversed(range(len(pairs))):
+        (first, second), (x_in, z, hidden, output) = pairs[l], saved[l]
+        of_hidden, of_second = mlp.layer_backward(hidden, output, second, grad)
+        grad, of_first = mlp.layer_backward(x_in, z, first, of_hidden)
+        gradients.insert(0, (of_first, of_second))
+        if l > 0:
+            grad = summed(grad)
+    return mlp.loss(x[own]), gradients
 """
 
 
@@ -399,6 +434,31 @@ MUTANTS = [
         WHOLE_PAIRS,
         STEP,
         "Does the row gather the weights or their gradients?",
+    ),
+    mutant(
+        "the row gathers the weights if they are smaller than the activations",
+        "    saved = []\n",
+        "    if len(x) >= 2 * pairs[0][0].shape[1]:\n"
+        + indent(WHOLE_PAIRS.removesuffix("    saved = []\n"), "    ")
+        + "    saved = []\n",
+        {"hidden step_traffic"},
+        "the sums take at least",
+    ),
+    mutant(
+        "the column gathers the batch, and each rank computes the gradients of all rows",
+        "    saved = []\n",
+        WHOLE_BATCH + "    saved = []\n",
+        {"hidden step_traffic"},
+        "Does the column gather the batch",
+    ),
+    mutant(
+        "the column gathers the batch if it is smaller than the gradients",
+        "    saved = []\n",
+        "    if x.numel() <= pairs[0][0].numel():\n"
+        + indent(WHOLE_BATCH, "    ")
+        + "    saved = []\n",
+        {"hidden step_traffic"},
+        "only gradients of the shards travel in a column",
     ),
     mutant(
         "the average goes through all ranks",
