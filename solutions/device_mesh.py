@@ -84,7 +84,8 @@ def mesh_groups(shape: tuple[int, int]) -> tuple[dist.ProcessGroup, dist.Process
     ranks that are not in the group, and all ranks have to make the same groups in the same order.
     The reason is that torch numbers the groups, and the ranks of a group find each other by the
     number of the group. If each rank makes only its own groups, different groups have the same
-    number. gloo and nccl then connect the wrong ranks, or wait for ever.
+    number. gloo and nccl then connect the wrong ranks, or wait for ever. Do not use
+    ``use_local_synchronization``.
 
     Args:
         shape: ``(D, T)``, the same on every rank.

@@ -13,7 +13,7 @@ from grader.check.failures import OUR_MISTAKES, CheckFailed, GraderFault
 from grader.diagnosis.comparison import describe
 from grader.diagnosis.finding import LIKELY, Compared, Line
 from grader.diagnosis.root_cause import diagnose
-from grader.wire.events import NAMES, Mark, Operation, operations
+from grader.wire.events import NAMES, GroupMade, Mark, Operation, groups_made, operations
 from grader.wire.frames import AWAITED_EARLY, NOT_SENT_ON, PAUSE
 from grader.world.report import Returned, WorldReport
 
@@ -65,6 +65,10 @@ class CallEvidence:
     def operations(self, rank: int) -> list[Operation]:
         """Return the operations that a rank issued during this call, in order of issue."""
         return operations(self.report.ranks[rank].trail, self.index)
+
+    def groups_made(self, rank: int) -> list[GroupMade]:
+        """Return the process groups that a rank began to make in this call, in order."""
+        return groups_made(self.report.ranks[rank].trail, self.index)
 
     def ledger(self, rank: int) -> list[driver_results.Entry]:
         """Return the entries of the driver's meter on a rank, in the order of the program."""

@@ -132,15 +132,43 @@ def test_every_rank_makes_every_group(world, rng):
         own = tokens(rng, Mesh(shape).size)
         (run,) = world(len(own), groups_call(shape, own))
         judge_groups(run, shape, own)
-        for unmade in run.report.unmade():
-            missing, made = unmade.absent[0], unmade.made[0]
-            run.require(
-                False,
-                f"rank {missing} never made the group {made.ranks}, but rank {made.rank} did:"
-                f" {made}. Every rank must make all groups, also groups that it is not in.",
-            )
+        require_all_groups(run, Mesh(shape))
     for run in world(4, *[groups_call(SQUARE, own[:4]) for _ in range(2)]):
         judge_groups(run, SQUARE, own[:4])
+
+
+def require_all_groups(run, mesh):
+    """Fail unless every rank has made the groups of all rows and columns, together with all ranks.
+
+    The mesh has several rows and several columns, so none of these groups is that of all ranks.
+    """
+    for unmade in run.report.unmade():
+        missing, made = unmade.absent[0], unmade.made[0]
+        run.require(
+            False,
+            f"rank {missing} never made the group {made.ranks}, but rank {made.rank} did:"
+            f" {made}. {MAKE_ALL}",
+        )
+    needed = [mesh.row(rank) for rank in mesh.column(0)]
+    needed += [mesh.column(rank) for rank in mesh.row(0)]
+    for rank in range(mesh.size):
+        made = run.groups_made(rank)
+        local = [group for group in made if group.is_local]
+        run.require(
+            not local,
+            f"rank {rank} used use_local_synchronization, with which only the ranks of a group make"
+            f" it: {', '.join(map(str, local[:2]))}. {MAKE_ALL} Leave"
+            " use_local_synchronization out.",
+        )
+        absent = [ranks for ranks in needed if ranks not in [sorted(g.ranks) for g in made]]
+        run.require(
+            not absent,
+            f"rank {rank} never made the groups {absent}. It made"
+            f" {', '.join(map(str, made)) or 'none'}. {MAKE_ALL}",
+        )
+
+
+MAKE_ALL = "Every rank must make all groups, also groups that it is not in."
 
 
 @number("7.1")

@@ -208,6 +208,27 @@ MUTANTS = [
         "never made the group [1, 3], but rank 1 did: new_group([1, 3]) at device_mesh.py:",
     ),
     mutant(
+        "each rank makes its own groups alone, by use_local_synchronization",
+        MADE,
+        """    own_data, own_tensor = coordinates(dist.get_rank(), shape)
+    row = dist.new_group(rows[own_data], use_local_synchronization=True)
+    return row, dist.new_group(columns[own_tensor], use_local_synchronization=True)
+""",
+        {"hidden every_rank_makes_every_group"},
+        "rank 0 used use_local_synchronization, with which only the ranks",
+    ),
+    mutant(
+        "the columns are made by their own ranks alone",
+        "    column_groups = [dist.new_group(ranks) for ranks in columns]\n",
+        """    column_groups = [
+        dist.new_group(ranks, use_local_synchronization=True) if dist.get_rank() in ranks else None
+        for ranks in columns
+    ]
+""",
+        {"hidden every_rank_makes_every_group"},
+        "Leave use_local_synchronization out",
+    ),
+    mutant(
         "a rank makes the rows, and another the columns first",
         "    row_groups = [dist.new_group(ranks) for ranks in rows]\n",
         """    if dist.get_rank() == 0:

@@ -87,18 +87,25 @@ def _average(gradient, column):
     return torch.cat(blocks)[: gradient.numel()].view(gradient.shape)
 '''
 
-ONLY_OWN = '''
+IN_PAIRS = '''
 def mesh_groups(shape):
-    """Each rank makes its own two groups alone, which torch permits if it is told."""
+    """All groups in one loop over their ranks in descending order, rows and columns in turn."""
     rows, columns = shape
     n, rank = dist.get_world_size(), dist.get_rank()
     if rows < 1 or columns < 1 or rows * columns != n:
         raise ValueError(f"{n} ranks do not fill a mesh of {rows} × {columns}")
-    data, tensor = rank // columns, rank % columns
-    row = [rank_at((data, t), shape) for t in range(columns)]
-    column = [rank_at((d, tensor), shape) for d in range(rows)]
-    made = [dist.new_group(ranks, use_local_synchronization=True) for ranks in (row, column)]
-    return tuple(made)
+    row = column = None
+    for other in reversed(range(n)):
+        data, tensor = coordinates(other, shape)
+        if tensor == 0:
+            ranks = [rank_at((data, t), shape) for t in reversed(range(columns))]
+            group = dist.new_group(ranks, group_desc=f"row {data}")
+            row = group if rank in ranks else row
+        if data == 0:
+            ranks = [rank_at((d, tensor), shape) for d in reversed(range(rows))]
+            group = dist.new_group(ranks, group_desc=f"column {tensor}")
+            column = group if rank in ranks else column
+    return row, column
 
 
 def _average(gradient, column):
@@ -277,7 +284,7 @@ def mesh_step(pairs, x, row, column):
 VARIANTS = [
     Variant("autograd, and one average for all gradients", "device_mesh", AUTOGRAD),
     Variant("torch's own mesh, and averages in two halves", "device_mesh", OF_TORCH),
-    Variant("groups that only their own ranks make, messages in pairs", "device_mesh", ONLY_OWN),
+    Variant("all groups in one loop, messages in pairs", "device_mesh", IN_PAIRS),
     Variant("averages that overlap the backward pass", "device_mesh", OVERLAPPED),
     Variant("sums of a row at its first rank, numpy's places", "device_mesh", REDUCED_TO_ONE),
     Variant("sums of a row in two halves", "device_mesh", IN_HALVES),
