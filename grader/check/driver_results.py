@@ -141,6 +141,14 @@ def kept_bytes(found: Any) -> int:
     return kept
 
 
+def bytes_beside(found: Any) -> int:
+    """Return the number of bytes of tensors that a call left alive beside its result."""
+    beside = _part(found, "beside")
+    if not _is_whole(beside):
+        raise Unreadable("the number of bytes beside it is not a whole number")
+    return beside
+
+
 def ledger(value: Any) -> list[Entry]:
     """Return the ledger of a call that ran under the meter."""
     return [_entry(part) for part in _list(_part(value, "ledger"), "the ledger")]

@@ -726,9 +726,18 @@ def test_sum_keeps_nothing(world, rng):
         ):
             text = (
                 f"rank {rank}'s partial input is still in memory after the forward pass: does ctx"
-                " keep it? The gradient does not need it."
+                " keep it, or a view of it? The gradient does not need it."
             )
             run.require(not kept, text)
+        for rank, beside in enumerate(
+            run.read(driver_results.bytes_beside, "the memory that the forward pass leaves")
+        ):
+            text = (
+                f"rank {rank}'s forward pass keeps {beside} bytes of tensors alive beside its"
+                f" output; the partial input has {partials[rank].nbytes} bytes. Does ctx keep a"
+                " copy? The gradient does not need it: save nothing."
+            )
+            run.require(beside <= 0, text)
 
 
 class Pair:

@@ -19,6 +19,7 @@ RIGHT = {
     driver_results.requires_gradient: ("requires gradient", True, True),
     driver_results.is_kept: ("kept", False, False),
     driver_results.kept_bytes: ("kept", 64, 64),
+    driver_results.bytes_beside: ("beside", 8, 8),
 }
 WRONG = {
     driver_results.gradients: ("gradients", 1.0),
@@ -26,6 +27,7 @@ WRONG = {
     driver_results.requires_gradient: ("requires gradient", 1),
     driver_results.is_kept: ("kept", 0),
     driver_results.kept_bytes: ("kept", True),
+    driver_results.bytes_beside: ("beside", 8.0),
 }
 READERS = (*RIGHT, driver_results.ledger, driver_results.spans, driver_results.stored)
 JSON = st.recursive(

@@ -197,10 +197,48 @@ class Names(Keeps):
         return x * 2
 
 
-@pytest.mark.parametrize("function, kept", [(Keeps, True), (Names, True), (Forgets, False)])
-def test_a_tensor_that_is_kept_for_the_way_back_is_told(function, kept):
+class Views(Keeps):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.x = x.detach()
+        return x * 2
+
+
+class Copies(Keeps):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.x = x.clone()
+        return x * 2
+
+
+class Shares(Keeps):
+    """As one rank may: its sum is its own input."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.mul_(2).view_as(x)
+
+
+class Buffers(Keeps):
+    buffer = torch.empty(0)
+
+    @staticmethod
+    def forward(ctx, x):
+        Buffers.buffer = x.clone()  # one for all calls
+        return x * 2
+
+
+@pytest.mark.parametrize(
+    "function, kept, beside",
+    [
+        *((Keeps, True, 8), (Names, True, 8), (Views, True, 8), (Copies, False, 8)),
+        *((Forgets, False, 0), (Shares, False, 0), (Buffers, False, 0)),
+    ],
+)
+def test_what_is_kept_for_the_way_back_is_told(function, kept, beside):
     found = drive("apply_and_drop", function, leaf(1, 2))
-    assert found["value"].tolist() == [2, 4] and found["kept"] is kept
+    assert found["value"].tolist() == [2, 4]
+    assert (found["kept"], found["beside"]) == (kept, beside)
 
 
 def test_a_list_that_comes_back_from_a_cache_is_empty():

@@ -9,6 +9,7 @@ import torch
 
 from grader.rank.drivers.calls import in_turn
 from grader.rank.drivers.mark import Mark
+from grader.rank.meter import Meter
 
 
 def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -31,16 +32,26 @@ def apply_and_drop(
 ) -> Any:
     """Apply a ``torch.autograd.Function``, and drop our reference to its argument.
 
-    Return the value, and whether the argument is still in memory. If it is, only the function can
-    have kept it.
+    Return the value, whether the memory of the argument is still in use, and how many bytes of
+    tensors the function has made that are alive beside the value. A first application, whose result
+    is dropped, makes what the function keeps for all calls, such as a buffer. That does not count.
     """
     (leaf,) = args
-    term = leaf * 1
-    alive = weakref.ref(term)
-    value = function.apply(term)
-    del term
-    gc.collect()
-    return {"value": value, "kept": alive() is not None}
+    with Meter([leaf]) as meter:
+        value = function.apply(leaf.clone())
+        del value
+        gc.collect()
+        before = meter.alive
+        term = leaf.clone()
+        argument = term.untyped_storage()
+        alive = weakref.ref(argument)
+        value = function.apply(term)
+        memory = value.untyped_storage() if isinstance(value, torch.Tensor) else None
+        is_shared = memory is not None and memory._cdata == argument._cdata
+        del term, argument
+        gc.collect()
+        beside = meter.alive - before - (memory.nbytes() if memory else 0)
+    return {"value": value, "kept": not is_shared and alive() is not None, "beside": beside}
 
 
 def stack_of_pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:

@@ -12,6 +12,7 @@ BACKWARD = {
 }
 FORWARD = {"public forward", "hidden forward", "hidden forward_traffic"}
 PAIR = {"public megatron_pair", "hidden megatron_pair", "hidden megatron_pairs_in_a_row"}
+SUM = "        y = x.clone(memory_format=torch.contiguous_format)  # partial\n"
 
 MUTANTS = [
     Mutant(
@@ -793,7 +794,31 @@ def shard_columns""",
         return y
         # END SOLUTION""",
         {"hidden sum_keeps_nothing"},
-        "does ctx keep it?",
+        "does ctx keep it, or a view of it?",
+    ),
+    Mutant(
+        "ctx saves a copy of the partial input",
+        "tensor_parallel",
+        SUM,
+        "        ctx.save_for_backward(x.clone())\n" + SUM,
+        {"hidden sum_keeps_nothing"},
+        "Does ctx keep a copy?",
+    ),
+    Mutant(
+        "an attribute of ctx is a view of the partial input",
+        "tensor_parallel",
+        SUM,
+        "        ctx.input = x.detach()\n" + SUM,
+        {"hidden sum_keeps_nothing"},
+        "does ctx keep it, or a view of it?",
+    ),
+    Mutant(
+        "all partial inputs are kept in a list",
+        "tensor_parallel",
+        SUM,
+        '        globals().setdefault("KEPT", []).append(x.clone())\n' + SUM,
+        {"hidden sum_keeps_nothing"},
+        "of tensors alive beside its output",
     ),
     Mutant(
         "a hook on x in the place of f",
