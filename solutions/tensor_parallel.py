@@ -195,7 +195,8 @@ def tensor_parallel_backward(
     Returns:
         ``(grad_x, gradients)``.
         grad_x: the gradient with respect to x, replicated, (B, D).
-        gradients: L gradients of the weights, sharded by columns, (D, D/n) each.
+        gradients: L gradients of the weights, sharded by columns, (D, D/n) each, in memory of that
+        size.
     Raises:
         ValueError: a shard does not have D rows, where D is the number of columns of ``grad_y``; or
             n times its columns are not D.

@@ -782,6 +782,30 @@ def shard_columns""",
         "No rank needs a full weight's gradient",
     ),
     Mutant(
+        "the first layer's gradient is a slice of the full weight's",
+        "tensor_parallel",
+        "        gradients.insert(0, gradient)\n",
+        """        if l == 0:
+            whole = x.new_zeros(x.shape[1], x.shape[1])
+            mine = whole.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]
+            gradient = mine.copy_(gradient)
+        gradients.insert(0, gradient)
+""",
+        {"hidden gradients_are_no_larger_than_shards"},
+        "A slice is a view, which keeps all of its tensor alive",
+    ),
+    Mutant(
+        "the last layer's gradient is a slice of two shards",
+        "tensor_parallel",
+        "        gradients.insert(0, gradient)\n",
+        """        if not gradients:
+            gradient = torch.cat([gradient] * 2)[: len(gradient)]
+        gradients.insert(0, gradient)
+""",
+        {"hidden gradients_are_no_larger_than_shards"},
+        "for x's gradient, and",
+    ),
+    Mutant(
         "ctx keeps the partial input",
         "tensor_parallel",
         """        y = x.clone(memory_format=torch.contiguous_format)  # partial
