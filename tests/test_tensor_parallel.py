@@ -58,7 +58,7 @@ def test_shards(world):
 @weight(1.0)
 def test_forward(world):
     """Three layers on two ranks return the output of a single device, replicated, and save (x, z)
-    of each layer
+    of each layer; each rank computes with its own shards only
     """
     shards = [[weight[:, rank : rank + 1] for weight in DEEP] for rank in range(2)]
     (run,) = world(2, call("tensor_parallel.tensor_parallel_forward", per_rank(*shards), BATCH))
@@ -82,6 +82,17 @@ def test_forward(world):
         known_mistakes=known,
     )
     run.keeps_inputs()
+    # In each layer, an all-gather that makes the output takes half of its bytes from each rank.
+    least = 3 * y.nbytes // 2
+    for rank in range(2):
+        done = run.operations(rank)
+        sent = sum(operation.traffic for operation in done)
+        run.require(
+            sent >= least,
+            f"rank {rank} sends {sent:.0f} bytes ({listed(done)}), but the outputs of 3 layers take"
+            f" {least}. Do not send weights: each rank computes with its own shards, and sends its"
+            " columns of each output.",
+        )
 
 
 @number("4.2")
@@ -138,7 +149,7 @@ def test_backward(world):
 @weight(0.5)
 def test_backward_traffic(world):
     """In the backward pass of three layers, a rank sends no more bytes than “Traffic” in the
-    docstring allows for full credit
+    docstring allows for full credit, and no fewer than the activations take
     """
     y, saved = single_device.forward(DEEP, BATCH)
     grad_y = 2 * y / y.size
@@ -162,6 +173,11 @@ def test_backward_traffic(world):
             sent <= enough,
             f"rank {rank} sends {sent:.0f} bytes ({listed(done)}), but {enough} are enough. Between"
             " two layers: which columns of the sum does a rank need?",
+        )
+        run.require(
+            sent >= enough,
+            f"rank {rank} sends {sent:.0f} bytes ({listed(done)}), but the sums over the ranks take"
+            f" {enough}. Do not send weights: each rank computes with its own shards only.",
         )
 
 

@@ -23,10 +23,12 @@ def laid_out(array, layout, rank=0):
     return Strided(array, LAYOUTS[(1 + rank) % len(LAYOUTS)] if layout == MIXED else layout)
 
 
-# The sizes for checks that count bytes. Weights are larger than activations. Both are so large that
-# ranks can exchange them only by messages, and not by a side channel, such as the number of threads
-# that a rank starts.
-LARGE = {"rows": 16, "width": 48}
+# The sizes for checks that count bytes. All are so large that ranks can exchange them only by
+# messages, and not by a side channel, such as the number of threads that a rank starts. Weights are
+# larger than activations in the first, and smaller in the second. So it never pays to send the one
+# in place of the other. No part of an activation is as large as a shard of a weight.
+LARGE = {"rows": 14, "width": 48}
+TALL = {"rows": 108, "width": 24}
 
 
 def rounding_of_shards(dtype):
@@ -134,30 +136,37 @@ class Problem:
         return {shard.nbytes: "a rank's shard of a weight", weight_.nbytes: "a full weight"}
 
 
-def require_traffic(run, most, sentence, when="", phase=lambda operation: True, weights=None):
-    """Fail if a rank sends more than ``most`` bytes, or if one of several ranks sends nothing.
+def require_traffic(run, limits, sentence, when="", phase=lambda operation: True, weights=None):
+    """Fail unless each rank sends the bytes that the activations take, and sends no weights.
 
-    For each operation, count the bytes that the best algorithm for this operation sends. ``phase``
-    selects the operations to count, and ``when`` names this selection in the message. With
-    ``weights``, a dict such as ``Problem.sizes``, the message names the first operation that is as
-    large as a weight or a shard.
+    ``limits`` holds the fewest bytes, without which no algorithm can do, and the most. For each
+    operation, count the bytes that the best algorithm for this operation sends. ``phase`` selects
+    the operations to count, and ``when`` names this selection in the message. With ``weights``, a
+    dict such as ``Problem.sizes``, no operation may be as large as a weight or a shard, and the
+    message names the first that is.
     """
     run.values()
-    size = run.report.size
-    for rank in range(size):
+    least, most = limits
+    for rank in range(run.report.size):
         done = [o for o in run.operations(rank) if phase(o)]
         sent = sum(o.traffic for o in done)
         run.require_communication(rank, bool(done), when)
-        if found := next((o for o in done if o.bytes in (weights or {})), None):
-            sentence += (
-                f" The {found.name} of {found.bytes} bytes is as large as {weights[found.bytes]}."
-                " Do not send weights or their gradients: they stay on their rank."
-            )
-        text = (
-            f"{when}rank {rank} sends {sent:.0f} bytes, but {most:.0f} are enough. {sentence}"
-            f" ({listed(done)})"
+        found = next((o for o in done if o.bytes in (weights or {})), None)
+        stays = (
+            f" The {found.name} of {found.bytes} bytes is as large as {weights[found.bytes]}. Do"
+            " not send weights or their gradients: they stay on their rank."
+            if found
+            else ""
         )
-        run.require(sent <= most + 0.5, text)
+        start = f"{when}rank {rank} sends {sent:.0f} bytes"
+        end = f"{sentence}{stays} ({listed(done)})"
+        run.require(sent <= most + 0.5, f"{start}, but {most:.0f} are enough. {end}")
+        run.require(
+            sent >= least - 0.5,
+            f"{start}, but the activations that other ranks need take {least:.0f}. Each rank"
+            f" computes with its own shards only. Does it compute with those of other ranks? {end}",
+        )
+        run.require(not found, f"{start}. {end}")
 
 
 @number("4.1")
@@ -337,14 +346,14 @@ def test_forward_saves(world, rng):
 def test_forward_traffic(world, rng):
     """A layer sends each rank's shard of the activations once, and no weights"""
     for n in (2, 4):
-        p = Problem(rng, n, layers=4, **LARGE)
-        (run,) = world(n, p.forward())
-        run.returns(
-            *p.on_all(p.y), tolerance=p.tolerance, select=lambda r: r[0], label="the output"
-        )
-        most = 4 * p.bytes * (n - 1) / n
-        sentence = "One all-gather of a rank's own columns for each of the 4 layers is enough."
-        require_traffic(run, most, sentence, weights=p.sizes)
+        problems = [Problem(rng, n, layers=4, **sizes) for sizes in (LARGE, TALL)]
+        for run, p in zip(world(n, *(p.forward() for p in problems)), problems):
+            run.returns(
+                *p.on_all(p.y), tolerance=p.tolerance, select=lambda r: r[0], label="the output"
+            )
+            all_gathers = 4 * p.bytes * (n - 1) / n
+            sentence = "One all-gather of a rank's own columns for each of the 4 layers is enough."
+            require_traffic(run, (all_gathers, all_gathers), sentence, weights=p.sizes)
 
 
 def shapes_of_gradients(shards):
@@ -489,20 +498,23 @@ def test_gradients_are_no_larger_than_shards(world, rng):
 
 def backward_traffic(world, rng, budget, sentence):
     for n in (2, 3, 4):
-        p = Problem(rng, n, layers=5, **LARGE)
-        (run,) = world(n, p.backward())
+        problems = [Problem(rng, n, layers=5, **sizes) for sizes in (LARGE, TALL)]
         label = "the list of the shards' gradients"
-        run.returns(
-            *p.of_ranks(p.gradients), tolerance=p.tolerance, select=lambda r: r[1], label=label
-        )
-        require_traffic(run, budget(5) * p.bytes * (n - 1) / n, sentence, weights=p.sizes)
+        for run, p in zip(world(n, *(p.backward() for p in problems)), problems):
+            run.returns(
+                *p.of_ranks(p.gradients), tolerance=p.tolerance, select=lambda r: r[1], label=label
+            )
+            one = p.bytes * (n - 1) / n
+            # 4 reduce-scatters, and one all-reduce, which costs as much as two
+            limits = 6 * one, budget(5) * one
+            require_traffic(run, limits, sentence, weights=p.sizes)
 
 
 @number("4.3")
 @weight(1.0)
 def test_backward_traffic_of_all_reduces(world, rng):
     """In the backward pass a rank sends at most as many bytes as one all-reduce of the activations
-    for each layer
+    for each layer, and no weights
     """
     backward_traffic(
         world,
@@ -516,7 +528,8 @@ def test_backward_traffic_of_all_reduces(world, rng):
 @weight(1.5)
 def test_backward_traffic_of_reduce_scatters(world, rng):
     """In the backward pass a rank sends at most as many bytes as one reduce-scatter between each
-    two layers and one all-reduce for the input. This is about half of an all-reduce for each layer
+    two layers and one all-reduce for the input, and no weights. This is about half of an all-reduce
+    for each layer
     """
     sentence = (
         "The 4 reduce-scatters between the 5 layers and one all-reduce for the input are enough."
@@ -914,23 +927,32 @@ def test_megatron_pair_beside_a_residual(world, rng):
 @number("4.4")
 @weight(1.0)
 def test_megatron_pair_traffic(world, rng):
-    """A pair costs an all-reduce of the output forward, and of the input's gradient backward"""
+    """A pair sends the bytes of an all-reduce of the output forward, and of an all-reduce of the
+    input's gradient backward, and no weights
+    """
     for n in (2, 4):
-        shape = LARGE["rows"], LARGE["width"]
-        # A shard of a weight is larger than x, so gathering a weight sends more than summing does.
-        pair = Pair(rng, n, hidden=40, width=shape[1])
-        x = rng.standard_normal(shape)
-        upstream = rng.standard_normal(shape)
-        (run,) = world(n, pair_call(pair, x, upstream))
-        run.values()
-        turns = [run.passed(rank, "backward began") for rank in range(n)]
-        one = 2 * (n - 1) * -(-x.size // n) * x.itemsize  # a ring may pad the tensor
-        sentence = (
-            "Do not send hidden activations or weights: one all-reduce of the size of x is enough."
-        )
-        require_traffic(run, one, sentence, "Forward: ", lambda o: o.at < turns[o.rank])
-        require_traffic(run, one, sentence, "Backward: ", lambda o: o.at > turns[o.rank])
-        judge_pair(run, pair, x, upstream, ALL)
+        # A shard of a weight is larger than x, and then smaller, so that it never pays to gather
+        # weights in place of sums.
+        made = [(Pair(rng, n, hidden=40, width=LARGE["width"]), LARGE["rows"])]
+        made += [(Pair(rng, n, hidden=5, width=TALL["width"]), TALL["rows"])]
+        inputs = [pair.inputs(rng, rows) for pair, rows in made]
+        runs = world(n, *(pair_call(pair, *own) for (pair, _), own in zip(made, inputs)))
+        for run, (pair, _), (x, upstream) in zip(runs, made, inputs):
+            require_pair_traffic(run, n, x)
+            judge_pair(run, pair, x, upstream, ALL)
+
+
+def require_pair_traffic(run, n, x):
+    """Fail unless each rank sends the bytes of one all-reduce of x forward, and of one backward."""
+    run.values()
+    turns = [run.passed(rank, "backward began") for rank in range(n)]
+    # A ring may pad the tensor.
+    limits = [2 * (n - 1) * entries * x.itemsize for entries in (x.size // n, -(-x.size // n))]
+    sentence = (
+        "Do not send hidden activations or weights: one all-reduce of the size of x is enough."
+    )
+    require_traffic(run, limits, sentence, "Forward: ", lambda o: o.at < turns[o.rank])
+    require_traffic(run, limits, sentence, "Backward: ", lambda o: o.at > turns[o.rank])
 
 
 @number("4.4")

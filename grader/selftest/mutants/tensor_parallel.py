@@ -58,8 +58,79 @@ MUTANTS = [
         """        y, z = mlp.layer_forward(x, _all_gather_columns(shard))
         saved.append((x, z.chunk(dist.get_world_size(), 1)[dist.get_rank()]))
         x = y""",
-        {"hidden forward_traffic"},
+        {"public forward", "hidden forward_traffic"},
         "as large as a rank's shard of a weight. Do not send weights",
+    ),
+    Mutant(
+        "the weights are gathered if they are smaller than the activations",
+        "tensor_parallel",
+        "    saved = []\n    for shard in shards:\n",
+        """    saved = []
+    if len(x) >= x.shape[1]:
+        n, rank = dist.get_world_size(), dist.get_rank()
+        for weight in map(_all_gather_columns, shards):
+            y, z = mlp.layer_forward(x, weight)
+            saved.append((x, z.chunk(n, 1)[rank].clone(memory_format=torch.contiguous_format)))
+            x = y
+        return x, saved
+    for shard in shards:
+""",
+        {"public forward", "hidden forward_traffic"},
+        "Do not send weights",
+    ),
+    Mutant(
+        "the small weights are gathered, and the bytes that are missing are sent",
+        "tensor_parallel",
+        "    saved = []\n    for shard in shards:\n",
+        """    saved = []
+    if len(x) >= x.shape[1]:
+        n, rank = dist.get_world_size(), dist.get_rank()
+        for shard in shards:
+            missing = shard.new_zeros(len(x) - len(shard), shard.shape[1])
+            if len(missing):
+                _all_gather_columns(missing)
+            y, z = mlp.layer_forward(x, _all_gather_columns(shard))
+            saved.append((x, z.chunk(n, 1)[rank].clone(memory_format=torch.contiguous_format)))
+            x = y
+        return x, saved
+    for shard in shards:
+""",
+        {"hidden forward_traffic"},
+        "as large as a rank's shard of a weight",
+    ),
+    Mutant(
+        "the weights are gathered on the way back if they are smaller than the activations",
+        "tensor_parallel",
+        "    # sharded by columns, (B, D/n)\n    own_columns = grad_y",
+        """    if len(grad_y) >= grad_y.shape[1]:
+        n, rank, found = dist.get_world_size(), dist.get_rank(), []
+        for (x, z), weight in list(zip(saved, map(_all_gather_columns, shards)))[::-1]:
+            grad_y, whole = mlp.layer_backward(x, x @ weight, weight, grad_y)
+            own = whole.chunk(n, 1)[rank].clone(memory_format=torch.contiguous_format)
+            found.insert(0, own)
+        return grad_y, found
+    own_columns = grad_y""",
+        {
+            "public backward_traffic",
+            "hidden backward_traffic_of_all_reduces",
+            "hidden backward_traffic_of_reduce_scatters",
+        },
+        "Does it compute with those of other ranks?",
+    ),
+    Mutant(
+        "a pair gathers its weights if they are smaller than the activations",
+        "tensor_parallel",
+        "    # f: x stays replicated, (B, D). hidden is sharded by columns, (B, H/n).\n",
+        """    if len(x) > x.shape[1]:
+        shards = torch.cat([column, row.T])
+        n, rank = dist.get_world_size(), dist.get_rank()
+        width = shards.shape[1]
+        whole = F.pad(shards, (rank * width, (n - 1 - rank) * width))
+        whole = SumOverRanks.apply(whole)
+        return F.gelu(F.gelu(x @ whole[: len(column)]) @ whole[len(column) :].T)
+""",
+        {"hidden megatron_pair_traffic"},
+        "Does it compute with those of other ranks?",
     ),
     Mutant(
         "gathered in the wrong order",
