@@ -199,8 +199,8 @@ class SumOverRanks(torch.autograd.Function):
 
         y = SumOverRanks.apply(x)
 
-    Forward: return the sum over the ranks, by an all-reduce. x is partial and may have any shape
-    and any strides. Do not modify it.
+    Forward: return the sum over the ranks, as an all-reduce does. x is partial and may have any
+    shape and any strides. Do not modify it.
 
     Backward: return the gradient as it is. The tensor of each rank enters the sum with factor 1.
     Every rank computes all that follows the sum, so the gradient of the sum is replicated. Save
@@ -225,10 +225,11 @@ class SumOverRanks(torch.autograd.Function):
 def megatron_pair(column: Tensor, row: Tensor, x: Tensor) -> Tensor:
     """Problem 4.4 · Compute two layers, y = gelu(gelu(x @ A) @ B).
 
-    This needs one all-reduce forward and one backward. A is sharded by columns, so the hidden layer
-    gelu(x @ A) is sharded by columns, too. B is sharded by rows, so each rank already has the
-    columns of the hidden layer that its rows of B need. The product with B is partial. Gelu of a
-    sum is not the sum of gelus, so add up the products before the last gelu.
+    This needs one all-reduce forward and one backward, or other collectives that send as many
+    bytes. A is sharded by columns, so the hidden layer gelu(x @ A) is sharded by columns, too. B is
+    sharded by rows, so each rank already has the columns of the hidden layer that its rows of B
+    need. The product with B is partial. Gelu of a sum is not the sum of gelus, so add up the
+    products before the last gelu.
 
     On every rank, autograd must find the right gradient of each of ``column``, ``row`` and ``x``
     that requires a gradient. (Shards may be frozen.) This must also work if several pairs follow

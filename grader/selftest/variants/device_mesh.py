@@ -250,6 +250,43 @@ def mesh_step(pairs, x, row, column):
     return mlp.loss(x), gradients
 '''
 
+GATHERED_BY_ONE = '''
+import torch
+
+
+def _sum(tensor, group):
+    """The first rank of the group gathers all terms, adds them up, and sends the sum to all."""
+    tensor, root = tensor.contiguous(), dist.get_global_rank(group, 0)
+    is_root = dist.get_rank() == root
+    terms = [torch.empty_like(tensor) for _ in range(group.size())] if is_root else None
+    dist.gather(tensor, terms, dst=root, group=group)
+    total = sum(terms) if is_root else torch.empty_like(tensor)
+    dist.broadcast(total, root, group=group)
+    return total
+
+
+def _average(gradient, column):
+    return _sum(gradient, column) / column.size()
+
+
+def mesh_step(pairs, x, row, column):
+    _check_shapes(pairs, x)
+    saved, gradients = [], []
+    for a, b in pairs:
+        h, z = mlp.layer_forward(x, a)
+        out = _sum(h @ b, row)
+        saved.append((x, z, h, out))
+        x = F.gelu(out)
+    grad = mlp.loss_backward(x)
+    for (a, b), (x_in, z, h, out) in zip(pairs[::-1], saved[::-1]):
+        of_h, of_b = mlp.layer_backward(h, out, b, grad)
+        grad, of_a = mlp.layer_backward(x_in, z, a, of_h)
+        gradients.insert(0, (_average(of_a, column), _average(of_b, column)))
+        if len(gradients) < len(pairs):
+            grad = _sum(grad, row)
+    return mlp.loss(x), gradients
+'''
+
 OF_DTENSOR = '''
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -287,6 +324,7 @@ VARIANTS = [
     Variant("all groups in one loop, messages in pairs", "device_mesh", IN_PAIRS),
     Variant("averages that overlap the backward pass", "device_mesh", OVERLAPPED),
     Variant("sums of a row at its first rank, numpy's places", "device_mesh", REDUCED_TO_ONE),
+    Variant("all sums at the first rank of a group", "device_mesh", GATHERED_BY_ONE),
     Variant("sums of a row in two halves", "device_mesh", IN_HALVES),
     Variant("sums by DTensor", "device_mesh", OF_DTENSOR),
 ]

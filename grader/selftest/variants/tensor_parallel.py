@@ -309,6 +309,27 @@ class SumOverRanks(torch.autograd.Function):
     backward = staticmethod(lambda ctx, grad_y: grad_y)
 '''
 
+AT_ONE_RANK = '''
+def _sum(tensor):
+    """Rank 0 gathers all terms, adds them up, and sends the sum to all."""
+    tensor, n = tensor.contiguous(), dist.get_world_size()
+    terms = [torch.empty_like(tensor) for _ in range(n)] if dist.get_rank() == 0 else None
+    dist.gather(tensor, terms, dst=0)
+    total = sum(terms) if terms else torch.empty_like(tensor)
+    dist.broadcast(total, src=0)
+    return total
+
+
+class CopyToRanks(torch.autograd.Function):
+    forward = staticmethod(lambda ctx, x: x.view_as(x))
+    backward = staticmethod(lambda ctx, grad_y: _sum(grad_y))
+
+
+class SumOverRanks(torch.autograd.Function):
+    forward = staticmethod(lambda ctx, x: _sum(x))
+    backward = staticmethod(lambda ctx, grad_y: grad_y)
+'''
+
 VARIANTS: list[Variant] = [
     Variant(
         "rings of point-to-point messages, and a recursive backward pass",
@@ -326,6 +347,7 @@ VARIANTS: list[Variant] = [
     Variant("a pair as one autograd function", "tensor_parallel", FUSED),
     Variant("a hook and a constant in the place of f and g", "tensor_parallel", HOOKS),
     Variant("a pair over a ring all-reduce of one's own", "tensor_parallel", RING),
+    Variant("sums of a pair at rank 0", "tensor_parallel", AT_ONE_RANK),
     Variant(
         "broadcasts as the all-gather, an all-to-all and a sum as the reduce-scatter",
         "tensor_parallel",
