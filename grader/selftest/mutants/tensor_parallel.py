@@ -939,4 +939,29 @@ def shard_columns""",
         {"hidden megatron_pair_misuse"},
         "mat1 and mat2",
     ),
+    Mutant(
+        "the output lies in a buffer that the next call uses again",
+        "tensor_parallel",
+        "        x = _all_gather_columns(y)  # replicated, (B, D)\n    return x, saved\n",
+        """        x = _all_gather_columns(y)
+    kept = globals().setdefault("KEPT", {}).setdefault((x.shape, x.dtype), torch.empty_like(x))
+    return kept.copy_(x), saved
+""",
+        {"hidden forward_saves"},
+        "the first call's result was overwritten by the second call's",
+    ),
+    Mutant(
+        "gradients lie in buffers that the next call uses again",
+        "tensor_parallel",
+        "    return grad_x, gradients\n",
+        """    made = [grad_x, *gradients]
+    key = tuple((t.shape, t.dtype) for t in made)
+    kept = globals().setdefault("KEPT", {}).setdefault(key, [torch.empty_like(t) for t in made])
+    for own, t in zip(kept, made):
+        own.copy_(t)
+    return kept[0], kept[1:]
+""",
+        {"hidden backward_twice"},
+        "the first call's result was overwritten by the second call's",
+    ),
 ]
