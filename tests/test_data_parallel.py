@@ -239,7 +239,7 @@ def test_gradient_buckets(world):
     crossed = [[(half, order)] for half, order in zip(HALVES, ([0, 1], [1, 0]))]
     twice = [[(half, [0, 1]), (half + 0.5, [0, 1])] for half in HALVES]
     # Rank 1 begins when rank 0 has read its gradients, or when rank 0 waits for rank 1.
-    late = {1: Delay(until="pass ended", on=0, at="backward began", patience=1)}
+    late = {1: Delay(until="pass ended", on=0, at="backward pass 0 began", patience=1)}
     run, of_crossed, of_twice = world(
         2, buckets(straight, delays=late), buckets(crossed), buckets(twice)
     )
@@ -303,24 +303,50 @@ def test_gradient_buckets_of_other_parameters(world):
             )
 
 
+def late_in_turn(first, second):
+    """Return delays: rank ``first`` is late in pass 0, and rank ``second`` in pass 1.
+
+    The late rank begins its backward pass when that of the other rank has ended.
+    """
+    return {
+        late: Delay(until=f"backward pass {p} ended", on=1 - late, at=f"backward pass {p} began")
+        for p, late in enumerate((first, second))
+    }
+
+
+def overlaps(run, rank, p):
+    """Fail unless a rank starts an all-reduce during its backward pass ``p``."""
+    began, ended = (run.passed(rank, f"backward pass {p} {what}") for what in ("began", "ended"))
+    early = sum(began < o.at < ended for o in run.operations(rank))
+    text = f"rank {rank} started no all-reduce before its backward pass {p} had ended."
+    run.require(early > 0, f"{text} One of the 2 buckets is full before that.")
+
+
 @number("3.5")
 @weight(0.5)
 def test_gradient_buckets_overlap(world):
-    """All-reduces begin before the backward pass has ended, and the pass waits for no other rank"""
-    # Rank 1 begins its backward pass when that of rank 0 has ended.
-    late = {1: Delay(until="backward ended", on=0, at="backward began")}
-    passes = [[(half, [0, 1])] for half in HALVES]
+    """In each pass and on both ranks, all-reduces begin before the backward pass has ended, and the
+    pass does not wait for the other rank
+    """
+    twice = [[(half, [0, 1]), (half + 0.5, [0, 1])] for half in HALVES]
+    passes = [own[:1] for own in twice]
     # A rank learns a factor of the first layer's gradient only when its backward pass reaches this
     # layer. The gradient of the last layer is ready before that.
     factors = per_rank(*[[Probe("first layer of pass 0", 1.0)]] * 2)
-    run, of_factors = world(2, buckets(passes, delays=late), buckets(passes, factors=factors))
-    run.waits_for_nobody("rank 0 waited for rank 1 during the backward pass, so nothing overlaps.")
-    run.values()
-    for rank in range(2):
-        began, ended = (run.passed(rank, f"backward {when}", 0) for when in ("began", "ended"))
-        early = sum(began < o.at < ended for o in run.operations(rank))
-        text = f"rank {rank} started no all-reduce before its backward pass had ended."
-        run.require(early > 0, f"{text} One of the 2 buckets is full before that.")
+    *runs, of_factors = world(
+        2,
+        # Rank 0 ends pass 0 before rank 1 begins it. Then rank 1 ends pass 1 before rank 0 begins.
+        buckets(twice, delays=late_in_turn(1, 0)),
+        # The other way round.
+        buckets(twice, delays=late_in_turn(0, 1)),
+        buckets(passes, factors=factors),
+    )
+    for run in runs:
+        run.waits_for_nobody("a rank waited for the other one in a backward pass: no overlap.")
+        run.values()
+        for rank in range(2):
+            overlaps(run, rank, p=0)
+            overlaps(run, rank, p=1)
     of_factors.values()
     for rank in range(2):
         asked = of_factors.passed(rank, "first layer of pass 0 began")

@@ -134,7 +134,9 @@ class Passes:
         return {MEMORY_ORDER: [np.asarray(sum(terms) / len(terms)) for terms in flat]}
 
 
-FIRST_LAYER = "first layer of pass {}"  # a probe's name
+# the names of marks and of a probe, with the number of the pass
+BEGAN, ENDED = "backward pass {} began", "backward pass {} ended"
+FIRST_LAYER = "first layer of pass {}"
 
 
 # To see how sensitive gradients are, each weight is changed by this fraction of itself.
@@ -229,8 +231,22 @@ def late(n):
     The held ranks begin when rank 0 has read its gradients, or when rank 0 waits for the held
     ranks. If rank 0 does not wait, the gradients of the held ranks are missing in what it reads.
     """
-    delay = Delay(until="pass ended", on=0, at="backward began", patience=1)
+    delay = Delay(until="pass ended", on=0, at=BEGAN.format(0), patience=1)
     return {rank: delay for rank in range(1, n)}
+
+
+def one_ahead(n, passes, turn):
+    """Return delays that hold each rank in one backward pass, until the next rank has ended it.
+
+    So the next rank has to run this pass while a rank has not begun it. If ``turn`` takes all
+    values from 0 to ``passes`` − 1, each rank has to do so in each pass. There must be at least two
+    passes. Otherwise all ranks would wait for each other.
+    """
+    return {
+        rank: Delay(until=ENDED.format(p), on=(rank + 1) % n, at=BEGAN.format(p))
+        for rank in range(n)
+        for p in [(rank + turn) % passes]
+    }
 
 
 def averages(run, made):
@@ -279,8 +295,10 @@ def _of_pass(known):
 
 def sent(run, rank, p=0):
     """Return a rank's operations from the start of backward pass ``p`` to the next pass's start."""
-    begins = [mark.at for mark in run.marks(rank, "backward began")] + [float("inf")]
-    return [o for o in run.operations(rank) if begins[p] <= o.at < begins[p + 1]]
+    begin = run.passed(rank, BEGAN.format(p))
+    later = run.marks(rank, BEGAN.format(p + 1))
+    end = later[0].at if later else float("inf")
+    return [o for o in run.operations(rank) if begin <= o.at < end]
 
 
 def sends_buckets(run, made, mistakes=None):

@@ -7,7 +7,17 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, visibility, weight
 
 from grader.check.api import LAYOUTS, Delay, on_gloo
-from grader.hidden.bucket_problem import FIRST_LAYER, averages, late, passes_of, sends_buckets, sent
+from grader.hidden.bucket_problem import (
+    BEGAN,
+    ENDED,
+    FIRST_LAYER,
+    averages,
+    late,
+    one_ahead,
+    passes_of,
+    sends_buckets,
+    sent,
+)
 from grader.reference.buckets import FROZEN_TAKES_ROOM, TIED_LAST, TIED_TWICE
 
 SIZES = (1, 2, 3, 4)
@@ -15,7 +25,7 @@ SIZES = (1, 2, 3, 4)
 
 def started_early(run, rank, p=0):
     """Return how many of a rank's communications began before backward pass ``p`` had ended."""
-    ended = run.passed(rank, "backward ended", p)
+    ended = run.passed(rank, ENDED.format(p))
     return sum(o.at < ended for o in sent(run, rank, p))
 
 
@@ -211,15 +221,20 @@ def test_buckets_collectives(world, rng):
 @weight(1.0)
 @visibility("after_published")
 def test_buckets_overlap(world, rng):
-    """All-reduces begin before each backward pass has ended, and the pass does not wait for other
-    ranks
+    """In each pass and on each rank, all-reduces begin before the backward pass has ended, and the
+    pass does not wait for other ranks
     """
     for n in (2, 3, 4):
+        # In the three calls together, each rank has to run each pass ahead of another rank.
+        ahead = [
+            passes_of(
+                rng, n, [list(range(6))] * n, passes=3, asks=True, delays=one_ahead(n, 3, turn)
+            )
+            for turn in range(3)
+        ]
         # The constructor may communicate. So the other ranks are delayed only afterwards.
-        delays = {
-            rank: Delay(until="backward ended", on=0, at="backward began") for rank in range(1, n)
-        }
-        made = passes_of(rng, n, [[0, 1, 2, 3, 4, 5]] * n, passes=2, asks=True, delays=delays)
+        delay = Delay(until=ENDED.format(0), on=0, at=BEGAN.format(0))
+        delays = {rank: delay for rank in range(1, n)}
         unused = passes_of(rng, n, [[1, 2, 3, 4, 5]] * n, asks=True)
         waits = passes_of(rng, n, [[0]] * n, delays=late(n))
         # Here each layer has a bucket of its own.
@@ -227,39 +242,24 @@ def test_buckets_overlap(world, rng):
         # Gradients become ready in the order 3, 2, 1, 4, 0. Weight 4 has the first bucket. As soon
         # as the gradient of weight 4 is ready, every all-reduce but that of weight 0 can start.
         crossed = passes_of(rng, n, [[0, 4, 1, 2, 3]] * n, bucket_bytes=128, asks=True)
-        requests = [one.request for one in (made, unused, waits, many, crossed)]
-        run, of_unused, of_waits, of_many, of_crossed = world(n, *requests)
+        requests = [one.request for one in (*ahead, unused, waits, many, crossed)]
+        *runs, of_unused, of_waits, of_many, of_crossed = world(n, *requests)
         averages(of_many, many)
-        averages(run, made)
+        for run, made in zip(runs, ahead):
+            averages(run, made)
         averages(of_waits, waits)
-        for held in (of_many, run):
+        for held in (of_many, *runs):
             held.waits_for_nobody(
                 "the ranks waited for each other during the backward pass, so nothing overlaps."
             )
-        for p, which in zip(made.passes, ("the first", "the second")):
-            for rank in made.ranks:
-                early = started_early(run, rank, p)
-                run.require(
-                    early > 0,
-                    f"rank {rank} started no all-reduce before {which} backward pass had ended,"
-                    " so nothing overlaps.",
-                )
-                sentence = (
-                    f"rank {rank} started {early} of 3 all-reduces during {which} backward pass."
-                    " All of them except the last can begin during that pass."
-                )
-                run.require(early >= 2, sentence)
+        for run, made in zip(runs, ahead):
+            _starts_during_each_pass(run, made)
         _starts_with_the_last_layers(of_unused, n)
-        for rank, p in ((rank, p) for rank in made.ranks for p in made.passes):
-            early = started_before_the_first_layer(run, rank, p)
-            sentence = (
-                f"rank {rank} started {early} of 3 all-reduces before its backward pass had come to"
-                " the first layer. Two of them can begin before that."
-            )
-            run.require(early >= 2, sentence)
+        for run, made in zip(runs, ahead):
+            _starts_before_the_first_layer(run, made)
         averages(of_crossed, crossed)
         # A rank must not start further all-reduces only to overlap.
-        for own, of_own in ((run, made), (of_crossed, crossed)):
+        for own, of_own in (*zip(runs, ahead), (of_crossed, crossed)):
             sends_buckets(own, of_own)
         for rank in range(n):
             early = started_before_the_first_layer(of_crossed, rank)
@@ -271,6 +271,34 @@ def test_buckets_overlap(world, rng):
             of_crossed.require(early >= 4, sentence)
 
 
+def _starts_during_each_pass(run, made):
+    """Fail unless each rank starts 2 of 3 all-reduces before the end of each backward pass."""
+    for p, which in zip(made.passes, ("the first", "the second", "the third"), strict=True):
+        for rank in made.ranks:
+            early = started_early(run, rank, p)
+            run.require(
+                early > 0,
+                f"rank {rank} started no all-reduce before {which} backward pass had ended,"
+                " so nothing overlaps.",
+            )
+            sentence = (
+                f"rank {rank} started {early} of 3 all-reduces during {which} backward pass."
+                " All of them except the last can begin during that pass."
+            )
+            run.require(early >= 2, sentence)
+
+
+def _starts_before_the_first_layer(run, made):
+    """Fail unless 2 of 3 all-reduces begin before each pass comes to its first layer."""
+    for rank, p in ((rank, p) for rank in made.ranks for p in made.passes):
+        early = started_before_the_first_layer(run, rank, p)
+        sentence = (
+            f"rank {rank} started {early} of 3 all-reduces before its backward pass had come to"
+            " the first layer. Two of them can begin before that."
+        )
+        run.require(early >= 2, sentence)
+
+
 def _starts_with_the_last_layers(run, n):
     """Fail unless 2 of 3 all-reduces begin before the pass comes to its first layer.
 
@@ -279,7 +307,7 @@ def _starts_with_the_last_layers(run, n):
     """
     # Another check judges the values. Here ``run.values()`` only reports why a pass has not ended.
     for rank in range(n):
-        if not run.marks(rank, "backward ended"):
+        if not run.marks(rank, ENDED.format(0)):
             run.values()
         early = started_before_the_first_layer(run, rank)
         sentence = (

@@ -70,8 +70,9 @@ class Scaled(torch.autograd.Function):
 def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     """Run backward passes of a deep MLP, with a student's ``GradientBuckets`` to average gradients.
 
-    Each pass leaves the marks ``backward began`` and ``backward ended``. It leaves the mark
-    ``pass ended`` when its gradients have been read. The arguments are in ``kwargs``.
+    Pass p leaves the marks ``backward pass p began`` and ``backward pass p ended``. The first pass
+    has the number 0. Each pass leaves the mark ``pass ended`` when its gradients have been read.
+    The arguments are in ``kwargs``.
 
     Args:
         weights: the distinct parameters.
@@ -107,9 +108,9 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
         y = mlp.forward(used[:of_first], x)
         loss = mlp.loss(mlp.forward(used[of_first:], Scaled.apply(y, factors[p]) if factors else y))
         loss = loss + sum(weights[i].square().sum() for i in kwargs["squared"])
-        mark("backward began")
+        mark(f"backward pass {p} began")
         loss.backward()
-        mark("backward ended")
+        mark(f"backward pass {p} ended")
         buckets.wait()
         results.append([None if w.grad is None else w.grad.detach().clone() for w in weights])
         mark("pass ended")

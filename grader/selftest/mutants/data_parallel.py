@@ -28,6 +28,26 @@ PACKING = """\
 """
 END = """                parameter.grad = average.view_as(parameter)
         self._reset()"""
+HOOK = """\
+        self.in_flight: list[tuple[Tensor, dist.Work]] = []
+
+    def _ready(self, parameter: Tensor) -> None:
+        self.pending[self.bucket_of[parameter]] -= 1
+        while len(self.in_flight) < len(self.buckets) and self.pending[len(self.in_flight)] == 0:
+            self._start_next()
+"""
+# ``passes`` is 1 in the first pass.
+COUNTED_HOOK = """\
+        self.in_flight = []
+        self.passes = getattr(self, "passes", 0) + 1
+
+    def _ready(self, parameter):
+        self.pending[self.bucket_of[parameter]] -= 1
+        while len(self.in_flight) < len(self.buckets) and self.pending[len(self.in_flight)] == 0:
+            self._start_next()
+            if {}:
+                self.in_flight[-1][1].wait()
+"""
 
 MUTANTS = [
     Mutant(
@@ -82,7 +102,42 @@ def train""",
         work.wait()
         self.in_flight.append((flat, work))""",
         {"hidden buckets_overlap", "public gradient_buckets_overlap"},
-        "rank 1 is delayed by this check until “backward ended” on rank 0",
+        "rank 1 is delayed by this check until “backward pass 0 ended” on rank 0",
+    ),
+    Mutant(
+        "hooks that wait on every rank but rank 0",
+        "data_parallel",
+        "self.in_flight.append((flat, dist.all_reduce(flat, async_op=True)))",
+        """work = dist.all_reduce(flat, async_op=True)
+        if dist.get_rank() > 0:
+            work.wait()
+        self.in_flight.append((flat, work))""",
+        {"hidden buckets_overlap", "public gradient_buckets_overlap"},
+        "is delayed by this check until “backward pass 1 ended” on rank 1",
+    ),
+    Mutant(
+        "hooks that wait from the second pass on",
+        "data_parallel",
+        HOOK,
+        COUNTED_HOOK.format("self.passes > 1"),
+        {"hidden buckets_overlap", "public gradient_buckets_overlap"},
+        "is delayed by this check until “backward pass 1 ended” on rank 1",
+    ),
+    Mutant(
+        "hooks that wait on rank 0 in the second pass",
+        "data_parallel",
+        HOOK,
+        COUNTED_HOOK.format("self.passes == 2 and dist.get_rank() == 0"),
+        {"hidden buckets_overlap", "public gradient_buckets_overlap"},
+        "is delayed by this check until “backward pass 1 ended” on rank 0",
+    ),
+    Mutant(
+        "hooks that wait on the last rank in the third pass",
+        "data_parallel",
+        HOOK,
+        COUNTED_HOOK.format("self.passes == 3 and dist.get_rank() == dist.get_world_size() - 1"),
+        {"hidden buckets_overlap"},
+        "is delayed by this check until “backward pass 2 ended” on rank 1",
     ),
     Mutant(
         "a tied parameter is two",
