@@ -72,8 +72,8 @@ def data_parallel_step(weights: list[Tensor], shard: Tensor) -> tuple[Tensor, li
         it. (The mean of these losses over the ranks is the loss of the whole batch.) The gradients
         are L tensors of shape (D, D): the gradients of the whole batch's loss, equal on every rank.
 
-    Traffic: one all-reduce for each gradient, or one all-reduce for all of them. Activations are
-    not sent.
+    Traffic: one all-reduce for each gradient, or one all-reduce for all of them. Other operations
+    may do the same if no rank sends more bytes. Nothing else is sent: no rows and no activations.
 
     With 2 ranks, one weight [[w]] and rows [x₀] and [x₁]:  if the local gradients are [[2]] and
     [[4]], both return [[3]].
@@ -98,6 +98,8 @@ def train(
         ``(losses, optimizer)``. The losses have shape (K,): the loss of the *whole* batch in each
         step, before the update, equal on every rank. The optimizer is the ``torch.optim.AdamW``
         that made the steps, over ``weights`` in their order.
+
+    Traffic: that of ``data_parallel_step`` in each step, and the losses.
 
     A hint: AdamW divides by the gradient's own size. So training looks almost the same with
     gradients that are n times too large. But the state of the optimizer shows the difference, and

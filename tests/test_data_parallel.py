@@ -40,6 +40,7 @@ WEIGHTS = [
     np.array([[1.0, -0.5, 0.0], [0.5, 1.0, 0.5], [0.0, 0.5, -1.0]]),
     np.array([[0.5, 1.0, 0.0], [-1.0, 2.0, 0.5], [1.0, 0.0, 0.5]]),
 ]
+WEIGHT_BYTES = sum(own.nbytes for own in WEIGHTS)
 HALVES = np.split(BATCH, 2)
 # Rank 1 begins when rank 0 has returned, or when rank 0 waits for rank 1.
 LATE = {1: Delay(until="", on=0, patience=1)}
@@ -116,8 +117,8 @@ def test_broadcast_parameters_misuse(world):
 @number("3.3")
 @weight(1.5)
 def test_data_parallel_step(world):
-    """data_parallel_step returns each rank's own loss and the gradients of the whole batch, on two
-    ranks and on one
+    """data_parallel_step returns each rank's own loss and the average of the ranks' gradients, on
+    two ranks and on one
     """
     (run,) = world(
         2, call("data_parallel.data_parallel_step", WEIGHTS, per_rank(*HALVES), delays=LATE)
@@ -176,13 +177,16 @@ def test_data_parallel_step(world):
         label="the local loss",
         known_mistakes=known,
     )
+    run.averages_gradients(WEIGHT_BYTES)
     run.keeps_inputs()
 
 
 @number("3.4")
 @weight(1.0)
 def test_train(world):
-    """train ends with the weights of a single device after three steps on two ranks"""
+    """train averages gradients in each step, and ends with the weights of a single device after
+    three steps on two ranks
+    """
     batches = [BATCH, BATCH[::-1] + 0.3, BATCH * 0.5]
     shards = [list(halves) for halves in zip(*(np.split(batch, 2) for batch in batches))]
     (run,) = world(2, call("data_parallel.train", WEIGHTS, per_rank(*shards), lr=0.01, delays=LATE))
@@ -210,6 +214,7 @@ def test_train(world):
         label="the tensor of losses",
         known_mistakes=lambda: training_mistakes(WEIGHTS, shards, lr=0.01)[1],
     )
+    run.averages_gradients(len(batches) * WEIGHT_BYTES)
 
 
 def buckets(passes, **options):

@@ -18,6 +18,7 @@ from grader.check.api import (
     Strided,
     Tolerance,
     call,
+    listed,
     mixed,
     on_gloo,
     per_rank,
@@ -71,6 +72,29 @@ def late(n, to=0):
     ranks.
     """
     return {rank: Delay(until="", on=to, patience=1) for rank in range(n) if rank != to}
+
+
+def averages_own_gradients(run, weights, own_rows):
+    """Fail if the ranks send too little to average their gradients, or much more than that takes.
+
+    ``own_rows`` are the rows of one rank, a tensor for each step. The upper limit is so high that
+    no right program exceeds it. (Another check judges the exact traffic.) But a program that
+    gathers large shards is above it.
+    """
+    n, size = run.report.size, len(own_rows) * sum(w.nbytes for w in weights)
+    run.averages_gradients(size)
+    most = 2 * (n - 1) * size
+    if (n - 1) * sum(rows.nbytes for rows in own_rows) <= most:
+        return
+    for rank in range(n):
+        done = run.operations(rank)
+        sent = sum(o.traffic for o in done)
+        run.require(
+            sent <= most,
+            f"rank {rank} sends {sent:.0f} bytes, but {most} are more than enough to average the"
+            f" gradients of {size} bytes. Each rank differentiates its own rows; rows, weights and"
+            f" activations stay where they are. ({listed(done)})",
+        )
 
 
 def layout(rank):
@@ -245,10 +269,11 @@ def step_problems(rng, n):
     """Return problems of several sizes, and their calls.
 
     In the first problem, the memory layout of tensors differs from rank to rank, and all ranks but
-    rank 0 come late.
+    rank 0 come late. There the shards are much larger than the gradients, in the last problem much
+    smaller: see ``averages_own_gradients``.
     """
     problems = [
-        problem(rng, n),
+        problem(rng, n, rows=50),
         problem(rng, n, layers=2, dtype=np.float32),
         problem(rng, n, layers=1, width=1, rows=1),  # the example in the docstring of the stub
         problem(rng, n, layers=2, rows=1),
@@ -264,8 +289,8 @@ def step_problems(rng, n):
 @number("3.3")
 @weight(3.0)
 def test_step_gradients(world, rng):
-    """data_parallel_step returns the gradients of the whole batch on 1 to 4 ranks, in float32 and
-    float64, also in a second step
+    """data_parallel_step averages the ranks' gradients to those of the whole batch, on 1 to 4
+    ranks, in float32 and float64, also in a second step
     """
     for n in SIZES:
         problems, requests = step_problems(rng, n)
@@ -284,6 +309,7 @@ def test_step_gradients(world, rng):
                 label="the list of gradients",
                 known_mistakes=partial(_of_step, weights, shards, gradients),
             )
+            averages_own_gradients(run, weights, shards[:1])
             run.keeps_inputs()
         _does_not_accumulate(twice, gradients, n)
         later = cast(single_device.loss_and_gradients(weights, other[1])[1], np.float64)
@@ -423,13 +449,14 @@ def trainings(rng, n):
     """Return a training of one step and a training of five steps.
 
     The training of one step has one row for each rank. In the training of five steps, the memory
-    layout of tensors differs from rank to rank, and all ranks but rank 0 come late. On two ranks,
-    also return a training of two steps with large numbers.
+    layout of tensors differs from rank to rank, all ranks but rank 0 come late, and the shards are
+    much larger than the weights: see ``averages_own_gradients``. On two ranks, also return a
+    training of two steps with large numbers.
     """
     # If the gradient of an entry is no larger than AdamW's ε, an error of 1e−17 in the gradient
     # becomes an error of 1e−9 · lr in the step.
     tolerance = Tolerance(1e-9, "five AdamW steps in float64")
-    long = _training(rng, n, (5, 3, 3, np.float64), tolerance, lr=0.02, delays=late(n))
+    long = _training(rng, n, (5, 3, 50, np.float64), tolerance, lr=0.02, delays=late(n))
     made = [_training(rng, n, (1, 1, 1, np.float32), rounding(np.float32)), long]
     if n == 2:  # large gradients, with a norm in the thousands, must not be clipped
         made.append(_training(rng, n, (2, 2, 3, np.float64), rounding(np.float64), scale=100))
@@ -481,7 +508,9 @@ def has_defaults(run):
 @number("3.4")
 @weight(1.0)
 def test_train_weights(world, rng):
-    """train ends with the weights of a single device after 1 and after 5 steps, on 1 to 4 ranks"""
+    """train averages gradients in each step, and ends with the weights of a single device after 1
+    and after 5 steps, on 1 to 4 ranks
+    """
     for n in SIZES:
         for run, training in run_trainings(world, rng, n):
             has_defaults(run)
@@ -492,12 +521,15 @@ def test_train_weights(world, rng):
                 tolerance=training.tolerance,
                 known_mistakes=training.weight_mistakes,
             )
+            averages_own_gradients(run, training.weights, training.shards[0])
 
 
 @number("3.4")
 @weight(1.0)
 def test_train_state(world, rng):
-    """train returns an AdamW whose moments and step count are those of a single device"""
+    """train returns an AdamW that made its steps with averaged gradients: its moments and step
+    count are those of a single device
+    """
     for n in SIZES:
         for run, training in run_trainings(world, rng, n):
             has_defaults(run)
@@ -520,6 +552,7 @@ def test_train_state(world, rng):
                 ),
                 label="the number of steps that the optimizer counted for each weight",
             )
+            averages_own_gradients(run, training.weights, training.shards[0])
 
 
 @number("3.4")

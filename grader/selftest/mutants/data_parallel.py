@@ -48,6 +48,19 @@ COUNTED_HOOK = """\
             if {}:
                 self.in_flight[-1][1].wait()
 """
+AVERAGES = """\
+    # under way together
+    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
+    for gradient, work in zip(gradients, works):
+        work.wait()
+        gradient /= dist.get_world_size()
+"""
+GATHERS_SHARDS = """\
+    if shard.nbytes {} sum(weight.nbytes for weight in weights):
+        batch = [torch.empty(shard.shape, dtype=shard.dtype) for _ in range(dist.get_world_size())]
+        dist.all_gather(batch, shard.contiguous())
+        return loss, _loss_and_gradients(weights, torch.cat(batch))[1]
+""" + AVERAGES
 
 MUTANTS = [
     Mutant(
@@ -483,8 +496,46 @@ def train""",
     dist.all_gather(batch, shard)
     _, gradients = _loss_and_gradients(weights, torch.cat(batch))
 """,
-        {"hidden step_traffic"},
-        "Weights, activations and inputs stay where they are.",
+        STEP | {"hidden step_traffic"},
+        "Does each rank compute the gradients of the whole batch?",
+    ),
+    Mutant(
+        "small shards are gathered, and every rank computes the whole batch",
+        "data_parallel",
+        AVERAGES,
+        GATHERS_SHARDS.format("<="),
+        STEP,
+        "Does each rank compute the gradients of the whole batch?",
+    ),
+    Mutant(
+        "large shards are gathered, and every rank computes the whole batch",
+        "data_parallel",
+        AVERAGES,
+        GATHERS_SHARDS.format(">"),
+        {
+            "hidden step_gradients",
+            "hidden step_traffic",
+            "hidden train_weights",
+            "hidden train_state",
+        },
+        "are more than enough to average the gradients",
+    ),
+    Mutant(
+        "all shards are gathered once, and every rank trains alone",
+        "data_parallel",
+        """    for shard in shards:
+        loss, gradients = data_parallel_step(weights, shard)
+        losses.append(loss)
+""",
+        """    own = torch.stack(shards)
+    parts = [torch.empty(own.shape, dtype=own.dtype) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, own)
+    for shard in torch.cat(parts, dim=1):
+        loss, gradients = _loss_and_gradients(weights, shard)
+        losses.append(loss)
+""",
+        {"public train", "hidden train_weights", "hidden train_state"},
+        "Does each rank compute the gradients of the whole batch?",
     ),
     Mutant(
         "divided by two, whatever the number of ranks",
