@@ -465,7 +465,44 @@ def train""",
     loss, gradients = _loss_and_gradients(weights, shard)
 """,
         {"hidden step_traffic"},
-        "Weights, activations and inputs stay where they are.",
+        "Nothing but the gradients is sent.",
+    ),
+    Mutant(
+        "the losses are added up at every step, although nobody asks for their sum",
+        "data_parallel",
+        "    # under way together\n",
+        "    dist.all_reduce(loss.clone())\n    # under way together\n",
+        {"hidden step_traffic"},
+        "Nothing but the gradients is sent.",
+    ),
+    Mutant(
+        "the loss travels with the gradients",
+        "data_parallel",
+        AVERAGES,
+        """    flat = torch.cat([gradient.flatten() for gradient in (*gradients, loss)])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    *means, _ = flat.split([gradient.numel() for gradient in (*gradients, loss)])
+    gradients = [mean.view_as(weight) for mean, weight in zip(means, weights)]
+""",
+        {"hidden step_traffic"},
+        "Nothing but the gradients is sent.",
+    ),
+    Mutant(
+        "four ranks average the gradients of pairs, and then those of the pairs",
+        "data_parallel",
+        AVERAGES,
+        """    if dist.get_world_size() == 4:
+        rank = dist.get_rank()
+        groups = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3], [0, 2], [1, 3])]
+        for group in (groups[rank // 2], groups[2 + rank % 2]):
+            for gradient in gradients:
+                dist.all_reduce(gradient, group=group)
+                gradient /= 2
+        return loss, gradients
+""" + AVERAGES,
+        {"hidden step_traffic"},
+        "Nothing but the gradients is sent.",
     ),
     Mutant(
         "tags of empty messages tell something beside the gradients",
@@ -481,7 +518,7 @@ def train""",
         message.wait()
 """,
         {"hidden step_traffic"},
-        "The gradients together have",
+        "Nothing but the gradients is sent.",
     ),
     Mutant(
         "the shards are gathered, and every rank computes the whole batch",
