@@ -409,7 +409,24 @@ def data_parallel_step(weights, shard):
     return loss, gradients / dist.get_world_size()
 """
 
+SERVER = '''
+def data_parallel_step(weights, shard):
+    """A parameter server: rank 0 gathers the gradients, and broadcasts their average."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    loss, gradients = _loss_and_gradients(weights, shard)
+    means = []
+    for gradient in gradients:
+        own = gradient.contiguous()
+        parts = [torch.empty_like(own) for _ in range(n)] if rank == 0 else None
+        dist.gather(own, parts, dst=0)
+        mean = sum(parts) / n if rank == 0 else own.clone()
+        dist.broadcast(mean, src=0)
+        means.append(mean)
+    return loss, means
+'''
+
 VARIANTS: list[Variant] = [
+    Variant("a parameter server of collectives with a root", "data_parallel", SERVER),
     Variant("a tree, and a ring of point-to-point messages", "data_parallel", POINT_TO_POINT),
     Variant("scatter and all-gather, reduce-scatter and all-gather", "data_parallel", SCATTERED),
     Variant(
