@@ -4,7 +4,7 @@ threat: 27
 part: data_parallel
 extends: solutions
 some: 3.3
-says: Weights, activations and inputs stay where they are
+says: Does each rank compute the gradients of the whole batch?
 """
 
 
