@@ -240,17 +240,16 @@ class CallEvidence:
                     self._fail(f"rank {rank} reported something else than numbers: {event.name}")
         return found
 
-    def passed(self, rank: int, name: str, times: int = 0) -> int:
+    def passed(self, rank: int, name: str) -> int:
         """Return the time in nanoseconds at which a rank first passed the mark ``name``.
 
-        With ``times``, do not count the first ``times`` passes of this mark. Fails if the rank did
-        not pass the mark more than ``times`` times.
+        Fails if the rank did not pass this mark.
         """
         marks = self.marks(rank, name)
-        if len(marks) <= times:
+        if not marks:
             self.values()
             self._fail(f"rank {rank} sent back a result, but never reached the moment “{name}”.")
-        return marks[times].at
+        return marks[0].at
 
     def uses_only(self, *kinds: str, because: str) -> None:
         """Fail if a rank used an operation of a kind not in ``kinds``, or communicated nothing.
