@@ -9,6 +9,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 from grader.check import driver_results
 from grader.check.api import (
     SETTLED,
+    STANDSTILL,
     Delay,
     Tolerance,
     call,
@@ -545,11 +546,40 @@ def test_run_schedule_frees_what_was_sent(world, rng):
         run.require(grown <= 0.7 * p.message, text)
 
 
+# (rank, k): the rank is held before its k-th send. So other stages wait for an activation after a
+# forward or a backward pass, then for a gradient, and stage 2 may wait for its first send.
+HELD = ((0, 2), (0, 4), (1, 2), (2, 1), (2, 4))
+
+
+def held(rank, send):
+    """Return options of a call: hold the rank before this send until all other ranks wait."""
+    delay = Delay(STANDSTILL, on=0 if rank else 1, at=f"send {send}")
+    return {"delays": {rank: delay}, "marks_sends": True}
+
+
+def require_no_wait_in_spans(run, rank, send):
+    """Fail if another rank waited inside a span while this rank was held before this send.
+
+    The rank was held until all other ranks waited. So at the moment at which it goes on, no other
+    rank computes, however busy the machine is.
+    """
+    run.values()
+    moment = run.passed(rank, f"send {send}") / 1e9
+    for other in range(run.report.size):
+        for span in run.spans(other) if other != rank else ():
+            text = (
+                f"stage {other} waited inside its span of {span.action}: the span did not end"
+                f" before stage {rank} started its send number {send}, but stage {other} could not"
+                " go on without this send. Leave the span before you receive or wait."
+            )
+            run.require(not span.start < moment < span.end, text)
+
+
 @number("5.5")
 @weight(0.375)
 def test_own_timeline(world, rng):
     """run_schedule records when each action computes, without the time it waits: no recorded action
-    begins before its input is sent
+    begins before its input is sent, and none lasts until the next message comes
     """
     n, m = 3, 4
     p = PipelineProblem(rng, n, m)
@@ -561,7 +591,11 @@ def test_own_timeline(world, rng):
         0: Delay(until="call began", on=1, then=0.1),
         2: Delay(until="call began", on=0, then=0.1),
     }
-    (run,) = world(n, p.run(made, delays=late))
+    run, *held_runs = world(
+        n, p.run(made, delays=late), *(p.run(made, **held(rank, send)) for rank, send in HELD)
+    )
+    for held_run, (rank, send) in zip(held_runs, HELD):
+        require_no_wait_in_spans(held_run, rank, send)
     p.require_products(run, range(n), 2)
     spans = [run.spans(stage) for stage in range(n)]
     for stage in range(n):

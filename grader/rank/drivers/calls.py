@@ -83,10 +83,24 @@ def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     }
 
 
-def metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Return the result, and the meter's ledger of products and sends: see ``meter.Meter``."""
+def metered(
+    function: Callable,
+    args: list,
+    kwargs: dict,
+    mark: Mark,
+    before_a_send: Callable[[], None] = lambda: None,
+) -> Any:
+    """Return the result, and the meter's ledger of products and sends: see ``meter.Meter``.
+
+    Call ``before_a_send`` before each send.
+    """
+
+    def look() -> None:
+        mark.before_a_send()
+        before_a_send()
+
     mark.before_a_send()  # so that the judge can also look once before anything is computed
-    with Meter(tensors_in([args, kwargs]), mark.before_a_send) as meter:
+    with Meter(tensors_in([args, kwargs]), look) as meter:
         value = function(*args, **kwargs)
     return {"value": value, "ledger": meter.ledger}
 

@@ -1,5 +1,6 @@
 """Drivers of part 5: the order in which a stage computes and sends, and its timeline."""
 
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -60,16 +61,22 @@ def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
     """Make calls that get a timeline as their last argument, and meter each call.
 
     ``times`` is the number of calls with the same tensors. ``then`` holds the arguments of a
-    further call. Return the results of all calls. For the last call, also return the ledger, the
-    spans and the first argument.
+    further call. With ``marks_sends``, the rank passes the mark "send k" before its k-th send.
+    Return the results of all calls. For the last call, also return the ledger, the spans and the
+    first argument.
     """
     from handout.timeline import Timeline  # the copy beside the submission
 
     calls = [args] * kwargs.get("times", 1) + ([kwargs["then"]] if "then" in kwargs else [])
-    values = []
+    values, sends = [], itertools.count(1)
+
+    def before_a_send() -> None:
+        if kwargs.get("marks_sends"):
+            mark(f"send {next(sends)}")
+
     for own in calls:
         timeline = Timeline()
-        result = metered(lambda *given: function(*given, timeline), own, {}, mark)
+        result = metered(lambda *given: function(*given, timeline), own, {}, mark, before_a_send)
         values.append(result["value"])
     return result | {
         "values": values,

@@ -1141,6 +1141,85 @@ MUTANTS = [
         "span of ('backward', 0) begins before stage",
     ),
     Mutant(
+        "messages are exchanged inside the spans",
+        "pipeline_parallel",
+        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+        else:
+            grad_y = grad_outputs.pop(i) if stage == last_stage else received
+            if stage < last_stage:
+                # returns at once: the sender of the gradient has received the activation
+                sending.pop(i).wait()
+            with timeline.span(kind, i):
+                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
+            if sending_back:
+                sending_back.wait()
+            sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+""",
+        """                sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+        else:
+            grad_y = grad_outputs.pop(i) if stage == last_stage else received
+            if stage < last_stage:
+                # returns at once: the sender of the gradient has received the activation
+                sending.pop(i).wait()
+            with timeline.span(kind, i):
+                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
+                if sending_back:
+                    sending_back.wait()
+                sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+""",
+        {"hidden own_timeline"},
+        "waited inside its span of",
+    ),
+    Mutant(
+        "a span of a forward pass lasts until the next message has come",
+        "pipeline_parallel",
+        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+        else:
+""",
+        """                sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+        else:
+""",
+        {"hidden own_timeline"},
+        "stage 1 waited inside its span of ('forward', 0)",
+    ),
+    Mutant(
+        "a span of a backward pass lasts until the next message has come",
+        "pipeline_parallel",
+        """            if sending_back:
+                sending_back.wait()
+            sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+""",
+        """                if sending_back:
+                    sending_back.wait()
+                sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+""",
+        {"hidden own_timeline"},
+        "stage 2 waited inside its span of ('backward', 0)",
+    ),
+    Mutant(
+        "a gradient is sent inside the span, and the span lasts until it is received",
+        "pipeline_parallel",
+        """                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
+            if sending_back:
+                sending_back.wait()
+            sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+""",
+        """                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
+                if stage == last_stage > 0:
+                    sending_back, received = _exchange(grad_x, stage - 1, None, rows, weights[0])
+                    sending_back.wait()
+            if stage == last_stage > 0:
+                _, received = _exchange(None, None, next_source, rows, weights[0])
+                sending_back = None
+                continue
+            if sending_back:
+                sending_back.wait()
+            sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+""",
+        {"hidden own_timeline"},
+        "stage 2 waited inside its span of ('backward', 0)",
+    ),
+    Mutant(
         "a list of the right length is a schedule",
         "pipeline_parallel",
         """    if sorted(schedule) != [
