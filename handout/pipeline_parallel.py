@@ -206,7 +206,8 @@ def run_schedule(
     ``is_completed()`` does not replace ``wait()``: without ``wait()`` it never becomes true. When
     the gradient of micro-batch i has come back, wait for the send of its activation: that wait is
     over at once. Just before you send a gradient, wait for the send of the previous gradient. At
-    the end, wait for the remaining sends.
+    the end, wait for the remaining sends. Keep no received tensor and no output longer than needed:
+    with 1F1B, a stage's memory does not grow with m. (Stage 0 may copy its batch once.)
 
     Args:
         schedule: this stage's actions, in order. The schedules of all stages fit each other, as in

@@ -1066,7 +1066,91 @@ MUTANTS = [
                     grad_outputs[-1 - i] = y_i
 """,
         {"hidden run_schedule_frees_what_was_sent"},
-        "Does the stage keep received messages or its outputs longer than it needs them?",
+        "Does the stage keep received messages, its outputs, gradients, or copies of them longer",
+    ),
+    Mutant(
+        "stage 0 waits for its sends at the end, and keeps the gradients that it has received",
+        "pipeline_parallel",
+        """            if stage < last_stage:
+                # returns at once: the sender of the gradient has received the activation
+                sending.pop(i).wait()
+            with timeline.span(kind, i):
+                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
+            if sending_back:
+                sending_back.wait()
+            sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+""",
+        """            if 0 < stage < last_stage:
+                sending.pop(i).wait()
+            if stage == 0 < last_stage:
+                losses.append(grad_y)
+            with timeline.span(kind, i):
+                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
+            if sending_back:
+                sending_back.wait()
+            sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+    for work in sending.values() if stage == 0 < last_stage else ():
+        work.wait()
+""",
+        {"hidden run_schedule_frees_what_was_sent"},
+        "rank 0, 1F1B: at most",
+    ),
+    Mutant(
+        "stage 0 computes the gradients of its first weight at the end",
+        "pipeline_parallel",
+        """                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
+""",
+        """                if stage == 0 < last_stage and len(weights) > 1:
+                    (x_0, z_0), *rest = alive.pop(i)
+                    grad = _stage_backward(weights[1:], rest, grad_y, totals[1:])
+                    grad_z = torch.ops.aten.gelu_backward(grad, z_0)
+                    grad_x = grad_z @ weights[0].T
+                    losses.append((x_0, grad_z))
+                    del rest, grad, grad_z, z_0
+                    for x_0, grad_z in losses if i == schedule[-1][1] else ():
+                        totals[0].addmm_(x_0.T, grad_z)
+                else:
+                    grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
+""",
+        {"hidden run_schedule_frees_what_was_sent"},
+        "rank 0, 1F1B: at most",
+    ),
+    Mutant(
+        "a copy of each input is kept in half its size",
+        "pipeline_parallel",
+        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+""",
+        """            grad_outputs[-1 - i] = x_i.to(torch.float32, copy=True)
+            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+""",
+        {"hidden run_schedule_frees_what_was_sent"},
+        "copies of them longer than it needs them?",
+    ),
+    Mutant(
+        "what is sent and received is kept in arrays of numpy, which the meter does not see",
+        "pipeline_parallel",
+        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+""",
+        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+            if received is not None:
+                grad_outputs[-1 - i] = (y_i.numpy().copy(), received.numpy().copy())
+""",
+        {"hidden run_schedule_frees_what_was_sent"},
+        "the system reports that the rank's process took",
+    ),
+    Mutant(
+        "the last stage keeps a quarter of each gradient in an array of numpy",
+        "pipeline_parallel",
+        """            if sending_back:
+                sending_back.wait()
+            sending_back, received""",
+        """            if stage == last_stage:
+                grad_outputs[-1 - i] = grad_x.numpy()[::4].copy()
+            if sending_back:
+                sending_back.wait()
+            sending_back, received""",
+        {"hidden run_schedule_frees_what_was_sent"},
+        "rank 2, 1F1B: the system reports that the rank's process took",
     ),
     Mutant(
         "backward passes are not recorded",
