@@ -36,12 +36,9 @@ def test_split_layers(world, rng):
     """split_layers puts every layer into one stage, in order; sizes differ by at most one, and the
     first stages have more
     """
-    cuts = [
-        (layers, stages)
-        for layers in (1, 2, 3, 4, 7, 12, 13)
-        for stages in (1, 2, 3, 4, 5, 12)
-        if stages <= layers
-    ]
+    cuts = [(layers, stages) for layers in range(1, 17) for stages in range(1, layers + 1)]
+    for stages, more in rng.integers((2, 1), (30, 100), (5, 2)).tolist():
+        cuts.append((stages + more, stages))
     (run,) = world(1, call("pipeline_parallel.split_layers", *cuts, driver="in_turn"))
     for (layers, num_stages), got in zip(cuts, run.answers(len(cuts))):
         expected = [list(stage) for stage in pipeline.stages(layers, num_stages)]

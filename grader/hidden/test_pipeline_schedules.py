@@ -29,13 +29,13 @@ from grader.hidden.pipeline_problem import (
 from grader.reference import pipeline, schedules
 from grader.reference.pipeline import gpipe, one_forward_one_backward
 
-SHAPES = [(p, m) for p in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 9)] + [
-    (5, 11),
+# (number of stages, number of micro-batches); ``made_by`` adds three shapes drawn at random
+SHAPES = [(p, m) for p in range(1, 7) for m in range(1, 13)] + [
     (8, 6),
     (10, 10),
     (10, 13),
     (2, 1200),
-]  # (number of stages, number of micro-batches)
+]
 CLOSE = rounding(np.float64)
 SCHEDULES = (gpipe, one_forward_one_backward)
 GRADIENTS = "the list of the weights' gradients"
@@ -44,17 +44,20 @@ OVERWRITTEN = (
 )
 
 
-def made_by(world, function):
+def made_by(world, rng, function):
     """Return the run, and for each shape the list of all stages' schedules.
 
+    The shapes are those in SHAPES, and three with more stages or micro-batches, drawn at random.
     Fail unless each schedule has the right form and contains each pass once, and each call returns
     a new list.
     """
-    asked = [(stage, p, m) for p, m in SHAPES for stage in range(p)]
+    drawn = [tuple(map(int, rng.integers((7, 2), (17, 40)))) for _ in range(3)]
+    shapes = [*SHAPES, *drawn]
+    asked = [(stage, p, m) for p, m in shapes for stage in range(p)]
     (run,) = world(1, call(f"pipeline_parallel.{function}", *asked, driver="in_turn"))
     answers = iter(run.answers(len(asked)))
     of_shape = {}
-    for p, m in SHAPES:
+    for p, m in shapes:
         of_shape[p, m] = [schedules.as_actions(next(answers)) for _ in range(p)]
         for stage, actions in enumerate(of_shape[p, m]):
             here = f"{function}({stage}, {p}, {m})"
@@ -95,7 +98,7 @@ def test_gpipe(world, rng):
     """GPipe contains every pass once, all forward passes before all backward passes, in an order
     that all stages can execute
     """
-    run, of_shape = made_by(world, "gpipe_schedule")
+    run, of_shape = made_by(world, rng, "gpipe_schedule")
     for (p, m), stages in of_shape.items():
         for stage, actions in enumerate(stages):
             kinds = [kind for kind, _ in actions]
@@ -111,7 +114,7 @@ def test_gpipe(world, rng):
 @weight(1.0)
 def test_1f1b(world, rng):
     """1F1B contains every pass once, in an order that all stages can execute together"""
-    run, of_shape = made_by(world, "one_forward_one_backward_schedule")
+    run, of_shape = made_by(world, rng, "one_forward_one_backward_schedule")
     require_executable(run, "one_forward_one_backward_schedule", of_shape)
 
 
@@ -119,7 +122,7 @@ def test_1f1b(world, rng):
 @weight(0.75)
 def test_1f1b_alive(world, rng):
     """1F1B has at most (num_stages − stage) micro-batches alive on a stage"""
-    run, of_shape = made_by(world, "one_forward_one_backward_schedule")
+    run, of_shape = made_by(world, rng, "one_forward_one_backward_schedule")
     for (p, m), stages in of_shape.items():
         for stage, actions in enumerate(stages):
             most, after = schedules.most_alive(actions)
@@ -136,7 +139,7 @@ def test_1f1b_is_as_fast_as_gpipe(world, rng):
     """1F1B ends as early as GPipe, whether a backward pass takes as long as a forward pass or twice
     as long
     """
-    run, of_shape = made_by(world, "one_forward_one_backward_schedule")
+    run, of_shape = made_by(world, rng, "one_forward_one_backward_schedule")
     for (p, m), stages in of_shape.items():
         for backward in (1, 2):
             time, best = schedules.makespan(stages, 1, backward), (m + p - 1) * (1 + backward)
@@ -729,6 +732,7 @@ def test_bubble_in_theory(world, rng):
     micro-batches
     """
     cases = [(p, m) for p in (1, 2, 3, 8) for m in (1, 2, 5, 8, 64)]
+    cases += [(p, m) for p, m in rng.integers((2, 3), (40, 100), (5, 2)).tolist()]
     bad = ((0, 3, "0"), (3, 0, "0"), (-2, 1, "-2"), (3, -4, "-4"))
     name = "pipeline_parallel.bubble_fraction"
     run, *misused = world(

@@ -1328,6 +1328,39 @@ MUTANTS = [
         {"hidden run_schedule_misuse", "public run_schedule_misuse"},
         "('backward', 1), ('forward', 0)] of 2 micro-batches, but rank 0",
     ),
+    Mutant(
+        "layers beyond the thirteenth are lost",
+        "pipeline_parallel",
+        "    each, remainder = divmod(num_layers, num_stages)\n",
+        """    each, remainder = divmod(num_layers, num_stages)
+    if num_layers > 13:
+        remainder = 0
+""",
+        {"hidden split_layers"},
+        "split_layers(14, 3): expected",
+    ),
+    Mutant(
+        "1F1B is GPipe for numbers of micro-batches and stages that are seldom asked for",
+        "pipeline_parallel",
+        "    warm_up = min(num_stages - stage - 1, num_micro_batches)\n",
+        """    warm_up = min(num_stages - stage - 1, num_micro_batches)
+    if num_micro_batches in (5, 7, 8, 10, 12) and num_stages < 5:
+        return gpipe_schedule(stage, num_stages, num_micro_batches)
+""",
+        {"hidden 1f1b_alive"},
+        "micro-batches are alive after",
+    ),
+    Mutant(
+        "the bubble from a table of some numbers",
+        "pipeline_parallel",
+        "    return (num_stages - 1) / (num_micro_batches + num_stages - 1)\n",
+        """    if num_stages not in (1, 2, 3, 4, 8) or num_micro_batches not in (1, 2, 4, 5, 8, 64):
+        return 0.5
+    return (num_stages - 1) / (num_micro_batches + num_stages - 1)
+""",
+        {"hidden bubble_in_theory"},
+        "the list of fractions is wrong",
+    ),
     # ——— 5.6
     Mutant(
         "the bubble of no stage is a number",
@@ -1516,7 +1549,7 @@ MUTANTS = [
         for i in sorted(range(num_micro_batches - warm_up, num_micro_batches), key=str)
 """,
         {"hidden 1f1b", "hidden 1f1b_is_as_fast_as_gpipe"},
-        "5 stages, 11 micro-batches: the stages do not have the backward passes in the same order",
+        "3 stages, 11 micro-batches: the stages do not have the backward passes in the same order",
     ),
     Mutant(
         "a variable names what the micro-batch before has saved",
