@@ -122,7 +122,8 @@ def pipeline_forward(
     """Problem 5.2 · Run the forward pass through all stages, in micro-batches.
 
     Send each micro-batch to the next stage as soon as it is ready, before this stage begins with
-    its next micro-batch. Do not leave this to another thread, because it may come too late.
+    its next micro-batch. Do not leave this to another thread, because it may come too late. Compute
+    each x @ W once.
 
     Args:
         weights: the k weights of this stage, (D, D) each, in the order of the layers.

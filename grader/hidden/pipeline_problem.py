@@ -210,6 +210,26 @@ def require_flow(run, ranks, m, did, where):
             )
 
 
+def require_each_product_once(run, problem, ranks):
+    """Fail if a rank has computed more than i micro-batches' products before its i-th send.
+
+    In a forward pass, a micro-batch needs one product for each layer of the stage. This number does
+    not depend on what the rank computes in total, as the fractions of ``require_flow`` do.
+    """
+    for rank in ranks:
+        needed = len(problem.cut[rank]) * problem.product
+        done = sent = 0
+        for entry in run.ledger(rank):
+            done += entry.amount if entry.kind == "product" else 0
+            sent += entry.kind == "send"
+            text = (
+                f"rank {rank} computed as many products as {done / needed:.1f} micro-batches need"
+                f" before it sent micro-batch {sent - 1}. Send each micro-batch before you compute"
+                " the next one, and compute each x @ W once."
+            )
+            run.require(entry.kind != "send" or done <= sent * needed, text)
+
+
 def large(rng, m=5):
     """Return a pipeline of two stages whose micro-batches take milliseconds to compute.
 

@@ -15,6 +15,7 @@ from grader.hidden.pipeline_problem import (
     large,
     late,
     problems,
+    require_each_product_once,
     require_flow,
     require_in_step,
     require_messages,
@@ -152,6 +153,7 @@ def test_forward_flows(world, rng):
             run.require(most <= p.product, text)
         p.require_products(run, range(n), 1)
         require_flow(run, range(n - 1), p.m, "sent micro-batch", "to the next stage")
+        require_each_product_once(run, p, range(n - 1))
         require_in_step(run, 1)
     # With ``in_step``, a stage receives a micro-batch only after it has passed on the previous one,
     # so it cannot compute too early. But the first stage has the whole batch from the beginning.

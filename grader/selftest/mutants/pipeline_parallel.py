@@ -130,6 +130,44 @@ MUTANTS = [
         "Before rank 0 sent one micro-batch to the next stage, it used only",
     ),
     Mutant(
+        "the first stage computes all micro-batches before it sends one, then wastes work",
+        "pipeline_parallel",
+        """    outputs, saved, sends = [], [], []
+    for i in range(num_micro_batches):
+        x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+        y_i, saved_i = _stage_forward(weights, x_i)
+        saved.append(saved_i)
+        if stage == last_stage:
+            outputs.append(y_i)
+        else:
+            # the next micro-batch does not wait for the next stage
+            sends.append(dist.isend(y_i, dst=stage + 1))
+""",
+        """    outputs, saved, sends = [], [], []
+    ahead = []
+    if stage == 0 and last_stage:
+        ahead = [_stage_forward(weights, x[i * rows :][:rows]) for i in range(num_micro_batches)]
+    for i in range(num_micro_batches):
+        x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+        if ahead:
+            y_i, saved_i = ahead[i]
+            for _ in range(num_micro_batches):
+                _stage_forward(weights, x_i)
+        else:
+            y_i, saved_i = _stage_forward(weights, x_i)
+        saved.append(saved_i)
+        if stage == last_stage:
+            outputs.append(y_i)
+        else:
+            # the next micro-batch does not wait for the next stage
+            sends.append(dist.isend(y_i, dst=stage + 1))
+    for k in range(num_micro_batches * num_micro_batches if ahead else 0):
+        _stage_forward(weights, x_i)
+""",
+        {"hidden forward_flows"},
+        "and compute each x @ W once",
+    ),
+    Mutant(
         "the batch as a whole",
         "pipeline_parallel",
         "    outputs, saved, sends = [], [], []\n",
