@@ -173,8 +173,8 @@ def backward_input(weights: list[Tensor], saved: Saved, grad_y: Tensor) -> tuple
     Returns:
         ``(grad_x, kept)``. grad_x is the gradient of the chunk's input, (B/m, D). kept has, for
         each layer in the order of the layers, the pair ``(x, grad_z)``: the same tensor x, and the
-        gradient of z. W does not need z, and the caller frees z. So no result may keep a z in
-        memory.
+        gradient of z. W does not need z, and the caller frees z. So no result, and nothing else,
+        may keep a z or a copy of it in memory.
 
     With one layer [[2]], x = [[1]], z = [[2]] and grad_y = [[3]]:  gelu′(2) = 1.0852. So grad_z is
     [[3.2557]], grad_x is [[6.5114]], and kept is [([[1]], [[3.2557]])].
@@ -195,7 +195,7 @@ def backward_weights(kept: Kept) -> list[Tensor]:
 
     Multiply here, with these tensors, and not already in B. Between B and W, the checks add numbers
     to each grad_z in place, so a product from B would be wrong. Inputs must stay unchanged; they
-    may be non-contiguous.
+    may be non-contiguous. Keep none of them in memory after the call.
 
     Args:
         kept: for each layer ``(x, grad_z)``, both (B/m, D), as ``backward_input`` returned them.

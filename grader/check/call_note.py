@@ -27,6 +27,7 @@ OF_STUDENT = (
 IN_ORDER = {
     *OF_STUDENT,
     "followed_layers",
+    "freed",
     "in_groups",
     "metered",
     "on_mesh",

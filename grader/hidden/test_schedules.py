@@ -292,7 +292,9 @@ def test_each_half_does_its_own_work(world, rng):
 @number("8.2")
 @weight(0.25)
 def test_input_frees_z(world, rng):
-    """What backward_input returns keeps x and grad_z of each layer in memory, and no z"""
+    """What backward_input returns keeps x and grad_z of each layer in memory; no z, and no copy of
+    one, outlives the caller's
+    """
     for layers in (1, 4):
         p = ChunkProblem(rng, layers=layers, rows=6)
         (run,) = world(1, p.input_request(driver="described"))
@@ -316,17 +318,70 @@ def test_input_frees_z(world, rng):
         "backward_input",
         better_schedules.weights_last(2, 1, 16),
         "B has to free z. After B, a micro-batch keeps only x and grad_z of each layer, until W.",
+        names=("z",),
     )
+    require_z_freed(world, rng)
 
 
-def require_little_memory(world, rng, function, stages, reason, layers=5, limit=None):
+def require_none_left(run, rank, name, sentence):
+    """Fail if a driver found tensors in memory that should be free, or did not look at all.
+
+    ``name`` is the name of the driver's mark, and ``sentence`` says what to do.
+    """
+    looks = run.told(rank, f"{name} left")
+    run.require(bool(looks), f"rank {rank} returned, but did not reach the end of its run.")
+    most = int(max(number for numbers in looks for number in numbers))
+    text = f"rank {rank}: {most} tensor{'s' * (most > 1)} {name} of earlier micro-batches"
+    text += f" {'were' if most > 1 else 'was'} still in memory, although the caller had dropped"
+    run.require(most == 0, f"{text} all of them. {sentence}")
+
+
+KEEP_NO_Z = (
+    "Does backward_input put z, saved, or a view of z into a list, an attribute or a closure that"
+    " outlives the call? Keep only what you return: grad_x, and x and grad_z of each layer."
+)
+
+
+def require_z_freed(world, rng, times=24):
+    """Fail if z, or a copy of z, stays in memory after B, when the caller has dropped its own z.
+
+    With one layer, a kept z is a third of a micro-batch's memory. The system measures the memory.
+    """
+    tiny, p = (
+        ChunkProblem(rng, layers=1),
+        ChunkProblem(rng, layers=1, rows=int(rng.integers(126, 140)), width=128),
+    )
+    for _ in range(MEMORY_RUNS):
+        of_tiny, run = world(
+            1,
+            *(q.input_request(driver="freed", times=times, weighs=SETTLED) for q in (tiny, p)),
+        )
+        of_tiny.values()
+        run.values()
+        require_none_left(run, 0, "z", KEEP_NO_Z)
+        needed = 2 * times * p.message  # grad_x and grad_z; all micro-batches share their x
+        run.require_grown(0, int(0.9 * needed), "grad_x and grad_z of all micro-batches")
+        grown = run.grown_since(of_tiny, 0, at_most=32 * p.message)
+        most = needed + times * p.message // 3
+        if grown is None or grown <= most:
+            return
+    text = (
+        f"backward_input was called for {times} micro-batches of one layer, which share their x."
+        f" The system reports that the process then held {grown / MIB:.1f} MiB more than before."
+        f" grad_x and grad_z need {needed / MIB:.1f} MiB; {most / MIB:.1f} MiB are allowed."
+    )
+    run.require(False, f"{text} {KEEP_NO_Z}")
+
+
+def require_little_memory(world, rng, function, stages, reason, names, layers=5, limit=None):
     """Fail if the memory of a rank's process shows that it keeps more than its schedule needs.
 
     The system measures this memory. ``limit`` is how many micro-batches may be alive, by default as
     many as the schedule needs. The message ends with ``reason``. No two rows are alike, so no
     tensor can be kept in a smaller form. A gradient of a weight is as large as a micro-batch, so a
     rank that keeps such gradients fails, too. A run that takes too much memory is repeated. The
-    check fails if all of MEMORY_RUNS runs take too much memory.
+    check fails if all of MEMORY_RUNS runs take too much memory. It also fails if tensors of these
+    ``names`` ("z", "x") stay in memory when the schedule does not need them any more.
     """
     n, m = len(stages), sum(kind == "F" for kind, *_ in stages[0])
     tiny = ChunkedProblem(rng, n, 1, m, layers)
@@ -337,6 +392,10 @@ def require_little_memory(world, rng, function, stages, reason, layers=5, limit=
         )
         of_tiny.values()
         p.require_gradients(run)
+        for rank in range(n):
+            for name in names:
+                more = f" {KEEP_NO_Z}" if name == "z" else ""
+                require_none_left(run, rank, name, reason + more)
         too_much = _too_much(run, of_tiny, p, stages, reason, limit)
         if not too_much:
             return
@@ -362,6 +421,44 @@ def _too_much(run, of_tiny, p, stages, reason, limit):
                 f" {alive * p.saved / MIB:.1f} MiB; {most / MIB:.1f} MiB are allowed. {reason}"
             )
     return found
+
+
+def require_constant_memory(world, rng, few, many):
+    """Fail if a rank needs more memory for many micro-batches than for few.
+
+    ``few`` and ``many`` are schedules, which need the same memory on each stage. The memory of
+    right runs differs by at most 2.5 messages. If one z of each micro-batch is kept, it differs by
+    one message for each further micro-batch.
+    """
+    n = len(few)
+    problems = [
+        ChunkedProblem(rng, n, 1, len(stages[0]) // 3, layers=2, rows=128, width=128)
+        for stages in (few, many)
+    ]
+    for _ in range(MEMORY_RUNS):
+        of_few, of_many = world(
+            n,
+            *(
+                p.request("zero_bubble_schedule", stages, weighs=SETTLED)
+                for p, stages in zip(problems, (few, many))
+            ),
+        )
+        of_few.values()
+        of_many.values()
+        memory = [(of_few.grown(rank), of_many.grown(rank)) for rank in range(n)]
+        most = 6 * problems[0].message
+        found = [
+            f"rank {rank}: with {problems[0].m} micro-batches, the system reports"
+            f" {less / MIB:.1f} MiB more than before the step. With {problems[1].m} it reports"
+            f" {more / MIB:.1f} MiB, although equally many are alive at a time. Something keeps"
+            " tensors, or copies of them, of micro-batches that are done. Does backward_input or"
+            " backward_weights put anything into a list that outlives the call?"
+            for rank, (less, more) in enumerate(memory)
+            if less is not None and more is not None and more - less > most
+        ]
+        if not found:
+            return
+    of_many.require(False, found[0])
 
 
 def require_steps(world, rng, function, shapes_and_stages):
@@ -514,12 +611,15 @@ def test_zero_bubble_memory(world, rng):
     many there are
     """
     n, m = 3, int(rng.integers(11, 14))
-    _, made = zero_bubble(world, rng, ((n, m),))
+    few, many = (n, 7), (n, 21)
+    _, made = zero_bubble(world, rng, ((n, m), few, many))
     require_little_memory(
         world,
         rng,
         "zero_bubble_schedule",
         made[n, m],
         "Something still keeps a micro-batch's tensors after its W.",
+        names=("z", "x"),
         limit=n,
     )
+    require_constant_memory(world, rng, made[few], made[many])

@@ -54,6 +54,7 @@ DRIVERS: dict[str, Callable] = {
     "on_mesh": device_mesh.on_mesh,
     "chunked": schedules.chunked,
     "halves": schedules.halves,
+    "freed": schedules.freed,
     "rests": sequence_and_experts.rests,
     "there_and_back": sequence_and_experts.there_and_back,
     **SCENES,

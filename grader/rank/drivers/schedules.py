@@ -1,12 +1,14 @@
 """Drivers of part 8: steps with chunks, and the two halves of a backward pass."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from grader.rank.drivers.mark import Mark
-from grader.rank.drivers.memory import free_at_once
+from grader.rank.drivers.memory import free_at_once, meet_at_rest
 from grader.wire.drawn import draw
 
 
@@ -18,25 +20,85 @@ def chunked(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     batch size and the number of micro-batches. If the schedules split backward passes into two
     halves, B and W, the student's functions of problem 8.2 compute these halves. ``changes`` has a
     function of the judge for each W of this stage, in order: see ``_changed``. ``times`` is the
-    number of steps. ``function`` is not called. It only names what is judged.
+    number of steps. ``function`` is not called. It only names what is judged. If backward passes
+    are split, marks say what was still in memory when nobody needed it: see ``_Watch``.
     """
     from handout import schedule_runner  # the copy beside the submission
     from handout.timeline import Timeline
 
+    stages, weights, x, batch_size, many = args
     halves: dict[str, Any] = {}
-    if any(kind == "W" for own in args[0] for kind, *_ in own):
+    of_z, of_x = _Watch(), _Watch()
+    if any(kind == "W" for own in stages for kind, *_ in own):
         from handout import schedules
 
-        halves["backward_input"] = schedules.backward_input
-        halves["backward_weights"] = _changed(schedules.backward_weights, args[-1], kwargs)
+        def backward_input(weights: list, saved: list, grad_y: torch.Tensor) -> Any:
+            of_z.look()
+            of_z.add([z for _, z in saved])
+            of_x.add([a for a, _ in saved if x is None or not _share_memory(a, x)])
+            return schedules.backward_input(weights, saved, grad_y)
+
+        halves["backward_input"] = backward_input
+        halves["backward_weights"] = _changed(schedules.backward_weights, many, kwargs, of_z.look)
     free_at_once()
-    stages, weights, x, batch_size, many = args
     actions = [[tuple(action) for action in own] for own in stages]
     for _ in range(kwargs.get("times", 1)):
         step = schedule_runner.run_schedules(
             actions, weights, x, batch_size, many, Timeline(), **halves
         )
+    if halves:
+        for name, watch in (("z left", of_z), ("x left", of_x)):
+            watch.look()
+            mark(f"{name} {watch.most}")
     return step
+
+
+class _Watch:
+    """Finds out how many of the tensors that nobody needs any more are still in memory.
+
+    ``most`` is the largest number that ``look`` has found.
+    """
+
+    def __init__(self) -> None:
+        self.watched: list[weakref.ref[torch.UntypedStorage]] = []
+        self.most = 0
+
+    def add(self, tensors: list[torch.Tensor]) -> None:
+        self.watched += [weakref.ref(tensor.untyped_storage()) for tensor in tensors]
+
+    def look(self) -> None:
+        """Count what is left. The caller must have dropped all the tensors that were added."""
+        self._forget_freed()
+        if self.watched:
+            gc.collect()  # a program may leave cycles of references
+            self._forget_freed()
+        self.most = max(self.most, len(self.watched))
+
+    def _forget_freed(self) -> None:
+        self.watched = [storage for storage in self.watched if storage() is not None]
+
+
+def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+def freed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Compute B of ``times`` micro-batches, keep the results, and drop all z, as a pipeline does.
+
+    Then the ranks meet, so that the hub sees how much memory is left. A mark says how many z are
+    still in memory. All micro-batches have the same x, so only the results take memory.
+    """
+    weights, saved, grad_y = args
+    watch, results = _Watch(), []
+    for _ in range(kwargs["times"]):
+        own = [(x, z.clone()) for x, z in saved]
+        watch.add([z for _, z in own])
+        results.append(function(weights, own, grad_y))
+        del own
+    watch.look()
+    mark(f"z left {watch.most}")
+    meet_at_rest()
+    return len(results)
 
 
 def halves(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -51,17 +113,21 @@ def halves(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return _changed(schedules.backward_weights, 1, kwargs)(kept)
 
 
-def _changed(backward_weights: Callable, many: int, kwargs: dict) -> Callable:
+def _changed(
+    backward_weights: Callable, many: int, kwargs: dict, first: Callable[[], None] = lambda: None
+) -> Callable:
     """Return a function that changes each grad_z, and then calls ``backward_weights`` (W).
 
     The change is drawn from a seed that nobody knows before W begins, and is added in place. So
     only a product of x and the new grad_z gives the gradient that the judge expects. A product that
     B has computed in advance gives another gradient. The change is divided by the number of entries
     of the batch, which has ``many`` micro-batches. So the change is about as large as a gradient.
+    ``first`` is called before each change.
     """
     served = iter(kwargs["changes"])
 
     def changed(kept: Any) -> Any:
+        first()
         seed = next(served)()
         # Inference mode permits changes of all tensors, also of those that were made in this mode.
         with torch.inference_mode():

@@ -450,6 +450,49 @@ KEPT = []
         "B has to free z",
     ),
     mutant(
+        "B keeps the z of one layer of the last 16 micro-batches",
+        LAYER + KEPT,
+        LAYER + """    LAST.append(saved[0][1])
+    del LAST[:-16]
+    return grad_y, kept[::-1]
+
+
+LAST = []
+""",
+        {"hidden input_frees_z", "hidden zero_bubble_memory"},
+        "of earlier micro-batches were still in memory",
+    ),
+    mutant(
+        "B keeps the z of the last micro-batch",
+        KEPT,
+        """    backward_input.last = z
+    return grad_y, kept[::-1]
+""",
+        {"hidden input_frees_z", "hidden zero_bubble_memory"},
+        "Keep only what you return",
+    ),
+    mutant(
+        "B keeps copies of the z of one layer",
+        KEPT,
+        """    LAST.append(z.clone())
+    return grad_y, kept[::-1]
+
+
+LAST = []
+""",
+        {"hidden input_frees_z", "hidden zero_bubble_memory"},
+        "The system reports that the process then held",
+    ),
+    mutant(
+        "W keeps the x of the last micro-batch",
+        GRADIENTS,
+        """    backward_weights.last = kept[-1][0]
+    return [x.T @ grad_z for x, grad_z in kept]
+""",
+        {"hidden zero_bubble_memory"},
+        "Something still keeps a micro-batch's tensors after its W",
+    ),
+    mutant(
         "W keeps in a list of its own what it has used",
         GRADIENTS,
         """    USED.append(kept)
