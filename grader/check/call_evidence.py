@@ -224,6 +224,21 @@ class CallEvidence:
                 self.require(len(found) == sends + 1, text)
         return found[: sends + 1] if all(found) else None
 
+    def spent_between_pauses(self, rank: int, count: int) -> list[int] | None:
+        """Return the nanoseconds of processor time between ``count`` looks of the hub at a rank.
+
+        The driver asks for the looks with ``mark.before_a_send``, and the rank sends nothing.
+        Return None if the system does not report the times, or if the network is not the hub. Fails
+        if there were not exactly ``count`` looks.
+        """
+        looks = self.report.ranks[rank].spent.get(self.index, [])
+        passed = len(self.marks(rank, PAUSE))
+        text = f"rank {rank}: the grader looked {passed} times at its processor time, not {count}."
+        self.require(passed in (0, count) and len(looks) in (0, count), text)
+        if not looks or not all(looks):
+            return None
+        return [later - earlier for earlier, later in zip(looks, looks[1:])]
+
     def told(self, rank: int, name: str) -> list[list[float]]:
         """Return the numbers that a driver reported in marks, as one list for each mark, in order.
 

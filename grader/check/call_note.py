@@ -26,6 +26,7 @@ OF_STUDENT = (
 # argument has the name of the function's parameter at this position.
 IN_ORDER = {
     *OF_STUDENT,
+    "beside_products",
     "followed_layers",
     "freed",
     "in_groups",

@@ -21,6 +21,7 @@ from grader.reference.chunked import SPLIT, WHOLE
 CLOSE = rounding(np.float64)
 MIB = 2**20
 MEMORY_RUNS = 3  # it is enough if one of these runs takes little memory
+MEASUREMENTS = 3  # it is enough if B takes little time in one of these
 
 # Each check also asks for shapes drawn at random: see ``interleaved`` and ``zero_bubble``.
 # (stages, chunks, micro-batches)
@@ -287,6 +288,39 @@ def test_each_half_does_its_own_work(world, rng):
             known_mistakes=p.weight_mistakes,
         )
         p.require_together(together)
+    require_no_more_than_its_products(world, rng)
+
+
+def require_no_more_than_its_products(world, rng, times=12):
+    """Fail if B takes much more processor time than its products, whatever it computes them with.
+
+    The meter sees only products of torch in one thread. The system's account of the process also
+    includes other libraries, threads and child processes. The driver computes the same gradients in
+    turn with B, so a slow machine slows down both. Of each, the fastest of ``times`` runs counts:
+    on a machine with a load of 18 on 2 cores, right programs took 0.92 to 1.31 times as long as the
+    driver, and programs with one more product 1.84 to 2.07 times. If B takes too long, the
+    measurement is repeated.
+    """
+    p = ChunkProblem(rng, layers=1, rows=128, width=1024, dtype=np.float32)
+    for _ in range(MEASUREMENTS):
+        first, run = world(
+            1,
+            p.input_request(driver="beside_products", times=2),
+            p.input_request(driver="beside_products", times=times, clocks=True),
+        )
+        first.values()
+        run.values()
+        spent = run.spent_between_pauses(0, 2 * times + 1)
+        if spent is None or min(spent[1::2]) <= 1.5 * min(spent[::2]):
+            return
+    of_driver, of_b = min(spent[::2]) / 1e6, min(spent[1::2]) / 1e6
+    text = (
+        f"B of one layer used {of_b:.1f} ms of processor time, by the system's account."
+        f" The grader computed the same grad_z and grad_x in {of_driver:.1f} ms; up to"
+        f" {1.5 * of_driver:.1f} ms are allowed. Does backward_input also compute the gradients of"
+        " the weights, perhaps with numpy or in another thread? They are for W."
+    )
+    run.require(False, text)
 
 
 @number("8.2")

@@ -55,6 +55,7 @@ DRIVERS: dict[str, Callable] = {
     "chunked": schedules.chunked,
     "halves": schedules.halves,
     "freed": schedules.freed,
+    "beside_products": schedules.beside_products,
     "rests": sequence_and_experts.rests,
     "there_and_back": sequence_and_experts.there_and_back,
     **SCENES,

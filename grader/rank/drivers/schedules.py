@@ -101,6 +101,25 @@ def freed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return len(results)
 
 
+def beside_products(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Compute B ``times`` times, each time after the driver has computed the same gradients.
+
+    The judge looks at the rank's processor time before and after each of these: see
+    ``report.Call.clocks``. The driver computes what B has to compute, and no more.
+    """
+    weights, saved, grad_y = args
+    of_z, transposed = [z for _, z in saved], [weight.T for weight in weights]
+    for _ in range(kwargs["times"]):
+        mark.before_a_send()
+        grad_x = grad_y
+        for z, weight in zip(of_z[::-1], transposed[::-1]):
+            grad_x = torch.ops.aten.gelu_backward(grad_x, z) @ weight
+        mark.before_a_send()
+        function(weights, saved, grad_y)
+    mark.before_a_send()
+    return None
+
+
 def halves(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Compute both halves of a backward pass, and return the gradients of the weights.
 

@@ -413,6 +413,25 @@ MADE = {}
         "Does it also compute the gradients of the weights? They are for W",
     ),
     mutant(
+        "B also computes the gradients of the weights with numpy",
+        LAYER,
+        LAYER + "        x.numpy().T @ grad_z.numpy()\n",
+        {"hidden each_half_does_its_own_work"},
+        "by the system's account",
+    ),
+    mutant(
+        "B also computes the gradients of the weights in another thread",
+        LAYER,
+        LAYER + """        import threading
+
+        thread = threading.Thread(target=torch.mm, args=(x.T, grad_z))
+        thread.start()
+        thread.join()
+""",
+        {"hidden each_half_does_its_own_work"},
+        "perhaps with numpy or in another thread",
+    ),
+    mutant(
         "B computes the gradients of the weights, and W returns them",
         LAYER,
         LAYER + "        grad_z.of_weight = x.T @ grad_z\n",
