@@ -5,6 +5,7 @@ This module also judges lists of schedules, for the checks of part 8.
 
 import numpy as np
 
+from grader.check import driver_results
 from grader.check.api import LAYOUTS, Probe, Strided, call, per_rank, rounding
 from grader.reference import chunked, single_device
 
@@ -210,6 +211,29 @@ def made_by(world, function, shapes, kinds):
         name = f"{function}(…, {', '.join(map(str, shape))})"
         require_right(run, name, stages, kinds, v, shape[-1])
     return run, made
+
+
+def asked_again(function, shape):
+    """Return a call that asks for the schedules of all stages of this shape again.
+
+    In a training, every rank of the world asks. ``require_same`` judges the answers.
+    """
+    made = ((stage, *shape) for stage in range(shape[0]))
+    return call(f"schedules.{function}", *made, driver="in_turn")
+
+
+def require_same(run, function, shape, stages):
+    """Fail unless each rank got the schedules ``stages``, which a world of one rank got."""
+    count = len(stages)
+    found = run.read(lambda value: driver_results.several(value, count), "the list of schedules")
+    for rank, answers in enumerate(found):
+        for stage, (answer, expected) in enumerate(zip(answers, stages)):
+            text = (
+                f"{function}{(stage, *shape)} returned {str(answer)[:300]} on rank {rank} of"
+                f" {len(found)}, and {str(expected)[:300]} in a world of one rank. A schedule may"
+                " depend only on the arguments."
+            )
+            run.require(chunked.as_actions(answer) == expected, text)
 
 
 def require_new_list(world, function, *case):

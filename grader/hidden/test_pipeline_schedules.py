@@ -66,13 +66,14 @@ def made_by(world, rng, function):
             run.require(
                 wrong is None, f"{here}: {wrong}. The stage's actions: {str(actions)[:300]}"
             )
-    (changed,) = world(1, call(f"pipeline_parallel.{function}", 0, 2, 3, driver="emptied"))
-    again = changed.read(schedules.as_actions, "the list of actions of a second call")[0]
-    text = (
-        f"{function}(0, 2, 3) was called twice. The check emptied the first list, and the second"
-        f" call then returned {again}. Make a new list in each call."
-    )
-    changed.require(again == of_shape[2, 3][0], text)
+    # Two ranks ask, as in a training.
+    (changed,) = world(2, call(f"pipeline_parallel.{function}", 0, 2, 3, driver="emptied"))
+    for again in changed.read(schedules.as_actions, "the list of actions of a second call"):
+        text = (
+            f"{function}(0, 2, 3) was called twice. The check emptied the first list, and the"
+            f" second call then returned {again}. Make a new list in each call."
+        )
+        changed.require(again == of_shape[2, 3][0], text)
     return run, of_shape
 
 

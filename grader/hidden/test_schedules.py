@@ -12,8 +12,10 @@ from grader.check.api import SETTLED, call, in_strict_order, on_gloo, rounding
 from grader.hidden.chunked_problem import (
     ChunkedProblem,
     ChunkProblem,
+    asked_again,
     made_by,
     require_new_list,
+    require_same,
 )
 from grader.reference import better_schedules, chunked, parallel
 from grader.reference.chunked import SPLIT, WHOLE
@@ -76,7 +78,7 @@ def test_chunk_layers(world, rng):
         ((8, 0, 2, -2), ("-2",)),
     )
     run, *misused = world(
-        1,
+        2,
         call("schedules.chunk_layers", *cases, driver="in_turn"),
         *(call("schedules.chunk_layers", *case, may_raise=True) for case, _ in bad),
     )
@@ -99,8 +101,13 @@ def test_interleaved(world, rng):
     _, made = interleaved(world, rng)
     require_new_list(world, "interleaved_schedule", 0, 2, 2, 4)
     for n, v, m in ((1, 2, 1), (2, 2, 4), (3, 2, 3), (4, 1, 4), (2, 3, 2)):
-        p = ChunkedProblem(rng, n, v, m)
-        (run,) = world(n, p.request("interleaved_schedule", made[n, v, m]))
+        p, shape = ChunkedProblem(rng, n, v, m), (n, v, m)
+        again, run = world(
+            n,
+            asked_again("interleaved_schedule", shape),
+            p.request("interleaved_schedule", made[shape]),
+        )
+        require_same(again, "interleaved_schedule", shape, made[shape])
         p.require_step(run)
 
 
@@ -179,16 +186,16 @@ def test_interleaved_bubble(world, rng):
     name = "schedules.interleaved_bubble"
     bad = [(case[1:], numbers) for case, numbers in MISUSE[2:]]
     run, *misused = world(
-        1,
+        2,
         call(name, *cases, driver="in_turn"),
         *(call(name, *case, may_raise=True) for case, _ in bad),
     )
     run.returns(
-        [np.array(better_schedules.interleaved_bubble(*case)) for case in cases],
+        *[[np.array(better_schedules.interleaved_bubble(*case)) for case in cases]] * 2,
         tolerance=CLOSE,
         select=lambda r: [np.array(float(value)) for value in r],
         label="the list of fractions",
-        known_mistakes=[chunked.bubble_mistakes(cases)],
+        known_mistakes=[chunked.bubble_mistakes(cases)] * 2,
     )
     for case, (_, numbers) in zip(misused, bad):
         case.raises_value_error(*numbers)
@@ -623,7 +630,12 @@ def test_run_zero_bubble(world, rng):
     _, made = zero_bubble(world, rng, shapes)
     for n, m in shapes:
         p = ChunkedProblem(rng, n, 1, m, layers=2)
-        (run,) = world(n, p.request("zero_bubble_schedule", made[n, m]))
+        again, run = world(
+            n,
+            asked_again("zero_bubble_schedule", (n, m)),
+            p.request("zero_bubble_schedule", made[n, m]),
+        )
+        require_same(again, "zero_bubble_schedule", (n, m), made[n, m])
         p.require_step(run)
 
 
@@ -634,7 +646,12 @@ def test_run_zero_bubble_on_gloo(world, rng):
     """The zero-bubble schedule runs with your two halves on gloo, on 3 ranks"""
     _, made = zero_bubble(world, rng, ((3, 4),))
     p = ChunkedProblem(rng, 3, 1, 4, layers=2)
-    (run,) = world(3, p.request("zero_bubble_schedule", made[3, 4]))
+    again, run = world(
+        3,
+        asked_again("zero_bubble_schedule", (3, 4)),
+        p.request("zero_bubble_schedule", made[3, 4]),
+    )
+    require_same(again, "zero_bubble_schedule", (3, 4), made[3, 4])
     p.require_step(run)
 
 

@@ -851,6 +851,32 @@ MUTANTS = [
         "('forward', 0) is missing",
     ),
     Mutant(
+        "gpipe_schedule works only in a world of one rank",
+        "pipeline_parallel",
+        """    return [(kind, i) for kind in ("forward", "backward") for i in range(num_micro_batches)]
+""",
+        """    if dist.get_world_size() > 1:
+        raise RuntimeError("several ranks")
+    return [(kind, i) for kind in ("forward", "backward") for i in range(num_micro_batches)]
+""",
+        {"hidden gpipe"},
+        "several ranks",
+    ),
+    Mutant(
+        "1F1B works only in a world of one rank",
+        "pipeline_parallel",
+        """    warm_up = min(num_stages - stage - 1, num_micro_batches)
+    actions = [("forward", i) for i in range(warm_up)]
+""",
+        """    if dist.get_world_size() > 1:
+        raise RuntimeError("several ranks")
+    warm_up = min(num_stages - stage - 1, num_micro_batches)
+    actions = [("forward", i) for i in range(warm_up)]
+""",
+        {"hidden 1f1b", "hidden 1f1b_alive", "hidden 1f1b_is_as_fast_as_gpipe"},
+        "several ranks",
+    ),
+    Mutant(
         "one stage goes back in reverse order, the others do not",
         "pipeline_parallel",
         '    return [(kind, i) for kind in ("forward", "backward") for i in range(num_micro_batches)]',

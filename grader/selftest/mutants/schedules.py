@@ -123,6 +123,15 @@ MUTANTS = [
         {"hidden chunk_layers"},
         "expected a ValueError on every rank",
     ),
+    mutant(
+        "chunk_layers works only in a world of one rank",
+        CUT,
+        """    if torch.distributed.get_world_size() > 1:
+        raise RuntimeError("several ranks")
+""" + CUT,
+        {"hidden chunk_layers"},
+        "several ranks",
+    ),
     # ——— 8.1: the schedule
     mutant(
         "all micro-batches go through a chunk before the next chunk",
@@ -288,6 +297,24 @@ MADE = {}
         LATE,
         "Is the warm-up too short?",
     ),
+    mutant(
+        "interleaved_schedule works only in a world of one rank",
+        "    visits = [",
+        """    if torch.distributed.get_world_size() > 1:
+        raise RuntimeError("several ranks")
+    visits = [""",
+        {"hidden interleaved"},
+        "several ranks",
+    ),
+    mutant(
+        "interleaved_schedule goes by the size of the world",
+        "    # the order of the forward",
+        """    n = torch.distributed.get_world_size() if torch.distributed.get_world_size() > 1 else n
+    stage = stage if torch.distributed.get_world_size() == 1 else torch.distributed.get_rank()
+    # the order of the forward""",
+        {"hidden interleaved"},
+        "A schedule may depend only on the arguments",
+    ),
     # ——— 8.1: the bubble
     mutant(
         "the bubble is idle time by ideal time",
@@ -318,6 +345,15 @@ MADE = {}
         "    return (n",
         BUBBLE,
         "expected a ValueError on every rank",
+    ),
+    mutant(
+        "interleaved_bubble works only in a world of one rank",
+        IN_THEORY,
+        """    if torch.distributed.get_world_size() > 1:
+        raise RuntimeError("several ranks")
+""" + IN_THEORY,
+        {"hidden interleaved_bubble"},
+        "several ranks",
     ),
     # ——— 8.2
     mutant(
@@ -559,6 +595,15 @@ USED = []
         "the list of the chunks' gradients is wrong",
     ),
     # ——— 8.3
+    mutant(
+        "zero_bubble_schedule works only in a world of one rank",
+        FIRST,
+        """    if torch.distributed.get_world_size() > 1:
+        raise RuntimeError("several ranks")
+""" + FIRST,
+        {"hidden run_zero_bubble", "hidden run_zero_bubble_on_gloo"},
+        "several ranks",
+    ),
     mutant(
         "each W follows its B, and some come again",
         WEIGHTS,
