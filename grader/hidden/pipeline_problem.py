@@ -201,7 +201,7 @@ def require_flow(run, ranks, m, did, where):
             sent += 1
             part = done / max(total, 1)
             text = (
-                f"rank {rank} {did} {sent - 1} only after {part * m:.1f} of {m} micro-batches had"
+                f"rank {rank} {did} {sent - 1} only after {part * m:.3g} of {m} micro-batches had"
                 " been computed."
             )
             run.require(

@@ -304,7 +304,7 @@ def require_no_more_than_its_products(world, rng, times=12):
     The meter sees only products of torch in one thread. The system's account of the process also
     includes other libraries, threads and child processes. The driver computes the same gradients in
     turn with B, so a slow machine slows down both. Of each, the fastest of ``times`` runs counts:
-    on a machine with a load of 18 on 2 cores, right programs took 0.92 to 1.31 times as long as the
+    on a machine with a load of 18 on 2 cores, right programs took 0.93 to 1.30 times as long as the
     driver, and programs with one more product 1.84 to 2.07 times. If B takes too long, the
     measurement is repeated.
     """

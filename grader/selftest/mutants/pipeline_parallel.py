@@ -39,7 +39,7 @@ MUTANTS = [
                 sends = [dist.isend(y_j, dst=stage + 1) for y_j in outputs]
 """,
         {"hidden forward_flows"},
-        "rank 0 sent micro-batch 0 only after 5.0 of 5 micro-batches had been computed",
+        "rank 0 sent micro-batch 0 only after 5 of 5 micro-batches had been computed",
     ),
     Mutant(
         "all micro-batches are received before one is computed",
