@@ -52,9 +52,6 @@ TANH = "this is gelu's approximation by tanh. Use the exact gelu, F.gelu with it
 GELU_TWICE = "gelu was applied twice in each layer"
 NO_GELU = "gelu is missing from layer {} on (counted from 0)"
 OVERWRITTEN = "a saved input holds the output of layer {} (counted from 0): was it overwritten?"
-BY_A_LATER_CALL = (
-    "the first call's result was overwritten by the second call's. Return new memory from each call"
-)
 EVERY_NTH = "every n-th row or column was taken. Take consecutive ones"
 NO_INNER_GELU = "gelu is missing between the two products: this is gelu(x @ A @ B)"
 NO_OUTER_GELU = "gelu is missing after the sum"
