@@ -89,7 +89,9 @@ class Traces:
 
     def _is_theirs(self, pid: int) -> bool:
         try:
-            state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+            state, parent = (
+                Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+            )
             orphan = parent == "1" and Path(f"/proc/{pid}").stat().st_uid in UIDS
         except OSError:
             return False
@@ -136,7 +138,9 @@ def processes() -> list[tuple[int, str]]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+                # A process may have any bytes as its name.
+                stat = Path(f"/proc/{entry}/stat").read_text(errors="replace")
+                fields = stat.rpartition(")")[2].split()
             except OSError:
                 continue
             found.append((int(entry), fields[19]))
