@@ -347,7 +347,9 @@ def test_gradient_buckets_overlap(world):
         buckets(passes, factors=factors),
     )
     for run in runs:
-        run.waits_for_nobody("a rank waited for the other one in a backward pass: no overlap.")
+        run.waits_for_nobody(
+            "a rank waited for the other one in a backward pass, so nothing overlaps."
+        )
         run.values()
         for rank in range(2):
             overlaps(run, rank, p=0)

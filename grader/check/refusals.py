@@ -60,7 +60,8 @@ def _finding(function: str, total: Answers) -> Finding:
         f" in {total.refused} of {calls} calls with right arguments."
     )
     advice = (
-        "Other checks of this function failed by this error, and show its text and line. Did a"
-        " condition of yours raise it for right arguments, or did the code behind the conditions?"
+        "Other checks of this function failed because of this error, and show its text and line."
+        " Did a condition of yours raise it for right arguments, or did the code behind the"
+        " conditions?"
     )
     return Finding(headline, (Line(advice),))

@@ -436,8 +436,9 @@ ROW_NEEDS = (
 )
 COLUMN_NEEDS = "All-reduce each gradient of this rank's shards, and nothing else."
 ROWS_STAY = (
-    "Does the column gather the batch, and each rank compute the gradients of all rows? Each rank"
-    " computes with its own rows of the batch, and only gradients of the shards travel in a column."
+    "Does the column gather the batch, and does each rank compute the gradients of all rows? Each"
+    " rank computes with its own rows of the batch, and only gradients of the shards travel in a"
+    " column."
 )
 
 

@@ -333,8 +333,8 @@ def require_no_more_than_its_products(world, rng, times=12):
 @number("8.2")
 @weight(0.25)
 def test_input_frees_z(world, rng):
-    """What backward_input returns keeps x and grad_z of each layer in memory; no z, and no copy of
-    one, outlives the caller's
+    """backward_input keeps x and grad_z of each layer in memory for W. When the caller drops z,
+    no z and no copy of z stays in memory
     """
     for layers in (1, 4):
         p = ChunkProblem(rng, layers=layers, rows=6)
