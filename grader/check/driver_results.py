@@ -29,13 +29,15 @@ class Entry:
     ``amount`` counts the floating-point operations of a product, the bytes of a send, or the
     entries that an operator of a loss reads. ``alive`` is the size in bytes of the tensors that the
     call has made and that still exist. It is measured just after a product or an operator, and just
-    before a send: see ``rank.meter.Meter``.
+    before a send: see ``rank.meter.Meter``. ``inner`` is the inner dimension of a product: b if the
+    shapes are (a, b) and (b, c). It is 0 for the other kinds.
     """
 
     kind: str
     amount: int
     alive: int
     at: float  # seconds of a clock that all ranks of a machine share
+    inner: int
 
 
 @dataclass(frozen=True)
@@ -155,10 +157,11 @@ def ledger(value: Any) -> list[Entry]:
 
 
 def _entry(value: Any) -> Entry:
-    kind, amount, alive, at = _list(value, "an entry of the ledger", 4)
-    if kind not in KINDS or not _is_whole(amount) or amount < 0 or not _is_whole(alive):
+    kind, amount, alive, at, inner = _list(value, "an entry of the ledger", 5)
+    whole = all(map(_is_whole, (amount, alive, inner)))
+    if kind not in KINDS or not whole or amount < 0 or inner < 0:
         raise Unreadable("an entry of the ledger is of no known kind")
-    return Entry(kind, amount, alive, _seconds(at))
+    return Entry(kind, amount, alive, _seconds(at), inner)
 
 
 def spans(value: Any) -> list[Recorded]:

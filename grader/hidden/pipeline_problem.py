@@ -184,22 +184,23 @@ def require_messages(run, problem, counts, what):
         )
 
 
-def require_flow(run, ranks, m, did, where):
+def require_flow(run, ranks, m, did, where, inner=None):
     """Fail if a rank has done more than i/m of its floating-point operations before its i-th send.
 
-    The meter counts only the floating-point operations of products. The caller has to make sure
-    that the meter saw the products: see ``PipelineProblem.require_products``.
+    The meter counts only the floating-point operations of products. With ``inner``, only products
+    of this inner dimension count. The caller has to make sure that the meter saw the products: see
+    ``PipelineProblem.require_products``.
     """
     for rank in ranks:
         ledger = run.ledger(rank)
-        total = sum(entry.amount for entry in ledger if entry.kind == "product")
+        work = [e.amount * (e.kind == "product" and inner in (None, e.inner)) for e in ledger]
         done = sent = 0
-        for entry in ledger:
-            done += entry.amount if entry.kind == "product" else 0
+        for entry, amount in zip(ledger, work):
+            done += amount
             if entry.kind != "send":
                 continue
             sent += 1
-            part = done / max(total, 1)
+            part = done / max(sum(work), 1)
             text = (
                 f"rank {rank} {did} {sent - 1} only after {part * m:.3g} of {m} micro-batches had"
                 " been computed."

@@ -29,31 +29,34 @@ BY_ENTRY = {
     "mse_loss",
     "mse_loss_backward",
 }
-MOST = 20_000  # entries of the ledger
+MOST = 10_000  # entries of the ledger, which has to fit into a frame
 # The meters that are entered now. The process group of the hub reports each send to these meters,
 # because a send on the hub passes through no operator of torch.
 METERS: list = []
 
 
-def operations_of(name: str, args: tuple) -> int:
-    """Return the number of floating-point operations of a product of matrices.
+def size_of_product(name: str, args: tuple) -> tuple[int, int]:
+    """Return the floating-point operations of a product of matrices, and its inner dimension.
 
-    Each term of the product counts as one multiplication and one addition.
+    A product of shapes (a, b) and (b, c) has the inner dimension b. Each of its entries is a sum of
+    b terms. Each term counts as one multiplication and one addition.
     """
     left, right = args[PRODUCTS[name] :][:2]
-    return 2 * left.numel() * (right.shape[-1] if right.dim() > 1 else 1)
+    operations = 2 * left.numel() * (right.shape[-1] if right.dim() > 1 else 1)
+    return operations, left.shape[-1]
 
 
 class Meter(TorchDispatchMode):
     """Keeps a ledger of products, of sends, and of operators that make up a loss.
 
-    ``ledger`` holds one list ``[kind, amount, alive, at]`` for each of these, in program order. The
-    amount is the number of floating-point operations of a product (kind ``product``), the bytes of
+    ``ledger`` holds one list ``[kind, amount, alive, at, inner]`` for each of these, in program
+    order. The amount is the number of floating-point operations of a product (kind ``product``), the bytes of
     a send (kind ``send``), or the number of entries that an operator of a loss reads (kind
     ``entries``). ``alive`` is the number of bytes that are alive just after a product or an
     operator, or just before a send. It counts tensors that were made since the meter was entered
     and still exist. Tensors that existed before, and views of them, do not count. ``at`` is the
-    time in seconds of the monotonic clock.
+    time in seconds of the monotonic clock. ``inner`` is the inner dimension of a product, and 0 for
+    the other kinds.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class Meter(TorchDispatchMode):
             if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
                 self._born(tensor.untyped_storage())
         if name in PRODUCTS:
-            self._enter("product", operations_of(name, args))
+            self._enter("product", *size_of_product(name, args))
         elif name in BY_ENTRY:
             self._enter(
                 "entries",
@@ -96,10 +99,10 @@ class Meter(TorchDispatchMode):
         tensors = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
         self._enter("send", sum(tensor.nbytes for tensor in tensors))
 
-    def _enter(self, kind: str, amount: int) -> None:
+    def _enter(self, kind: str, amount: int, inner: int = 0) -> None:
         if len(self.ledger) < MOST:
             self._measure()
-            self.ledger.append([kind, amount, self.alive, monotonic()])
+            self.ledger.append([kind, amount, self.alive, monotonic(), inner])
 
     def _measure(self) -> None:
         """Take account of storages that ``resize_`` has made larger or smaller."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from grader.rank.meter import PRODUCTS, operations_of
+from grader.rank.meter import PRODUCTS, size_of_product
 from grader.wire.events import AWAITS, ISSUES, MAX_NAME, MULTIPLIES, PASSES
 
 MAX_UNREPORTED_STEPS = 200  # steps that are collected before they are reported
@@ -75,7 +75,7 @@ def _dispatch(
     if (name := NAMES.get(operator)) is None:
         name = NAMES[operator] = operator._schema.name.split("::")[1].removesuffix("_")
     if name in PRODUCTS:
-        self.computed += operations_of(name, args)
+        self.computed += size_of_product(name, args)[0]
     # In inference mode, an operator that consists of others has not been split up yet.
     elif torch.is_inference_mode_enabled():
         with self:

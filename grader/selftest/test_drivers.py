@@ -306,7 +306,8 @@ def test_spans_tell_how_many_products_they_hold():
         ("backward", 4),
     ]
     within = [
-        sum(start <= at <= end for *_, at in found["ledger"]) for _, _, start, end in found["spans"]
+        sum(start <= at <= end for _, _, _, at, _ in found["ledger"])
+        for _, _, start, end in found["spans"]
     ]
     assert within == [2, 0, 1]
     times = [time for _, _, start, end in found["spans"] for time in (start, end)]

@@ -136,6 +136,14 @@ def test_what_is_no_product_does_not_count():
     )
 
 
+@pytest.mark.parametrize("name", sorted({*PRODUCTS, *IN_PLACE} - {"several"}))
+def test_a_product_has_the_inner_dimension_of_its_factors(name):
+    function, _ = (PRODUCTS | IN_PLACE)[name]
+    with Meter(EXISTING) as meter:
+        function()
+    assert {inner for kind, *_, inner in meter.ledger if kind == "product"} == {len(B)}
+
+
 @given(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4))
 def test_a_product_costs_a_multiplication_and_an_addition_for_each_term(i, j, k):
     assert products(lambda: torch.ones(i, j) @ torch.ones(j, k)) == [2 * i * j * k]
@@ -148,7 +156,8 @@ def test_a_ledger_has_an_end(monkeypatch):
 
 
 def test_a_full_ledger_fits_into_a_frame():
-    (tree,), _ = tensors.encode([["product", 10**10, 10**9]] * meters.MOST)
+    entry = ["product", 10**10, 10**9, 123456.789012345, 10**4]
+    (tree,), _ = tensors.encode([entry] * meters.MOST)
     assert len(json.dumps(tree)) < 0.99 * frames.MAX_META
 
 
@@ -211,7 +220,7 @@ def test_the_ledger_has_what_is_alive_with_the_product_itself(meter):
     A @ B
     del first
     A @ B
-    assert [alive for _, _, alive, _ in meter.ledger] == [60, 120, 60]
+    assert [alive for _, _, alive, *_ in meter.ledger] == [60, 120, 60]
 
 
 def test_a_view_keeps_its_whole_storage_alive_and_counts_once(meter):

@@ -735,6 +735,44 @@ MUTANTS = [
     ),
     # ——— 5.3
     Mutant(
+        "the last stage sends each gradient one micro-batch late, and computes weights' gradients last",
+        "pipeline_parallel",
+        """        grad_x = _stage_backward(weights, saved_i, grad_y, totals)
+        if stage > 0:
+            sends.append(dist.isend(grad_x, dst=stage - 1))
+    for send in sends:
+        send.wait()
+    return totals
+""",
+        """        if stage < last_stage:
+            grad_x = _stage_backward(weights, saved_i, grad_y, totals)
+            if stage > 0:
+                sends.append(dist.isend(grad_x, dst=stage - 1))
+            continue
+        products = []
+        for weight, (x, z), total in zip(reversed(weights), reversed(saved_i), reversed(totals)):
+            grad_z = torch.ops.aten.gelu_backward(grad_y, z)
+            products.append((total, x, grad_z))
+            grad_y = grad_z @ weight.T
+        if i and stage > 0:
+            sends.append(dist.isend(late, dst=stage - 1))
+        if i:
+            for total, x, grad_z in postponed:
+                total.addmm_(x.T, grad_z)
+        late, postponed = grad_y, products
+    if stage == last_stage:
+        if stage > 0:
+            sends.append(dist.isend(late, dst=stage - 1))
+        for total, x, grad_z in postponed:
+            total.addmm_(x.T, grad_z)
+    for send in sends:
+        send.wait()
+    return totals
+""",
+        {"hidden backward_flows"},
+        "only after 2 of 5 micro-batches had been computed",
+    ),
+    Mutant(
         "the layers of a stage go back in the order of the forward pass",
         "pipeline_parallel",
         """    for weight, (x, z), total in zip(reversed(weights), reversed(saved), reversed(totals)):
