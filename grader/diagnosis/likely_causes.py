@@ -44,6 +44,8 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
         }
         part = lack.get(operation.kind, f"taking part in the {operation.name}")
         return [likely_line(f"{rank_list(missed)} returned without {part}.")]
+    if report.ending != "stuck":
+        return []  # the ranks may only be slow: an operation may find its partner later
     if kinds == {"send"} and not returned:
         return [
             likely_line(
@@ -115,9 +117,12 @@ def _line(rank: RankReport, report: WorldReport) -> str:
 def never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
     """Return a line about a rank that waits in a receive although the matching send was started.
 
-    If the sender does not wait for its send, the message may never be sent. Return [] if no rank
-    waits in such a receive.
+    On gloo, if the sender does not wait for its send, the message may never be sent. The hub sends
+    every message, so there such a rank waits only for a slow machine. Return [] if no rank waits in
+    such a receive.
     """
+    if report.on_hub:
+        return []
     open_on = {w.operation.rank for w in waiting}
     for rank in report.ranks:
         done = operations(rank.trail, call)
@@ -157,11 +162,12 @@ def never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> li
 def _waits_again(report: WorldReport, waiting: list[Waiting], call: int) -> list[int]:
     """Return the ranks that hang in ``wait()`` although all their operations have partners.
 
-    Only a send or a receive can hang in this way. So the result has only ranks that have issued a
-    send or a receive in this call. The result is empty if the hub may withhold results of
+    If the judge has not found that no rank goes on, the ranks may only be slow, and the result is
+    empty. Only a send or a receive can hang in this way. So the result has only ranks that have
+    issued a send or a receive in this call. The result is empty if the hub may withhold results of
     all-gathers in this call (see ``Call.slow_gathers``), because then an all-gather can hang, too.
     """
-    if report.calls[call].slow_gathers:
+    if report.ending != "stuck" or report.calls[call].slow_gathers:
         return []
     open_on = {w.operation.rank for w in waiting}
     return [

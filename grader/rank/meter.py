@@ -50,9 +50,9 @@ class Meter(TorchDispatchMode):
     """Keeps a ledger of products, of sends, and of operators that make up a loss.
 
     ``ledger`` holds one list ``[kind, amount, alive, at, inner]`` for each of these, in program
-    order. The amount is the number of floating-point operations of a product (kind ``product``), the bytes of
-    a send (kind ``send``), or the number of entries that an operator of a loss reads (kind
-    ``entries``). ``alive`` is the number of bytes that are alive just after a product or an
+    order. The amount is the number of floating-point operations of a product (kind ``product``),
+    the bytes of a send (kind ``send``), or the number of entries that an operator of a loss reads
+    (kind ``entries``). ``alive`` is the number of bytes that are alive just after a product or an
     operator, or just before a send. It counts tensors that were made since the meter was entered
     and still exist. Tensors that existed before, and views of them, do not count. ``at`` is the
     time in seconds of the monotonic clock. ``inner`` is the inner dimension of a product, and 0 for

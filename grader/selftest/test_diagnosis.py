@@ -97,6 +97,23 @@ def test_waited_for_before(report):
     assert "rank 0 called wait() twice on the same send or receive" in text
 
 
+def test_slow_rank_is_not_told_that_it_waits_twice(report):
+    text = str(diagnose(report("late", ([send()], 5), ([receive()], 5)), 0))
+    assert text.startswith("Stopped after 5 seconds") and "Likely" not in text
+
+
+def test_slow_rank_is_not_told_that_a_message_is_missing(report):
+    text = str(diagnose(report("late", ([], 5), ([receive()], 4)), 0))
+    assert text.startswith("Stopped after 5 seconds") and "Likely" not in text
+
+
+@pytest.mark.parametrize("ending", ["stuck", "late"])
+def test_hub_sends_every_message(report, ending):
+    made = report(ending, ([send()], 5), ([receive()], 4))
+    made.on_hub = True
+    assert "never sent" not in str(diagnose(made, 0))
+
+
 def test_who_has_no_message_did_not_wait_for_one_twice(report):
     gather = operation(0, "all_gather", line=3)
     made = report("stuck", ([gather], 5), ([operation(1, "all_gather", line=3)], 5))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from grader.world import watchdog
 from grader.world.held_ranks import HeldRanks
 from grader.world.limits import Limits
 from grader.world.progress_judge import ProgressJudge
@@ -50,6 +51,41 @@ def test_standstill_stays_when_frames_arrive_that_the_hub_knew_of(held_back):
     held_back.on_frame()
     held_back.step(time.monotonic(), silent=True)
     assert held_back.report.released_early == {0}
+
+
+@pytest.mark.parametrize(
+    "limit, in_call, in_world", [("20 seconds", 30.0, 30.0), ("40 seconds in 2 calls", 5.0, 50.0)]
+)
+@pytest.mark.parametrize("excused", [0.0, 15.0])
+def test_time_of_the_machine_does_not_count(idle, monkeypatch, limit, in_call, in_world, excused):
+    judge, asked = idle
+    now = time.monotonic()
+    monkeypatch.setattr(judge.watch, "look", lambda pids, now: 0.0)
+    monkeypatch.setattr(judge, "_ask_stacks", lambda now, verdict, limit: asked.append(limit))
+    judge.call_began, judge.began = now - in_call, now - in_world
+    judge.watch.excused = {2**30: excused}
+    judge.step(now, silent=True)
+    assert asked == ([] if excused else [limit])
+
+
+def test_not_all_time_is_excused(idle, monkeypatch):
+    judge, asked = idle
+    now = time.monotonic()
+    monkeypatch.setattr(judge.watch, "look", lambda pids, now: 0.0)
+    monkeypatch.setattr(judge, "_ask_stacks", lambda now, verdict, limit: asked.append(verdict))
+    judge.call_began = now - 81.0  # 20 seconds, and three times as much
+    judge.watch.excused = {2**30: 1000.0}
+    judge.step(now, silent=True)
+    assert asked == ["late"]
+
+
+def test_supervisor_that_works_is_excused(idle, monkeypatch):
+    judge, _ = idle
+    judge.spending.supervisors = {1}
+    monkeypatch.setattr(judge.spending, "look", lambda ranks: {})
+    monkeypatch.setattr(watchdog, "pulse", lambda pid: {pid: watchdog.Thread(2 * 10**9, 10**9, 1)})
+    judge.step(time.monotonic(), silent=True)
+    assert judge.watch.excused == {1: 3.0}
 
 
 @pytest.fixture

@@ -312,7 +312,14 @@ def test_waiting_for_a_processor_is_counted(body):
     body.work(1, 0.1, queued=3.0)
     body.work(2, 0.1, queued=0.5)
     body.look()
-    assert body.watch.starved == pytest.approx({1: 4.0, 2: 1.5})
+    assert body.watch.excused == pytest.approx({1: 4.0, 2: 1.5})
+
+
+def test_the_work_of_a_supervisor_and_its_waits_are_excused(body):
+    body.look()
+    body.work(2, 2.0, queued=3.0)
+    body.watch.excuse([2])
+    assert body.watch.excused == pytest.approx({1: 1.0, 2: 10.0 + 2.0 + 3.0})
 
 
 def test_where_nothing_can_be_seen_patience_is_longer(body):

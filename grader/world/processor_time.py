@@ -43,6 +43,8 @@ class Spending:
     # pids of the living processes that the rank has started
     started: dict[int, set[int]] = field(default_factory=dict)
 
+    supervisors: set[int] = field(default_factory=set)  # pids of the ranks' parents
+
     def look(self, ranks: Iterable[int]) -> dict[int, float]:
         """Return the processor seconds that each rank, with all its processes, has used so far.
 
@@ -50,8 +52,8 @@ class Spending:
         the system does not show.
         """
         processes = {rank: found for rank in ranks if (found := read(rank))}
-        supervisors = {process.parent for process in processes.values()} - {1}
-        for supervisor in supervisors:  # it adopts processes that have lost their parent
+        self.supervisors = {process.parent for process in processes.values()} - {1}
+        for supervisor in self.supervisors:  # it adopts processes that have lost their parent
             family = os_support.family(supervisor)
             processes |= {
                 pid: found for pid in family if pid not in processes and (found := read(pid))

@@ -60,9 +60,9 @@ class ProgressJudge:
         self.began = self.call_began = self.heard = time.monotonic()
         self.cpu_before: dict[int, float] = {}  # pid → processor seconds used before this call
         self.cpu_allowed = limits.cpu_seconds
-        # pid → for how many seconds it had waited for a processor when this call began
-        self.starved_before: dict[int, float] = {}
-        self.starved_at_start: dict[int, float] = {}  # the same, when the world began
+        # pid → its excused seconds when this call began: see ``Watch.excused``
+        self.excused_before: dict[int, float] = {}
+        self.excused_at_start: dict[int, float] = {}  # the same, when the world began
         self.starting: set[int] = set()  # ranks that still start their GPUs
         self.failed_at: float | None = None
         # The ranks that were held when the hub reported a standstill. None if the hub has reported
@@ -81,9 +81,11 @@ class ProgressJudge:
     # ——— events
 
     def on_reused_ranks(self) -> None:
-        """Forget how long these ranks waited for a processor in earlier checks."""
+        """Forget the time that was excused in earlier checks of these ranks."""
         self.watch.look(self.pids.values(), time.monotonic())
-        self.starved_before = self.starved_at_start = dict(self.watch.starved)
+        self.spending.look(list(self.pids.values()))
+        self.watch.excuse(self.spending.supervisors)
+        self.excused_before = self.excused_at_start = dict(self.watch.excused)
 
     def on_gpus(self) -> None:
         """Record that the ranks of this world start their GPUs before their first call."""
@@ -134,7 +136,7 @@ class ProgressJudge:
         """Record that a call has ended on a rank. The time of the next call begins now."""
         self.call_began = time.monotonic()
         self.cpu_before = {}
-        self.starved_before = dict(self.watch.starved)
+        self.excused_before = dict(self.watch.excused)
 
     # ——— conclusions
 
@@ -217,6 +219,7 @@ class ProgressJudge:
         idle = self.watch.look(
             watched.union(*(self.spending.started.get(pid, ()) for pid in watched)), now
         )
+        self.watch.excuse(self.spending.supervisors)
         if not silent:
             self.watch.moved()
         more = GPU_START_SECONDS if self.starting else 0.0
@@ -226,9 +229,9 @@ class ProgressJudge:
             self._on_too_much_computing(now, used)
         elif in_call > limits.wall_seconds / 4 and self._wake():
             pass  # ranks may wait in a way that looks like computing, so held ranks were released
-        elif in_call - self._starved(self.starved_before) > limits.wall_seconds:
+        elif self._is_over(in_call, limits.wall_seconds, self.excused_before):
             self._ask_stacks(now, "late", f"{limits.wall_seconds:g} seconds")
-        elif in_all - self._starved(self.starved_at_start) > limits.world_seconds:
+        elif self._is_over(in_all, limits.world_seconds, self.excused_at_start):
             self._ask_stacks(
                 now, "late", f"{limits.world_seconds:g} seconds in {len(self.calls)} calls"
             )
@@ -265,15 +268,14 @@ class ProgressJudge:
         self.cpu_before = {pid: self.cpu_before.get(pid, seconds) for pid, seconds in spent.items()}
         return {pid: seconds - self.cpu_before[pid] for pid, seconds in spent.items()}
 
-    def _starved(self, before: dict[int, float]) -> float:
-        """Return the sum over the ranks of the seconds that they have waited for a processor.
+    def _is_over(self, seconds: float, limit: float, before: dict[int, float]) -> bool:
+        """Return whether ``seconds`` exceed a limit, without the excused seconds of all processes.
 
-        Only the time since ``before`` counts: ``before`` maps each pid to the seconds for which it
-        had waited by then. The result is at most ``MAX_STRETCH`` times ``Limits.wall_seconds``. The
-        machine is to blame for such waits, but not without a limit.
+        ``before`` has the excused seconds of each pid when the time began. At most ``MAX_STRETCH``
+        times the limit is excused.
         """
-        waited = sum(seconds - before.get(pid, 0.0) for pid, seconds in self.watch.starved.items())
-        return min(waited, MAX_STRETCH * self.limits.wall_seconds)
+        excused = sum(now - before.get(pid, 0.0) for pid, now in self.watch.excused.items())
+        return seconds - min(excused, MAX_STRETCH * limit) > limit
 
     # ——— ranks that wait
 

@@ -165,6 +165,7 @@ class WorldReport:
     calls: list[Call]
     submission_dir: Path
     ranks: list[RankReport]
+    on_hub: bool = False  # whether the hub carried the ranks' operations
     ending: str = ""  # finished, failed, stuck, late, excessive or lost
     limit: str = ""  # in words: the exceeded time limit, or what ranks did beyond a limit
     grader_fault: str = ""  # a failure of the grader itself

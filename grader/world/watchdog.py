@@ -83,8 +83,10 @@ class Watch:
     # the time and the result of each look since the last sign that a rank goes on
     looks: deque[tuple[float, dict[int, Pulse]]] = field(default_factory=deque)
     looked: float = 0.0  # the time of the last look
-    # pid → seconds that a thread of it has waited for a processor: the maximum over its threads
-    starved: dict[int, float] = field(default_factory=dict)
+    # pid → seconds that do not count against a time limit, because the student's code did not
+    # cause them. Of a rank: how long it has waited for a processor, as the maximum over its
+    # threads. Of a supervisor: see ``excuse``.
+    excused: dict[int, float] = field(default_factory=dict)
 
     def moved(self) -> None:
         self.looks.clear()
@@ -97,7 +99,7 @@ class Watch:
         so that ``IDLE_SECONDS_BLIND`` count as ``IDLE_SECONDS``.
         """
         self.looked, seen = now, {pid: found for pid in pids if (found := pulse(pid))}
-        self.starved |= {
+        self.excused |= {
             pid: max(thread.queued for thread in threads.values()) / 1e9
             for pid, threads in seen.items()
         }
@@ -110,6 +112,18 @@ class Watch:
         while _load(*self.looks[0], now, seen) > IDLE_LOAD:
             self.looks.popleft()
         return (now - self.looks[0][0]) * (1.0 if seen else IDLE_SECONDS / IDLE_SECONDS_BLIND)
+
+    def excuse(self, supervisors: Iterable[int]) -> None:
+        """Excuse the time in which supervisors worked, or waited for a processor.
+
+        The hub runs in the supervisor of the ranks. While it carries a message or measures memory,
+        ranks may wait for it.
+        """
+        self.excused |= {
+            pid: sum(thread.ran + thread.queued for thread in threads.values()) / 1e9
+            for pid in supervisors
+            if (threads := pulse(pid))
+        }
 
 
 @dataclass

@@ -78,7 +78,11 @@ class World:
         if self.network == frames.GLOO and gpus and (gpus.are_shared_by(size) or not gpus.nccl):
             self.network = frames.HUB
         self.report = WorldReport(
-            size, calls, submission_dir, [RankReport(rank) for rank in range(size)]
+            size,
+            calls,
+            submission_dir,
+            [RankReport(rank) for rank in range(size)],
+            on_hub=self.network in frames.HUBS,
         )
         self.pids: dict[int, int] = {}  # rank → pid
         self.held = HeldRanks(calls, self.report, self.pids, self._send_go)
