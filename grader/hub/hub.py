@@ -76,8 +76,10 @@ class Hub:
         self.judges, self.ranks = self.connections.judges, self.connections.ranks
         self.have_begun: set[int] = set()  # the ranks that have begun a call
         self.is_full = False  # whether the judge was told that ``MAX_HELD`` is exceeded
-        self.moves = 0  # the number of frames from ranks plus answers to ranks
-        self.moved_at = monotonic()  # the time of the last of them
+        # The number of moves: reads from ranks, answers, and writes of data that had to wait. Parts
+        # of a large message count, because a busy machine may need seconds for the whole message.
+        self.moves = 0
+        self.moved_at = monotonic()  # the time of the last move
         for rank, judge in enumerate(self.judges):
             self.connections.begin_to_read(judge, self._on_judge, rank)
         self.begin(len(ranks) if size is None else size, steps or Steps())
@@ -126,6 +128,7 @@ class Hub:
         for end, rank, events in self.connections.ready():
             try:
                 if events & selectors.EVENT_WRITE:
+                    self._note_move()
                     end.flush()
                 if events & selectors.EVENT_READ and end.handle:
                     end.handle(rank)
@@ -151,7 +154,7 @@ class Hub:
         self._look_at_memory()
 
     def moves_until_now(self) -> int:
-        """Serve once more, then return the number of frames from ranks plus answers to ranks."""
+        """Serve once more, then return ``moves``."""
         self.serve()
         return self.moves
 
@@ -162,8 +165,8 @@ class Hub:
         """Give ranks the results of slow all-gathers that they wait for; return how many it gave.
 
         Call this when the judge has found that the ranks are idle: no thread of any rank wants to
-        run. If a frame or an answer came within the last ``QUIET_SECONDS``, give nothing, because
-        the judge may not have seen it yet.
+        run. If the last move was less than ``QUIET_SECONDS`` ago, give nothing, because the judge
+        may not have seen it yet.
         """
         self.serve()
         if monotonic() - self.moved_at < QUIET_SECONDS:
@@ -257,11 +260,11 @@ class Hub:
         data = self.ranks[rank].socket.recv(1 << 18)
         if not data:
             raise ConnectionResetError
+        self._note_move()
         if rank >= self.size:
             raise frames.FrameError("a frame from a rank that has no call to make")
         for frame in self.ranks[rank].reader.feed(data):
             self._look_before_calls(rank, frame)
-            self._note_move()
             self.waits.on_frame(rank, frame.kind)
             if frame.kind == frames.WAIT:
                 self._on_wait(rank, frame.meta)

@@ -76,6 +76,29 @@ def test_each_operation_meets_its_counterpart(ends):
     assert both.told == [] and [own.held for own in both.hub.answers] == [0, 0]
 
 
+def test_part_of_a_message_is_a_move(ends):
+    """A busy machine may need seconds for a large message. Meanwhile the ranks do not stand still."""
+    both = ends()
+    (frame,) = operation(0)
+    data = frames.pack(*frame, NONCE)
+    before = both.hub.moves_until_now()
+    assert both.hub.moves_until_now() == before
+    both.write(both.ranks[0], data[:-1])
+    assert both.hub.moves_until_now() > before
+
+
+def test_data_that_had_to_wait_for_room_is_a_move(ends):
+    both = ends()
+    both.hub.ranks[0].write(bytes(1 << 22))
+    both.hub.connections.choose_events()
+    before = both.hub.moves_until_now()
+    assert both.hub.moves_until_now() == before  # no room yet
+    while both.hub.ranks[0].queue:
+        assert both.ranks[0].recv(1 << 20)
+        both.hub.serve()
+    assert both.hub.moves_until_now() > before
+
+
 def test_the_judge_hears_what_was_issued_in_order_with_the_hubs_time(ends):
     both = ends()
     mark = [(frames.EVENT, {"call": 0, "mark": "here", "at": 4}, b"")]

@@ -1,4 +1,4 @@
-"""Asks ranks for their Python stacks, and the hub for its count of frames and answers.
+"""Asks ranks for their Python stacks, and the hub for its count of moves: see ``Hub.moves``.
 
 If neither the stacks nor the count change, this is evidence that the ranks stand still.
 """
@@ -24,7 +24,7 @@ AROUND_WAITS = {str(ENGINE / "grader" / "rank" / name) for name in OUR_LINES}
 class Stacks:
     """Asks for the stacks of a world's ranks, and reads them.
 
-    ``ask_moves`` asks the hub how many frames and answers it has exchanged with the ranks so far.
+    ``ask_moves`` asks the hub how many moves there were so far.
     """
 
     def __init__(self, size: int, pids: Mapping[int, int], ask_moves: Callable[[], None]) -> None:
@@ -33,7 +33,7 @@ class Stacks:
         self.asked_at: float | None = None  # None: no answer is awaited
         self.ever_asked = False
         self.grew_at = 0.0
-        self.moves: int | None = None  # the hub's count of frames and answers
+        self.moves: int | None = None  # the hub's count of moves
         # moves and stacks of the last reading; None if a rank has sent something since then
         self.before: tuple | None = None
 
@@ -42,7 +42,7 @@ class Stacks:
         return self.asked_at is not None
 
     def ask(self, ranks: list[RankReport], now: float) -> None:
-        """Ask these ranks for their stacks, and the hub for its count of frames and answers.
+        """Ask these ranks for their stacks, and the hub for its count of moves.
 
         Send each of these ranks a signal, except ranks that are held.
         """
