@@ -29,6 +29,7 @@ from grader.reference.training_mistakes import (
     left_out,
     loss_mistakes,
     optimizer_difference,
+    require_average,
     step_mistakes,
     training_mistakes,
 )
@@ -177,7 +178,7 @@ def test_data_parallel_step(world):
         label="the local loss",
         known_mistakes=known,
     )
-    run.averages_gradients(WEIGHT_BYTES)
+    require_average(run, WEIGHT_BYTES)
     run.keeps_inputs()
 
 
@@ -214,7 +215,7 @@ def test_train(world):
         label="the tensor of losses",
         known_mistakes=lambda: training_mistakes(WEIGHTS, shards, lr=0.01)[1],
     )
-    run.averages_gradients(len(batches) * WEIGHT_BYTES)
+    require_average(run, len(batches) * WEIGHT_BYTES)
 
 
 def buckets(passes, **options):

@@ -295,25 +295,6 @@ class CallEvidence:
             f"{when}rank {rank} communicated nothing, but its result depends on the other ranks.",
         )
 
-    def averages_gradients(self, size: int) -> None:
-        """Fail if the ranks sent too few bytes to average gradients of ``size`` bytes.
-
-        Without compression, the average over n ranks takes at least 2(n−1) · ``size`` bytes,
-        because n − 1 ranks have to add their gradients, and n − 1 ranks have to get the result. A
-        program that sends less exchanges something else, such as the batch.
-        """
-        n = self.report.size
-        sent = sum(o.traffic for rank in range(n) for o in self.operations(rank))
-        least = 2 * (n - 1) * size
-        text = (
-            f"the ranks sent {sent:.0f} bytes in all. To average gradients of {size} bytes over"
-            f" {n} ranks, they have to send at least {least}. Does each rank compute the gradients"
-            " of the whole batch? Each rank differentiates its own rows, and the gradients are"
-            " averaged over the ranks."
-        )
-        # Thirds of bytes do not add up exactly.
-        self.require(sent > least - 0.5, text)
-
     def require(self, condition: bool, sentence: str) -> None:
         """Fail with this sentence if the condition is False."""
         if not condition:

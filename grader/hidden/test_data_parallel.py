@@ -32,6 +32,7 @@ from grader.reference.training_mistakes import (
     left_out,
     loss_mistakes,
     optimizer_difference,
+    require_average,
     step_mistakes,
     training_mistakes,
 )
@@ -82,7 +83,7 @@ def averages_own_gradients(run, weights, own_rows):
     gathers large shards is above it.
     """
     n, size = run.report.size, len(own_rows) * sum(w.nbytes for w in weights)
-    run.averages_gradients(size)
+    require_average(run, size)
     most = 2 * (n - 1) * size
     if (n - 1) * sum(rows.nbytes for rows in own_rows) <= most:
         return
@@ -402,7 +403,7 @@ def test_step_traffic(world, rng):
             label="the list of the weights' gradients",
         )
         size = sum(w.nbytes for w in weights)
-        run.averages_gradients(size)
+        require_average(run, size)
         for rank in range(n):
             done = [o for o in run.operations(rank) if o.kind != "recv"]
             sent = sum(o.traffic for o in done)

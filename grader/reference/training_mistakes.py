@@ -1,4 +1,4 @@
-"""Computes the weights, gradients and losses that well-known mistakes in training give.
+"""Computes what well-known mistakes in training give: weights, gradients and losses.
 
 All values are in numpy and float64. Lists of results have one entry for each rank. In a dict of
 mistakes, each key is the sentence that describes one mistake.
@@ -229,6 +229,26 @@ def left_out(
         return {}
     common = {FROZEN_LEFT_OUT: frozen, STRIDED_LEFT_OUT: strided}
     return {sentence: own for sentence, those in common.items() if left == those}
+
+
+def require_average(run: Any, size: int) -> None:
+    """Fail if the ranks sent too few bytes to average gradients of ``size`` bytes.
+
+    Without compression, the average over n ranks takes at least 2(n−1) · ``size`` bytes, because
+    n − 1 ranks have to add their gradients, and n − 1 ranks have to get the result. A program that
+    sends less exchanges something else, such as the batch.
+    """
+    n = run.report.size
+    sent = sum(o.traffic for rank in range(n) for o in run.operations(rank))
+    least = 2 * (n - 1) * size
+    text = (
+        f"the ranks sent {sent:.0f} bytes in all. To average gradients of {size} bytes over {n}"
+        f" ranks, they have to send at least {least}. Does each rank compute the gradients of the"
+        " whole batch? Each rank differentiates its own rows, and the gradients are averaged over"
+        " the ranks."
+    )
+    # Thirds of bytes do not add up exactly.
+    run.require(sent > least - 0.5, text)
 
 
 def optimizer_difference(optimizer: object) -> str | None:
