@@ -166,8 +166,8 @@ def require_no_scale(run, other, rank, way):
     """Fail if what a rank sends depends on the scale of x, which is smaller in ``other``."""
     for i, (before, found) in enumerate(zip(run.squares(rank), other.squares(rank)), 1):
         text = (
-            f"rank {rank}, {way}: with an x that is {SMALLER} times as small, the squares of what"
-            f" its operation {i} sends add up to {found:.3g}, not to {before:.3g}. Normalised"
+            f"rank {rank}, {way}: with x divided by {SMALLER}, the squares of what its"
+            f" operation {i} sends add up to {found:.3g}, not to {before:.3g}. Normalised"
             " rows do not depend on the scale of x, nor do the products and the gradients that are"
             " computed from them."
         )

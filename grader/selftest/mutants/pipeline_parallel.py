@@ -1195,7 +1195,7 @@ MUTANTS = [
         work.wait()
 """,
         {"hidden run_schedule_frees_what_was_sent"},
-        "rank 0, 1F1B: at most",
+        "rank 0, 1F1B: with 4 micro-batches, at most",
     ),
     Mutant(
         "stage 0 computes the gradients of its first weight at the end",
@@ -1215,7 +1215,7 @@ MUTANTS = [
                     grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
 """,
         {"hidden run_schedule_frees_what_was_sent"},
-        "rank 0, 1F1B: at most",
+        "rank 0, 1F1B: early in a run of 60 micro-batches, at least",
     ),
     Mutant(
         "a copy of each input is kept in half its size",
