@@ -13,6 +13,7 @@ ignored.
 """
 
 import contextlib
+import math
 import multiprocessing.connection
 import multiprocessing.resource_tracker
 import os
@@ -101,7 +102,7 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
         with tempfile.TemporaryDirectory(prefix="launch-") as folder:
             try:
                 _start(ranks, world_size, Path(folder), function, arguments)
-                _wait(ranks)
+                _wait(ranks, Path(folder))
                 failure = _failure(ranks, Path(folder))
             except KeyboardInterrupt:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -212,12 +213,19 @@ def _is_single_threaded() -> bool:
     return len(os.listdir("/proc/self/task")) == 1
 
 
-def _wait(ranks: list[BaseProcess]) -> None:
-    """Wait until all ranks have returned, or until one rank has failed."""
-    while not any(rank.exitcode for rank in ranks):
-        running = [rank.sentinel for rank in ranks if rank.exitcode is None]
-        if not running:
-            return
+def _wait(ranks: list[BaseProcess], folder: Path) -> None:
+    """Wait until all ranks have returned, or until one rank has failed.
+
+    A rank that dies loses its connections first, and its exit code is known later. Other ranks may
+    notice the lost connection and fail in between. So if all failed ranks have only lost a
+    connection, wait another second for the rank that died.
+    """
+    give_up = math.inf
+    while running := [rank.sentinel for rank in ranks if rank.exitcode is None]:
+        if failed := {rank for rank, process in enumerate(ranks) if process.exitcode}:
+            give_up = min(give_up, time.monotonic() + 1)
+            if not _have_only_lost_connections(failed, folder) or time.monotonic() > give_up:
+                return
         # If a rank has started a child process, the child may keep the rank's sentinel open after
         # the rank has ended. So look at the exit codes every 0.1 s, too.
         multiprocessing.connection.wait(running, timeout=0.1)
@@ -230,6 +238,18 @@ def _end(ranks: list[BaseProcess]) -> None:
         rank.join()
 
 
+def _reports(folder: Path) -> dict[int, str]:
+    """Return the reports of failed ranks, the earliest first: the names contain the time."""
+    return {
+        int(path.suffix[1:]): path.read_text("utf-8") for path in sorted(folder.glob("failed-*"))
+    }
+
+
+def _have_only_lost_connections(failed: set[int], folder: Path) -> bool:
+    reports = _reports(folder)
+    return failed <= reports.keys() and all(map(LOST_CONNECTION.search, reports.values()))
+
+
 def _failure(ranks: list[BaseProcess], folder: Path) -> str | int:
     """Return the message or the code to exit with, or 0 if no rank failed.
 
@@ -239,10 +259,7 @@ def _failure(ranks: list[BaseProcess], folder: Path) -> str | int:
     failed = {rank: process.exitcode for rank, process in enumerate(ranks) if process.exitcode}
     if not failed:
         return 0
-    # The names contain the time, so the earliest report comes first.
-    reports = {
-        int(path.suffix[1:]): path.read_text("utf-8") for path in sorted(folder.glob("failed-*"))
-    }
+    reports = _reports(folder)
     causes = [rank for rank in reports if not LOST_CONNECTION.search(reports[rank])]
     silent = [rank for rank in failed if rank not in reports]
     # A lost connection is the consequence of another failure. So report any other failure first.

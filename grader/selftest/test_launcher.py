@@ -365,6 +365,29 @@ def test_a_rank_that_ends_without_a_word_is_named(tmp_path, end, sentence):
     assert done.returncode == 1 and re.fullmatch(sentence, done.stderr), done.stderr
 
 
+@pytest.mark.skipif(not LINUX, reason="/proc is on Linux only")
+def test_a_rank_that_dies_is_named_although_others_notice_first(tmp_path):
+    """A dying rank loses its connections before the launcher learns of its end."""
+    main = """
+import contextlib, socket
+
+def main():
+    if dist.get_rank() == 1:
+        connection = socket.socket()
+        for number in map(int, os.listdir("/proc/self/fd")):
+            with contextlib.suppress(OSError):
+                connection = socket.socket(fileno=number)
+                connection.getpeername()  # fails for a socket that listens
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.detach()
+        time.sleep(0.3)
+        os._exit(3)
+    dist.all_reduce(torch.ones(1))
+"""
+    done = run(tmp_path, program(tmp_path, main, 3))
+    assert (done.returncode, done.stderr) == (1, "rank 1 ended with exit code 3\n")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "code, exit_code, said", [("7", 7, ""), ("'enough'", 1, "enough\n"), ("0", 0, "")]

@@ -36,7 +36,8 @@ def pipeline_forward(weights, x, batch_size, num_micro_batches):
     for part in y.split(rows):
         for meter in meters:
             meter.ledger += [
-                ["product", 2 * rows * weight.numel(), 0, time.monotonic()] for weight in weights
+                ["product", 2 * rows * weight.numel(), 0, time.monotonic(), len(weight)]
+                for weight in weights
             ]
         sends.append(dist.isend(part.contiguous(), dst=1))
     for send in sends:
