@@ -73,7 +73,7 @@ def test_not_all_time_is_excused(idle, monkeypatch):
     now = time.monotonic()
     monkeypatch.setattr(judge.watch, "look", lambda pids, now: 0.0)
     monkeypatch.setattr(judge, "_ask_stacks", lambda now, verdict, limit: asked.append(verdict))
-    judge.call_began = now - 81.0  # 20 seconds, and three times as much
+    judge.call_began = now - 141.0  # 20 seconds, and six times as much
     judge.watch.excused = {2**30: 1000.0}
     judge.step(now, silent=True)
     assert asked == ["late"]
