@@ -200,7 +200,7 @@ def test_train(world):
         run.require(difference is None, difference)
     weights, losses, _ = single_device.adamw(WEIGHTS, batches, lr=0.01)
     tolerance = Tolerance(
-        5e-10, "three AdamW steps in float64: rounding a tiny gradient can change a whole step"
+        5e-10, "three AdamW steps in float64: they enlarge the rounding error of a tiny gradient"
     )
     run.leaves_arguments(
         *[weights] * 2,

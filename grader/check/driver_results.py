@@ -147,7 +147,7 @@ def bytes_beside(found: Any) -> int:
     """Return the number of bytes of tensors that a call left alive beside its result."""
     beside = _part(found, "beside")
     if not _is_whole(beside):
-        raise Unreadable("the number of bytes beside it is not a whole number")
+        raise Unreadable("the number of bytes that the call left alive is not a whole number")
     return beside
 
 

@@ -199,7 +199,7 @@ def step(
 
 
 def step_mistakes(mesh: Mesh, pairs: list, batch: np.ndarray) -> tuple[list[dict], list[dict]]:
-    """Return two lists of dicts of mistakes in a step, with one dict for each rank.
+    """Return the known mistakes of a step: a list for the losses, and one for the gradients.
 
     The values are losses in the first list, and gradients in the second. Each key is the sentence
     that describes one mistake.

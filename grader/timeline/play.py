@@ -126,7 +126,7 @@ class ScenePlayer:
         (own,) = self.world(1, calls, trace=False).ranks
         measured, theory = own.outcomes.get(0), own.outcomes.get(1)
         if any(isinstance(outcome, Raised) and outcome.stub for outcome in (measured, theory)):
-            return "its bubble appears when you have written problem 5.6"
+            return "the size of its bubble is shown after you have solved problem 5.6"
         numbers = [measured.value["fractions"][0] if isinstance(measured, Returned) else None]
         numbers.append(theory.value if isinstance(theory, Returned) else None)
         shown = [f"{number:.2f}" if isinstance(number, (int, float)) else "?" for number in numbers]

@@ -115,7 +115,7 @@ def _move(name: str, folder: int, target: str, top: int) -> bool:
 
 
 def _open(name: str, above: int) -> int | None:
-    """Open a folder and return its descriptor; None if there is no such folder.
+    """Open a folder and return its descriptor; None if it cannot be opened.
 
     Also give the owner of the folder all rights to the folder.
     """

@@ -358,7 +358,7 @@ class ProgressJudge:
             self.report.ending = "stuck"
 
     def _may_import(self, asked: list[RankReport]) -> bool:
-        """Return whether a rank may have more time because it is importing something for torch.
+        """Return whether a rank may have more time because it imports a module.
 
         torch imports some modules on first use. ``Limits.import_seconds`` bounds the additional
         time.
