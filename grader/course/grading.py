@@ -42,7 +42,7 @@ class GradingProcesses:
     def start(self, command: list[str]) -> subprocess.Popen:
         """Start a process that ends when its standard input, a pipe, is closed.
 
-        The operating system also closes the pipe if this process ends, for whatever reason.
+        The operating system also closes the pipe if the calling process ends, for any reason.
         """
         environment = {
             k: v for k, v in os.environ.items() if k == FILE or not k.startswith("LOCKSTEP_")

@@ -201,8 +201,8 @@ def step(
 def step_mistakes(mesh: Mesh, pairs: list, batch: np.ndarray) -> tuple[list[dict], list[dict]]:
     """Return the known mistakes of a step: a list for the losses, and one for the gradients.
 
-    The values are losses in the first list, and gradients in the second. Each key is the sentence
-    that describes one mistake.
+    Each list has one dict for each rank. A key is the sentence that describes a mistake, and its
+    value is what the rank then returns: its loss or its gradients.
     """
     rows = mesh.shape[0]
     changes: dict[str, dict] = {

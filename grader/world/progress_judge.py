@@ -15,10 +15,9 @@ from grader.world.stacks import Stacks, is_communicating, seems_to_wait
 # more ranks takes longer, but at least ``MIN_LOOK_SECONDS``.
 LOOK_SECONDS = 0.01
 MIN_LOOK_SECONDS = 0.05
-# Time in which ranks wait for a processor, or in which their supervisor works, does not count
-# against a limit of wall time. The judge subtracts at most this many times the limit. When it
-# subtracted 3 times the limit, one of 792 right gradings exceeded a limit, ten at a time on two
-# cores: the memory check of 9.2, on 12 ranks.
+# On a busy machine, some time does not count against a limit of wall time: see ``Limits``. At most
+# this many times the limit is excused. With 3, one of 792 right gradings exceeded its limit, ten at
+# a time on two cores: the memory check of 9.2, on 12 ranks.
 MAX_STRETCH = 6
 # All time limits are longer by these seconds while the ranks of a world start their GPUs, before
 # their first call.
@@ -358,7 +357,7 @@ class ProgressJudge:
             self.report.ending = "stuck"
 
     def _may_import(self, asked: list[RankReport]) -> bool:
-        """Return whether a rank may have more time because it imports a module.
+        """Return whether a rank may have more time to import a module that is not the student's.
 
         torch imports some modules on first use. ``Limits.import_seconds`` bounds the additional
         time.
