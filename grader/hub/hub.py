@@ -347,8 +347,8 @@ class Hub:
         """Tell the judge by how many bytes a rank's memory has grown, if the check asks for it.
 
         Tell the judge only if the growth is a new maximum in the call. Also tell how many
-        operations the rank had issued in the call by then. If the rank has returned from the call,
-        tell the growth only if the rank was not weighed in the call before.
+        operations the rank had issued in the call by then. ``has_returned`` says that the rank
+        returns from the call: see ``Weighing.at_the_end``.
         """
         call = self.calls.current(rank)
         given = self.calls.given(rank, call)
@@ -431,7 +431,7 @@ class Hub:
         self.signals.require_few(operation)
         # Weighing takes time, so do not weigh at a receive. A send before or after it is enough.
         given = self.calls.given(rank, call)
-        if operation.kind != "recv":
+        if operation.kind != "recv" and self.weighing.is_due(rank, call, self.size):
             self._weigh(rank)
         self.issued[rank, call] += 1
         if given and given.slow_gathers:

@@ -10,6 +10,8 @@ import pytest
 
 from grader.check.api import PEAK, SETTLED, CheckFailed, GraderFault, Probe, call, per_rank
 from grader.hub.in_step import Steps
+from grader.hub.resident import Resident
+from grader.hub.weighing import SMALL
 from grader.rank import seccomp
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import GIVEN, Ends, operation, use
@@ -189,6 +191,28 @@ def test_a_rank_that_has_communicated_is_not_weighed_when_it_returns(two):
     weighed(two, 100, 120)
     two.post(0, operation(0, group=[0], group_name="own"), RETURNED)
     assert two.told == [{"grown": [0, 0, 0, 20]}]
+
+
+def test_a_peak_after_the_last_operation_is_measured_when_the_rank_returns(two):
+    two.hub.begin(2, Steps([0, 0]))
+    told = iter([Resident(100, most=100), Resident(90, most=120), Resident(90, most=170)])
+    two.hub.weighing.resident = lambda rank: next(told)
+    given = {"served": [{"weighs": PEAK}]}
+    two.write(two.judges[0], frames.pack(frames.INPUTS, given, b"", NONCE))
+    two.post(0, mark("call began"))
+    two.post(0, operation(0, group=[0], group_name="own"), RETURNED)
+    assert two.told == [{"grown": [0, 0, 0, 20]}, {"grown": [0, 0, 1, 70]}]
+
+
+def test_in_a_large_world_a_rank_is_weighed_at_a_part_of_its_operations(two):
+    weighing = two.hub.weighing
+    assert weighing.is_due(0, 0, SMALL + 1)  # at the first operation
+    weighing.most[0, 0] = 100
+    small, large, drawn = (
+        [weighing.is_due(0, 0, size) for _ in range(3_000)]
+        for size in (SMALL, SMALL + 1, SMALL + 1)
+    )
+    assert all(small) and 800 < sum(large) < 1_200 and drawn != large
 
 
 def test_a_rank_whose_memory_cannot_be_seen_any_more_is_refused(two):

@@ -1,5 +1,6 @@
 """Wraps functions of the operating system, with a fallback for systems that lack a function."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -8,7 +9,6 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection
-from glob import glob
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -91,12 +91,13 @@ def _children(pid: int) -> list[int]:
     If children start or end meanwhile, the list may lack some children.
     """
     found: list[int] = []
-    for path in glob(f"/proc/{pid}/task/*/children"):
-        try:
-            with open(path) as file:
+    with contextlib.suppress(OSError):  # the process has ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with (
+                contextlib.suppress(OSError),  # the thread has ended meanwhile
+                open(f"/proc/{pid}/task/{thread}/children") as file,
+            ):
                 found += map(int, file.read().split())
-        except OSError:
-            continue  # a thread that has ended meanwhile
     return found
 
 
