@@ -122,9 +122,8 @@ def pipeline_backward(weights: list[Tensor], saved: list[Saved], y: Tensor | Non
 def gpipe_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[Action]:
     """Problem 5.4 · Return the GPipe schedule [Huang et al., 2019].
 
-    All forward passes come first, then all backward passes. GPipe is simple, but every
-    micro-batch's activations stay alive until the forward pass of the last micro-batch. Nothing is
-    communicated here.
+    All forward passes come first, then all backward passes. GPipe is simple, but at the end of the
+    last forward pass, the activations of all micro-batches are alive. Nothing is communicated here.
 
     Args:
         stage: s, the stage whose schedule this is.

@@ -359,7 +359,7 @@ def main() -> None:
         "--world-size", type=int, default=4, metavar="N", help="local ranks to start (default 4)"
     )
     parser.add_argument(
-        "--module", default="handout", help="the package that holds the answers (default handout)"
+        "--module", default="handout", help="the package with your functions (default: handout)"
     )
     arguments = parser.parse_args()
     # The launcher needs Python's usual handler to handle Ctrl-C.

@@ -229,7 +229,9 @@ def judge_zero_bubble(run, n, m):
         ):
             most, after = chunked.most_alive(actions, ends)
             text = f"{name}, stage {stage}: after {after}, {most} micro-batches {what}, but at most"
-            text += f" {limit} are allowed.{chunked.why_zero_bubble_holds_much(actions)}"
+            text += f" {limit} are allowed."
+            if ends == ("W",):
+                text += chunked.why_zero_bubble_holds_much(actions)
             run.require(most <= limit, f"{text} The schedule: {actions}")
     for f, b, w in ((1, 1, 1), (2, 3, 1)):
         end, best = (

@@ -123,7 +123,7 @@ def test_ring_attention(world):
     large.returns(
         *zip(*(np.split(part, 2) for part in of_large)),
         tolerance=CLOSE,
-        label="(output, logsumexp), with scores in the thousands (exp alone overflows),",
+        label="(output, logsumexp), with scores so large that exp overflows,",
     )
     (wrong,) = world(2, call(name, Q[:2], K[:2, :2], V[:2], False, may_raise=True))
     wrong.raises_value_error("2", "3", given="q with 3 columns and k with 2 columns")

@@ -192,7 +192,7 @@ def test_backward_misuse(world):
     cases += [(shards, y, numbers) for shards, numbers in MISFITS]
     calls = (call(name, shards, own, gradient, may_raise=True) for shards, gradient, _ in cases)
     for run, (shards, gradient, numbers) in zip(world(2, *calls), cases):
-        given = f"a gradient of {gradient.shape[1]} columns and {_of(shards)}"
+        given = f"a gradient of shape {gradient.shape} and {_of(shards)}"
         run.raises_value_error(*numbers, given=given)
 
 

@@ -185,9 +185,10 @@ class CallEvidence:
         """
         grown = self.grown(rank)
         text = (
-            f"the system reports that rank {rank}'s process holds {(grown or 0) / MIB:.1f} MiB in"
-            f" this call, but {what} alone have {at_least / MIB:.1f} MiB. Do the whole work of the"
-            " call in this process, with the tensors that your function got."
+            f"according to the operating system, rank {rank}'s process holds"
+            f" {(grown or 0) / MIB:.1f} MiB in this call, but {what} alone have"
+            f" {at_least / MIB:.1f} MiB. Do the whole work of the call in this process, with the"
+            " tensors that your function got."
         )
         self.require(grown is None or grown >= at_least, text)
         return grown

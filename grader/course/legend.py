@@ -38,11 +38,11 @@ NUMBERS = {
     ),
     "Discrimination": (
         f"D = p among the {percent(SHARE)} with the best rest − p among the {percent(SHARE)} with"
-        " the worst rest, from −1 to +1 (Kelley 1939, Journal of Educational Psychology 30,"
-        " 17–24). Above +0.40 is very good, below +0.20 is poor, except where nearly everybody"
-        " passes or fails (Ebel and Frisbie 1991, Essentials of Educational Measurement, chapter"
-        " 13). If a group would split submissions with the same rest, each of them counts with the"
-        " same fraction."
+        " the worst rest, from −1 to +1 (Kelley 1939, Journal of Educational Psychology 30, 17–24)."
+        " Above +0.40 is very good, below +0.20 is poor, except where nearly everybody passes or"
+        " fails (Ebel and Frisbie 1991, Essentials of Educational Measurement, chapter 13). If only"
+        " some of several submissions with the same rest fit into a group, each of them counts with"
+        " the same fraction."
     ),
     "Correlation": (
         "The point-biserial correlation r = (M₁ − M₀) / s · √(p (1 − p)): M₁ and M₀ are the mean"

@@ -70,7 +70,10 @@ class Store:
         if file.exists():
             self.seed = _seed(file)
             if seed not in (None, self.seed):
-                raise ValueError(f"{into} was graded with SEED={self.seed}: use another folder")
+                raise ValueError(
+                    f"{into} belongs to a grading with SEED={self.seed}: use this seed, or another"
+                    " folder"
+                )
         else:
             self.seed = secrets.randbits(SEED_BITS) if seed is None else seed
             _write(file, json.dumps({"seed": str(self.seed)}).encode())

@@ -67,11 +67,11 @@ class WorkerWatch:
             self._next_word = now + NEXT_WORD_AFTER
             minutes = round((now - self._absent_since) / 60)
             what = (
-                "No job of Slurm is running yet (squeue --me shows them)"
+                "No job of Slurm has connected (squeue --me lists your jobs)"
                 if self._submitted
                 else "The scheduler has no worker"
             )
-            print(f"{what}: waiting for {minutes} min. Ctrl-C ends this.", flush=True)
+            print(f"{what}: waiting, {minutes} min so far. Ctrl-C ends this.", flush=True)
 
 
 def queued(jobs: Collection[str]) -> set[str] | None:

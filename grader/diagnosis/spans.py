@@ -60,7 +60,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class _Stay:
+class _TimeInCall:
     """The time that a rank spends in a call of ``torch.distributed``, in nanoseconds.
 
     If ``starts`` is True, the call only starts an operation, and waits for no other rank.
@@ -98,11 +98,13 @@ def spans(report: WorldReport, call: int) -> list[Span]:
             for event in report.ranks[rank].trail
             if event.call == call and begin <= event.at <= last[rank]
         ]
-        stays = (
-            _stays(trail, ends[rank]) if is_traced else _guessed(trail, came, absent, ends[rank])
+        in_calls = (
+            _times_in_calls(trail, ends[rank])
+            if is_traced
+            else _guessed(trail, came, absent, ends[rank])
         )
-        found += _program(rank, _cuts(trail), begin, ends[rank], stays, came, absent)
-        found += _background(trail, stays, received, absent, ends[rank]) if is_traced else []
+        found += _program(rank, _cuts(trail), begin, ends[rank], in_calls, came, absent)
+        found += _background(trail, in_calls, received, absent, ends[rank]) if is_traced else []
         found += _timed(trail)
     scaled = [_scaled(span, zero) for span in found]
     return sorted(scaled, key=lambda span: (span.rank, span.background, span.begin))
@@ -212,14 +214,14 @@ def _received(report: WorldReport) -> dict[tuple[int, int], int]:
 # ——— waits
 
 
-def _stays(trail: list, end: int | None) -> list[_Stay]:
-    """Return the stays of a rank whose waits were traced, in order.
+def _times_in_calls(trail: list, end: int | None) -> list[_TimeInCall]:
+    """Return the times that a rank spent in calls, in order, if its waits were traced.
 
     Only the waits of the rank's main thread are traced. A wait inside another wait counts as a part
     of the outer wait.
     """
     issued = {operation.at: operation for operation in operations(trail)}
-    stays: list[_Stay] = []
+    in_calls: list[_TimeInCall] = []
     waited: Progress | None = None
     since = 0  # when the wait ``waited`` began
     before: Operation | Mark | Progress | None = None
@@ -227,42 +229,48 @@ def _stays(trail: list, end: int | None) -> list[_Stay]:
         what = event.what if isinstance(event, Progress) else ""
         if what == STARTED and waited is None and event.of in issued:
             started = issued[event.of]
-            stays.append(
-                _Stay(started, event.of, max(event.at, event.of), _where(started), starts=True)
+            in_calls.append(
+                _TimeInCall(
+                    started, event.of, max(event.at, event.of), _where(started), starts=True
+                )
             )
         elif what == WAIT_BEGAN and waited is None:
             waited, since = event, event.at
             if (
                 isinstance(before, Progress)
                 and (before.what, before.of) == (STARTED, event.of)
-                and stays
+                and in_calls
             ):
-                last = stays[-1].operation
+                last = in_calls[-1].operation
                 # Start and wait are one blocking call of torch.distributed.
                 if last and (last.file, last.line) == (event.file, event.line):
-                    since = stays.pop().begin
+                    since = in_calls.pop().begin
         elif what == WAIT_ENDED and waited is not None and event.of == waited.of:
-            stays.append(_stay(waited, since, max(event.at, since), issued))
+            in_calls.append(_time_in_call(waited, since, max(event.at, since), issued))
             waited = None
         if what != COMPLETED:
             before = event
     if waited is not None:
-        stays.append(_stay(waited, since, None if end is None else max(end, since), issued))
-    return stays
+        in_calls.append(
+            _time_in_call(waited, since, None if end is None else max(end, since), issued)
+        )
+    return in_calls
 
 
-def _stay(waited: Progress, since: int, end: int | None, issued: dict[int, Operation]) -> _Stay:
+def _time_in_call(
+    waited: Progress, since: int, end: int | None, issued: dict[int, Operation]
+) -> _TimeInCall:
     where = f"{waited.file}:{waited.line}" if waited.file else ""
     operation = None if waited.of is None else issued.get(waited.of)
-    return _Stay(operation, since, end, where)
+    return _TimeInCall(operation, since, end, where)
 
 
-def _guessed(trail: list, came: dict, absent: dict, end: int | None) -> list[_Stay]:
-    """Return the stays of a rank whose waits were not traced.
+def _guessed(trail: list, came: dict, absent: dict, end: int | None) -> list[_TimeInCall]:
+    """Return how long a rank waited in each operation, if its waits were not traced.
 
-    The stays are estimated from the times at which operations started: see the module's docstring.
+    They are estimated from the times at which operations started: see the module's docstring.
     """
-    stays = []
+    in_calls = []
     times = sorted([event.at for event in trail] + ([] if end is None else [end]))
     for operation in operations(trail):
         following = bisect_right(times, operation.at)
@@ -274,8 +282,8 @@ def _guessed(trail: list, came: dict, absent: dict, end: int | None) -> list[_St
             until = max(last, operation.at)
         else:  # the program did not wait for the last partner
             until = operation.at
-        stays.append(_Stay(operation, operation.at, until, _where(operation)))
-    return stays
+        in_calls.append(_TimeInCall(operation, operation.at, until, _where(operation)))
+    return in_calls
 
 
 # ——— spans, still in nanoseconds
@@ -286,35 +294,35 @@ def _program(
     cuts: list[_Cut],
     begin: int,
     end: int | None,
-    stays: list[_Stay],
+    in_calls: list[_TimeInCall],
     came: dict,
     absent: dict,
 ) -> list[Span]:
     """Return the spans of the rank's program: its waits, and the computing between them."""
     found: list[Span] = []
     at = begin
-    for stay in stays:
-        since = max(stay.begin, at)
+    for in_call in in_calls:
+        since = max(in_call.begin, at)
         found += _computing(rank, cuts, at, since)
-        found += _waited(rank, stay, since, came, absent)
-        if stay.end is None:
+        found += _waited(rank, in_call, since, came, absent)
+        if in_call.end is None:
             return found
-        at = max(stay.end, since)
+        at = max(in_call.end, since)
     return found + _computing(rank, cuts, at, end if end is None else max(end, at))
 
 
-def _waited(rank: int, stay: _Stay, since: int, came: dict, absent: dict) -> list[Span]:
-    operation = stay.operation
+def _waited(rank: int, in_call: _TimeInCall, since: int, came: dict, absent: dict) -> list[Span]:
+    operation = in_call.operation
     label = str(operation).rpartition(" at ")[0] if operation else "a communication"
-    where = stay.where or (_where(operation) if operation else "")
+    where = in_call.where or (_where(operation) if operation else "")
     missing = absent.get(_key(operation), ()) if operation else ()
     whole = Span(
         rank, WAITING, label, since, None, where=where, operation=operation, awaits=missing
     )
-    if stay.end is None:
+    if in_call.end is None:
         return [whole]
-    end = max(stay.end, since)
-    if stay.starts:
+    end = max(in_call.end, since)
+    if in_call.starts:
         return [replace(whole, kind=COMMUNICATING, label=f"start of {label}", end=end, awaits=())]
     last = came.get(_key(operation), since) if operation else since
     met = end if last is None else min(max(last, since), end)
@@ -358,7 +366,7 @@ def _computing(rank: int, cuts: list[_Cut], begin: int, end: int | None) -> list
 
 
 def _background(
-    trail: list, stays: list[_Stay], received: dict, absent: dict, end: int | None
+    trail: list, in_calls: list[_TimeInCall], received: dict, absent: dict, end: int | None
 ) -> list[Span]:
     """Return the communications that ran in the background while the program did other work.
 
@@ -366,18 +374,22 @@ def _background(
     rank never took part, the span has no end. If the end is not known for another reason, the span
     ends together with the drawn run.
     """
-    waited = {stay.operation.at: stay for stay in stays if stay.operation and not stay.starts}
+    waited = {
+        in_call.operation.at: in_call
+        for in_call in in_calls
+        if in_call.operation and not in_call.starts
+    }
     completed = {e.of: e.at for e in trail if isinstance(e, Progress) and e.what == COMPLETED}
     found = []
     for operation in operations(trail):
-        stay = waited.get(operation.at)
+        in_call = waited.get(operation.at)
         # If the program waited at once, the operation did not run in the background.
-        if stay and stay.begin == operation.at:
+        if in_call and in_call.begin == operation.at:
             continue
         ends = [
             completed.get(operation.at),
             received.get(_key(operation)),
-            stay.end if stay else None,
+            in_call.end if in_call else None,
         ]
         known = [max(at, operation.at) for at in ends if at is not None]
         over = min(known) if known else (None if _key(operation) in absent else end)

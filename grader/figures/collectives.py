@@ -201,7 +201,7 @@ def queues() -> Picture:
     """Return a picture of the order in which nccl runs the messages that two ranks start."""
     described = (
         "Above: on each rank the queue holds an isend, then an irecv. Each isend needs the irecv of"
-        " the other rank, which begins only after the isend before it has ended; both wait for"
+        " the other rank. That irecv begins only after its own rank's isend, so both wait for"
         " ever. Below: on each rank one batch holds both. Each isend finds its irecv, and both"
         " ranks go on."
     )

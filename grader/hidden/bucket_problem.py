@@ -326,7 +326,7 @@ def sends_buckets(run, made, mistakes=None):
                 (
                     f"{text}. Likely: {guess}."
                     if guess
-                    else f"{text}, from the last parameter to the first."
+                    else f"{text}. Fill the buckets from the last parameter to the first."
                 ),
             )
 

@@ -102,7 +102,7 @@ class LargeAttention(SharedCalls):
             for rank in sorted(range(self.n), key=grown.__getitem__)[:-SPARED]:
                 tensors = grown[rank] / self.shard_bytes
                 text = (
-                    f"the system reports that rank {rank}'s process held"
+                    f"according to the operating system, rank {rank}'s process held"
                     f" {grown[rank] / MIB:.2f} MiB in addition to its arguments when it"
                     f" communicated in the {way} pass. That is as much as {tensors:.0f} tensors"
                     f" (T/{self.n}, d) of"
@@ -122,7 +122,8 @@ class LargeAttention(SharedCalls):
             grown = run.grown_since(of_tiny, rank, IMPORTED_BLOCKS * self.block_bytes) or 0
             blocks = grown / self.block_bytes
             text = (
-                f"the system reports that rank {rank}'s process held up to {grown / MIB:.1f} MiB."
+                f"according to the operating system, rank {rank}'s process held up to"
+                f" {grown / MIB:.1f} MiB."
                 f" That is as much as {blocks:.1f} blocks of scores, (T/{self.n},"
                 f" T/{self.n}), of {self.block_bytes / MIB:.2f} MiB. At most {MOST_BLOCKS} are"
                 " needed at a time."

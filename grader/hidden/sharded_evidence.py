@@ -212,8 +212,8 @@ class LargeModel:
             ):
                 grown = (run.grown(rank, operations) or 0) - other
                 text = (
-                    f"the system reports that rank {rank}'s process took {grown / MIB:.0f} MiB"
-                    f" {way}. The rank's shards of weights and gradients have"
+                    f"according to the operating system, rank {rank}'s process took"
+                    f" {grown / MIB:.0f} MiB {way}. The rank's shards of weights and gradients have"
                     f" {there / MIB:.0f} MiB. In addition, {layers} whole layers of"
                     f" {self.layer_bytes / MIB:.1f} MiB are enough; this includes all copies for"
                     " communication. Something keeps layers or whole gradients, perhaps not as"

@@ -616,7 +616,7 @@ def test_average_requires_no_gradient(world, rng):
 @number("1.5")
 @weight(0.875)
 def test_compute_does_not_wait(world, rng):
-    """compute begins while the all-reduce runs, even if other ranks have not started it"""
+    """compute begins before the all-reduce has ended, even if other ranks have not started it"""
     for n in (2, 3, 4):
         xs = [integers(rng, (5,)) for _ in range(n)]
         requests = []

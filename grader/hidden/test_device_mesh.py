@@ -252,7 +252,10 @@ class Problem:
         )
 
     def judge(self, run):
-        """Fail unless losses and gradients are those of a single device."""
+        """Fail unless each rank returns the loss of its own rows and its shards of the gradients.
+
+        A single device computes the expected values: the gradients are those of the whole batch.
+        """
         mesh, tolerance = self.mesh, rounding(self.dtype)
         _, whole = single_device.loss_and_gradients(self.weights, self.batch)
         of_pairs = list(zip(whole[::2], whole[1::2]))
@@ -485,7 +488,7 @@ def test_step_misuse(world, rng):
             for pairs, rows, _ in cases
         )
         for run, (pairs, rows, numbers) in zip(world(2, *requests), cases):
-            shapes = ", ".join(f"{first.shape} and {second.shape}" for first, second in pairs)
+            shapes = "; ".join(f"{first.shape} with {second.shape}" for first, second in pairs)
             run.raises_value_error(
                 *numbers, given=f"a batch of {rows.shape[1]} columns and pairs of {shapes}"
             )

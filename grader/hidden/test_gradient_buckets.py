@@ -311,9 +311,9 @@ def _starts_with_the_last_layers(run, n):
             run.values()
         early = started_before_the_first_layer(run, rank)
         sentence = (
-            f"rank {rank} started {early} of 3 all-reduces during a backward pass in which the"
-            " first parameter got no gradient. Two of them can begin during this pass. Gradients"
-            " become ready from the last layer to the first, so fill the buckets from the last"
-            " layer, and start each bucket as soon as it is full."
+            f"the first parameter got no gradient in this backward pass. Rank {rank} had started"
+            f" {early} of 3 all-reduces when the pass came to the first layer. Two of them can"
+            " begin before that. Gradients become ready from the last layer to the first, so fill"
+            " the buckets from the last layer, and start each bucket as soon as it is full."
         )
         run.require(early >= 2, sentence)

@@ -525,8 +525,8 @@ def require_little_memory(world, rng, n=3, m=8, layers=5):
         most = alive * saved + (m - alive) * saved / 4 + 12 * message
         grown = run.grown_since(of_tiny, rank, at_most=8 * message)
         text = (
-            f"1F1B: the system reports that rank {rank}'s process took {(grown or 0) / 2**20:.0f}"
-            f" MiB with {m} micro-batches."
+            f"1F1B: according to the operating system, rank {rank}'s process took"
+            f" {(grown or 0) / 2**20:.0f} MiB with {m} micro-batches."
         )
         text += (
             f" {alive} micro-batches alive at a time need {alive * saved / 2**20:.0f} MiB, and all"
@@ -616,7 +616,7 @@ def growth_outside_of_tensors(world, rng, n=3):
             continue
         if grown - first > UNDER_WAY_MEASURED * p.message:
             text = (
-                f"rank {rank}, 1F1B: the system reports that the rank's process took"
+                f"rank {rank}, 1F1B: according to the operating system, the rank's process took"
                 f" {first / 2**20:.1f} MiB in the first half of {m} micro-batches, and"
                 f" {grown / 2**20:.1f} MiB in the second half."
             )

@@ -370,7 +370,8 @@ def require_none_left(run, rank, name, sentence):
     ``name`` is the name of the driver's mark, and ``sentence`` says what to do.
     """
     looks = run.told(rank, f"{name} left")
-    run.require(bool(looks), f"rank {rank} returned, but did not reach the end of its run.")
+    text = f"rank {rank} returned, but the grader has no count of the tensors {name} in its memory."
+    run.require(bool(looks), text)
     most = int(max(number for numbers in looks for number in numbers))
     text = f"rank {rank}: {most} tensor{'s' * (most > 1)} {name} of earlier micro-batches"
     text += f" {'were' if most > 1 else 'was'} still in memory, although the caller had dropped"
@@ -408,7 +409,8 @@ def require_z_freed(world, rng, times=24):
             return
     text = (
         f"backward_input was called for {times} micro-batches of one layer, which share their x."
-        f" The system reports that the process then held {grown / MIB:.1f} MiB more than before."
+        f" According to the operating system, the process then held {grown / MIB:.1f} MiB more than"
+        " before."
         f" grad_x and grad_z need {needed / MIB:.1f} MiB; {most / MIB:.1f} MiB are allowed."
     )
     run.require(False, f"{text} {KEEP_NO_Z}")
@@ -457,8 +459,8 @@ def _too_much(run, of_tiny, p, stages, reason, limit):
         grown = run.grown_since(of_tiny, rank, at_most=32 * p.message)
         if grown is not None and grown > most:
             found.append(
-                f"the system reports that rank {rank}'s process took {grown / MIB:.1f} MiB. At"
-                f" most {alive} of {p.m} micro-batches are alive at a time, and need"
+                f"according to the operating system, rank {rank}'s process took {grown / MIB:.1f}"
+                f" MiB. At most {alive} of {p.m} micro-batches are alive at a time, and need"
                 f" {alive * p.saved / MIB:.1f} MiB; {most / MIB:.1f} MiB are allowed. {reason}"
             )
     return found
@@ -489,7 +491,7 @@ def require_constant_memory(world, rng, few, many):
         memory = [(of_few.grown(rank), of_many.grown(rank)) for rank in range(n)]
         most = 6 * problems[0].message
         found = [
-            f"rank {rank}: with {problems[0].m} micro-batches, the system reports"
+            f"rank {rank}: with {problems[0].m} micro-batches, the operating system reports"
             f" {less / MIB:.1f} MiB more than before the step. With {problems[1].m} it reports"
             f" {more / MIB:.1f} MiB, although equally many are alive at a time. Something keeps"
             " tensors, or copies of them, of micro-batches that are done. Does backward_input or"

@@ -124,10 +124,11 @@ def test_pair_keeps_no_rows(world, rng):
         rest.require_grown(rank, shard, "this rank's rows of y")
         grown = rest.grown_since(of_tiny, rank, at_most=1.2 * shard) or 0
         text = (
-            f"the system reports that rank {rank}'s process holds {grown / MIB:.1f} MiB more after"
-            f" the forward pass than before it. The rank's rows of y have {shard / MIB:.1f} MiB,"
-            f" and z is small. The rows of all ranks have {p.bytes / MIB:.1f} MiB. Does something"
-            " keep the gathered rows? The backward pass gathers them again."
+            f"according to the operating system, rank {rank}'s process holds {grown / MIB:.1f} MiB"
+            " more after the forward pass than before it. The rank's rows of y have"
+            f" {shard / MIB:.1f} MiB, and z is small. The rows of all ranks have"
+            f" {p.bytes / MIB:.1f} MiB. Does something keep the gathered rows? The backward pass"
+            " gathers them again."
         )
         # A right program keeps y and perhaps one more tensor: 2 shards. A program that keeps y and
         # the gathered rows holds 5 shards, or 4 if it does not gather the rank's own rows. At most
@@ -166,10 +167,10 @@ def require_no_scale(run, other, rank, way):
     """Fail if what a rank sends depends on the scale of x, which is smaller in ``other``."""
     for i, (before, found) in enumerate(zip(run.squares(rank), other.squares(rank)), 1):
         text = (
-            f"rank {rank}, {way}: with x divided by {SMALLER}, the squares of what its"
-            f" operation {i} sends add up to {found:.3g}, not to {before:.3g}. Normalised"
-            " rows do not depend on the scale of x, nor do the products and the gradients that are"
-            " computed from them."
+            f"rank {rank}, {way}: when x is divided by {SMALLER}, the sum of the squares of the"
+            f" numbers that operation {i} sends changes from {before:.3g} to {found:.3g}. It must"
+            " not change: normalised rows do not depend on the scale of x, nor do the products and"
+            " the gradients that are computed from them."
         )
         likely = "Normalise before the all-gather, and call normalize_backward after the sum."
         run.require(abs(found - before) <= 0.1 * max(found, before), f"{text} {likely}")

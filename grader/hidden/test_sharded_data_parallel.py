@@ -220,8 +220,8 @@ def state_of(name):
 @weight(1.0)
 @on_gloo
 def test_zero_state(world, rng):
-    """ZeroAdamW's optimizer holds 1/n of the state: two moments of P/n entries, those of a single
-    device
+    """ZeroAdamW's optimizer holds 1/n of the state: two moments of P/n entries, equal to the
+    entries of a single device
     """
     for n in SIZES:
         for run, p in zero_runs(world, rng, n):
@@ -325,11 +325,11 @@ def test_zero_memory(world, rng):
         grown = rests.require_grown(rank, whole, "the weights") or 0
         grown -= min(imported(large, rank), whole)
         text = (
-            f"the system reports that rank {rank}'s process holds {grown / MIB:.0f} MiB between two"
-            f" steps. {right_size / MIB:.0f} MiB are enough for all weights ({whole / MIB:.0f}"
-            f" MiB), two flat buffers as large as the weights, and 1/{n} each of a flat copy of the"
-            " weights, of the gradients and of AdamW's two moments. Does every rank hold the whole"
-            " state?"
+            f"according to the operating system, rank {rank}'s process holds {grown / MIB:.0f} MiB"
+            f" between two steps. {right_size / MIB:.0f} MiB are enough for all weights"
+            f" ({whole / MIB:.0f} MiB), two flat buffers as large as the weights, and 1/{n} each of"
+            " a flat copy of the weights, of the gradients and of AdamW's two moments. Does every"
+            " rank hold the whole state?"
         )
         rests.require(grown <= 1.2 * right_size, text)
 
@@ -375,7 +375,7 @@ def sharded_problems(rng, n):
 @weight(1.25)
 def test_sharded_gradients(world, rng):
     """fully_sharded_step returns each rank's shards of the whole batch's gradients, on 1 to 4
-    ranks, twice
+    ranks, also when it is called again
     """
     for n in SIZES:
         problems = sharded_problems(rng, n)

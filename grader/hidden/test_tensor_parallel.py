@@ -511,8 +511,8 @@ def backward_traffic(world, rng, budget, sentence):
                 *p.of_ranks(p.gradients), tolerance=p.tolerance, select=lambda r: r[1], label=label
             )
             one = p.bytes * (n - 1) / n
-            # The shards' gradients need the 4 reduce-scatters between the layers. Another check
-            # judges x's gradient.
+            # The shards' gradients need at least the 4 reduce-scatters between the layers, one sum
+            # each. Another check judges x's gradient, which needs a fifth.
             limits = 4 * one, budget(5) * one
             require_traffic(run, limits, sentence, weights=p.sizes)
 
@@ -703,7 +703,7 @@ def test_sum_over_ranks(world, rng):
         )
         again = {
             (
-                "the gradient was added up again in the backward pass, though it is"
+                "the gradient was summed over the ranks in the backward pass. It is"
                 " replicated: every rank already has the complete gradient"
             ): [n * upstream]
         }
@@ -855,7 +855,7 @@ def judge_pair(run, pair, x, upstream, trained):
         ),
         tolerance=tolerance,
         select=driver_results.gradients,
-        label=f"the list of the gradients, [0] of column, [1] of row, [2] of x,{note}",
+        label=f"the gradients (of column, row and x, in this order){note}",
         known_mistakes=lambda: parts.pair_mistakes(pair.a, pair.b, saved, upstream, n),
     )
     run.keeps_inputs()

@@ -194,7 +194,8 @@ def is_freed(value: torch.Tensor) -> bool:
 
 def _tensor(value: torch.Tensor, parcel: Parcel) -> dict:
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
-        return {"other": f"a {type(value).__name__}, which only inherits from torch.Tensor"[:200]}
+        name = type(value).__name__[:100]
+        return {"other": f"a {name}, a subclass of torch.Tensor, not a plain torch.Tensor"}
     if value.layout != torch.strided or value.dtype not in SHIPPABLE or value.is_meta:
         return {
             "other": f"a tensor of dtype {value.dtype} and layout {value.layout} on {value.device}"

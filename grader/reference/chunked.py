@@ -282,7 +282,10 @@ def why_zero_bubble_is_late(stages: Stages) -> str:
 def why_zero_bubble_holds_much(actions: list[Action]) -> str:
     kinds = [kind for kind, *_ in actions]
     if kinds[-(len(kinds) // 3) :] == ["W"] * (len(kinds) // 3):
-        return " All W come at the end. A micro-batch keeps its activation until its W."
+        return (
+            " All W come at the end. A micro-batch keeps its activation until its W, so run W"
+            " earlier."
+        )
     return ""
 
 

@@ -255,7 +255,7 @@ def huge() -> torch.Tensor:
         (lambda: torch.zeros(2, 1).expand(2, 3), "elements share memory"),
         (
             lambda: torch.zeros(2).as_subclass(type("Liar", (torch.Tensor,), {})),
-            "a Liar, which only inherits",
+            "a Liar, a subclass of torch.Tensor",
         ),
         (huge, "too large to judge"),
         (lambda: object(), "an object of type object"),

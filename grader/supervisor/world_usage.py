@@ -328,7 +328,7 @@ def add_open(files: Files, family: Iterable[int]) -> set[int]:
 
 
 def map_removed(family: Iterable[int]) -> bool:
-    """Return whether a process maps shared memory, or a file that has lost its name."""
+    """Return whether one of these processes maps shared memory, or a file without a name."""
     for pid in family:
         with contextlib.suppress(OSError), confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid):
             if _mapped(mappings.maps_of(pid)[1]):

@@ -104,9 +104,9 @@ SCENES = {
             "data_parallel.GradientBuckets",
             "buckets",
             "The thin lines are the buckets' all-reduces. They begin while the backward pass still"
-            " computes earlier layers. The program waits only for the part that remains after the"
-            " backward pass. (Here the cores that compute also carry the messages, so the whole"
-            " step need not be shorter.)",
+            " computes earlier layers. At the end of the backward pass, the program waits only for"
+            " all-reduces that have not ended. (Here the cores that compute also carry the"
+            " messages, so the whole step is not always shorter.)",
         ),
     ],
     "tensor_parallel": [
@@ -412,8 +412,8 @@ ELSEWHERE = {
     "device_mesh": [
         _mesh(
             8,
-            "The sums of a row stay in a node of 8 devices. Only the averages of the columns leave"
-            " it, and each average has an eighth of the weights.",
+            "Each row's sums stay in a node of 8 devices. Only the averages of the columns leave"
+            " the node. Each of them averages an eighth of the weights.",
         ),
         _mesh(
             16,

@@ -126,7 +126,7 @@ class FullScreen:
 def screen_lines(state: WatchState, said: str, page: int, width: int, height: int) -> list[Text]:
     """Return the lines of a screen of this size: counts, problems, messages and keys.
 
-    ``said`` is what has just happened. ``page`` says which page of the messages to show.
+    ``said`` is a sentence about the last event. ``page`` says which page of the messages to show.
     """
     top = _wrapped(_top(state, said, width), width)
     messages = _wrapped(_messages(state), width)

@@ -161,7 +161,7 @@ class ProgressJudge:
             self._look(now, silent)
 
     def _forgive_crashes(self) -> None:
-        """End a late world as late even if a rank crashes when it is asked for its stacks.
+        """Call a world late, not crashed, if a rank crashes while it shows its stacks.
 
         Python itself can crash when it shows the stack of a thread that computes.
         """

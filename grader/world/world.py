@@ -1,7 +1,7 @@
 """Runs one world, in the judge.
 
 The judge starts ranks, or uses the ranks of an earlier world. It sends them inputs, and watches
-them. In the end it has the ranks killed, or keeps them for a later world.
+them. In the end it asks the supervisor to kill the ranks, or keeps them for a later world.
 
     inputs → one frame to each rank
     events and results ← frames from each rank
@@ -379,7 +379,7 @@ class World:
             self.held.hold(rank, call)
         elif frame.kind == frames.DONE:
             if len(rank.outcomes) < len(self.calls):
-                raise frames.FrameError("an end before all calls were made")
+                raise frames.FrameError("a DONE frame before all calls were made")
             rank.done, rank.may_go_on = True, frame.meta.get("may_go_on") is True
             self.imported |= {name for name in frames.HEAVY if frame.meta.get(name) is True}
         else:

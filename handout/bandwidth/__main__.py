@@ -102,7 +102,7 @@ def parse() -> argparse.Namespace:
         help="local ranks to start (default: GPUs or cores, up to 4)",
     )
     say("--device", choices=("cpu", "cuda"), help="default: cuda if every local rank has a GPU")
-    say("--module", default="handout", help="the package that holds the answers (default handout)")
+    say("--module", default="handout", help="the package with your functions (default: handout)")
     say("--dtype", choices=DTYPES, default="float32")
     say(
         "--iterations",

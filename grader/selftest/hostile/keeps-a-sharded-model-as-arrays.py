@@ -6,7 +6,7 @@ part: sharded_data_parallel
 extends: solutions
 control: 6.1
 some: 6.3
-says: the system reports that rank
+says: according to the operating system, rank
 seconds: 60
 """
 

@@ -4,7 +4,7 @@ threat: 24
 part: pipeline_parallel
 extends: solutions
 some: 5.5
-says: the system reports that rank
+says: according to the operating system, rank
 seconds: 60
 """
 

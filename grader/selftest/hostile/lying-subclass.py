@@ -2,7 +2,7 @@
 
 threat: 19
 zero: 1.6
-says: only inherits from torch.Tensor
+says: a subclass of torch.Tensor
 """
 
 

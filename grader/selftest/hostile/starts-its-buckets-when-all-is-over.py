@@ -4,7 +4,7 @@ threat: 24
 part: data_parallel
 extends: solutions
 some: 3.5
-says: all-reduces during a backward pass in which the first parameter got no gradient
+says: the first parameter got no gradient in this backward pass
 seconds: 60
 """
 

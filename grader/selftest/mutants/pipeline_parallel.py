@@ -1238,7 +1238,7 @@ MUTANTS = [
                 grad_outputs[-1 - i] = (y_i.numpy().copy(), received.numpy().copy())
 """,
         {"hidden run_schedule_frees_what_was_sent"},
-        "the system reports that the rank's process took",
+        "according to the operating system, the rank's process took",
     ),
     Mutant(
         "the last stage keeps a quarter of each gradient in an array of numpy",
@@ -1252,7 +1252,7 @@ MUTANTS = [
                 sending_back.wait()
             sending_back, received""",
         {"hidden run_schedule_frees_what_was_sent"},
-        "rank 2, 1F1B: the system reports that the rank's process took",
+        "rank 2, 1F1B: according to the operating system, the rank's process took",
     ),
     Mutant(
         "backward passes are not recorded",

@@ -536,7 +536,7 @@ LAST = []
 LAST = []
 """,
         {"hidden input_frees_z", "hidden zero_bubble_memory"},
-        "The system reports that the process then held",
+        "According to the operating system, the process then held",
     ),
     mutant(
         "W keeps the x of the last micro-batch",
