@@ -38,9 +38,6 @@ NEIGHBOURS = (
     "Use only sends and receives: send to the right neighbour, and receive from the left one."
 )
 KEPT = "the list of two calls' results, kept together,"
-OVERWRITTEN = (
-    "the first call's result was overwritten by the second call's. Return new memory from each call"
-)
 ONE_MEMORY = "all parts are equal. [tensor] * n is the same tensor n times: make n tensors"
 A_SUM = "this is the sum, but op is another operation. Does op reach the collective?"
 BY_ENTRIES = "every n-th entry, or row, was taken. A block consists of consecutive entries"
@@ -256,7 +253,7 @@ def _keeps_both(run, results):
     run.returns(
         *map(list, zip(first, second)),
         label=KEPT,
-        known_mistakes=[{OVERWRITTEN: [own, own]} for own in second],
+        known_mistakes=[{mistakes.OVERWRITTEN: [own, own]} for own in second],
     )
 
 

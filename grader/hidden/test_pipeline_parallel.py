@@ -23,11 +23,9 @@ from grader.hidden.pipeline_problem import (
 )
 from grader.reference import parallel as parts
 from grader.reference import pipeline
+from grader.reference.collective_mistakes import OVERWRITTEN
 
 SIZES = (1, 2, 3, 4)
-OVERWRITTEN = (
-    "the first call's result was overwritten by the second call's. Return new memory from each call"
-)
 GRADIENTS = "the list of the weights' gradients"
 
 

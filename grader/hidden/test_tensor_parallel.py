@@ -12,13 +12,11 @@ from grader.check import driver_results
 from grader.check.api import LAYOUTS, Leaf, Strided, call, listed, on_gloo, per_rank, rounding
 from grader.reference import parallel as parts
 from grader.reference import single_device
+from grader.reference.collective_mistakes import OVERWRITTEN
 
 SIZES = (1, 2, 3, 4)
 CLOSE = rounding(np.float64)
 MIXED = "another on each rank"
-OVERWRITTEN = (
-    "the first call's result was overwritten by the second call's. Return new memory from each call"
-)
 
 
 def laid_out(array, layout, rank=0):

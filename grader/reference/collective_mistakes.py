@@ -1,4 +1,7 @@
-"""Computes the results of mistakes with collectives. Each constant describes a mistake."""
+"""Computes the results of mistakes with collectives. Each constant describes a mistake.
+
+``OVERWRITTEN`` is for every function that communicates.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -9,6 +12,9 @@ MEMORY = (
     "these are the right numbers, in the order of another memory layout. A tensor may be"
     " non-contiguous. clone() and empty_like() of a transpose keep the transposed layout."
     " Communicate contiguous memory"
+)
+OVERWRITTEN = (
+    "the first call's result was overwritten by the second call's. Return new memory from each call"
 )
 RECIPROCAL = "1/n was computed and rounded, and the sum was multiplied by it. Divide the sum by n"
 NO_BARRIER = "there is no barrier between the turns of two ranks"
