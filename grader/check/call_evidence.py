@@ -144,13 +144,13 @@ class CallEvidence:
     def grown(self, rank: int, operations: int | None = None) -> int | None:
         """Return the maximum growth of a rank's memory in this call, in bytes.
 
-        The hub measures the memory whenever the rank issues an operation other than a receive; in a
-        world of more than 4 ranks, it measures at the first of these operations and at a third of
-        the others, which it draws. If the rank issues no such operation, the hub measures when the
-        rank sends its result. With ``operations``, use only the measurements before which the rank
-        had issued at most this number of operations in the call: 0 means only the measurement at
-        the first operation. If ``Call.weighs`` is ``PEAK``, the hub measures the most memory that
-        the rank has ever had, also between its operations and in earlier calls.
+        The hub measures the memory whenever the rank issues an operation other than a receive. In a
+        world of more than 4 ranks, it measures only at some of the small sends. If the rank issues
+        no such operation, the hub measures when the rank sends its result. With ``operations``, use
+        only the measurements before which the rank had issued at most this number of operations in
+        the call: 0 means only the measurement at the first operation. If ``Call.weighs`` is
+        ``PEAK``, the hub measures the most memory that the rank has ever had, also between its
+        operations and in earlier calls.
 
         The growth is the difference from the memory that the rank had before it ran code of the
         submission. At that time the rank already had the arguments of the calls, so the arguments

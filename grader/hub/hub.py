@@ -431,7 +431,7 @@ class Hub:
         self.signals.require_few(operation)
         # Weighing takes time, so do not weigh at a receive. A send before or after it is enough.
         given = self.calls.given(rank, call)
-        if operation.kind != "recv" and self.weighing.is_due(rank, call, self.size):
+        if operation.kind != "recv" and self.weighing.is_due(operation, self.size):
             self._weigh(rank)
         self.issued[rank, call] += 1
         if given and given.slow_gathers:

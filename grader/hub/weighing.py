@@ -4,19 +4,22 @@ The numbers come from the system, which the supervisor asks. What a rank itself 
 does not count.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import SystemRandom
 
 from grader.hub.resident import MAX_MAPPED, Resident
+from grader.wire.events import Operation
 from grader.wire.frames import FrameError
 from grader.wire.served import PEAK
 
-# To weigh a rank takes about 2 ms. In a world with more ranks than SMALL, the hub weighs a rank at
-# its first operation in a call and at PART of the others. Otherwise weighing takes most of a busy
-# machine's time. The hub draws these operations, so a rank does not know when to hide its memory.
-# Ranks are forked from this process, but they cannot copy the state of SystemRandom.
-SMALL, PART = 4, 1 / 3
+# To weigh a rank takes about 2 ms. In a world with more ranks than SMALL, the hub does not weigh a
+# rank at every send, because otherwise weighing takes most of a busy machine's time. A send is
+# small if the rank has already sent at least SMALL_SEND times as many bytes in this call. The hub
+# weighs a rank at PART of its small sends. It draws them, so a rank does not know when to hide its
+# memory. Ranks are forked from this process, but they cannot copy the state of SystemRandom.
+SMALL, SMALL_SEND, PART = 4, 8, 1 / 3
 CHANCE = SystemRandom()
 
 
@@ -39,10 +42,12 @@ class Weighing:
     most: dict[tuple[int, int], int] = field(default_factory=dict)
     # (rank, call) → the bytes from files that a rank had when first weighed in the call
     mapped: dict[tuple[int, int], int] = field(default_factory=dict)
+    # (rank, call) → the bytes of the rank's operations so far
+    sent: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def forget_calls(self) -> None:
         """Forget the calls of the last check. How much memory the ranks began with is kept."""
-        self.most, self.mapped = {}, {}
+        self.most, self.mapped, self.sent = {}, {}, Counter()
 
     def before_calls(self, rank: int, is_question: bool, is_alone: bool) -> None:
         """Note how much memory a rank has when a frame arrives before its first call.
@@ -57,9 +62,13 @@ class Weighing:
             self.began_with[rank] = found.own or self.memory(rank)
             self.mapped_first[rank] = found.mapped
 
-    def is_due(self, rank: int, call: int, size: int) -> bool:
-        """Return whether to weigh a rank at its next operation, in a world of ``size`` ranks."""
-        return size <= SMALL or (rank, call) not in self.most or CHANCE.random() < PART
+    def is_due(self, operation: Operation, size: int) -> bool:
+        """Return whether to weigh a rank at an operation, in a world of ``size`` ranks."""
+        key = operation.rank, operation.call
+        before = self.sent[key]
+        self.sent[key] += operation.bytes
+        is_small = operation.kind == "send" and operation.bytes * SMALL_SEND <= before
+        return size <= SMALL or not is_small or key not in self.most or CHANCE.random() < PART
 
     def new_most(self, rank: int, call: int, weighs: str) -> int | None:
         """Return by how many bytes a rank's memory has grown, if this is a new maximum in the call.

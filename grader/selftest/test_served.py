@@ -4,6 +4,7 @@ say that it has asked.
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from grader.check.api import PEAK, SETTLED, CheckFailed, GraderFault, Probe, call, per_rank
 from grader.hub.in_step import Steps
 from grader.hub.resident import Resident
-from grader.hub.weighing import SMALL
+from grader.hub.weighing import SMALL, Weighing
 from grader.rank import seccomp
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import GIVEN, Ends, operation, use
@@ -204,15 +205,22 @@ def test_a_peak_after_the_last_operation_is_measured_when_the_rank_returns(two):
     assert two.told == [{"grown": [0, 0, 0, 20]}, {"grown": [0, 0, 1, 70]}]
 
 
-def test_in_a_large_world_a_rank_is_weighed_at_a_part_of_its_operations(two):
-    weighing = two.hub.weighing
-    assert weighing.is_due(0, 0, SMALL + 1)  # at the first operation
-    weighing.most[0, 0] = 100
-    small, large, drawn = (
-        [weighing.is_due(0, 0, size) for _ in range(3_000)]
-        for size in (SMALL, SMALL + 1, SMALL + 1)
-    )
-    assert all(small) and 800 < sum(large) < 1_200 and drawn != large
+def due(weighing, size, kind, bytes):
+    issued = SimpleNamespace(rank=0, call=0, kind=kind, bytes=bytes)
+    return weighing.is_due(issued, size)
+
+
+def test_in_a_large_world_a_rank_is_weighed_at_a_part_of_its_small_sends():
+    weighing, large = Weighing(int, int), SMALL + 1
+    assert due(weighing, large, "send", 10)  # the first operation
+    weighing.most[0, 0] = 0  # it has been weighed
+    assert all(due(weighing, large, "send", 10) for _ in range(7))
+    drawn = [due(weighing, large, "send", 10) for _ in range(3_000)]
+    assert 800 < sum(drawn) < 1_200
+    assert drawn != [due(weighing, large, "send", 10) for _ in range(3_000)]
+    assert all(due(weighing, large, "send", 10_000 << i) for i in range(9))
+    assert all(due(weighing, large, "all_gather", 0) for _ in range(99))
+    assert all(due(weighing, SMALL, "send", 10) for _ in range(99))
 
 
 def test_a_rank_whose_memory_cannot_be_seen_any_more_is_refused(two):

@@ -28,11 +28,11 @@ class Served:
          "weighs": SETTLED or PEAK, "clocks": bool, "squares": dtype, "slow_gathers": bool}
 
     With ``weighs`` the hub measures the rank's memory whenever the rank starts an operation other
-    than a receive; in a world of more than 4 ranks, at the first of these operations and at a third
-    of the others, which the hub draws. The hub also measures the memory when the rank returns, if
-    it was not measured before in this call, or if it is a peak. With ``SETTLED`` the hub measures
-    the current memory, and with ``PEAK`` the most memory so far. The growth is exact, because the
-    rank gives back freed memory before its first call.
+    than a receive. In a world of more than 4 ranks, it measures only at some of the small sends:
+    see ``hub.weighing``. The hub also measures the memory when the rank returns, if it was not
+    measured before in this call, or if it is a peak. With ``SETTLED`` the hub measures the current
+    memory, and with ``PEAK`` the most memory so far. The growth is exact, because the rank gives
+    back freed memory before its first call.
 
     With ``clocks`` the hub measures the rank's processor time at each ``PAUSE``. With ``squares``
     the hub adds up the squares of the numbers that each operation sends. It reads the bytes that
