@@ -184,7 +184,7 @@ def sharded_data_parallel(module_name: str) -> None:
             _, gradients = getattr(student, step)(shards, rows)
             right = [student.flat_shard([gradient]) for gradient in whole]
             far = max((a - b).abs().max().item() for a, b in zip(gradients, right))
-            show(f"{step}: largest difference from the gradients of one device {far:.1e}")
+            show(f"{step}: largest difference from the gradients of one device: {far:.1e}")
         local = [w.clone().requires_grad_() for w in weights]
         mlp.loss(mlp.forward(local, rows)).backward()
         zero = student.ZeroAdamW(weights)
@@ -194,7 +194,7 @@ def sharded_data_parallel(module_name: str) -> None:
         moments = sum(state["exp_avg"].numel() for state in zero.optimizer.state.values())
         show(
             f"ZeroAdamW: each moment has {moments} entries; largest difference from the weights of"
-            f" one device {far:.1e}"
+            f" one device: {far:.1e}"
         )
     except NotImplementedError as stub:
         show(f"not implemented yet ({stub})")

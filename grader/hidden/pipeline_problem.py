@@ -224,8 +224,8 @@ def require_each_product_once(run, problem, ranks):
             done += entry.amount if entry.kind == "product" else 0
             sent += entry.kind == "send"
             text = (
-                f"rank {rank} computed as many products as {done / needed:.1f} micro-batches need"
-                f" before it sent micro-batch {sent - 1}. Send each micro-batch before you compute"
+                f"before it sent micro-batch {sent - 1}, rank {rank} computed as many products as"
+                f" {done / needed:.1f} micro-batches need. Send each micro-batch before you compute"
                 " the next one, and compute each x @ W once."
             )
             run.require(entry.kind != "send" or done <= sent * needed, text)

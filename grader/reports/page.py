@@ -318,9 +318,9 @@ def _timeline(finding: Finding) -> Html:
     drawing = scrolling(Html(printable(svg(finding.spans, title))), "Timeline of the ranks")
     still = any(span.end is None for span in finding.spans)
     said = (
-        "This is drawn only from the starts of operations; ",
-        tag("code", "make timeline"),
-        " measures how long each took.",
+        "The lengths are only estimates. ",
+        tag("code", "make timeline PART=…"),
+        " measures calls of its own.",
     )
     note = tag("p", *said, class_="soft")
     return tag(

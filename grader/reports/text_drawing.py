@@ -98,7 +98,7 @@ def _drawn(picture: Picture, width: int, room: int, until: float, numbered: bool
     lines.append(_scale(room, until))
     if len(shown) < len(lanes):
         lines.append(
-            Text(f"({len(shown)} of {len(picture.ranks)} ranks; timeline.svg has all.)", "dim")
+            Text(f"({len(shown)} of {len(lanes)} lanes; timeline.svg has all ranks.)", "dim")
         )
     return Text("\n").join(lines)
 

@@ -413,7 +413,7 @@ def test_forks_without_end_are_ended(confined, grounds):
     said = told(inside(confined, grounds, source), "broken")
     assert (
         "processes and threads" in said
-        or f"started more than {tiers.MAX_PROCESSES_PER_RANK} processes a rank" in said
+        or f"had more than {tiers.MAX_PROCESSES_PER_RANK} processes per rank" in said
     )
 
 
@@ -433,7 +433,7 @@ def test_processes_are_counted(confined, grounds):
     )
     assert world(1, *few)[0].values() == [None]
     with pytest.raises(
-        CheckFailed, match=f"started more than {tiers.MAX_PROCESSES_PER_RANK} processes a rank"
+        CheckFailed, match=f"had more than {tiers.MAX_PROCESSES_PER_RANK} processes per rank"
     ):
         world(1, *many)[0].values()
 

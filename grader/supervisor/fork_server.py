@@ -454,8 +454,8 @@ def _start_world(
 ) -> None:
     """Make a folder for a new world, and have a supervisor run the world.
 
-    Raises ValueError if the request does not fit its descriptors. Raises ValueError, too, if the
-    request names a submission that cannot be used.
+    Raises ValueError if the request does not fit its descriptors, has too many of them, or names a
+    submission that cannot be used.
     """
     from grader.rank import rank_home
     from grader.supervisor.gpu_sharing import spread

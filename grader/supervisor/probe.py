@@ -21,9 +21,9 @@ from grader.wire.tiers import TIERS
 
 
 def best(engine: Path) -> tuple[str, dict[str, str]]:
-    """Return the best tier that works, and a dict that says why each better tier does not work.
+    """Return the first tried tier that works, and a dict that says why the earlier ones do not.
 
-    If ``LOCKSTEP_TIER`` names a tier, only this tier is tried.
+    The best tier is tried first. If ``LOCKSTEP_TIER`` names a tier, only this tier is tried.
 
     Raises:
         Unconfined: none of the tiers that were tried works.

@@ -187,9 +187,9 @@ class RankProcesses:
     def resident(self, rank: int, with_peak: bool = True) -> Resident:
         """Return the memory of a rank, its processes and its files; zeros if it cannot be measured.
 
-        The field ``own`` does not count pages of mapped files. But it counts all bytes of the
-        rank's own files, whether or not the rank maps these files. So that these bytes count only
-        once, the pages of the rank's own files are taken out of ``mapped`` and ``most``. Processes
+        ``own`` counts no pages of mapped files. But ``own`` and ``most`` count all bytes of the
+        rank's own files, mapped or not. So that nothing counts twice, the mapped pages of these
+        files are subtracted from ``mapped`` and ``most``. Processes
         that have lost their parent count for every rank, because nobody can tell which rank has
         started them. Without ``with_peak``, only ``own`` is right.
         """

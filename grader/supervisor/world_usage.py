@@ -155,10 +155,10 @@ class WorldLimits:
             return self.memory_exceeded()
         family = os_support.family(os.getpid())
         if len(family) > tiers.MAX_PROCESSES_PER_RANK * self.size:
-            return f"started more than {tiers.MAX_PROCESSES_PER_RANK} processes a rank"
+            return f"had more than {tiers.MAX_PROCESSES_PER_RANK} processes per rank"
         if sum(family.values()) > self.tasks or self.group and self.group.is_out_of_tasks():
             most = tiers.TASKS[self.device]
-            return f"started more than {most} processes and threads a rank"
+            return f"had more than {most} processes and threads per rank"
         files = written(self.folder)
         if files.hidden:
             return files.hidden

@@ -160,10 +160,10 @@ class Cluster:
             ),
             (
                 f"Assumed: a message of S bytes takes α + S/β, within a node {_link(self.within)},"
-                f" between nodes {_link(self.between)}. It starts when its send and its receive"
-                " have both been issued. For each kind of link a rank has one outgoing and one"
-                " incoming channel. A channel carries one message at a time, in the order in which"
-                " they start."
+                f" between nodes {_link(self.between)}. It is ready when its send and its"
+                " receive have both been issued. For each kind of link a rank has one outgoing and"
+                " one incoming channel. A channel carries one ready message at a time, the earliest"
+                " first."
             ),
             (
                 "Assumed: a collective begins when its last rank has joined and the earlier"

@@ -196,8 +196,8 @@ class Watch:
             return f"The report cannot be written: {error.strerror or error}"
         if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or os.name != "posix":
             webbrowser.open(REPORT.as_uri())
-        open_ones = " The checks that still run are shown as not run." if self.is_running else ""
-        return f"The report: {REPORT}.{open_ones}"
+        older = " Checks still to run show their last result." if self.is_running else ""
+        return f"The report: {REPORT}.{older}"
 
 
 def _is_of_the_engine(path: Path) -> bool:

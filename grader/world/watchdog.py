@@ -66,7 +66,7 @@ class Thread:
     def starves(self, before: "Thread") -> bool:
         """Return whether the thread is runnable but has not run since ``before``.
 
-        Such a thread gets no processor. A thread that polls does not starve, because it has run
+        It waits for a processor or a disk. A thread that polls does not starve, because it has run
         since ``before``.
         """
         return self.runnable and self.ran == before.ran

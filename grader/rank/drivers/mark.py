@@ -10,9 +10,10 @@ class Mark(Protocol):
         """Add a mark of this name to the rank's trail, its list of events."""
 
     def use(self, name: str) -> Any:
-        """Use an object that the judge has handed to the rank, and return the result.
+        """Use one of the functions that the judge serves, and return the result.
 
-        ``name`` says how it is used: see ``served``. Also add a mark of this name to the trail.
+        ``name`` says which one, and how: see ``wire.served``. Also add a mark of this name to the
+        trail.
         """
 
     def before_a_send(self) -> None:
