@@ -106,8 +106,8 @@ class EarlyServer:
     def end(cls) -> None:
         """End the early server if no session has taken it.
 
-        The server may still be importing torch, or testing how ranks can be confined. It finishes
-        this work before it ends, so that it leaves nothing behind.
+        The server may still be importing torch, or testing how ranks can be confined. It has 10
+        seconds to finish this work, so that it leaves nothing behind.
         """
         if unused := cls.take():
             unused.server.stop()

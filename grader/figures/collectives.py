@@ -25,7 +25,7 @@ SHAPES: dict[str, tuple[str, Held, Held]] = {
         [ALL[0]] * N,
     ),
     "scatter": (
-        "rank 0 deals out its blocks of rows",
+        "block j of rank 0 goes to rank j",
         [ALL[0], *[NOTHING] * 3],
         [[ALL[0][r]] for r in range(N)],
     ),

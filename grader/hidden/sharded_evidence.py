@@ -273,8 +273,9 @@ def require_order(run, rank, layers, shard_bytes):
     """Fail unless a rank gathers exactly one layer ahead in both passes.
 
     When the rank begins to compute a layer, it must have started the gather of the next layer, but
-    no later gather. The layer that a pass computes last has no next layer. In the backward pass,
-    the last layer may be gathered again or not. Each all-gather must gather exactly one layer.
+    no later gather. Before the last layer of the forward pass, the backward pass's first gather may
+    start. The backward pass may gather the last layer again or not. Each all-gather must gather
+    exactly one layer.
     """
     done = [o for o in run.operations(rank) if o.kind == "all_gather"]
     gathers = [o.at for o in done]

@@ -351,7 +351,7 @@ def test_input_frees_z(world, rng):
             not run.read(driver_results.requires_gradient, "whether a result requires a gradient")[
                 0
             ],
-            "A result of backward_input requires a gradient, and keeps what autograd has saved.",
+            "backward_input returned a tensor with requires_grad: it keeps what autograd saved.",
         )
     require_little_memory(
         world,

@@ -60,7 +60,7 @@ class Waits:
         if not all(frames.is_whole(key) or key in frames.FOR_JUDGE for key in waits):
             raise frames.FrameError("a wait of no known form")
         if frames.FOR_INPUTS in waits and rank not in self.have_made_calls:
-            raise frames.FrameError("a wait for the next calls before the current ones are made")
+            raise frames.FrameError("a wait for new calls while the current ones are not made")
         return waits
 
     def note(self, rank: int, waits: list, unanswered: Collection[int]) -> None:

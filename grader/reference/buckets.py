@@ -207,16 +207,15 @@ def _met(ready: list[Ready], started: list, shapes: Mapping[int, tuple]) -> list
 
     ``started[rank]`` lists the buckets of a rank, in the order in which the rank starts their
     all-reduces. The k-th all-reduce averages the k-th bucket of every rank. If a rank has no
-    gradient of a parameter, its bucket has zeros there. All gradients are None if the buckets of
-    different ranks cannot be added up, because their lengths or the shapes of the parameters
-    differ.
+    gradient of a parameter, its bucket has zeros there. All gradients are None if the lengths of
+    the ranks' buckets differ, or the shapes of two parameters.
     """
     n = len(ready)
     if (
         any([len(b) for b in own] != [len(b) for b in started[0]] for own in started)
         or len(set(shapes.values())) > 1
     ):
-        return [[None] * len(shapes)] * n  # the buckets cannot be added up
+        return [[None] * len(shapes)] * n  # the buckets may not fit together
     left: list[list] = []
     for rank in range(n):
         gradients: list = [None] * len(shapes)

@@ -116,8 +116,8 @@ def _why_stuck(stages: Stages) -> str:
     ]
     if warm_ups != sorted(warm_ups, reverse=True):
         return (
-            f" Before their first backward pass, the stages run {warm_ups} forward passes. An"
-            " earlier stage has to run more of them: it waits longer for the first gradient."
+            f" Before their first backward pass, the stages run {warm_ups} forward passes. No"
+            " stage may run fewer than the next one: it waits longer for the first gradient."
         )
     return ""
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from grader.reference.single_device import AdamW, loss_and_gradients
 
-HIDES = ". AdamW almost removes the effect of such a factor: only its ε keeps a small difference"
+HIDES = ". AdamW almost removes the effect of a constant factor: only its ε keeps a difference"
 SUMMED = f"the gradients were summed over the ranks, not averaged{HIDES}"
 DIVIDED = f"the gradients were divided by the number of ranks one time too many{HIDES}"
 HALVED = f"the gradients are half of the right ones{HIDES}"

@@ -315,7 +315,7 @@ def test_a_rank_whose_sign_to_go_on_is_under_way_does_not_wait(ends):
 def test_a_wait_for_other_calls_comes_after_these(ends):
     both = ends()
     both.post(0, wait(frames.FOR_INPUTS))
-    assert "before the current ones are made" in both.told[0]["refused"]
+    assert "while the current ones are not made" in both.told[0]["refused"]
 
 
 # ——— sends that a rank has waited for

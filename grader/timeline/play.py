@@ -235,7 +235,7 @@ def _named(ranks: list[int]) -> str:
 
 
 def _shares(drawn: Sequence[Span]) -> list[str]:
-    """Return for each rank the percentage of the whole time in which it computed, in words.
+    """Return for each rank a text like “computes 40 %”: its share of the whole time.
 
     Return [] if a span has not ended.
     """

@@ -33,7 +33,7 @@ def in_groups(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def _gathered(own: torch.Tensor, group: Any, of_ranks: torch.Tensor) -> torch.Tensor | None:
-    """Return the tensors of a group's ranks. Return None if the all-gather would wait for ever."""
+    """Return the tensors of a group's ranks; None outside it, or if this would wait for ever."""
     if not isinstance(group, dist.ProcessGroup):
         return None
     same = of_ranks[dist.get_process_group_ranks(group)]
