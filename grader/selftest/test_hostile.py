@@ -47,6 +47,7 @@ SLOW = (
     "adds-to-no-number-",
     "computes-in-",
     "endless-loop-",
+    "endless-message",
     "gathers-the-weights-",
     "right-beside-busy-",
     "right-with-a-thread-",
