@@ -20,7 +20,7 @@ from pathlib import Path
 from grader.rank import seccomp
 from grader.wire import machine_limits
 from grader.wire.os_support import LINUX
-from grader.wire.tiers import FILE_BYTES, FILES_OPEN, MAX_RANKS, TASKS, Tier
+from grader.wire.tiers import FILE_BYTES, FILES_OPEN, MAX_RANKS, SIGNALS_QUEUED, TASKS, Tier
 
 # Nobody else uses these user ids. The id of a rank is computed from its supervisor's process id.
 UIDS = range(1 << 20, 1 << 30)
@@ -107,6 +107,8 @@ def _limit(device: str) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_OPEN[device], FILES_OPEN[device]))
     # POSIX message queues would outlive the rank, and other processes could find them by name.
     resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))
+    # A queued signal carries bytes, and lies in memory that the kernel counts for no process.
+    resource.setrlimit(resource.RLIMIT_SIGPENDING, (SIGNALS_QUEUED, SIGNALS_QUEUED))
     resource.setrlimit(
         resource.RLIMIT_MEMLOCK,
         (0, 0) if device == "cpu" else resource.getrlimit(resource.RLIMIT_MEMLOCK),

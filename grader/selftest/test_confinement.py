@@ -417,6 +417,22 @@ def test_forks_without_end_are_ended(confined, grounds):
     )
 
 
+def test_few_signals_can_be_queued(confined, grounds):
+    """Their bytes lie in memory of the kernel that no check can weigh."""
+    source = """
+        import ctypes, signal
+
+        def broken():
+            libc, number = ctypes.CDLL(None), signal.SIGRTMIN + 4
+            signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+            sent = [libc.sigqueue(os.getpid(), number, i) for i in range(500)]
+            return sent.count(0)
+        """
+    world = inside(confined, grounds, source)
+    (sent,) = world(1, call("collectives.broken"))[0].values()
+    assert sent <= tiers.SIGNALS_QUEUED
+
+
 def test_processes_are_counted(confined, grounds):
     source = """
         def broken(many):

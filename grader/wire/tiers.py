@@ -23,6 +23,7 @@ FILE_BYTES = 16 << 20  # of one file
 FOLDER_BYTES = 64 << 20  # of all files of a world
 # In these two dicts, the keys are the devices of ranks.
 FILES_OPEN = {"cpu": 256, "cuda": 2048}  # a GPU's driver opens many
+SIGNALS_QUEUED = 64  # for all processes of a user together
 # processes and threads of a rank; honest ones have four, and a GPU's driver and nccl have more
 TASKS = {"cpu": 40, "cuda": 200}
 MAX_PROCESSES_PER_RANK = 8  # the rank itself included
