@@ -23,7 +23,7 @@ FILE_BYTES = 16 << 20  # of one file
 FOLDER_BYTES = 64 << 20  # of all files of a world
 # In these two dicts, the keys are the devices of ranks.
 FILES_OPEN = {"cpu": 256, "cuda": 2048}  # a GPU's driver opens many
-SIGNALS_QUEUED = 64  # for all processes of a user together
+SIGNALS_QUEUED = 64  # signals that may be queued for all processes of a rank's user together
 # processes and threads of a rank; honest ones have four, and a GPU's driver and nccl have more
 TASKS = {"cpu": 40, "cuda": 200}
 MAX_PROCESSES_PER_RANK = 8  # the rank itself included
@@ -83,6 +83,13 @@ class Tier:
             "forge the record of what it communicated": not has_hub,
             "forge the record of what it communicated, in checks on gloo": has_hub,
             "forge the account of what it computed": True,
+            # For example, a rank may write over memory that it has inherited: the system counts this
+            # memory for the rank before and after. And a limit leaves room for what right programs
+            # need, so a wrong one may stay below it.
+            (
+                "hold more memory than a problem allows, where no check measures it, or below the"
+                " limit of a check"
+            ): True,
             "forge its report of a call: when parts began, when it waited, what it left": True,
             # For example, the size of /proc/PID/fd is how many files a process has open. A rank
             # can change it thousands of times in a call.

@@ -1,15 +1,13 @@
 """Collects the keys of all ranks, and then lets the values come by.
-It gains points, so nothing is expected of them yet.
 
 threat: 24
 part: sequence_and_experts
-control: none
+control: 9.3
 extends: solutions
-runs: 9.2
+some: 9.2
+unless any: hold more memory than a problem allows, where no check measures it, or below the limit of a check
 seconds: 90
 """
-
-# The attack begins here.
 
 
 def ring_attention_forward(q, k, v, causal):
