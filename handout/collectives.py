@@ -11,8 +11,8 @@ For every function here:
 - Inputs must stay unchanged, and results are in new memory. (With one rank you may return the input
   itself.)
 - Results do not require gradients, even if the inputs do: use ``detach()``. Autograd does not know
-  what the communication did, so it must not differentiate through the
-  communication. The operators of Problem 4.4 tell autograd what the communication did.
+  what a communication does, so it must not differentiate through one.
+  Only the operators of Problem 4.4 tell autograd how to differentiate.
 - A tensor has the same shape and dtype on every rank. Its dtype is float32, float64 or int64, and
   it holds at least one element.
 - A tensor need **not** be contiguous, and its strides may differ from rank to rank. Some calls of
@@ -77,8 +77,8 @@ def scatter(tensor: Tensor | None, like: Tensor, root: int) -> Tensor:
         Rows [rank·k, (rank+1)·k) of the root's tensor.
     Raises:
         ValueError: ``root`` is not a rank; ``like`` has no dimension 0; on the root, ``tensor`` is
-            None, or its shape is not (n·k, …). That shape is n blocks of the shape of ``like``
-            along dimension 0.
+            None, or its shape is not (n·k, …), which is n times the shape of ``like`` along
+            dimension 0.
 
     With 2 ranks and root 0:  rank 0 [1, 2, 3, 4]  →  rank 0 [1, 2], rank 1 [3, 4].
     About 6 lines.
@@ -198,8 +198,8 @@ def in_rank_order(action: Callable[[], T]) -> T:
     """Problem 1.2 · Run ``action`` once on every rank, in rank order.
 
     Rank r begins its action only after the action of rank r−1 has ended. No rank returns before the
-    last rank's action has ended.
-    This is useful for printing. Barriers are enough.
+    last rank's action has ended. Use this to print in rank order, for example. Barriers are the
+    only communication that you need.
 
     Args:
         action: takes no arguments; may take a while.
@@ -215,8 +215,8 @@ def in_rank_order(action: Callable[[], T]) -> T:
 def all_reduce_from_parts(tensor: Tensor) -> Tensor:
     """Problem 1.3 · Sum over all ranks with one reduce-scatter and one all-gather.
 
-    This is what an all-reduce *is*: it costs as much as these two collectives together. n need not
-    divide the number of elements.
+    This is what an all-reduce *is*: an all-reduce costs as much as these two collectives together.
+    n need not divide the number of elements.
 
     Args:
         tensor: any shape.
@@ -253,8 +253,8 @@ def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Ten
     """Problem 1.5 · Sum over all ranks while something else is computed.
 
     Start a ``dist.all_reduce``, call ``compute`` once while it runs, and wait for it only after
-    that. To test this order, the checks delay another rank. ``compute`` must not wait for that
-    rank.
+    that. To test this order, a check lets one rank begin only after ``compute`` has ended on
+    another rank.
 
     Args:
         tensor: any shape.

@@ -55,7 +55,7 @@ def rank_at(place: tuple[int, int], shape: tuple[int, int]) -> int:
     """Problem 7.1 · Return the rank at a place of a mesh, the inverse of ``coordinates``.
 
     Args:
-        place: ``(data, tensor)``.
+        place: ``(data, tensor)``, the row and the column, counted from 0.
         shape: ``(D, T)``.
     Raises:
         ValueError: the place is not on the mesh ("(2, 0) is not on a mesh of 2 × 3"). Negative

@@ -4,8 +4,8 @@
     launch(function, 4, *arguments)       # function(*arguments) runs on four ranks of this machine
 
 On Linux without a GPU, each rank is a fork of this process, which has already imported torch. Four
-ranks start in a fraction of a second. Elsewhere each rank is a new Python process that imports
-torch and your program again, which takes seconds.
+ranks start in a fraction of a second. Otherwise, and after this process has started other threads,
+each rank is a new Python process that imports torch and your program again, which takes seconds.
 
 ``torchrun`` starts the ranks itself, on one machine or on many. Then ``launch`` only joins the
 ranks' process group and calls the function. torchrun sets the world size, and ``world_size`` is
@@ -66,11 +66,11 @@ def device() -> torch.device:
 def launch(function: Callable, world_size: int, *arguments) -> None:
     """Run ``function(*arguments)`` on ``world_size`` ranks, and wait for them.
 
-    On each rank the process group is ready when the function is called.
-    ``function`` must be importable and ``arguments`` must be picklable, as for any
-    ``multiprocessing`` target. (A forked rank does not need this; a new Python process does.) Each
-    rank has its own copy of the arguments. All ranks start with this process's state of torch's
-    random numbers on the CPU, so they draw the same numbers unless each rank sets its own seed.
+    On each rank the process group is ready when the function is called. ``function`` must be
+    importable and ``arguments`` must be picklable, as for any ``multiprocessing`` target. (A forked
+    rank does not need this; a new Python process does.) Each rank has its own copy of the
+    arguments. All ranks start with this process's state of torch's random numbers on the CPU, so
+    they draw the same numbers unless each rank sets its own seed.
 
     If a rank fails, all ranks end, and this program ends with a message and exit code 1. After
     Ctrl-C all ranks end, and this program ends with a message and exit code 130. A second Ctrl-C

@@ -3,8 +3,8 @@
     x[l+1] = gelu(x[l] @ W[l]),   l = 0 … L−1,   every W[l] of shape (D, D)
     loss   = mean of the squared output
 
-It is the simplest model in which each kind of parallelism can be shown completely. The calculus is
-given here, so only the communication is left for you.
+It is the simplest model in which each kind of parallelism can be shown completely. Its forward and
+backward passes are given here, so only the communication is left for you.
 
 Shapes: B rows (the batch), D columns (the width), L layers.
 """

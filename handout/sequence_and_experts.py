@@ -7,15 +7,15 @@ A sequence has T tokens, one row each. Rank r holds rows [r·T/n, (r+1)·T/n) of
 Problem 9.1 a pair of weights is sharded, too. In Problem 9.2 there are no weights. In Problem 9.3
 each rank has tokens of its own, as in data parallelism, and some of the experts.
 
-Write forward and backward passes by hand, without autograd. The calculus of one layer is given:
+Write forward and backward passes by hand, without autograd. The two passes of one layer are given:
 ``mlp.layer_forward`` and ``mlp.layer_backward``. The normalisation is given in
 ``normalization.py``.
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
 - Inputs keep their values, may be non-contiguous, and are float32 or float64. Results have the
   dtype of the inputs.
-- The function works for 1, 2, 3, 4, … ranks, and when it is called twice. A later
-  call must not change an earlier result.
+- The function works for 1, 2, 3, 4, … ranks, and when it is called twice. A later call
+  must not change an earlier result.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
   The message contains the numbers that do not fit.
 """
@@ -39,8 +39,9 @@ def sequence_parallel_forward(pair: Pair, x: Tensor) -> tuple[Tensor, Pair]:
 
     This is Megatron's pair [Korthikanti et al., 2022]. Without sequence parallelism, an all-reduce
     follows the pair, and every rank has all rows of x and y. Here each rank has only T/n rows of
-    them. Normalise these rows. Then an all-gather gives every rank all rows, the input of A. After
-    B, a reduce-scatter adds up the partial products, and gives each rank its own rows.
+    them. Normalise these rows. Then an all-gather gives every rank all rows, which are multiplied
+    by A. After the product with B, a reduce-scatter adds up the partial products, and gives each
+    rank its own rows.
 
     Args:
         pair: (A, B), this rank's shards: A by columns, (K, H/n), and B by rows, (H/n, K).
@@ -133,8 +134,8 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
     time, including those that travel. Never hold a tensor (T/n, T), or the keys and values of all
     ranks.
     Traffic: sends and receives between neighbours, 2(n−1)·T/n·d numbers from each rank. In one
-    check messages keep the order of nccl's groups. So start the sends and receives of a step
-    together, with one ``dist.batch_isend_irecv``.
+    check, the messages of a rank keep their order, as on GPUs. So start the sends and receives of a
+    step together, with one ``dist.batch_isend_irecv``.
 
     With 2 ranks, d = 1, and not causal: q [[0]] on both, v [[1]] and [[3]]. All scores are 0, so
     both ranks return output [[2]] and logsumexp [0.6931], log 2. If causal, rank 0 returns [[1]]
@@ -155,9 +156,9 @@ def ring_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Problem 9.2 · Return the gradients of q, k and v, by the same ring.
 
-    Keys and values travel again, and the gradients of a block travel with it: each rank adds what
-    its queries contribute. After n steps, a block's gradients are back on the rank to which the
-    block belongs.
+    Keys and values travel again, and the gradients of a block travel with the block: each rank adds
+    what its queries contribute. After n steps, a block's gradients are back on the rank to which
+    the block belongs.
 
     For a block of keys, with s = 1/√d (Σ is the sum over the d entries of each row) [Dao et al.,
     2022]:
@@ -204,9 +205,9 @@ def exchange_routes(choice: Tensor, experts: int) -> Routes:
         their order (a stable sort).
         sent: n whole numbers, how many tokens go from this rank to each rank.
         received: n whole numbers, how many tokens come to this rank from each rank.
-        arrived: (M,), int64: for each token that arrives, the number of its expert on this rank,
-        from 0 to experts − 1. Tokens arrive in the order of the ranks, and from each rank in the
-        order of the experts.
+        arrived: (M,), int64: for each of the M tokens that arrive, the number of its expert on this
+        rank, from 0 to experts − 1. Tokens arrive in the order of the ranks, and from each rank in
+        the order of the experts.
     Raises:
         ValueError: a rank has less than one expert ("0 experts on each rank").
 
@@ -280,11 +281,11 @@ def mixture_forward(
     Returns:
         ``(y, saved)``.
         y: the outputs of this rank's tokens, in their order, (N, D).
-        saved: ``(x, probabilities, routes, arrived, z, outputs)``, which the backward pass needs.
-        x itself; the probabilities of all experts, (N, E); what ``exchange_routes``
-        returned; the tokens that arrived here, (M, D); z = arrived @ W, with the weight of each
-        token's expert, (M, D); and the outputs gelu(x @ W) that came back for this rank's tokens,
-        in their order, not yet multiplied by p, (N, D).
+        saved: ``(x, probabilities, routes, arrived, z, outputs)``, which the backward pass needs: x
+        itself; the probabilities of all experts, (N, E); what ``exchange_routes`` returned; the
+        tokens that arrived here, (M, D); z = arrived @ W, with the weight of each token's expert,
+        (M, D); and the outputs gelu(x @ W) that came back for this rank's tokens, in their order,
+        not yet multiplied by p, (N, D).
     Raises:
         ValueError: gate does not have as many rows as x has columns, or does not have n·e columns
             ("a gate of 3 columns does not fit 2 ranks with 2 experts each"), or a weight is not

@@ -176,10 +176,10 @@ def check_folder(folder):
     marked = any(os.path.exists(os.path.join(folder, name)) for name in (UNFINISHED, READY))
     if not os.path.isdir(folder) or (os.listdir(folder) and not marked):
         stop(
-            "%s exists, and is not a finished environment of Lockstep. Remove it and run make setup"
-            " again," % folder,
-            "or choose another folder: make setup VENV=environment. To use this one as it is: make"
-            " test PY=%s/bin/python" % folder,
+            "%s exists, but make setup did not create it. Remove it and run make setup again,"
+            % folder,
+            "or choose another folder: make setup VENV=environment. To use this environment as it"
+            " is: make test PY=%s/bin/python" % folder,
         )
 
 
@@ -289,8 +289,8 @@ def make_environment(folder):
             os.unlink(path)
     if subprocess.call([sys.executable, "-m", "venv", folder]):
         stop(
-            "Python could not create an environment in %s; the reason is above. The set-up is not"
-            " finished." % folder
+            "Python could not create an environment in %s; the reason is above. Fix that, then run"
+            " make setup again." % folder
         )
     return os.path.join(folder, "bin", "python")
 
@@ -334,8 +334,8 @@ def install(python, environment, arguments, folder):
     if pip.returncode:
         stop(
             explain("".join(said), pip.returncode),
-            "The set-up is not finished. It starts again with an empty %s; pip keeps what it has"
-            " downloaded." % folder,
+            "The set-up is not finished. The next make setup empties %s first; pip keeps what it"
+            " has downloaded." % folder,
         )
 
 
@@ -395,9 +395,7 @@ def explain(said, code):
         "Max retries|NewConnection|Connection(Reset|Refused|Error)|ReadTimeout|timed out|Retrying",
         said,
     ):
-        return (
-            "A package index could not be reached. Is there a network? Then run make setup again."
-        )
+        return "A package index could not be reached. Check the network, then run make setup again."
     if "No matching distribution" in said:
         return (
             "pip found no build for this Python and this system; see above. Another Python may help"
@@ -405,8 +403,8 @@ def explain(said, code):
         )
     if code < 0:
         return (
-            "pip was killed by signal %d. Was there too little memory? Then run make setup again."
-            % -code
+            "pip was killed by signal %d. Was there too little memory? Free some, then run make"
+            " setup again." % -code
         )
     return "pip failed; the reason is above. Fix that, then run make setup again."
 
@@ -417,8 +415,8 @@ def imported(python, environment):
     done = subprocess.run([python, "-c", code], env=environment, stdout=subprocess.PIPE)
     if done.returncode:
         stop(
-            "Everything is installed, but a package cannot be imported; the reason is above. The"
-            " set-up is not finished."
+            "Everything is installed, but a package cannot be imported; the reason is above. Fix"
+            " that, then run make setup again."
         )
     return done.stdout.decode().strip()
 
@@ -428,7 +426,7 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         stop(
-            "Stopped. Set-up is not finished. make setup starts again; pip keeps what it has"
+            "Stopped. The set-up is not finished. Run make setup again; pip keeps what it has"
             " downloaded."
         )
     except OSError as error:

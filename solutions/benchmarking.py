@@ -96,7 +96,7 @@ def array_bytes(collective: str, input_bytes: int, world_size: int) -> int:
 def algorithm_bandwidth(size: int, seconds: float) -> float:
     """Problem 2.1 · Return S / t, the rate at which the array is processed.
 
-    On the same links, this rate falls as ranks are added.
+    For most collectives, this rate falls as ranks are added, although the links are the same.
 
     Args:
         size: S, in bytes.
@@ -255,7 +255,7 @@ def sweep(
     keeps its finished rows.
 
     Args:
-        collectives: names out of ``COLLECTIVES``. All sizes of one collective come before the next
+        collectives: names from ``COLLECTIVES``. All sizes of one collective come before the next
             collective.
         sizes: S of each row, in bytes, in this order.
         world_size: n.
@@ -292,11 +292,12 @@ def _row(collective: str, size: int, world_size: int, seconds: float, wrong: int
 def fit_latency_bandwidth(sizes: list[int], seconds: list[float]) -> tuple[float, float]:
     """Problem 2.4 · Fit the model t = α + S/β [Hockney, 1994].
 
-    Every message pays the latency α, and its bytes travel at the rate β.
-    Sizes differ by a factor of a million, and times do, too. Least squares of the errors in *time*
-    would fit only the largest times. So minimise the sum of the squared relative errors, Σ ((α +
-    Sᵢ/β − tᵢ) / tᵢ)². With aᵢ = 1/tᵢ and bᵢ = Sᵢ/tᵢ, this is the linear least-squares problem α·aᵢ
-    + (1/β)·bᵢ ≈ 1. Compute in float64: the two columns differ too much in size for float32.
+    Every message pays the latency α, and its bytes travel at the rate β. In a sweep, sizes and
+    times each differ by a factor of a million. Least squares of the errors in *time* would fit only
+    the largest times. So minimise the sum of the squared relative errors, Σ ((α + Sᵢ/β − tᵢ) /
+    tᵢ)². With aᵢ = 1/tᵢ and bᵢ = Sᵢ/tᵢ, this is the linear least-squares problem α·aᵢ + (1/β)·bᵢ ≈
+    1. Compute in
+    float64: the two columns differ too much in size for float32.
 
     Args:
         sizes: Sᵢ, in bytes.
@@ -344,7 +345,7 @@ def predict_seconds(alpha: float, beta: float, size: int) -> float:
 
 
 def half_peak_size(alpha: float, beta: float) -> float:
-    """Problem 2.4 · Return the size at which half the peak is reached: S / t(S) = β/2.
+    """Problem 2.4 · Return the size S, in bytes, at which half the peak is reached: S / t(S) = β/2.
 
     Smaller messages spend most of their time on the latency.
 

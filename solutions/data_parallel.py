@@ -5,17 +5,16 @@
 
 The loss is a mean over the batch. If n ranks hold equal parts of the batch, the mean of their
 losses is the loss of the whole batch. Differentiation is linear, so the mean of their gradients is
-the gradient of the whole batch. So each rank runs forward and backward on its own shard. The
-average of the gradients over the ranks is the gradient of the whole batch. Ranks that start with
-equal weights then keep equal weights.
+the gradient of the whole batch. So each rank runs forward and backward on its own shard, and then
+the gradients are averaged over the ranks. Ranks that start with equal weights keep equal weights.
 
-``n = dist.get_world_size()``. The model and its calculus are given in ``handout/mlp.py``. For every
-function here:
+``n = dist.get_world_size()``. The model, and the forward and backward pass of a layer, are given in
+``handout/mlp.py``. For every function here:
 - Inputs must stay unchanged unless the docstring says otherwise. They may be non-contiguous.
-- The function works for 1, 2, 3, 4, … ranks, and when it is called twice. A later
-  call must not change an earlier result.
+- The function works for 1, 2, 3, 4, … ranks, and when it is called twice. A later call
+  must not change an earlier result.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
-  The message contains the numbers.
+  The message contains the numbers that are wrong or do not fit.
 """
 
 from collections.abc import Iterable
@@ -103,8 +102,8 @@ def data_parallel_step(weights: list[Tensor], shard: Tensor) -> tuple[Tensor, li
         it. (The mean of these losses over the ranks is the loss of the whole batch.) The gradients
         are L tensors of shape (D, D): the gradients of the whole batch's loss, equal on every rank.
 
-    Traffic: one all-reduce for each gradient, or one all-reduce for all of them. Other operations
-    may do the same if no rank sends more bytes. Nothing else is sent: no rows and no activations.
+    Traffic: one all-reduce for each gradient, or one all-reduce for all of them. You may use other
+    operations if no rank sends more bytes. Nothing else is sent: no rows and no activations.
 
     With 2 ranks, one weight [[w]] and rows [x₀] and [x₁]:  if the local gradients are [[2]] and
     [[4]], both return [[3]].
@@ -112,7 +111,7 @@ def data_parallel_step(weights: list[Tensor], shard: Tensor) -> tuple[Tensor, li
     """
     # BEGIN SOLUTION 3.3: data_parallel_step
     loss, gradients = _loss_and_gradients(weights, shard)
-    # under way together
+    # start all of them before the first wait
     works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
     for gradient, work in zip(gradients, works):
         work.wait()
@@ -126,7 +125,8 @@ def train(
 ) -> tuple[Tensor, torch.optim.AdamW]:
     """Problem 3.4 · Train with AdamW, one step for each shard.
 
-    After every step, all values equal those of a single device that trains on the whole batch.
+    After every step, the weights, the loss and the optimizer's state equal those of a single device
+    that trains on the whole batch.
 
     Args:
         weights: L tensors of shape (D, D), equal on every rank. They do not require gradients.
@@ -186,11 +186,11 @@ class GradientBuckets:
         """Pack the parameters into buckets and hook each one.
 
         Args:
-            parameters: leaf tensors (no results of operations) of one float dtype, in the order of
+            parameters: leaf tensors (not results of operations) of one float dtype, in the order of
                 the layers, the same on every rank. A parameter that does not require a gradient
-                (frozen) stays as it is. A parameter that appears twice (tied) is one parameter, at
-                the place where it appears first. You may assume that only one ``GradientBuckets``
-                is created for a set of parameters.
+                (frozen) stays as it is. A parameter that appears twice (tied) counts once, at its
+                first place. You may assume that only one ``GradientBuckets`` is created for a set
+                of parameters.
             bucket_bytes: fill the current bucket until the next parameter would make it larger than
                 ``bucket_bytes``; then start a new bucket. A parameter larger than ``bucket_bytes``
                 gets a bucket of its own.
@@ -222,9 +222,9 @@ class GradientBuckets:
 
     # BEGIN SOLUTION
     def _reset(self) -> None:
-        # gradients that have not arrived yet
+        # for each bucket, how many gradients are not ready yet
         self.pending = [len(bucket) for bucket in self.buckets]
-        # what was started, in the order of the buckets
+        # the all-reduces that were started, in the order of the buckets
         self.in_flight: list[tuple[Tensor, dist.Work]] = []
 
     def _ready(self, parameter: Tensor) -> None:
@@ -234,7 +234,7 @@ class GradientBuckets:
 
     def _start_next(self) -> None:
         bucket = self.buckets[len(self.in_flight)]
-        # A parameter that this rank did not use counts as zero: the others may have used it.
+        # For a parameter that this rank did not use, send zeros: other ranks may have used it.
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         self.in_flight.append((flat, dist.all_reduce(flat, async_op=True)))

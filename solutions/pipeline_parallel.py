@@ -5,9 +5,9 @@ Every rank has some of the layers, and the batch flows through all ranks.
     make test PART=pipeline_parallel                              judge this file
     python -m handout.run pipeline_parallel --world-size 4        watch four stages work, and wait
 
-Rank s holds stage s: some consecutive layers, with s = 0 the first stage. A stage sends its output
-to the next stage. In the backward pass it sends the gradient of its input to the previous stage. If
-the batch went through as a whole, all stages but one would always wait. So the batch is cut into m
+Rank s holds stage s: some consecutive layers. Stage 0 is the first. A stage sends its output to the
+next stage. In the backward pass it sends the gradient of its input to the previous stage. If the
+batch went through as a whole, all stages but one would always wait. So the batch is cut into m
 micro-batches of equal size that follow each other through the pipeline. The gradients of a stage's
 weights add up over the micro-batches.
 
@@ -135,7 +135,7 @@ def pipeline_forward(
         is what the backward pass of this stage needs: for each micro-batch and each layer of the
         stage a pair ``(x, z)``, the layer's input and x @ W, both (B/m, D).
     Raises:
-        ValueError: m is not positive (m is the wrong number), or m does not divide B ("a batch of
+        ValueError: m is not positive (the message contains m), or m does not divide B ("a batch of
             10 does not divide into 4 micro-batches").
 
     With 2 stages of one layer [[1]] each, x [[1], [2]] and m = 2:  stage 0 sends [[0.8413]], then
@@ -209,11 +209,12 @@ def pipeline_backward(weights: list[Tensor], saved: list[Saved], y: Tensor | Non
 def _exchange(
     outgoing: Tensor | None, target: int | None, source: int | None, rows: int, like: Tensor
 ) -> tuple[dist.Work | None, Tensor | None]:
-    """Start a send and a receive of a (rows, D) tensor together. None, -1 and n mean no rank.
+    """Start a send and a receive of (rows, D) tensors together.
 
     Two neighbours that send to each other would otherwise wait for ever on GPUs: there, the
-    messages of a rank keep their order, and a send ends only when it is received. Wait only for
-    the receive. Return the work of the send, and what was received.
+    messages of a rank keep their order, and a send ends only when it is received. Wait only for the
+    receive. Return the work of the send, and what was received. A ``target`` or ``source`` of None,
+    -1 or n is no rank: nothing is sent or received there, and its result is None.
     """
     neighbours = range(dist.get_world_size())
     messages, received = [], None
@@ -224,7 +225,7 @@ def _exchange(
         messages.append(dist.P2POp(dist.irecv, received, source))
     works = dist.batch_isend_irecv(messages) if messages else []
     if source in neighbours:
-        works[-1].wait()  # the receive's; with nccl, the one work of both
+        works[-1].wait()  # the work of the receive; with nccl, of both messages
     return works[0] if target in neighbours else None, received
 
 
@@ -252,8 +253,8 @@ def gpipe_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[
         same order, which may differ from the order of the forward passes. The schedules of all
         stages fit each other: they can be executed together without a deadlock.
     Raises:
-        ValueError: ``stage`` is not one of the stages (the wrong number is ``stage``); there is no
-            micro-batch (the wrong number is m).
+        ValueError: ``stage`` is not one of the stages (the message contains ``stage``); there is no
+            micro-batch (the message contains m).
 
     ``gpipe_schedule(0, 2, 2)``  →  for instance [("forward", 0), ("forward", 1), ("backward", 0),
     ("backward", 1)].
@@ -333,10 +334,11 @@ def run_schedule(
     ``wait()`` of each ``Work`` once: with gloo, a second call never returns. (With nccl a second
     call returns at once, so you may wait twice for the one ``Work`` of both messages.)
     ``is_completed()`` does not replace ``wait()``: without ``wait()`` it never becomes true. When
-    the gradient of micro-batch i has come back, wait for the send of its activation: that wait is
-    over at once. Just before you send a gradient, wait for the send of the previous gradient. At
-    the end, wait for the remaining sends. Keep no received tensor and no output longer than needed:
-    with 1F1B, a stage's memory does not grow with m. (Stage 0 may copy its batch once.)
+    the gradient of micro-batch i has come back, wait for the send of the activation of micro-batch
+    i: that wait is over at once. Just before you send a gradient, wait for the send of the previous
+    gradient. At the end, wait for the remaining sends. Keep no received tensor and no output longer
+    than needed: with 1F1B, a stage's memory does not grow with m. (Stage 0 may copy its batch
+    once.)
 
     Args:
         schedule: this stage's actions, in order. The schedules of all stages fit each other, as in
@@ -371,9 +373,9 @@ def run_schedule(
     # what each micro-batch has saved, between its forward and its backward pass
     alive: dict[int, Saved] = {}
     grad_outputs: dict[int, Tensor] = {}  # on the last stage, between the same passes
-    sending: dict[int, dist.Work | None] = {}  # to the next stage, also
-    sending_back: dist.Work | None = None  # to the previous stage: one at a time
-    # the stage from which each action receives; from -1 and n it receives nothing
+    sending: dict[int, dist.Work | None] = {}  # sends to the next stage
+    sending_back: dist.Work | None = None  # the last send to the previous stage
+    # the stage from which each action receives; -1 and n: it receives nothing
     sources = [stage - 1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [None]
     _, received = _exchange(None, None, sources[0], rows, weights[0])
     for (kind, i), next_source in zip(schedule, sources[1:]):
@@ -413,8 +415,8 @@ def bubble_fraction(num_stages: int, num_micro_batches: int) -> float:
         A number from 0 to 1: idle time / total time. (Some papers use idle time / ideal time, which
         is larger.)
     Raises:
-        ValueError: there is no stage, or no micro-batch (the wrong number is the one that is not
-            positive).
+        ValueError: there is no stage, or no micro-batch (the message contains the number that is
+            not positive).
 
     ``bubble_fraction(4, 4)``  →  3/7.
     About 3 lines.
@@ -426,8 +428,9 @@ def bubble_fraction(num_stages: int, num_micro_batches: int) -> float:
 
 
 def measured_bubble(timelines: list[list[Span]]) -> float:
-    """Problem 5.6 · Return the measured bubble. It is the same fraction as in ``bubble_fraction``,
-    computed from the spans that the stages recorded. Nothing is communicated.
+    """Problem 5.6 · Return the bubble that was measured, from the spans that the stages recorded.
+
+    It is the same fraction as in ``bubble_fraction``. Nothing is communicated.
 
     Args:
         timelines: for each stage its spans, ``Span(kind, micro_batch, start, end)``, in any order.

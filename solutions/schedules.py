@@ -61,8 +61,8 @@ def chunk_layers(num_layers: int, stage: int, num_stages: int, num_chunks: int) 
     Returns:
         v ranges of L/(n·v) layers each. Chunk c of stage s is part c·n + s.
     Raises:
-        ValueError: ``stage`` is not one of the stages (the wrong number is ``stage``); there is no
-            stage, or no chunk (the wrong number is this count); L is not positive, or does not
+        ValueError: ``stage`` is not one of the stages (the message contains ``stage``); there is no
+            stage, or no chunk (the message contains this count); L is not positive, or does not
             divide into n·v parts ("10 layers cannot be cut into 4 parts").
 
     ``chunk_layers(8, 1, 2, 2)``  →  [range(2, 4), range(6, 8)].
@@ -104,8 +104,8 @@ def interleaved_schedule(
           forward passes if these are fewer.
         - With v = 1 the schedule is 1F1B. Then at most n − s activations are alive.
     Raises:
-        ValueError: ``stage`` is not one of the stages (the wrong number is ``stage``); there is no
-            stage, chunk or micro-batch (the wrong number is this count); n does not divide m ("3
+        ValueError: ``stage`` is not one of the stages (the message contains ``stage``); there is no
+            stage, chunk or micro-batch (the message contains this count); n does not divide m ("3
             micro-batches do not divide into groups of 2").
 
     ``interleaved_schedule(1, 2, 2, 2)``  →  for instance [("F", 0, 0), ("F", 0, 1), ("F", 1, 0),
@@ -122,7 +122,7 @@ def interleaved_schedule(
     forwards: list[Action] = [("F", c, i) for c, i in visits]
     backwards: list[Action] = [("BW", v - 1 - c, i) for c, i in visits]
     # (v − 1)·n passes bring the first group to its last chunk. One more pass for each later stage
-    # would be enough if messages took no time. With two, a message has the time of a pass.
+    # would be enough if messages took no time. With two, each message may take as long as a pass.
     warm_up = n - stage - 1 if v == 1 else 2 * (n - stage - 1) + (v - 1) * n
     warm_up = min(warm_up, v * m)
     steady = [action for pair in zip(forwards[warm_up:], backwards) for action in pair]
@@ -139,7 +139,7 @@ def interleaved_bubble(num_stages: int, num_chunks: int, num_micro_batches: int)
     Args:
         num_stages, num_chunks, num_micro_batches: n, v, and m, a multiple of n.
     Raises:
-        ValueError: there is no stage, chunk or micro-batch (the wrong number is this count), or n
+        ValueError: there is no stage, chunk or micro-batch (the message contains this count), or n
             does not divide m (the message contains both).
 
     ``interleaved_bubble(4, 1, 4)``  →  3/7, as for 1F1B;  ``interleaved_bubble(4, 2, 4)``  →  3/11.
@@ -163,9 +163,9 @@ def backward_input(weights: list[Tensor], saved: Saved, grad_y: Tensor) -> tuple
 
     ``torch.ops.aten.gelu_backward(grad_y, z)`` is grad_y ⊙ gelu′(z). Compute no gradient of a
     weight here: for each layer, one product of matrices is enough. The checks count these products,
-    so multiply with torch, in the thread of the call. A check also measures the processor time: B
-    of a large layer may take at most 1.5 times as long as the two lines above. Inputs must stay
-    unchanged; they may be non-contiguous, and are float32 or float64.
+    so multiply with torch, in the thread that calls your function. A check also measures the
+    processor time: B of a large layer may take at most 1.5 times as long as the formulas of grad_z
+    and grad_x. Inputs must stay unchanged; they may be non-contiguous, and are float32 or float64.
 
     Args:
         weights: the k weights of the chunk, (D, D) each, in the order of the layers.
@@ -233,8 +233,8 @@ def zero_bubble_schedule(stage: int, num_stages: int, num_micro_batches: int) ->
           m(f + b + w) + (n − 1)(f + b) − (min(n, m) − 1)·min(f, b, w). For f = b = w and m ≥ n,
           each stage is idle for (n − 1)·f. In 1F1B it is idle for three times as long.
     Raises:
-        ValueError: ``stage`` is not one of the stages (the wrong number is ``stage``); there is no
-            stage, or no micro-batch (the wrong number is this count).
+        ValueError: ``stage`` is not one of the stages (the message contains ``stage``); there is no
+            stage, or no micro-batch (the message contains this count).
 
     ``zero_bubble_schedule(1, 2, 2)``  →  for instance [("F", 0, 0), ("B", 0, 0), ("F", 0, 1),
     ("B", 0, 1), ("W", 0, 0), ("W", 0, 1)]: the last stage sends both gradients before its first W.

@@ -10,13 +10,13 @@ needs only 1/n of the optimizer's state (ZeRO-1). A rank may also hold only 1/n 
 gather each layer when it is needed (fully sharded) [Rajbhandari et al., ZeRO, 2020; Zhao et al.,
 PyTorch FSDP, 2023].
 
-``n = dist.get_world_size()``. The model and its calculus are given in ``handout/mlp.py``. For every
-function here:
+``n = dist.get_world_size()``. The model, and the forward and backward pass of a layer, are given in
+``handout/mlp.py``. For every function here:
 - Inputs must stay unchanged unless the docstring says otherwise. They may be non-contiguous.
-- The function works for 1, 2, 3, 4, … ranks, and when it is called twice. A later
-  call must not change an earlier result.
+- The function works for 1, 2, 3, 4, … ranks, and when it is called twice. A later call
+  must not change an earlier result.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
-  The message contains the numbers.
+  The message contains the numbers that are wrong or do not fit.
 - Multiply matrices with torch, in the thread that calls your function: the checks look at the
   matrix products of this thread.
 """
@@ -42,8 +42,8 @@ def flatten(tensors: list[Tensor]) -> Tensor:
         tensors: one or more tensors of any shapes and of one dtype, N ≥ 1 entries together.
     Returns:
         (P,): the entries of the first tensor in row-major order, then those of the next, and so on;
-        then zeros up to P = n·⌈N/n⌉, the next multiple of n. All ranks can then hold shards of
-        equal size.
+        then zeros up to P = n·⌈N/n⌉, which is N rounded up to a multiple of n. All ranks can then
+        hold shards of equal size.
     Raises:
         ValueError: the tensors have several dtypes ("tensor 1 is torch.float64, tensor 0 is …").
 
@@ -113,7 +113,8 @@ class ZeroAdamW:
             loss, gradients = …      # this rank's own forward and backward pass
             zero.step(gradients)     # afterwards the weights are those of a single device
 
-    After every step, all values equal those of a single device that trains on the whole batch.
+    After every step, the weights and the moments equal those of a single device that trains on the
+    whole batch.
     """
 
     optimizer: torch.optim.AdamW
@@ -150,7 +151,7 @@ class ZeroAdamW:
                 weight 1 is (3, 2)"), or the numbers of gradients and of weights differ ("2
                 gradients for 3 weights").
 
-        Traffic: 2(n−1)/n times the bytes of the weights from each rank, as for one all-reduce of
+        Traffic: each rank sends 2(n−1)/n times the bytes of the weights, as for one all-reduce of
         the gradients. A reduce-scatter gives this rank its shard of the sum of all gradients. AdamW
         updates this rank's shard of the weights. An all-gather then brings the other shards.
         Settings: each step uses the current settings of ``self.optimizer``. So a schedule of
@@ -250,11 +251,11 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
     product, whatever L is: a layer and its gradient. (Activations are not counted.) A variable that
     still refers to the weight, the gradient or the flat copy of the previous layer keeps a third
     layer alive: ``del`` each of them, or give the work of one layer a function of its own. The
-    checks also measure the memory of your process. It includes copies for communication, so here
-    the limits are higher: beyond the shards and their gradients, 8 whole layers are allowed, and 4
-    until the first operation of the backward pass.
-    Traffic: 3(n−1)/n times the bytes of the weights from each rank. You may keep the last layer for
-    the backward pass, but no other layer. The last layer is then gathered only once.
+    checks also measure the memory of your process. This memory includes copies for communication,
+    so here the limits are higher: beyond the shards and their gradients, 8 whole layers are
+    allowed, and 4 until the first operation of the backward pass.
+    Traffic: each rank sends 3(n−1)/n times the bytes of the weights. You may keep the last layer
+    for the backward pass, but no other layer. The last layer is then gathered only once.
 
     With 2 ranks and one layer [[w]], w is on rank 0 and the padding on rank 1. If the local
     gradients are [[2]] and [[4]], rank 0 returns [3] and rank 1 returns [0].
@@ -311,10 +312,11 @@ def prefetched_step(
 
     Args:
         shards, x: as for ``fully_sharded_step``.
-        layer_forward, layer_backward: the calculus of one layer, called as ``mlp.layer_forward``
+        layer_forward, layer_backward: the two passes of one layer, called as ``mlp.layer_forward``
             and ``mlp.layer_backward``. Call each once for every layer, and do not compute layers in
-            any other way: from these calls the checks know when you compute. (They pass functions
-            that also multiply y, and grad_y, by a number that nobody knows before the call.)
+            any other way: from these calls the checks know when you compute. (The checks pass
+            functions that also multiply y, or grad_y, by a number that is not known before the
+            call.)
     Returns:
         ``(loss, gradients)``, as for ``fully_sharded_step``.
     Raises:
@@ -324,12 +326,12 @@ def prefetched_step(
     product, whatever L is: a layer, the next one, a gradient, and one more gradient if its
     reduce-scatter is still running. So gather one layer ahead, not more. You may keep the last
     layer for the backward pass instead of gathering it again. The backward pass then has L − 1
-    gathers. Together with copies for communication, your process may use the memory of 12 whole
-    layers beyond the shards and their gradients, but only of 6 until the first operation of the
-    backward pass.
+    gathers. The memory of your process also includes copies for communication. Beyond the shards
+    and their gradients, it may be that of 12 whole layers, and of 6 until the first operation of
+    the backward pass.
     Traffic: as for ``fully_sharded_step``. Gather each layer with one ``all_gather`` of its shard,
     and average gradients with ``reduce_scatter``. Instead of these two you may use their variants
-    for single tensors, but no other communication.
+    that take one large tensor, but no other communication.
 
     With 3 layers, the forward pass is: gather 0, gather 1, compute 0, gather 2, compute 1, compute
     2. Here "gather" is the start of a gather.

@@ -56,7 +56,7 @@ def _own_shard(weight: Tensor, dim: int, name: str) -> Tensor:
 
 # END SOLUTION
 def shard_columns(weight: Tensor) -> Tensor:
-    """Problem 4.1 · Return this rank's shard of a weight by columns, without communication.
+    """Problem 4.1 · Return this rank's columns of a weight. Nothing is communicated.
 
     Args:
         weight: replicated, (I, O).
@@ -77,7 +77,7 @@ def shard_columns(weight: Tensor) -> Tensor:
 
 
 def shard_rows(weight: Tensor) -> Tensor:
-    """Problem 4.1 · Return this rank's shard of a weight by rows, without communication.
+    """Problem 4.1 · Return this rank's rows of a weight. Nothing is communicated.
 
     Args:
         weight: replicated, (I, O).
@@ -147,14 +147,14 @@ def tensor_parallel_forward(
         input, replicated, (B, D). z = x @ W is sharded by columns, (B, D/n), in memory of that
         size. A view of all D columns would keep n times as much memory alive.
     Raises:
-        ValueError: a shard does not have D rows, where D is the number of columns of ``x``; or n
-            times its columns are not D ("4 shards of 2 columns do not make a weight of 4").
+        ValueError: a shard does not have D rows, where D is the number of columns of ``x``; or a
+            shard does not have D/n columns ("4 shards of 2 columns do not make a weight of 4").
 
     Traffic: for each layer one all-gather that makes its (B, D) output. Weights are not sent.
 
     Layout: like other collectives (Part 1), ``dist.all_gather`` needs a list with one contiguous
-    tensor for each rank. Some variants of these collectives use one large tensor instead of the
-    list, in which each rank has a block of rows. But here each rank has a block of columns.
+    tensor for each rank. Instead of the list, some variants of these collectives use one large
+    tensor. In it each rank has a block of rows, but here each rank has a block of columns.
 
     With 2 ranks, x [[1, 2]] and W [[1, 0], [0, 1]]:  rank 0 computes gelu([[1]]), rank 1
     gelu([[2]]); both return y = [[0.8413, 1.9545]].
@@ -199,7 +199,7 @@ def tensor_parallel_backward(
         size.
     Raises:
         ValueError: a shard does not have D rows, where D is the number of columns of ``grad_y``; or
-            n times its columns are not D.
+            a shard does not have D/n columns.
 
     Traffic: let S be the bytes of one (B, D) gradient. You get full credit for (n−1)/n·S between
     two layers, L−1 times, and 2(n−1)/n·S at the end, for grad_x. You get part of the credit for

@@ -21,8 +21,8 @@ def as_number(value):
 @weight(0.5)
 def test_bandwidths(world):
     """An all-reduce of 4 GB on 4 ranks in 2 seconds has an algorithm bandwidth of 2 GB/s and a bus
-    bandwidth of 3 GB/s; an all-gather of 4 × 100 bytes has S = 400; the lecture's 277 and 70 are
-    about the same bandwidth
+    bandwidth of 3 GB/s; an all-gather of 100 bytes from each of 4 ranks has S = 400; the lecture's
+    277 and 70 are about the same bandwidth; a time of 0 seconds raises ValueError
     """
     size, algorithm, bus, whole, part_of_rank, timeless = world(
         1,
@@ -40,11 +40,11 @@ def test_bandwidths(world):
         ): np.array(100.0)
     }
     size.returns(np.array(400.0), select=as_number, known_mistakes=[part])
-    gib = {"2³⁰ bytes per second are 1 GiB/s. A GB has 10⁹ bytes": np.array(4e9 / 2 / 1024**3)}
+    gib = {"this is in GiB/s (2³⁰ bytes). Use GB/s (10⁹ bytes)": np.array(4e9 / 2 / 1024**3)}
     algorithm.returns(np.array(2.0), tolerance=CLOSE, select=as_number, known_mistakes=[gib])
     plain = {
         (
-            "this is the algorithm bandwidth. An all-reduce must send 2(n−1)/n bytes"
+            "this is the algorithm bandwidth. In an all-reduce, each rank must send 2(n−1)/n bytes"
             " for each byte of the array"
         ): np.array(2.0),
         (
@@ -152,7 +152,7 @@ def test_stopwatch(world):
     timings = all(isinstance(timing, (list, tuple)) and len(timing) == 2 for timing in run.values())
     run.require(
         timings,
-        "stopwatch must return Timing(seconds, samples), and rank 0 returned"
+        "stopwatch must return Timing(seconds, samples) on every rank. Rank 0 returned"
         f" {run.values()[0]!r:.80}.",
     )
     stopwatches.require_looks(run, warm_up=1, iterations=3)
@@ -175,7 +175,7 @@ def test_stopwatch(world):
         known_mistakes=[mean] * 2,
     )
     misplaced = {
-        "the 100 seconds of the barrier were timed. Call barrier before the watch starts": np.array(
+        "the 100 seconds of the barrier were timed. Call barrier before the clock starts": np.array(
             [102.0, 105.0, 102.0]
         ),
         (
@@ -186,20 +186,20 @@ def test_stopwatch(world):
             [1102.0, 105.0, 102.0]
         ),
         (
-            "there is no barrier before a call (the argument barrier, not"
-            " dist.barrier). So the call waits 1000 seconds for the rank that comes late"
+            "the argument barrier (not dist.barrier) was not called before the operation. So the"
+            " operation waits 1000 seconds for the rank that comes late"
         ): np.array([1002.0, 1005.0, 1002.0]),
         "there is one barrier before the first call only. Each call needs its own": np.array(
             [2.0, 1005.0, 1002.0]
         ),
         "only rank 0 called the barrier": np.array([1002.0] * 3),
         (
-            "there is no synchronize() before the time is stopped. The device had only started its"
-            " work"
+            "there is no synchronize() before the clock is stopped. The device had only started"
+            " its work"
         ): np.array([0.001] * 3),
         (
-            "there is no synchronize() before the watch starts. The device was still"
-            " busy with earlier work"
+            "there is no synchronize() before the clock is started. The device was still busy with"
+            " earlier work"
         ): np.array([202.0, 5.0, 2.0]),
     }
     label = "the list of samples, with a barrier and a device that take time,"
@@ -276,7 +276,7 @@ def test_sweep_misuse(world):
     (run,) = refuses(world, 1, (swept, "allgather"))
     names = [getattr(event, "name", "") for event in run.report.ranks[0].trail]
     ran = [name for name in names if name.startswith("run")]
-    run.require(not ran, "the ValueError comes after a run.")
+    run.require(not ran, "sweep raised the ValueError after a run. Check all collectives first.")
 
 
 @number("2.4")
@@ -320,7 +320,7 @@ def test_model(world):
         known_mistakes=[of_others],
     )
     equal.raises_value_error(
-        because="If the times are equal, only rounding decides on the sign of 1/β."
+        because="All times are equal, so only rounding decides the sign of 1/β."
     )
     falling.raises_value_error(because="The times do not grow with the size.")
     one_size.raises_value_error(because="Times of a single size do not determine α and β.")

@@ -100,7 +100,7 @@ def test_broadcast_parameters(world):
         {},
         {STRIDED_LEFT_OUT: [matrices[1]], MEMORY: [by_columns], AS_IT_LIES: [written]},
     ]
-    label = "the list of a parameter that is not contiguous"
+    label = "the list with one parameter that is not contiguous"
     of_strided.leaves_arguments([matrices[0]], [matrices[0]], label=label, known_mistakes=known)
 
 
@@ -303,9 +303,9 @@ def test_gradient_buckets_of_other_parameters(world):
             started = len(run.operations(rank))
             run.require(
                 started <= enough,
-                f"{what}: rank {rank} started {started} all-reduces, but {enough} are enough:"
-                " one for each bucket. A parameter that needs an average belongs to exactly one"
-                " bucket.",
+                f"{what}: rank {rank} started {started} operations, but {enough} are enough: one"
+                " all-reduce for each bucket. Put each parameter that needs an average into"
+                " exactly one bucket.",
             )
 
 

@@ -51,8 +51,8 @@ def test_coordinates(world):
         otherwise=mesh.likely_ranks(back.values()[0], shape),
     )
     beyond.raises_value_error("6", "2", "3")
-    negative.raises_value_error("-1", "2", "3", because="Negative ranks are never on a mesh")
-    no_place.raises_value_error("-1", "2", "3", because="Negative coordinates are never on a mesh")
+    negative.raises_value_error("-1", "2", "3", because="Negative ranks are never on a mesh.")
+    no_place.raises_value_error("-1", "2", "3", because="Negative coordinates are never on a mesh.")
 
 
 @number("7.1")
@@ -78,7 +78,7 @@ def test_groups(world):
             otherwise=mesh.NO_GROUP,
         )
     wrong.raises_value_error("2", "3", "4")
-    below_zero.raises_value_error("-2", because="Each side of a mesh is at least 1")
+    below_zero.raises_value_error("-2", because="Each side of a mesh is at least 1.")
 
 
 IN_GROUPS = {"driver": "in_groups"}

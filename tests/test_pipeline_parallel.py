@@ -284,8 +284,8 @@ def test_run_schedule_records_the_loss(world):
 @number("5.5")
 @weight(0.125)
 def test_run_schedule_frees(world):
-    """run_schedule frees what a micro-batch has saved after its backward pass: with 1F1B, 12
-    micro-batches need no more memory than 3
+    """After a micro-batch's backward pass, run_schedule frees what the micro-batch has saved: with
+    1F1B, 12 micro-batches need no more memory than 3
     """
     few, many = M, 12
     ahead = [(F, 0), *((kind, i + (kind == F)) for i in range(many) for kind in (F, B))][:-2]

@@ -192,8 +192,9 @@ def test_halves(world):
     done = sum(entry.amount for entry in work.require_products(0, enough))
     work.require(
         done <= enough,
-        f"backward_input of 2 layers computed matrix products with {done} operations; {enough} are"
-        " enough, for one product a layer. Leave the gradients of the weights to backward_weights.",
+        f"backward_input of 2 layers did {done} floating-point operations in matrix products;"
+        f" {enough} are enough, for one product a layer. Leave the gradients of the weights to"
+        " backward_weights.",
     )
 
 

@@ -48,7 +48,8 @@ def test_flat_shards(world):
         known_mistakes=sharded.shard_mistakes(tensors, 2),
     )
     for rank, stored in enumerate(shard.read(driver_results.stored, "the memory of the shard")):
-        text = f"rank {rank}'s shard keeps {stored.bytes} bytes alive, but 12 are enough. Copy it."
+        text = f"rank {rank}'s shard keeps {stored.bytes} bytes alive, but 12 are enough."
+        text += " A view keeps the whole flat tensor alive. Return a copy."
         shard.require(stored.bytes <= 12, text)
     back.returns(tensors, tensors)
     short.raises_value_error(
@@ -254,7 +255,7 @@ def test_prefetched_step(world):
         early = [number for number in run.awaited_early(rank) if number not in firsts]
         run.require(
             not early,
-            f"rank {rank} waited for its all-gathers {early} (counted from 0) before it computed"
-            " the layer before, so nothing overlaps. Wait for a gather only when the turn of its"
-            " layer comes.",
+            f"rank {rank} waited for its all-gathers {early} (counted from 0) before it had"
+            " computed the previous layer, so nothing overlaps. Wait for a gather only when its"
+            " layer is computed next.",
         )

@@ -149,7 +149,7 @@ def test_backward(world):
 @weight(0.5)
 def test_backward_traffic(world):
     """In the backward pass of three layers, a rank sends no more bytes than “Traffic” in the
-    docstring allows for full credit, and no fewer than the activations take
+    docstring allows for full credit, and no fewer than the sums over the ranks take
     """
     y, saved = single_device.forward(DEEP, BATCH)
     grad_y = 2 * y / y.size

@@ -138,8 +138,9 @@ class Request:
     def _taken_out(self, args: list, kwargs: dict) -> dict:
         """Return the values that a rank must not know before it asks for them.
 
-        See ``wire.served``. Also remove these values from the arguments. But probes stay in the
-        arguments, because the judge sends a probe without the value that the probe returns.
+        The dict has the form that ``wire.served.Served`` reads. Also remove these values from the
+        arguments. Only probes stay there, because the judge sends a probe without the value that
+        the probe returns.
         """
         served = {}
         if probes := _probes([args, kwargs]):
@@ -248,7 +249,7 @@ class CheckWorld:
             )
         if self.gpus and any(r.options["weighs"] or r.options["clocks"] for r in requests):
             raise Skipped(
-                "this check measures the memory or the time of a CPU, so it runs only when you"
+                "this check measures memory or processor time on a CPU, so it runs only when you"
                 " grade on CPUs"
             )
         report = self.runner(size, [request.spread(size) for request in requests])

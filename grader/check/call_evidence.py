@@ -88,9 +88,10 @@ class CallEvidence:
         computed = sum(entry.amount for entry in products)
         text = (
             f"rank {rank} computed products of matrices with {computed} floating-point operations,"
-            f" but its result needs at least {at_least}. The grader sees the products of torch in"
+            f" but its result needs at least {at_least}. The grader sees only torch's products in"
             " the thread that called your function. Does your function multiply in another thread,"
-            " in another process, or with another library? Multiply with torch, in that thread."
+            " in another process, or with another library? Multiply with torch, in the thread that"
+            " called your function."
         )
         self.require(computed >= at_least, text)
         return products
@@ -118,25 +119,27 @@ class CallEvidence:
         return len(operations(events[: next(marks, len(events))]))
 
     def waits_for_nobody(self, sentence: str) -> None:
-        """Fail with this sentence if ranks waited, outside of all operations, for held ranks.
+        """Fail with this sentence if other ranks waited for a held rank, but not in an operation.
 
-        A rank is held as a ``Delay`` asks for. If other ranks wait for it outside of all
-        operations, the judge releases it early. The report lists the calls in which this happened.
+        They may have waited for a new group, for example. A ``Delay`` says which ranks are held. If
+        other ranks wait for a held rank in this way, the judge releases the held rank early. The
+        report lists the calls in which this happened.
         """
         self.require(self.index not in self.report.released_early, sentence)
 
     def not_sent_on(self, rank: int) -> list[int]:
         """Return the numbers of this rank's messages that the receiver did not pass on in time.
 
-        See ``Call.in_step``.
+        The receiver must pass a message on before it waits for the next message: see
+        ``Call.in_step``.
         """
         return self._numbers(rank, NOT_SENT_ON)
 
     def awaited_early(self, rank: int) -> list[int]:
         """Return the numbers of this rank's all-gathers that overlapped with no other work.
 
-        After the rank had issued such an all-gather, it waited for the result before it used any
-        function that the judge had given to it: see ``Call.slow_gathers``. The rank's first
+        The rank issued such an all-gather, and then waited for the result. Between the two, it used
+        no function that the judge had given to it: see ``Call.slow_gathers``. The rank's first
         all-gather in this call has the number 0.
         """
         return self._numbers(rank, AWAITED_EARLY)
@@ -146,11 +149,11 @@ class CallEvidence:
 
         The hub measures the memory whenever the rank issues an operation other than a receive. In a
         world of more than 4 ranks, it measures only at some of the small sends. If the rank issues
-        no such operation, the hub measures when the rank sends its result. With ``operations``, use
-        only the measurements before which the rank had issued at most this number of operations in
-        the call: 0 means only the measurement at the first operation. If ``Call.weighs`` is
-        ``PEAK``, the hub measures the most memory that the rank has ever had, also between its
-        operations and in earlier calls.
+        no such operation, the hub measures when the rank sends its result. If ``operations`` is
+        given, only some measurements count: those at which the rank had issued at most this number
+        of operations in the call. So 0 means only the measurement at the first operation. If
+        ``Call.weighs`` is ``PEAK``, the hub measures the most memory that the rank has ever had,
+        also between its operations and in earlier calls.
 
         The growth is the difference from the memory that the rank had before it ran code of the
         submission. At that time the rank already had the arguments of the calls, so the arguments
@@ -185,10 +188,10 @@ class CallEvidence:
         """
         grown = self.grown(rank)
         text = (
-            f"according to the operating system, rank {rank}'s process holds"
-            f" {(grown or 0) / MIB:.1f} MiB in this call, but {what} alone have"
-            f" {at_least / MIB:.1f} MiB. Do the whole work of the call in this process, with the"
-            " tensors that your function got."
+            f"according to the operating system, the memory of rank {rank}'s process has grown by"
+            f" only {(grown or 0) / MIB:.1f} MiB, but {what} alone have {at_least / MIB:.1f} MiB."
+            " Do the whole work of the call in this process, with the tensors that your function"
+            " got."
         )
         self.require(grown is None or grown >= at_least, text)
         return grown
@@ -206,7 +209,7 @@ class CallEvidence:
 
         The times are in nanoseconds. The call's driver must have a meter: see ``Call.clocks``.
         Return None if the system does not report the times, or if the network is not the hub. Fails
-        if the rank issued a send and the hub did not measure the time before this send.
+        if the hub did not measure the time before one of the rank's sends.
         """
         looks = iter(self.report.ranks[rank].spent.get(self.index, []))
         found: list[int] = []
@@ -227,15 +230,16 @@ class CallEvidence:
         return found[: sends + 1] if all(found) else None
 
     def spent_between_pauses(self, rank: int, count: int) -> list[int] | None:
-        """Return the nanoseconds of processor time between ``count`` looks of the hub at a rank.
+        """Return a rank's processor time between measurements of the hub, in nanoseconds.
 
-        The driver asks for the looks with ``mark.before_a_send``, and the rank sends nothing.
-        Return None if the system does not report the times, or if the network is not the hub. Fails
-        if there were not exactly ``count`` looks.
+        ``count`` measurements give ``count`` - 1 times. The driver asks for the measurements with
+        ``mark.before_a_send``, and the rank sends nothing. Return None if the system does not
+        report the times, or if the network is not the hub. Fails if the hub did not measure exactly
+        ``count`` times.
         """
         looks = self.report.ranks[rank].spent.get(self.index, [])
         passed = len(self.marks(rank, PAUSE))
-        text = f"rank {rank}: the grader looked {passed} times at its processor time, not {count}."
+        text = f"rank {rank}: its processor time was measured {passed} times, not {count} times."
         self.require(passed in (0, count) and len(looks) in (0, count), text)
         if not looks or not all(looks):
             return None
@@ -254,7 +258,7 @@ class CallEvidence:
                 try:
                     found.append([float(word) for word in event.name[len(name) :].split()])
                 except ValueError:  # a rank may add a mark of any name
-                    self._fail(f"rank {rank} reported something else than numbers: {event.name}")
+                    self._fail(f"rank {rank} reported something other than numbers: {event.name}")
         return found
 
     def passed(self, rank: int, name: str) -> int:
@@ -271,7 +275,7 @@ class CallEvidence:
     def uses_only(self, *kinds: str, because: str) -> None:
         """Fail if a rank used an operation of a kind not in ``kinds``, or communicated nothing.
 
-        In a world of one rank, the rank may communicate nothing. ``because`` is a sentence for the
+        A rank that is alone in its world need not communicate. ``because`` is a sentence for the
         message.
         """
         self.values()

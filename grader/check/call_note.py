@@ -106,4 +106,4 @@ def _layout_note(of_ranks: Sequence[Any]) -> str:
     }
     if layouts == {"contiguous"}:
         return ""
-    return " non-contiguous" if len(layouts) == 1 else " with other strides on each rank"
+    return " non-contiguous" if len(layouts) == 1 else " with strides that differ between ranks"

@@ -28,8 +28,8 @@ from grader.world.report import Raised, Returned
 SIMILAR = Tolerance(1e-4, "to tell one mistake from another")
 
 NUMBER = re.compile(r"[0-9]+")
-# How many different numbers a ValueError's message may contain. A message that names every number
-# does not say which number is wrong.
+# A ValueError's message may contain at most this many different numbers. A message that names every
+# number does not say which number is wrong.
 MAX_NUMBERS = 20
 SEE_DOCSTRING = "See “Raises” in the docstring."
 
@@ -39,9 +39,10 @@ def tensor(value: Any, dtype: Any = np.float32) -> np.ndarray:
 
 
 def _other_origin(error: Raised) -> tuple[Line, ...]:
-    """Return lines for the message if a call on the student's line raised the error.
+    """Return two lines for the message if the error was raised in a call on the student's line.
 
-    They show the student's line. Return () if this line is a ``raise`` statement, or is not known.
+    The first of them shows the student's line. Return () if the student's line is a ``raise``
+    statement, or is not known.
     """
     if not error.lines or error.lines[-1]["source"].startswith("raise"):
         return ()
@@ -96,16 +97,16 @@ class CallResult(CallEvidence):
 
         A value is right by luck if the ranks disagreed about what they communicated. It is also
         right by luck if a rank did not wait for a message, or overwrote the tensor of an operation
-        before the wait. Also fail if a rank did not communicate although it cannot know the result
-        alone.
+        before the wait. Also fail if a rank did not communicate, but its result depends on the
+        other ranks.
 
         ``expected`` holds one value for each rank. A list of numbers becomes a float32 tensor.
         ``known_mistakes`` holds one dict for each rank. In a dict, each key is the sentence that
-        explains one mistake. The value of the key is what the rank returns if it makes this
-        mistake. ``known_mistakes`` may also be a function without arguments that returns these
-        dicts. The function is called only if the dicts are needed. ``select`` picks the part of a
-        rank's value that is compared, and ``label`` names this part. ``otherwise`` is the likely
-        cause for the message if the grader finds no other cause.
+        explains one mistake. The value of the key is what the rank returns after this mistake.
+        ``known_mistakes`` may also be a function without arguments that returns these dicts. The
+        function is called only if the dicts are needed. ``select`` picks the part of a rank's value
+        that is compared, and ``label`` names this part. ``otherwise`` is the likely cause for the
+        message if the grader finds no other cause.
         """
         wanted = [as_argument(value) for value in expected]
         if len(wanted) != self.report.size:
@@ -167,7 +168,7 @@ class CallResult(CallEvidence):
             if not self._returned(rank.rank).intact:
                 self._fail(
                     f"rank {rank.rank} changed a list that it was given: tensors in the list were"
-                    " removed or replaced."
+                    " added, removed or replaced. Work on a copy of the list."
                 )
 
     def raises_value_error(self, *mentioning: str, given: str = "", because: str = "") -> None:
@@ -214,7 +215,7 @@ class CallResult(CallEvidence):
         if sent := [o for trail in self.report.trails for o in operations(trail, self.index)]:
             self._fail(
                 f"the ValueError comes too late: rank {sent[0].rank} had already issued the"
-                f" {sent[0]}"
+                f" {sent[0]}. Check all arguments before you communicate."
             )
 
     # ——— private methods
@@ -240,9 +241,9 @@ class CallResult(CallEvidence):
                 self._fail(f"The values are right, but by luck. {found}")
 
     def _took_part(self) -> None:
-        """Fail if a rank communicated nothing although it cannot know the answer alone.
+        """Fail if a rank communicated nothing, but its result depends on the other ranks.
 
-        Such a rank has read the answer from a file, or has guessed it.
+        Such a rank has read the result from a file, or has guessed it.
         """
         if (
             self.report.size == 1

@@ -127,10 +127,9 @@ def requires_gradient(found: Any) -> bool:
 
 
 def is_kept(found: Any) -> bool:
-    """Return what a driver found out about an argument.
+    """Return whether an argument is still in memory, or whether it is unchanged.
 
-    Some drivers send whether the argument is still in memory. Other drivers send whether the
-    argument is unchanged.
+    The driver decides which of the two it sends.
     """
     return _truth(found, "kept")
 
@@ -144,7 +143,7 @@ def kept_bytes(found: Any) -> int:
 
 
 def bytes_beside(found: Any) -> int:
-    """Return the number of bytes of tensors that a call left alive beside its result."""
+    """Return the bytes of the tensors that a call left alive, without the call's result."""
     beside = _part(found, "beside")
     if not _is_whole(beside):
         raise Unreadable("the number of bytes that the call left alive is not a whole number")
@@ -160,7 +159,7 @@ def _entry(value: Any) -> Entry:
     kind, amount, alive, at, inner = _list(value, "an entry of the ledger", 5)
     whole = all(map(_is_whole, (amount, alive, inner)))
     if kind not in KINDS or not whole or amount < 0 or inner < 0:
-        raise Unreadable("an entry of the ledger is of no known kind")
+        raise Unreadable("an entry of the ledger does not have the expected form")
     return Entry(kind, amount, alive, _seconds(at), inner)
 
 
@@ -223,7 +222,7 @@ def _truth(found: Any, name: str) -> bool:
 
 def _list(value: Any, what: str, count: int | None = None) -> list:
     if not isinstance(value, (list, tuple)):
-        raise Unreadable(f"{what} is no list")
+        raise Unreadable(f"{what} is not a list")
     if count is not None and len(value) != count:
         raise Unreadable(f"{what} has {len(value)} entries, not {count}")
     return list(value)
@@ -231,7 +230,7 @@ def _list(value: Any, what: str, count: int | None = None) -> list:
 
 def _dict(value: Any) -> dict:
     if not isinstance(value, dict):
-        raise Unreadable("parts of it are missing")
+        raise Unreadable("it does not have the expected parts")
     return value
 
 
@@ -241,5 +240,5 @@ def _is_whole(value: Any) -> TypeGuard[int]:
 
 def _seconds(value: Any) -> float:
     if type(value) not in (int, float) or not math.isfinite(value):
-        raise Unreadable("a time is no number of seconds")
+        raise Unreadable("a time is not a finite number of seconds")
     return float(value)

@@ -1,9 +1,9 @@
 """Decides what caused an exception in a check: the ranks' values, or a mistake in the grader.
 
 Ranks may send anything. If a check raises an exception because of a rank's values, the submission
-has failed the check. To tell this case from a mistake in the grader, the check is run again, with
-the expected values in place of the ranks' values. If the second run also raises an exception, the
-mistake is in the grader.
+has failed the check. But the reason may also be a mistake in the grader. To find out, the check is
+run again, with the expected values in place of the ranks' values. If the second run also raises an
+exception, the mistake is in the grader.
 """
 
 import copy
@@ -23,14 +23,17 @@ from grader.diagnosis.finding import Finding, Line, printable
 from grader.world.arrays import Foreign
 from grader.world.report import Raised, RankReport, Returned, Runner, WorldReport
 
-# The limit of the judge's processor time for one check. To judge the values of an honest submission
-# takes hundredths of a second.
+# The limit of the judge's processor time for one check, in seconds. The judge needs hundredths of a
+# second for the values of an honest submission.
 JUDGING_SECONDS = 10.0
 SLOW = (
-    "Stopped: what the ranks sent back takes more than {:g} seconds to judge. Is it far more than"
-    " was asked for?"
+    "Stopped: what the ranks returned takes more than {:g} seconds to judge. Did they return far"
+    " more than the docstring asks for?"
 )
-UNREADABLE = "What the ranks sent back cannot be judged: it is not of the form that was asked for."
+UNREADABLE = (
+    "What the ranks returned cannot be judged: it does not have the form that the docstring asks"
+    " for."
+)
 
 
 def judge(
@@ -187,7 +190,8 @@ def _is_ours(
 ) -> bool:
     """Return whether the check also raises an exception if every value is as expected."""
 
-    # Starts no ranks. In its report, each call has returned a value that ``Control`` never reads.
+    # Starts no ranks, and returns a report in which each call has returned a value. ``Control``
+    # never reads this value.
     def no_ranks(size: int, calls: list) -> WorldReport:
         def outcomes() -> dict[int, Returned | Raised]:
             return {i: Returned(Foreign("nothing"), [], {}) for i in range(len(calls))}

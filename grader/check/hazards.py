@@ -73,7 +73,7 @@ def hazards(report: WorldReport, call: int) -> list[Hazard]:
 def left_open(report: WorldReport, call: int, rank: int) -> list[Operation]:
     """Return the first operations whose tensors a rank may have read before they were filled.
 
-    No line waited for such an operation, or only a line other than the line that issued it.
+    The line that issued such an operation did not wait for it. A later line may have waited.
     """
     marked = _marked(report.ranks[rank].trail, call, LEFT_OPEN_MARK)
     return [operation for _, operation in marked]

@@ -49,10 +49,10 @@ TIMED = pytest.StashKey[list[TimedWorld]]()  # the worlds that a check has run
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("lockstep", "what is graded, and on what")
+    group = parser.getgroup("lockstep", "choose what to grade, and the device")
     group.addoption(
         "--submission",
-        help="a directory or zip (default: solutions where there is one, else handout)",
+        help="a directory or zip (default: solutions if it exists, else handout)",
     )
     for name, details in OPTIONS.items():
         group.addoption(name, **details)
@@ -84,15 +84,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def _read_options(option: argparse.Namespace) -> None:
     """Check and convert the options. Raises ValueError with a sentence for the user.
 
-    ``addoption`` could check the options, too, but after a mistake pytest would print its whole
-    usage text.
+    ``addoption`` could check the options, too. But then pytest would print its whole usage text
+    if an option is wrong.
     """
     course()  # if course.toml cannot be read, fail before anything else
     option.part = option.part and part_named(option.part)
     if option.device not in ("cpu", "cuda"):
         raise ValueError(f"unknown device “{option.device}”: choose cpu or cuda")
     if option.seed is not None and not str(option.seed).isdecimal():
-        raise ValueError(f"a seed is a whole number, not “{option.seed}”")
+        raise ValueError(f"a seed is a whole number ≥ 0, not “{option.seed}”")
     option.seed = None if option.seed is None else int(option.seed)
 
 

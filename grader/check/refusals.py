@@ -56,12 +56,12 @@ def fail_where_right_calls_are_refused(records: Iterable[Record]) -> None:
 def _finding(function: str, total: Answers) -> Finding:
     calls = total.accepted + total.refused
     headline = (
-        f"{function} raises a ValueError for wrong arguments, as it should. But it also raised one"
-        f" in {total.refused} of {calls} calls with right arguments."
+        f"{function} raises a ValueError for wrong arguments, as it should. But it also raised a"
+        f" ValueError in {total.refused} of {calls} calls with right arguments."
     )
     advice = (
         "Other checks of this function failed because of this error, and show its text and line."
-        " Did a condition of yours raise it for right arguments, or did the code behind the"
-        " conditions?"
+        " Does one of your conditions refuse right arguments, or does the code after the conditions"
+        " raise the error?"
     )
     return Finding(headline, (Line(advice),))

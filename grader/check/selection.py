@@ -152,7 +152,7 @@ def _nothing(words: str, candidates: list[Candidate]) -> str:
     lines = [
         f"no check matches “{words}”"
         + (f"; did you mean “{close[0]}”?" if close else ".")
-        + " There are:"
+        + " The problems and their functions are:"
     ]
     for number, names in there.items():
         lines.append(f"    {number}  {titles[number]} ({', '.join(names)})")

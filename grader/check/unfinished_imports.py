@@ -26,7 +26,7 @@ class UnfinishedImports:
         self.folder = submission_dir.parent / f"{submission_dir.name}-imports-{visibility}"
 
     def note(self, report: WorldReport) -> None:
-        """If a rank used up its processor time in an import, write a note about this import.
+        """Write a note about an import in which a rank used most of its processor time, if any.
 
         A world that only waited too long gets no note, because the machine may have been slow.
         """

@@ -23,7 +23,7 @@ from grader.check.plugin import is_shown_at_once, shared_with
 from grader.wire import machine_limits, os_support
 from grader.world.fork_server_client import way_to_start
 
-# How many times a check is begun at most. The worker may die during the first try, perhaps because
+# A check is begun at most this many times. The worker may die during the first try, perhaps because
 # memory ran out.
 TRIES_OF_A_CHECK = 2
 
@@ -127,9 +127,9 @@ class Workers:
 def _units(items: list[pytest.Item], numbers: Iterable[int], in_order: bool) -> deque[deque[int]]:
     """Group the checks with these numbers into units, and return the numbers in each unit.
 
-    Checks that may share ranks form one unit. One worker runs all checks of a unit, in order. So
-    the checks that have used a check's ranks before it are the same in every session. The largest
-    units come first, unless ``in_order`` is True.
+    Checks that may share ranks form one unit. One worker runs all checks of a unit, in order. So in
+    every session, a check's ranks have been used by the same earlier checks. The largest units come
+    first, unless ``in_order`` is True.
     """
     units: dict[Hashable, deque[int]] = defaultdict(deque)
     for number in numbers:
@@ -140,7 +140,7 @@ def _units(items: list[pytest.Item], numbers: Iterable[int], in_order: bool) -> 
 
 def _report_as_lost(item: pytest.Item) -> None:
     """Report to pytest that this check has no result, because workers died."""
-    words = "The process that ran this check ended before the check did. Did memory run out?"
+    words = "No result: the grader's worker processes ended before this check. Did memory run out?"
     report = pytest.TestReport(item.nodeid, item.location, {}, "failed", words, "call")
     item.config.hook.pytest_runtest_logreport(report=report)
 

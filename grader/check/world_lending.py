@@ -1,14 +1,14 @@
 """Starts the ranks of checks, and lends the ranks of a check to the next check of the same problem.
 
 Lending saves time, because starting ranks takes a large part of a grading. Ranks are lent only if
-the previous check has left nothing behind in them. Fresh ranks have made no calls yet, used ranks
+the previous check has left nothing behind in them. Fresh ranks have made no calls yet. Used ranks
 have made the calls of an earlier check. A check that fails on used ranks is tried again on fresh
-ranks, so that no check fails because of another one. A check that passes on used ranks is not tried
+ranks, so that no check fails because of another. A check that passes on used ranks is not tried
 again. After a check has failed, the other checks of its problem get fresh ranks.
 
-A second try has other inputs. Otherwise a submission could compute a result in a way that the check
-forbids, and make the first try end without a verdict. In the second try it could return the result
-that it has saved.
+A second try has other inputs. With the same inputs, a submission could cheat. In the first try, it
+could compute the result in a way that the check forbids, save the result, and make the try end
+without a verdict. In the second try, it could return the saved result.
 
 Public and hidden checks never share ranks, because the message of a public check must not reveal
 anything about a hidden check. If gloo or nccl connects the ranks, the ranks are always fresh. Only
@@ -38,7 +38,7 @@ from grader.world.limits import Limits
 from grader.world.processes import Processes
 from grader.world.report import Call, WorldReport
 
-ROOM = 4  # ranks that are lent together, at most; few checks need more
+ROOM = 4  # ranks of a world that may be lent, at most; few checks need more
 
 
 @dataclass
@@ -103,8 +103,8 @@ class RankStarter:
         result.
         """
         self.session, self.timed, self.limits, self.network = session, timed, limits, network
-        # A submission that fails in one check may leave something behind in its ranks, and pass the
-        # next check because of what it left. So after a failure, ranks are fresh. If the system is
+        # A submission that fails in one check may leave something behind in its ranks, which makes
+        # it pass the next check. So after a failure, ranks are fresh. If the system is
         # not Linux, ranks are always fresh, because the grader cannot see what is left behind.
         self.key = None if key is None or not LINUX else (session.submission_dir, key)
         if self.key in KEPT.failed:
@@ -149,8 +149,8 @@ class RankStarter:
         began = time.monotonic()
         if began > self.session.ends_at:
             raise NotRun(
-                f"Not run: the {self.session.seconds:g} seconds that one submission may take were"
-                " over."
+                f"Not run: the time limit for one submission, {self.session.seconds:g} seconds,"
+                " was already over."
             )
         if calls and (reason := self.unfinished.find(calls[0].function, size)):
             raise NotRun(reason)
@@ -188,10 +188,10 @@ class RankStarter:
 def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
     """Run a check. If something other than the submission may have made it fail, run it again.
 
-    This may be an earlier check on the same ranks, or a machine that has too little memory. The
-    second run has fresh ranks and other inputs. ``arguments`` are the arguments that pytest has for
-    the check. Raises the exception of the last run. But if the first run ended with a verdict, and
-    the second run could not start ranks, raises the exception of the first run.
+    For example, an earlier check on the same ranks may be the reason, or a lack of memory on this
+    machine. The second run has fresh ranks and other inputs. ``arguments`` are the arguments that
+    pytest has for the check. Raises the exception of the last run. But if the first run ended with
+    a verdict, and the second run could not start ranks, raises the exception of the first run.
     """
     ranks = arguments["world"].runner if "world" in arguments else None
     if not isinstance(ranks, RankStarter):

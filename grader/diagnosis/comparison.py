@@ -18,8 +18,8 @@ class Tolerance:
 
     The error may be at most ``relative`` × m. Here m is the larger of two numbers: the largest
     magnitude in the expected tensor, and ``small`` times the largest magnitude in all expected
-    tensors that are compared together. ``small`` is for tensors that are sums of terms that cancel.
-    The entries of such a tensor are small, but have the rounding errors of the large terms.
+    tensors that are compared together. ``small`` is for tensors whose terms cancel when they are
+    summed. The entries of such a tensor are small, but have the rounding errors of large terms.
     """
 
     relative: float

@@ -13,11 +13,12 @@ from grader.world.report import Raised, Returned, WorldReport
 BOUNDS = [
     (
         ("MemoryError", "allocate memory", "bad_alloc"),
-        f"A rank may use {machine_limits.rank_memory_limit() >> 20} MiB more than at its start.",
+        f"A rank may use {machine_limits.rank_memory_limit() >> 20} MiB of memory more than at its"
+        " start.",
     ),
     (
         ("Resource temporarily unavailable", "can't start new thread"),
-        f"A rank may have {tiers.TASKS['cpu']} processes and threads.",
+        f"A rank may have {tiers.TASKS['cpu']} processes and threads in all.",
     ),
     (("File too large",), f"A file may have {tiers.FILE_BYTES >> 20} MiB."),
     (
@@ -27,7 +28,7 @@ BOUNDS = [
             " add_key."
         ),
     ),
-    (("Too many open files",), f"A rank may have {tiers.FILES_OPEN['cpu']} open files."),
+    (("Too many open files",), f"A process may have {tiers.FILES_OPEN['cpu']} open files."),
     (
         ("PermissionError: [Errno 1] Operation not permitted",),
         (

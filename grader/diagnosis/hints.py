@@ -127,10 +127,10 @@ def _is_garbage(got: np.ndarray) -> bool:
 
 
 def _gaps(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    """Return a sentence if ``got`` contains the number from the gaps in an input's memory.
+    """Return a sentence if ``got`` contains numbers from the gaps between an input's entries.
 
-    An input that is not contiguous has such gaps between its entries. The grader fills the gaps
-    with ``BETWEEN_ENTRIES``.
+    The memory of an input that is not contiguous has such gaps. The grader fills the gaps with
+    ``BETWEEN_ENTRIES``.
     """
     if np.issubdtype(got.dtype, np.floating) and (got == BETWEEN_ENTRIES).any():
         return (
@@ -267,8 +267,8 @@ def _rearranged(got: np.ndarray, expected: np.ndarray, context: Context) -> str 
 def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     """Return a sentence that says which ranks' terms a sum lacks, or contains more than once.
 
-    The sentence is about the longest range of entries that begins at the first wrong entry, and in
-    which the same terms are wrong. If there is no such range of two or more entries, return the
+    The sentence is about a range of entries that begins at the first wrong entry. It is the longest
+    range in which the same terms are wrong. If this range has fewer than two entries, return the
     sentence of ``_lacking``. Return None unless there are two to four ranks, and the expected value
     is the sum of one input of each rank.
     """
@@ -294,10 +294,10 @@ def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
 
 
 def _lacking(got: np.ndarray, expected: np.ndarray, terms: list, scale: float) -> str | None:
-    """Return a sentence that says which ranks' terms the first four wrong entries of a sum lack.
+    """Return a sentence about wrong entries of a sum. It says which ranks' terms each entry lacks.
 
-    Return None if any entry is not the sum of some ranks' terms, or equals several such sums. Also
-    return None if only one entry is wrong.
+    The sentence names at most four entries. Return None if any entry is not the sum of some ranks'
+    terms, or equals several such sums. Also return None if only one entry is wrong.
     """
     chosen = np.array(list(product((False, True), repeat=len(terms))))
     found = np.abs(chosen @ np.array(terms) - got) <= 1e-6 * scale

@@ -71,7 +71,7 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
 
 
 def _unmade(report: WorldReport) -> list[Line]:
-    """Return a line about a group that some of its ranks waited for, and others never made.
+    """Return a line about a group that some of its ranks wait for, but other ranks never made.
 
     Return [] if there is no such group.
     """
@@ -162,10 +162,10 @@ def never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> li
 def _waits_again(report: WorldReport, waiting: list[Waiting], call: int) -> list[int]:
     """Return the ranks that hang in ``wait()`` although all their operations have partners.
 
-    If the judge has not found that no rank goes on, the ranks may only be slow, and the result is
-    empty. Only a send or a receive can hang in this way. So the result has only ranks that have
-    issued a send or a receive in this call. The result is empty if the hub may withhold results of
-    all-gathers in this call (see ``Call.slow_gathers``), because then an all-gather can hang, too.
+    Return [] if the world is not “stuck”, because then the ranks may only be slow. Only a send or a
+    receive can hang in this way. So the result has only ranks that have issued a send or a receive
+    in this call. Also return [] if the hub may withhold results of all-gathers in this call (see
+    ``Call.slow_gathers``), because then an all-gather can hang, too.
     """
     if report.ending != "stuck" or report.calls[call].slow_gathers:
         return []

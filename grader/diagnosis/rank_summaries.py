@@ -135,7 +135,7 @@ def _steps(done: list[Operation]) -> tuple[Step, ...]:
 def stands(
     report: WorldReport, call: int, rank: RankReport, waiting: list[Waiting]
 ) -> tuple[str, list[str]]:
-    """Return where in its program a rank is, and lines about its last two open operations.
+    """Return words that say where a rank is, and lines about its last two open operations.
 
     Each line says which ranks the operation waits for.
     """

@@ -15,8 +15,8 @@ from grader.world.report import Raised, RankReport, Returned, WorldReport
 
 DEADLOCK = "Deadlock: no rank can go on."
 ASK = (
-    "If it hangs, ask: do the ranks disagree about which operation this is? Does a rank wait for"
-    " a rank that has returned?\n"
+    "Find out: do the ranks disagree about which operation comes next? Does a rank wait for a rank"
+    " that has returned?\n"
     "    Do all ranks wait in a send, or all in a receive? Is a rank busy in a loop? More: “When it"
     " hangs” in ASSIGNMENT.md."
 )
@@ -68,7 +68,7 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
         return Diagnosis(f"The ranks {report.limit}, and were stopped.")
     if report.ending == "lost":
         return Diagnosis(
-            "The process that looks after the ranks was ended while they ran. Did a rank end it?"
+            "The process that controls the ranks was ended while they ran. Did a rank end it?"
         )
     if raised:
         return diagnose_exception(report, raised, raised)

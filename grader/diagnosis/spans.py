@@ -4,8 +4,8 @@ The module computes the spans from the trails and the outcomes of the ranks. If 
 to trace waits (``World(…, trace=True)``), the spans show what happened. Otherwise the trails
 contain only the times at which operations were started, and the spans are estimated. The estimate
 assumes that a rank waits from the start of an operation until the last partner joins the operation.
-But if the next event in the rank's trail comes before that, the rank did not wait. Communications
-take no time.
+But if the next event in the rank's trail comes before that, the rank did not wait. In the estimate,
+communications take no time.
 
 If a call makes several runs (marked ``run 0 began``, ``run 0 ended``, …), only the fastest run is
 drawn. If the call did not return on every rank, only the last run that all ranks began is drawn.
@@ -43,8 +43,8 @@ class Span:
     """An activity of one rank from ``begin`` to ``end``, in seconds.
 
     ``end`` is None if the activity was still going on when the world was ended. ``background`` is
-    True for a communication that is under way while the rank's program does other work, and for the
-    time that a stopwatch measures. All other spans of a rank follow one another without overlap.
+    True for two kinds of spans: a communication that goes on while the rank's program does other
+    work, and the time that a stopwatch measures. All other spans of a rank do not overlap.
     """
 
     rank: int
@@ -266,9 +266,10 @@ def _time_in_call(
 
 
 def _guessed(trail: list, came: dict, absent: dict, end: int | None) -> list[_TimeInCall]:
-    """Return how long a rank waited in each operation, if its waits were not traced.
+    """Return an estimate of the time that a rank spent in each operation, in nanoseconds.
 
-    They are estimated from the times at which operations started: see the module's docstring.
+    This is for waits that were not traced. The estimate uses the times at which operations started:
+    see the module's docstring.
     """
     in_calls = []
     times = sorted([event.at for event in trail] + ([] if end is None else [end]))

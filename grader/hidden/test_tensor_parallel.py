@@ -509,8 +509,8 @@ def backward_traffic(world, rng, budget, sentence):
                 *p.of_ranks(p.gradients), tolerance=p.tolerance, select=lambda r: r[1], label=label
             )
             one = p.bytes * (n - 1) / n
-            # The shards' gradients need at least the 4 reduce-scatters between the layers, one sum
-            # each. Another check judges x's gradient, which needs a fifth.
+            # The shards' gradients need the 4 reduce-scatters between the layers. x's gradient
+            # needs a fifth, which another check judges.
             limits = 4 * one, budget(5) * one
             require_traffic(run, limits, sentence, weights=p.sizes)
 
@@ -853,7 +853,7 @@ def judge_pair(run, pair, x, upstream, trained):
         ),
         tolerance=tolerance,
         select=driver_results.gradients,
-        label=f"the gradients (of column, row and x, in this order){note}",
+        label=f"the list of the gradients (of column, row and x, in this order){note}",
         known_mistakes=lambda: parts.pair_mistakes(pair.a, pair.b, saved, upstream, n),
     )
     run.keeps_inputs()

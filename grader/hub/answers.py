@@ -1,4 +1,4 @@
-"""The answers that a rank expects, and the bytes that it owes before it gets them."""
+"""Keeps the answers that a rank expects, and the sends whose bytes it still owes."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,11 +13,11 @@ MAX_UNANSWERED = 2000
 
 @dataclass
 class Answers:
-    """What the hub and one rank still have to send each other.
+    """Keeps what the hub and one rank still have to send each other.
 
-    A rank first announces a send, and then sends its bytes. Until the bytes are here, the rank owes
-    them, and its answers are postponed. Otherwise it could announce all its sends, receive
-    everything, and only then compute what it sends.
+    A rank first announces a send, and then sends the bytes. Until the bytes reach the hub, the rank
+    owes them, and the hub postpones all answers to this rank. Otherwise the rank could announce all
+    its sends, receive everything, and only then compute what it sends.
     """
 
     # the numbers of the operations and questions that are not answered yet
@@ -29,14 +29,15 @@ class Answers:
     def expect(self, number: Any, received: int) -> None:
         """Record that the rank expects an answer with this number.
 
-        ``received`` is the number of its sends that were received: they no longer wait for another
-        rank, and do not count. Raises FrameError if ``number`` is no whole number, if the rank
-        already expects an answer with this number, or if it expects too many answers.
+        ``received`` is the number of the rank's sends that were received, but are not answered yet.
+        These no longer wait for another rank, and do not count towards ``MAX_UNANSWERED``. Raises
+        FrameError if ``number`` is not an integer, if the rank already expects an answer with this
+        number, or if it expects too many answers.
         """
         if not is_whole(number) or number in self.unanswered:
             raise FrameError("an operation of no known form")
         if len(self.unanswered) - received >= MAX_UNANSWERED:
-            raise FrameError(f"more than {MAX_UNANSWERED} operations that wait for others")
+            raise FrameError(f"more than {MAX_UNANSWERED} operations that wait for other ranks")
         self.unanswered.add(number)
 
     def take_owed(self, number: Any) -> Posted:

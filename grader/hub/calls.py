@@ -1,4 +1,4 @@
-"""Which call each rank is in, and what the judge has handed to the rank for this call."""
+"""Keeps which call each rank is in, and which functions the judge gave the rank for each call."""
 
 from dataclasses import dataclass, field
 
@@ -8,12 +8,12 @@ from grader.wire.served import Served
 
 @dataclass
 class Calls:
-    """The calls of the first ``size`` ranks. The rank's own word for its call does not count."""
+    """The calls of the first ``size`` ranks, as the hub counts them, not as the ranks report."""
 
     size: int
     steps: Steps  # ``steps.towards`` has an entry for each call
     ended: list[int] = field(init=False)  # by rank: how many calls have ended
-    served: list[list[Served]] = field(init=False)  # by rank and call: what the judge has handed
+    served: list[list[Served]] = field(init=False)  # by rank and call: the judge's functions
 
     def __post_init__(self) -> None:
         self.ended = [0] * self.size
@@ -31,11 +31,11 @@ class Calls:
         return 0 < len(self.steps.towards) <= self.ended[rank]
 
     def given(self, rank: int, call: int) -> Served | None:
-        """Return what the judge has handed to a rank for a call, or None."""
+        """Return the functions that the judge gave a rank for a call; None if it gave none."""
         return self.served[rank][call] if call < len(self.served[rank]) else None
 
     def serves(self, rank: int, name: object) -> Served | None:
-        """Return what a rank was given for its current call, if it can be used under this ``name``.
+        """Return the judge's functions for a rank's current call, if one of them has this ``name``.
 
         Otherwise return None.
         """

@@ -1,4 +1,4 @@
-"""The hub's sockets: for each rank one to the judge and one to the rank. Writing never blocks."""
+"""The hub's sockets. Each rank has two: one to the judge, one to the rank. Writing never blocks."""
 
 import selectors
 import socket
@@ -58,7 +58,7 @@ class Connections:
         return self.selector.fileno()
 
     def begin_to_read(self, end: End, handle: Callable[[int], None], rank: int) -> None:
-        """From now on yield this end in ``ready``; ``handle(rank)`` is what reads from it."""
+        """From now on yield this end in ``ready``. The function ``handle(rank)`` reads from it."""
         end.handle, end.events = handle, selectors.EVENT_READ
         self.selector.register(end.socket, end.events, (end, rank))
 
@@ -72,8 +72,8 @@ class Connections:
     def choose_events(self) -> None:
         """Choose for each socket whether to wait for room to write, and for data to read.
 
-        Write only if data is queued. Read from a rank only while fewer than ``MAX_QUEUED`` bytes
-        are queued for the judge.
+        Wait for room only if data is queued. Always read from the judge. Read from a rank only
+        while fewer than ``MAX_QUEUED`` bytes are queued for the judge.
         """
         for rank, (judge, own) in enumerate(zip(self.judges, self.ranks)):
             for end, reads in ((judge, True), (own, judge.queued < MAX_QUEUED)):

@@ -1,7 +1,8 @@
 """The hub can withhold a message until its receiver has passed on the previous message.
 
-``report.Call.in_step`` asks for this rule. It finds a mistake without a clock: if a rank wants to
-receive all messages before it passes on the first one, all ranks come to a standstill.
+``report.Call.in_step`` asks for this rule. The rule finds a mistake without measuring time: if a
+rank wants to receive all messages before it passes on the first one, then at some time all ranks
+wait for each other.
 """
 
 from collections import Counter
@@ -33,9 +34,9 @@ class Steps:
         return self.towards[operation.call] if 0 <= operation.call < len(self.towards) else 0
 
     def note_sent(self, operation: Operation) -> bool:
-        """Count a message that a rank has started to send; return whether the rule applies to it.
+        """Count a message that a rank has begun to send; return whether the rule applies to it.
 
-        If the rule applies, the rank may now get one more message.
+        If the rule applies, the rank may now receive one more message.
         """
         towards = self._towards(operation)
         if not towards or operation.peer != operation.rank + towards:
@@ -50,7 +51,7 @@ class Steps:
             self.withheld.discard((receive.rank, receive.call))
 
     def withholds(self, receive: Operation, source: int, size: int) -> bool:
-        """Return whether the message for this receive has to wait; record it if it has to.
+        """Return whether the message for this receive has to wait. If it has to, record that.
 
         ``source`` is the sender, and ``size`` the world size. The last rank in the direction gets
         every message at once, because it passes nothing on.

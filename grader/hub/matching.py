@@ -1,4 +1,4 @@
-"""The hub decides here which operations of different ranks match, and what each rank receives.
+"""Decides which operations of different ranks match, and which data each rank receives.
 
 The collectives of a group match in the order in which each rank has issued them. A receive gets the
 earliest message that it may receive. In strict order, an operation begins only when the earlier
@@ -16,7 +16,7 @@ from grader.wire import combine, frames
 from grader.wire.agreement import difference
 from grader.wire.events import Operation
 
-Lane = tuple  # a key: operations can match only if they have the same one
+Lane = tuple  # a key: operations can match only if they have the same key
 
 
 @dataclass(eq=False)
@@ -25,10 +25,11 @@ class Posted:
 
     number: int
     operation: Operation
-    # for an all-to-all: the numbers of elements to each rank, and from each rank
+    # for an all-to-all, two lists: how many elements it sends to each rank, and how many it
+    # receives from each rank; else two empty lists
     pieces: list[list[int]]
     due: int  # the number of bytes that it sends
-    blob: bytes = b""  # the bytes that it sends, once they have arrived
+    blob: bytes = b""  # the bytes that it sends, once they have reached the hub
     batch: int | None = None  # the number of the batch that it was started in
     # for a collective: how many collectives its rank has issued in this group, this one included;
     # for a send: how many sends of all ranks have begun before
@@ -196,7 +197,8 @@ def _fits(send: Posted, receive: Posted) -> bool:
 def collect(together: list[Posted]) -> list[bytes] | None:
     """Return the bytes that each rank of a collective gets, in the order of the group.
 
-    Return None if what the ranks have sent does not fit together.
+    Return None if the ranks have sent data that do not fit together, or if a result does not have
+    the size that its rank expects.
     """
     results = _results(together)
     if results is None or any(
@@ -209,7 +211,7 @@ def collect(together: list[Posted]) -> list[bytes] | None:
 def _has_room(posted: Posted, result: bytes) -> bool:
     """Return whether a result has the number of bytes that its rank expects.
 
-    An empty result always fits, and the result of a barrier always fits, too.
+    An empty result and the result of a barrier always fit.
     """
     operation = posted.operation
     if operation.kind == "barrier":
@@ -267,7 +269,7 @@ def _exchange(together: list[Posted]) -> list[bytes] | None:
 
 
 def bring(posted: Posted, blob: bytes) -> None:
-    """Give an operation its bytes. Raises FrameError if it has announced more or fewer bytes."""
+    """Give an operation its bytes. Raises FrameError if it has announced a different number."""
     if len(blob) != posted.due:
         raise frames.FrameError("an operation with more or fewer bytes than it announced")
     posted.blob = blob
@@ -281,7 +283,7 @@ def bytes_due(operation: Operation) -> int:
 
 
 def check(posted: Posted) -> None:
-    """Raise FrameError if an operation's pieces, ranks, dtype and bytes do not fit together."""
+    """Raise FrameError if an operation's pieces, peer, root, dtype or bytes are not valid."""
     operation, pieces = posted.operation, posted.pieces
     n = len(operation.group) if operation.kind == "all_to_all" else 0
     proper = (
@@ -295,14 +297,14 @@ def check(posted: Posted) -> None:
         )
     )
     if not proper:
-        raise frames.FrameError("an operation without proper pieces")
+        raise frames.FrameError("an operation without proper split sizes")
     others = [other for other in (operation.peer, operation.root) if other is not None]
     if not set(others) <= set(operation.group):
-        raise frames.FrameError("an operation names a peer or a root that is not in its group")
+        raise frames.FrameError("an operation with a peer or a root that is not in its group")
     itemsize = combine.ITEMSIZES.get(operation.dtype or "", 0)
     if operation.kind == "all_to_all" and operation.sent != pieces[0]:
-        raise frames.FrameError("an operation without proper pieces")
+        raise frames.FrameError("an operation without proper split sizes")
     if operation.kind != "barrier" and (not itemsize or operation.bytes % itemsize):
-        raise frames.FrameError("an operation without a proper dtype")
+        raise frames.FrameError("an operation whose dtype is unknown, or does not fit its bytes")
     if operation.bytes != sum(operation.sent or operation.received) * itemsize:
         raise frames.FrameError("an operation whose bytes do not match its elements")

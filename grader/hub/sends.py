@@ -33,9 +33,10 @@ class Sends:
         return self.begun[call] - 1
 
     def keeps(self, number: int) -> bool:
-        """Return whether the answer of an operation has to be kept. Call this when it is complete.
+        """Return whether the answer of a completed operation has to be kept; record it if so.
 
-        The answer of a send is kept until the rank waits for the send.
+        The answer of a send is kept until the rank waits for the send. Call this once, when the
+        operation is complete.
         """
         if number not in self.places or number in self.awaited:
             return False
@@ -43,7 +44,10 @@ class Sends:
         return True
 
     def on_wait(self, number: int) -> bool:
-        """Record that the rank waits for this operation; return whether its answer was kept."""
+        """Record that the rank waits for this operation; return whether its answer was kept.
+
+        If it was kept, the caller has to give it to the rank now.
+        """
         if number in self.places and number not in self.received:
             self.awaited.add(number)
         return number in self.received

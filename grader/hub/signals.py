@@ -9,8 +9,8 @@ from grader.hub.store_values import MAX_QUESTIONS
 from grader.wire.events import Operation
 from grader.wire.frames import FrameError
 
-# In one call, a rank may make 30 groups (``store_values``). So it may begin to use this many: the
-# group of all ranks counts, too.
+# In one call, a rank may make 30 groups (see ``store_values``). So in one call it may use this many
+# groups for the first time, because the group of all ranks counts, too.
 MAX_NEW_GROUPS = MAX_QUESTIONS // 2 + 1
 MAX_EMPTY = 100  # collectives without data that a rank may start in one call
 
@@ -19,22 +19,22 @@ class Signals:
     """Counts the new groups of each rank, and its collectives without data."""
 
     def __init__(self) -> None:
-        # rank → (members, name) of each group that it has used
+        # rank → (ranks, name) of each group that the rank has used
         self.groups: dict[int, set[tuple]] = defaultdict(set)
-        # (rank, call) → how many of these groups are new in this call
+        # (rank, call) → how many groups the rank has used in this call for the first time
         self.new_groups: Counter[tuple[int, int]] = Counter()
         self.empty: Counter[tuple[int, int]] = Counter()  # (rank, call) → collectives without data
 
     def require_few(self, operation: Operation) -> None:
-        """Count an operation. Raise FrameError if it is one too many of these in its call."""
+        """Count an operation. Raise FrameError if its call now exceeds one of the two limits."""
         key = operation.rank, operation.call
         group = tuple(operation.group), operation.group_name
         self.new_groups[key] += group not in self.groups[operation.rank]
         self.groups[operation.rank].add(group)
         if self.new_groups[key] > MAX_NEW_GROUPS:
             raise FrameError(
-                f"operations in more than {MAX_NEW_GROUPS} new process groups in one call: make"
-                " each group once"
+                f"operations in more than {MAX_NEW_GROUPS} new process groups in one call. Make"
+                " each group only once"
             )
         is_message = operation.kind in ("send", "recv")
         self.empty[key] += not is_message and not any((*operation.sent, *operation.received))

@@ -3,8 +3,8 @@
 Ranks meet in this store, but they must not communicate through it. They may only count, and say
 that they are there, as torch does when it makes a process group. The hub applies this rule from the
 beginning of a check, because student code of an earlier check may still run in ranks that are used
-again. A rank could also hide a message in counts and keys. So it may ask only a few questions in
-each call.
+again. A rank could also hide a message in counts and keys. So in each call it may ask only a few
+questions.
 """
 
 from collections import Counter
@@ -59,7 +59,7 @@ class Keys:
         self.waiting = still
 
     def _check_small(self, rank: int, call: int, meta: dict) -> None:
-        """Check that torch asks such a question when it makes a group. Otherwise raise FrameError.
+        """Raise FrameError unless torch itself asks such a question when it makes a group.
 
         Also raise FrameError if the rank has asked too many questions in this call.
         """
@@ -74,12 +74,13 @@ class Keys:
         )
         if not counts and do not in ("get", "wait", "check"):
             raise frames.FrameError(
-                "a value for torch's store: ranks communicate through torch.distributed's"
-                " operations"
+                "a value for torch's store. Ranks must communicate only through operations of"
+                " torch.distributed"
             )
         if self.asked[rank, call] > MAX_QUESTIONS:
             raise frames.FrameError(
-                f"more than {MAX_QUESTIONS // 2} process groups made in one call: make each once"
+                "more requests to torch's store in one call than"
+                f" {MAX_QUESTIONS // 2} new process groups need. Make each group only once"
             )
 
     def _do(self, do: object, keys: list[str], meta: dict) -> dict:

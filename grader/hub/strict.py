@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from grader.hub.matching import Posted
 
 TAG = 0  # the tag of all messages
-MAX_TOLD = 32  # waiting operations that the hub reports to the judge, for the student's message
+MAX_TOLD = 32  # waiting operations that the hub reports to the judge, for the message to students
 
 
 class StrictOrder:
@@ -51,7 +51,7 @@ class StrictOrder:
         ``waits`` is the time at which the rank issued the waiting operation. ``begun`` is the time
         at which it issued the operation that has begun and must end first. Both are in nanoseconds
         of the monotonic clock. Each queue gives a list for its first waiting operation. It also
-        gives a list for the first waiting operation whose kind differs from the one that has begun.
+        gives a list for the first waiting operation of another kind than the one that has begun.
         """
         told = []
         for queue in self.queues.values():

@@ -1,4 +1,4 @@
-"""What the ranks of a world wait for, and whether they all stand still."""
+"""Keeps what the ranks of a world wait for, to find out whether all ranks stand still."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -13,21 +13,23 @@ MAX_WAITING_THREADS = 64  # waiting threads that a rank may report
 class Waits:
     """The waits of the ranks that have calls to make."""
 
-    # rank → what each of its threads waits for, for the ranks whose threads all wait
+    # rank → what each of its threads waits for; it holds only ranks whose threads all wait
     by_rank: dict[int, list] = field(default_factory=dict)
-    # The ranks that waited at a standstill, and have sent nothing since. The hub relied on this
-    # when it gave out what it had kept back, or told the judge that held ranks may go on.
+    # The ranks that said at a standstill that they wait, and have sent nothing since. The hub
+    # relied on this when it gave out withheld data, or when it told the judge that held ranks may
+    # go on.
     believed: set[int] = field(default_factory=set)
-    # ``by_rank`` when the judge was last told of the present standstill; None if there is none
+    # a copy of ``by_rank`` from when the hub last told the judge of the present standstill; None if
+    # the hub has not told the judge
     told: dict[int, list] | None = None
-    # rank → how many signs to go on the judge still has to send
+    # rank → how many GO frames the judge still has to send
     signs_due: Counter[int] = field(default_factory=Counter)
     have_made_calls: set[int] = field(default_factory=set)  # the ranks that have made all calls
 
     def on_frame(self, rank: int, kind: bytes) -> None:
-        """Record that a rank has sent a frame: it does not wait any more.
+        """Record that a rank has sent a frame, so it does not wait any more.
 
-        Raises FrameError if the hub had relied on the rank's word that it waits.
+        Raises FrameError if the hub has relied on the rank's statement that all its threads wait.
         """
         if rank in self.believed and rank in self.by_rank:
             raise frames.FrameError(
@@ -50,29 +52,29 @@ class Waits:
             del self.by_rank[rank]
 
     def read(self, rank: int, waits: object) -> list:
-        """Return what the threads of a rank wait for, as the rank says.
+        """Return ``waits``, which a rank says that its threads wait for, after checking it.
 
-        Raises FrameError if that is not of the agreed form, or if the rank waits for its next calls
-        before it has made the current ones.
+        Raises FrameError if it does not have the agreed form, or if the rank waits for its next
+        calls before it has made the current calls.
         """
         if not isinstance(waits, list) or len(waits) > MAX_WAITING_THREADS:
             raise frames.FrameError("a wait of no known form")
         if not all(frames.is_whole(key) or key in frames.FOR_JUDGE for key in waits):
             raise frames.FrameError("a wait of no known form")
         if frames.FOR_INPUTS in waits and rank not in self.have_made_calls:
-            raise frames.FrameError("a wait for new calls while the current ones are not made")
+            raise frames.FrameError("a wait for new calls before the current calls were made")
         return waits
 
     def note(self, rank: int, waits: list, unanswered: Collection[int]) -> None:
         """Record what all threads of a rank wait for, unless one of them can already go on."""
-        # If the judge has sent the sign to go on already, the sign is on its way to the rank.
+        # If the judge has already sent the GO frame, this frame is on its way to the rank.
         is_under_way = frames.FOR_GO in waits and self.signs_due[rank] <= 0
         is_answered = any(frames.is_whole(key) and key not in unanswered for key in waits)
         if not is_answered and not is_under_way:
             self.by_rank[rank] = waits
 
     def held(self) -> list[int]:
-        """Return the ranks that wait for the judge's sign to go on."""
+        """Return the ranks that wait for a GO frame from the judge."""
         return [rank for rank, waits in self.by_rank.items() if frames.FOR_GO in waits]
 
     def believe(self) -> None:

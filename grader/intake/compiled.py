@@ -1,7 +1,7 @@
 """Compiles the staged files once, so that the ranks do not have to compile them.
 
-A submission may make the compiler run out of time or memory, or crash. So the compiler runs in a
-separate process. If it cannot compile a file, the ranks import the source of that file, and report
+A submission may make the compiler crash, or run out of time or memory. So the compiler runs in a
+separate process. If it cannot compile a file, the ranks import the source of this file, and report
 the error.
 """
 

@@ -3,9 +3,10 @@
     python -m grader.intake.hand_in [--anyway]
 
 The program reads ``handout/`` in the same way as the grader. All files, except those of extra
-credit, must be there, readable and importable. At least one problem must be written. With
-``--anyway`` it also packs files that cannot be imported. It exits with 0 if submission.zip was
-written. Otherwise it exits with 2 and a sentence, and an older submission.zip stays as it was.
+credit, must be there, readable and importable. At least one problem must be complete. With
+``--anyway`` the program also packs files that cannot be imported. It exits with 0 if it has written
+submission.zip. Otherwise it prints the reason and exits with 2, and an older submission.zip stays
+as it was.
 """
 
 import argparse
@@ -34,8 +35,8 @@ def unwritten(texts: dict[str, str]) -> Counter[str]:
 def import_errors(files: Iterable[str]) -> dict[str, str]:
     """Return the error of each file of ``handout/`` that cannot be imported.
 
-    First, one process imports all files. If this fails, a separate process imports each file. That
-    takes longer, because each process imports torch.
+    First, one process imports all files. Only if this fails, each file is imported in a process of
+    its own. That takes longer, because each process imports torch.
     """
     if not import_error(*files):
         return {}
@@ -45,8 +46,8 @@ def import_errors(files: Iterable[str]) -> dict[str, str]:
 def import_error(*files: str) -> str:
     """Return why files of ``handout/`` cannot be imported together; "" if they can be imported.
 
-    The reason is the last line that Python prints. If the traceback names a line of the last file,
-    the number of that line is added.
+    The reason is the last line that Python prints to stderr. If the traceback names a line of the
+    last of ``files``, the number of that line is added.
     """
     file = files[-1]
     modules = ", ".join(f"handout.{Path(file).stem}" for file in files)
@@ -61,12 +62,13 @@ def import_error(*files: str) -> str:
             timeout=IMPORT_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return f"it does not end within {IMPORT_SECONDS} seconds"
+        return f"the import does not end within {IMPORT_SECONDS} seconds"
     if not done.returncode:
         return ""
     place = re.findall(rf'File ".*/({re.escape(file)})", line (\d+)', done.stderr)
     last = (
-        done.stderr.strip().splitlines() or [f"it ends Python with exit code {done.returncode}"]
+        done.stderr.strip().splitlines()
+        or [f"the import ends Python with exit code {done.returncode}"]
     )[-1]
     return last + (f" (line {place[-1][1]})" if place else "")
 
@@ -106,12 +108,12 @@ def main() -> int:
         print(f"handout/{name} cannot be imported: {error}")
     if broken and not arguments.anyway:
         return _cannot(
-            "fix that first. make submission ANYWAY=1 packs the file as it is, but then its part"
-            " gets no points"
+            "first fix the files that cannot be imported. make submission ANYWAY=1 packs these"
+            " files as they are, but then their parts get no points"
         )
     attempted = [number for number, part in problems.items() if part not in found.absent]
     if len(left) == len(attempted):
-        return _cannot("no problem is written yet: there is nothing of yours in handout/")
+        return _cannot("no problem is complete yet. First write all functions of one problem")
     try:
         pack(found.texts, arguments.to)
     except OSError as error:

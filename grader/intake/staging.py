@@ -1,9 +1,9 @@
 """Stages a submission: turns a directory or a zip into a private folder.
 
-The folder holds the student's files that the assignment lists, and our given modules. Only files
-that the assignment lists are read. No path in an archive decides where a file is written. If a
-submission cannot be used, this is not an error of the grader. The submission's parts are then
-*absent*, each with a sentence that says why.
+The folder holds the student's files that the assignment lists, and the modules that are given with
+the assignment. The student's other files are not read. No path in an archive decides where a file
+is written. If a submission cannot be used, the grader does not fail. Instead the parts of the
+submission are *absent*, each with a sentence that says why.
 """
 
 import io
@@ -21,12 +21,13 @@ from grader.course_file import course
 from grader.intake.compiled import compile_all
 
 ROOT = Path(__file__).resolve().parents[2]
-# A student who hands in other files with these endings may think that the grader reads them. A
-# warning says that such files do not count.
+# A student who hands in other files with these endings may think that the grader reads them. So a
+# warning names these files.
 PYTHON_LIKE = (".py", ".pyc", ".pth", ".so", ".ini", ".cfg", ".toml")
 NOT_ATTEMPTED = "Not attempted"  # the first words of the reason, if an optional part was left out
-# The start of a function, and a stub: a docstring, directly followed by the exception. These are
-# regular expressions because Python's parser runs out of memory on some texts.
+# FUNCTION finds the start of a function. STUB matches a function that has only a docstring and then
+# the exception. These are regular expressions, because some texts make Python's parser run out of
+# memory.
 FUNCTION = re.compile(r"^(?=[ \t]*(?:async )?def )", re.MULTILINE)
 STUB = re.compile(r'[^"]*\"\"\"(?:[^"]|"(?!""))*\"\"\"\s*raise NotImplementedError\(\"Problem ')
 MAX_FILE_BYTES = 1 << 20
@@ -55,7 +56,8 @@ class Refused(ValueError):
 class StagedSubmission:
     """A staged submission. Ranks import from ``folder``.
 
-    ``absent`` maps each part that cannot be run to the reason. ``warnings`` are shown to everybody.
+    ``absent`` maps each part that cannot be run to the reason. ``warnings`` are shown to students
+    and instructors.
     """
 
     folder: Path
@@ -74,7 +76,7 @@ def stage_submission(submission: Path, folder: Path) -> StagedSubmission:
     package = folder / "handout"
     package.mkdir(parents=True)
     for given in (ROOT / "handout" / name for name in GIVEN):
-        if given.exists():  # a zip has only the given modules for the course's parts
+        if given.exists():  # a grader packed for a course has only the modules for its parts
             (package / given.name).write_bytes(given.read_bytes())
     found = read(submission)
     for name, text in found.texts.items():
@@ -134,12 +136,16 @@ def read(submission: Path) -> Contents:
     known = {path.name for path in (ROOT / "handout").iterdir()}
     if of_other_parts := [name for name in FILES if name in others]:
         shown = ", ".join(of_other_parts)
-        found.warnings.append(f"Not graded, because the course does not take their parts: {shown}.")
+        found.warnings.append(
+            f"These files were not graded, because the course does not take their parts: {shown}."
+        )
     if ignored := [name for name in others if name not in {*known, *FILES}]:
         shown = ", ".join(_printable(name) for name in ignored[:8]) + (
             " …" if len(ignored) > 8 else ""
         )
-        found.warnings.append(f"Ignored, because the assignment does not list them: {shown}.")
+        found.warnings.append(
+            f"These files were ignored, because the assignment does not list them: {shown}."
+        )
     return found
 
 
@@ -170,12 +176,15 @@ def _is_unwritten(text: str) -> bool:
 def _text(name: str, files: dict[str, Callable[[], bytes]]) -> str:
     """Return a listed file's text.
 
-    Raise Refused with a sentence if the file is missing, cannot be read, is too large or is no
-    text.
+    Raise Refused with the reason if the file is missing, cannot be read, is too large or is not
+    UTF-8 text.
     """
     if name not in files:
         alike = [n for n in files if n.lower() == name]
-        raise Refused(f"The submission has no {name}" + (f" (is it {alike[0]}?)" if alike else ""))
+        raise Refused(
+            f"The submission has no {name}"
+            + (f" (rename {alike[0]} to this name)" if alike else "")
+        )
     try:
         data = files[name]()
     except OSError as error:
@@ -198,15 +207,15 @@ def _printable(name: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in name)[:80]
 
 
-# First the listed files, each with a function that reads it. Then the names of files that do not
-# count, although a student may think that they count (see PYTHON_LIKE).
+# A tuple: a dict from the names of the listed files to functions that read them, and the names of
+# other files, which a student may think to be read, too (see PYTHON_LIKE).
 Found = tuple[dict[str, Callable[[], bytes]], list[str]]
 
 
 def _from_directory(directory: Path) -> Found:
-    """Find the listed files in a directory, in its ``handout/``, or in its only folder.
+    """Find the listed files in a directory, in its only folder, or in ``handout/`` inside of these.
 
-    Raise Refused if a listed file is a link or no regular file.
+    Raise Refused if a listed file is not a regular file, but a link, for example.
     """
     candidates = [directory, directory / "handout"]
     folders = [
@@ -224,7 +233,7 @@ def _from_directory(directory: Path) -> Found:
         if _is_listed(path.name) and stat.S_ISREG(mode):
             files[path.name] = partial(_read, path)
         elif _is_listed(path.name):
-            raise Refused(f"{path.name} is a link or no regular file")
+            raise Refused(f"{path.name} is a link, a folder or a special file, not a regular file")
         elif stat.S_ISREG(mode) and path.suffix in PYTHON_LIKE:
             others.append(path.name)
     return files, others
@@ -281,7 +290,8 @@ def _from_zip(archive_path: Path) -> Found:
         path = PurePosixPath(entry.filename.replace("\\", "/"))
         if path.is_absolute() or ".." in path.parts or ":" in entry.filename:
             raise Refused(
-                f"the zip archive holds a path that leaves it: {_printable(entry.filename)}"
+                "the zip archive holds a path that leaves it, or that contains a colon:"
+                f" {_printable(entry.filename)}"
             )
         if stat.S_ISLNK(entry.external_attr >> 16):
             raise Refused(f"the zip archive holds a link: {_printable(entry.filename)}")

@@ -42,7 +42,7 @@ REFERENCES = (
     (
         "handout/collectives.py",
         "tensor_parallel",
-        " The operators of Problem 4.4 tell autograd what the communication did.",
+        "\n  Only the operators of Problem 4.4 tell autograd how to differentiate.",
         "",
     ),
     ("handout/tensor_parallel.py", "collectives", " (Part 1)", ""),

@@ -30,7 +30,7 @@ CAP_DAC_READ_SEARCH = 2
 CLONE_NEWIPC = 0x08000000
 
 
-SECRETS = ("grader", "solutions", ".git")  # folders of the engine that no rank may see
+SECRETS = ("grader", "solutions", ".git")  # folders of this repository that no rank may read
 
 
 class Unconfined(RuntimeError):
@@ -58,7 +58,10 @@ def _prctl(option: int, value: int) -> None:
 
 
 def user_of(supervisor: int, rank: int) -> int:
-    """Return a uid that no other living rank has. ``supervisor`` is the supervisor's process id."""
+    """Return the uid of a rank, which no other living rank has.
+
+    ``supervisor`` is the process id of the supervisor of the rank's world.
+    """
     return UIDS.start + supervisor * MAX_RANKS + rank
 
 
@@ -84,8 +87,8 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
     # could open the files of such a process in /proc.
     _prctl(PR_SET_DUMPABLE, 1)
     _limit(device)
-    # Give this process shared memory of its own, which disappears with it. Root may do that outside
-    # of containers. Elsewhere the supervisor cleans up.
+    # Give this process shared memory of its own, which disappears when this process ends. Only root
+    # outside of containers may do that. In all other cases the supervisor removes shared memory.
     _libc().unshare(CLONE_NEWIPC)
     if tier.uid:
         _become(user, keep_reading=tier.reader, groups=_gpu_groups() if device == "cuda" else [])
@@ -96,7 +99,7 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
     _prctl(PR_SET_DUMPABLE, 1)  # again, because a change of user undoes it
     if tier.uid:
         resource.setrlimit(resource.RLIMIT_NPROC, (TASKS[device], TASKS[device]))
-    if device == "cpu":  # a GPU's driver may need the system calls that this refuses
+    if device == "cpu":  # a GPU's driver may need the system calls that are refused here
         seccomp.refuse_uncharged_memory()
 
 
@@ -107,7 +110,7 @@ def _limit(device: str) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_OPEN[device], FILES_OPEN[device]))
     # POSIX message queues would outlive the rank, and other processes could find them by name.
     resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))
-    # A queued signal carries bytes, and lies in memory that the kernel counts for no process.
+    # A queued signal carries bytes, in memory that the kernel does not count for any process.
     resource.setrlimit(resource.RLIMIT_SIGPENDING, (SIGNALS_QUEUED, SIGNALS_QUEUED))
     resource.setrlimit(
         resource.RLIMIT_MEMLOCK,
@@ -118,10 +121,10 @@ def _limit(device: str) -> None:
 
 
 def kill_as(user: int) -> None:
-    """Kill all processes of a rank's user.
+    """Kill all other processes of a rank's user.
 
-    To kill them, this process becomes that user, and is of no use afterwards. Raises Unconfined and
-    kills nothing if ``user`` is no rank's user, or if this process could still signal processes of
+    Call this in a helper process, because it permanently becomes that user. Raises Unconfined and
+    kills nothing if ``user`` is no rank's user, or if the helper could still signal processes of
     other users.
     """
     if user not in UIDS:
@@ -134,7 +137,7 @@ def kill_as(user: int) -> None:
             os.kill(other, 0)
         except PermissionError:
             continue
-        raise Unconfined("still more than a rank's user")
+        raise Unconfined("this process can still signal processes of other users")
     if os.getresuid() == (user, user, user):
         os.kill(-1, signal.SIGKILL)
 
@@ -147,7 +150,7 @@ def _become(user: int, keep_reading: bool, groups: Sequence[int] = ()) -> None:
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
     except OSError as error:
-        raise Unconfined(f"another user: {error.strerror}") from None
+        raise Unconfined(f"cannot become another user: {error.strerror}") from None
 
 
 CAPABILITIES = struct.pack("Ii", 0x20080522, 0)  # version 3 of the interface, this process
@@ -249,7 +252,10 @@ def gpu_files(folder: str = "/dev") -> list[str]:
 
 
 def _gpu_groups() -> list[int]:
-    """Return the groups, such as ``video``, of GPU files that not everybody may read and write."""
+    """Return the ids of the groups, such as ``video``, that a user must be in to use the GPUs.
+
+    These are the groups of the GPU files that other users may not both read and write.
+    """
     found = [os.stat(path) for path in gpu_files()]
     return sorted({of.st_gid for of in found if of.st_gid and of.st_mode & 0o006 != 0o006})
 
@@ -283,7 +289,7 @@ def _common() -> list[tuple[int, int]]:
 
 @lru_cache
 def _memory() -> int:
-    """Return how many bytes of data a rank may have, including what it inherits."""
+    """Return the limit of a rank's data in bytes, including the data that the rank inherits."""
     status = Path("/proc/self/status").read_text()
     return (
         int(status.partition("VmData:")[2].split()[0]) << 10
@@ -291,7 +297,7 @@ def _memory() -> int:
 
 
 def get_ready() -> None:
-    """Compute once what is the same for all processes that are forked from this process."""
+    """Fill the caches that all processes forked from this process will use."""
     if LINUX:
         _memory.cache_clear()
         _memory(), _common()
@@ -324,7 +330,7 @@ SYSTEM += [
     "/proc/sys/vm",
     "/sys/kernel/mm",
 ]
-# What a GPU's driver and nccl read: which drivers, devices and links this machine has.
+# Here a GPU's driver and nccl look up which drivers, devices and links this machine has.
 OF_DRIVERS = [
     "/proc/driver",
     "/proc/devices",
@@ -356,5 +362,5 @@ PYTHONS = _pythons()
 
 
 def machine() -> str:
-    """Return, for the instructor, the kernel's name, release and version of Landlock."""
+    """Return a text for the instructor: the system's name and release, and its Landlock ABI."""
     return f"{system.system()} {system.release()}, Landlock ABI {landlock_abi()}"

@@ -12,7 +12,7 @@ def start(index: int) -> torch.device:
     """Make the rank's GPU ready for use, and return it.
 
     ``index`` is the number of this GPU among the GPUs that the rank sees. The first use of a GPU
-    takes about a second. It must not count as the student's time.
+    takes about a second, which must not count as the student's time.
     """
     sleep_while_waiting(index)
     device = torch.device("cuda", index)
@@ -24,10 +24,10 @@ def start(index: int) -> torch.device:
 
 
 def sleep_while_waiting(index: int, library: str = "libcuda.so.1") -> None:
-    """Have this process sleep, and not spin, while it waits for the GPU.
+    """Make this process sleep instead of spin while it waits for the GPU.
 
-    A rank in a deadlock would otherwise seem to compute. Call this before the first use of the GPU.
-    Without the driver's library this does nothing.
+    A rank that spins in a deadlock would seem to compute. Call this before the first use of the
+    GPU. If the driver's library is missing, this function does nothing.
     """
     with contextlib.suppress(OSError, AttributeError):
         driver, device = ctypes.CDLL(library), ctypes.c_int()

@@ -20,20 +20,20 @@ class Contents(Protocol):
     """The data that an operation sends. It is read as late as possible, at the next wait."""
 
     def read(self, keep: bool) -> bytes:
-        """Return the data. With ``keep``, remember it, to notice later changes of the memory."""
+        """Return the data. With ``keep``, also keep its hash, to notice later changes of it."""
 
     def spoil(self) -> None:
-        """Make ``read`` return useless numbers from now on, which nobody can compute with."""
+        """Make ``read`` return NaN, or ``UNFILLED`` for integers, from now on."""
 
     def note_landing(self, landing: Any) -> None:
-        """Note whether an operation that fills these tensors overwrites the data."""
+        """Note whether an operation that fills the tensors in ``landing`` overwrites the data."""
 
 
 class Wire:
     """A socket that any thread may write to and wait at.
 
-    No thread exists only to read the socket. One of the waiting threads reads it, and hands over
-    the frames that are meant for the other waiting threads.
+    There is no special thread that reads the socket. One of the waiting threads reads it, and hands
+    the frames for other threads to these threads.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -42,7 +42,7 @@ class Wire:
         self.lock = threading.Lock()
         self.arrived: dict[Any, frames.Frame] = {}  # key → frame that no thread has taken yet
         self.changed = threading.Condition()
-        self.is_read = False  # whether a waiting thread reads the socket
+        self.is_read = False  # whether a waiting thread reads the socket now
         self.waits: dict[int, Any] = {}  # thread → what it waits for
         self.tells_waits = False  # whether to tell the hub what the threads wait for
         self.tell_more: Callable[[], dict] = dict  # returns fields to add to each WAIT frame
@@ -174,8 +174,8 @@ class Wire:
     def has(self, key: Any, seconds: float = 0.0) -> bool:
         """Return whether the frame of this key has arrived.
 
-        If not, wait for at most ``seconds`` first. This wait ends as soon as any data arrives. So
-        the result may be False although the frame arrives within ``seconds``.
+        If the frame has not arrived yet, first wait for at most ``seconds``. This wait ends as soon
+        as any data arrives. So the result may be False although the frame comes within ``seconds``.
         """
         with self.changed:
             if key not in self.arrived and (seconds or not self.is_read):

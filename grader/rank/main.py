@@ -121,11 +121,12 @@ class Marks:
 
     def __init__(self, wire: Wire, current: dict, network: Network | None) -> None:
         self.wire, self.current, self.network = wire, current, network
-        # [(mark, seconds)] or []: before this mark the rank has to wait for a sign from the judge,
+        # [] or [(mark, seconds)]: before this mark the rank has to wait for the judge's GO frame,
         # and then for this many seconds
         self.held: list = []
-        self.pauses = False  # whether the judge looks at this rank before each send
-        # what the judge hands to the student's function, if no hub serves it
+        # whether the judge wants to know this rank's processor time before each send
+        self.pauses = False
+        # the judge's functions that the student's function may call, if no hub serves them
         self.served: Served | None = None
 
     def __call__(self, name: str) -> None:
@@ -151,7 +152,7 @@ class Marks:
         return answer["gives"]
 
     def before_a_send(self) -> None:
-        """Let the judge look at what this rank has done so far, if the judge wants to."""
+        """Let the hub measure this rank's processor time, if the judge wants to know it."""
         if self.pauses:
             self.use(frames.PAUSE)
 
@@ -298,9 +299,9 @@ class Rank:
         self.wire.send(frames.DONE, {**imported, "may_go_on": self._is_unchanged()})
 
     def _settle(self) -> None:
-        """Give back freed memory, and wait until the hub has seen how much memory is left.
+        """Give back freed memory, and wait until the hub has measured how much memory is left.
 
-        The growth of a rank's memory in a call is then exact: see ``CallEvidence.grown``.
+        Then the growth of a rank's memory in a call is exact: see ``CallEvidence.grown``.
         """
         gc.collect()
         free_at_once()

@@ -1,9 +1,9 @@
 """This module reports what a rank's program did, step by step, for a replay on a modelled cluster.
 
 It runs beside student code, if the hub is the network. The hub knows the operations. A replay also
-needs what the program computed between them, and where it waited for which operation. Only the rank
-itself reports this. That is good enough for a drawing, but never for points. In grading no program
-is traced.
+needs to know what the program computed between them, and where it waited for which operation. Only
+the rank itself can report this, and student code could change the report. So the report is used for
+drawings, but never for points. In grading no program is traced.
 """
 
 import threading
@@ -17,7 +17,7 @@ from grader.rank.meter import PRODUCTS, size_of_product
 from grader.wire.events import AWAITS, ISSUES, MAX_NAME, MULTIPLIES, PASSES
 
 MAX_UNREPORTED_STEPS = 200  # steps that are collected before they are reported
-# operator → its name; to ask torch for it each time would take longer than all the rest
+# operator → its name; asking torch for the name each time would take longer than all the rest
 NAMES: dict[Any, str] = {}
 
 

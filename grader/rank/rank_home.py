@@ -140,7 +140,7 @@ def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> Ra
 def refusal(submission_dir: str, engine: Path) -> str:
     """Return why a folder cannot be a world's submission folder, or an empty text if it can.
 
-    The ranks of the world may read this folder. ``engine`` is the folder of the grader.
+    The ranks of the world may read this folder. ``engine`` is the root folder of the repository.
     """
     path = Path(submission_dir)
     if not path.is_absolute() or os.path.normpath(submission_dir) != submission_dir:
@@ -155,5 +155,5 @@ def refusal(submission_dir: str, engine: Path) -> str:
     for name in confinement.SECRETS:
         secret = (engine / name).resolve()
         if real == secret or real in secret.parents or secret in real.parents:
-            return f"ranks that may read the submission's folder could read {name}"
+            return f"ranks that may read the submission's folder could also read the folder {name}"
     return ""

@@ -3,7 +3,8 @@
 It runs beside student code. A program that never waits for an ``irecv`` is wrong. But gloo may be
 so quick that the result is right by luck, or gloo may drop the receive, and then another rank
 hangs. With this module the result is wrong every time. The message is received into other memory,
-and ``wait()`` copies it into the tensor. Until then the tensor holds nan, or ``UNFILLED``.
+and ``wait()`` copies it into the tensor. Until then the tensor holds nan, or ``UNFILLED`` for
+integers. Receives on a GPU are not changed.
 """
 
 import sys
@@ -24,8 +25,9 @@ TORCHS = str(Path(torch.__file__).parent)
 class Receives:
     """A context manager: inside it, messages reach their tensors in ``wait()``, and not before.
 
-    At the end it adds a mark for each receive that nobody has waited for. It also adds a mark for
-    each of the first ``MAX_LEFT_OPEN`` receives that were not awaited in the line that issued them.
+    At the end it adds a mark for each receive that the program has not waited for. Some receives
+    were not awaited in the line that issued them. It also adds a mark for each of the first
+    ``MAX_LEFT_OPEN`` of these receives.
     """
 
     # The receives that nobody has waited for are kept until the process ends. gloo drops a receive
@@ -39,7 +41,8 @@ class Receives:
         # message in ``wait()``; the line that issued the receive)
         self.landed: dict[int, tuple] = {}
         self.count = 0
-        self.left_open: list[int] = []  # the numbers of receives that a later line waited for
+        # the numbers of the receives that were not awaited in the line that issued them
+        self.left_open: list[int] = []
 
     def __enter__(self) -> None:
         group, work = dist.ProcessGroup, dist.distributed_c10d.Work
@@ -93,7 +96,7 @@ class Receives:
 
 
 def _line() -> tuple[str, int] | None:
-    """Return the innermost line that is neither torch's nor of this folder."""
+    """Return the file and line of the innermost code that is neither torch's nor in this folder."""
     frame: FrameType | None = sys._getframe(1)
     while frame and frame.f_code.co_filename.startswith((OURS, TORCHS)):
         frame = frame.f_back

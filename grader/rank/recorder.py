@@ -199,16 +199,15 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def member(group: list[int], number: int, kind: str) -> int:
-    """Return the global rank of the rank that has this ``number`` in its group.
+    """Return the global rank of the member of ``group`` that has this ``number`` in the group.
 
-    Raises IndexError if there is no such rank. gloo itself would wait for such a rank until its
-    timeout. A ValueError here could be taken for a ValueError that the student's function has to
-    raise itself.
+    Raises IndexError if there is no such member, because gloo would wait for it until the timeout.
+    The error is not a ValueError, because some checks require one from the student's function.
     """
     if not 0 <= number < len(group):
         way = {"send": "send to", "recv": "receive from"}.get(kind, f"{kind} with root")
         raise IndexError(
-            f"{way} rank {number}: there is no such rank; the ranks are 0 to {len(group) - 1}"
+            f"{way} rank {number}: the group has no such rank; its ranks are 0 to {len(group) - 1}"
         )
     return group[number]
 

@@ -46,8 +46,8 @@ MOUNTING = {
 CONNECTING = {
     "x86_64": {
         **{"socket": 41, "connect": 42, "accept": 43, "bind": 49, "listen": 50, "accept4": 288},
-        # The first two send descriptors, and no process shows a descriptor until it is received.
-        # The third lets sockets buffer more data.
+        # The first two can send descriptors. A descriptor that is sent but not yet received belongs
+        # to no process, so nobody can see it. The third lets sockets buffer more data.
         **{"sendmsg": 46, "sendmmsg": 307, "setsockopt": 54},
         **{"msgget": 68, "semget": 64, "mq_open": 240},
         **{"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312},
@@ -70,8 +70,8 @@ CONNECTING = {
         **{"sched_setaffinity": 203, "sched_rr_get_interval": 148},
         # Some operations of a futex have system calls of their own.
         **{"futex_waitv": 449, "futex_wake": 454, "futex_wait": 455, "futex_requeue": 456},
-        # These change attributes of a file, which a process may see even if it may not read the
-        # file; or they make names, which can contain text.
+        # These make names, which can contain text, or change attributes of a file. A process may
+        # see these attributes even if it may not read the file.
         **{
             "symlink": 88,
             "symlinkat": 266,
@@ -130,7 +130,7 @@ CONNECTING = {
 FCNTL = {"x86_64": 72, "aarch64": 25}
 # The commands of fcntl(2) that lock a part of a file, lease a file, or ask for a signal. They are
 # refused because another process can notice them. The last command sets the size of a pipe. It is
-# refused because the data in pipes count as no process's memory.
+# refused because the data in a pipe do not count as the memory of any process.
 SHARING = (5, 6, 7, 36, 37, 38, 8, 10, 15, 1024, 1026, 1031)
 # The calls that start a process. clone and clone3 also start threads; aarch64 has only these two.
 FORKS = {"x86_64": {"fork": 57, "vfork": 58}, "aarch64": {}}

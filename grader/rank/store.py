@@ -12,7 +12,7 @@ from grader.wire import frames
 
 
 class HubStore(dist.Store):
-    """A store in which ranks may count, and record that they are there.
+    """A store in which a rank may only count, or record that it has arrived.
 
     The hub refuses all other uses, because ranks have to communicate through operations.
     """

@@ -28,10 +28,10 @@ def find(name: str, submission_dir: Path) -> Any:
 
 
 def describe(error: BaseException, submission_dir: Path) -> dict:
-    """Return what a student needs to know about an exception.
+    """Return a dict that describes an exception: see ``report.Raised``.
 
-    This is the type of the exception, its text, and the lines in the student's own files, outermost
-    first.
+    ``lines`` holds at most 12 lines of the student's own files, the innermost ones, in the order
+    from outermost to innermost.
     """
     steps = traceback.extract_tb(error.__traceback__)
     own = [

@@ -145,7 +145,7 @@ def encode(*values: Any) -> tuple[list, bytes]:
         if isinstance(value, str):
             return str.__str__(value)[:MAX_STRING]
         if depth == MAX_DEPTH:
-            return {"other": "too deeply nested"}
+            return {"other": "a value that is nested too deeply"}
         if type(value) is range and len(value) < 1000:
             value = list(value)
         if isinstance(value, (list, tuple)):  # also a named tuple
@@ -156,7 +156,7 @@ def encode(*values: Any) -> tuple[list, bytes]:
             }
         if type(value) is dict:
             if not all(isinstance(key, (str, int)) for key in value):
-                return {"other": "a dict with keys that are neither text nor numbers"}
+                return {"other": "a dict with keys that are neither str nor int"}
             return {"dict": [[str(key), tree(item, depth + 1)] for key, item in value.items()]}
         if isinstance(value, torch.Tensor):
             return _tensor(value, parcel)
@@ -206,9 +206,9 @@ def _tensor(value: torch.Tensor, parcel: Parcel) -> dict:
     if math.prod(max(size, 1) for size in value.shape) * value.itemsize > MAX_TENSOR_BYTES:
         return {"other": f"{what}: too large to judge"}
     if parcel.bytes + value.nbytes > MAX_TENSOR_BYTES:
-        return {"other": f"{what}: too large to judge, together with those before it"}
+        return {"other": f"{what}: too large to judge, together with the tensors before it"}
     if len(parcel.tensors) == MAX_TENSORS:
-        return {"other": f"a tensor after {MAX_TENSORS} others: too many to judge"}
+        return {"other": f"a tensor after {MAX_TENSORS} other tensors: too many to judge"}
     if any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape)):
         return {
             "other": (

@@ -20,7 +20,7 @@ from grader.rank.mesh_groups import row_and_column
 
 Mark = Callable[[str], None]
 RUNS = 8
-LATE = 0.02  # seconds by which the last rank is late, if it is to be late
+LATE = 0.02  # seconds by which the last rank is late in an all-reduce with the option ``late``
 # These are defaults. A scene's options with the same names in lowercase replace them.
 ELEMENTS = 1 << 20  # 4 MiB
 WIDTH, ROWS = 1024, 128
@@ -34,8 +34,8 @@ def _drawn(run: Callable[[], Any], mark: Mark, options: dict) -> None:
 
     Before each of the ``RUNS`` runs all ranks meet in a barrier. Marks record when a run begins and
     ends, and how long the main thread was on a core. With the option ``once``, there is only a
-    single run, without warm-up, barrier or time on a core. The option is for a modelled cluster, on
-    which nothing depends on this machine's speed.
+    single run, without a warm-up, a barrier or the time on a core. This option is for a modelled
+    cluster, on which nothing depends on this machine's speed.
     """
     if options.get("once"):
         with _piece("run 0", mark):
@@ -57,7 +57,7 @@ def _piece(name: str, mark: Mark) -> Iterator[None]:
 
 
 def _sizes(options: dict) -> tuple[int, int, int]:
-    """Return layers, rows and width."""
+    """Return the numbers of layers and rows, and the width, from the options or the defaults."""
     return options.get("layers", LAYERS), options.get("rows", ROWS), options.get("width", WIDTH)
 
 
@@ -247,7 +247,7 @@ def ring(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
 
 def experts(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """Run a mixture with two experts on each rank. The gate prefers the experts of rank 0."""
+    """Run a mixture of experts, two on each rank. The gate prefers the experts of rank 0."""
     from handout import mlp
 
     size, (_, rows, width) = dist.get_world_size(), _sizes(kwargs)

@@ -47,7 +47,7 @@ STARTS = (
 
 
 class Waits:
-    """Passes on the events of a recorder, and also reports the progress of its operations."""
+    """Passes on the events of a recorder, and reports the progress of the recorded operations."""
 
     def __init__(self, emit: Callable[[dict], None], tell: Callable[[dict], None]) -> None:
         self.send_on, self.tell = emit, tell

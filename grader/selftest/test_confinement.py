@@ -197,13 +197,17 @@ NO_LANDLOCK = "confinement._landlock = lambda *_: None"
 # What is broken, in tiers with this or in this tier alone, and what the probe has to say;
 # ``landlock`` is as it should be.
 BROKEN = [
-    (NO_LANDLOCK, "with landlock", "a rank could read grader"),
+    (NO_LANDLOCK, "with landlock", "a rank could read the folder grader"),
     (
         NO_LANDLOCK + "; probe.SECRETS = ['solutions']",
         "with landlock",
-        "a rank could read solutions",
+        "a rank could read the folder solutions",
     ),
-    (NO_LANDLOCK + "; probe.SECRETS = ['.git']", "with landlock", "a rank could read .git"),
+    (
+        NO_LANDLOCK + "; probe.SECRETS = ['.git']",
+        "with landlock",
+        "a rank could read the folder .git",
+    ),
     (NO_LANDLOCK + "; probe.SECRETS = []", "landlock", "a rank could write outside its own folder"),
     ("confinement.SCOPE_SOCKETS_AND_SIGNALS = 0", "landlock", "a rank could signal the grader"),
     (
@@ -234,7 +238,7 @@ BROKEN = [
         "with landlock",
         "the process that tried it was ended: Killed",
     ),
-    ("probe._close = lambda engine: None", "uid", "a rank could read grader"),
+    ("probe._close = lambda engine: None", "uid", "a rank could read the folder grader"),
     (
         "confinement._become = lambda *_, **__: None",
         "uid",
@@ -331,7 +335,9 @@ print("entered", os.getuid() > 0, len(os.listdir("/proc/self/fd")) > 2)
 def test_a_tier_that_does_not_work_is_a_sentence(monkeypatch):
     monkeypatch.setenv("LOCKSTEP_TIER", "fortress")
     server = Server.start()
-    with pytest.raises(WorldsUnavailable, match="fortress: there is no such tier; there are uid"):
+    with pytest.raises(
+        WorldsUnavailable, match="fortress: there is no such tier; the tiers are uid"
+    ):
         server.facts()
     server.stop()
 
@@ -344,7 +350,7 @@ def test_a_tier_that_does_not_work_is_a_sentence(monkeypatch):
         ("open('x', 'wb').write(bytes(20 << 20))", f"A file may have {tiers.FILE_BYTES >> 20} MiB"),
         (
             "[open('/dev/null') for _ in range(2000)]",
-            f"A rank may have {tiers.FILES_OPEN['cpu']} open files",
+            f"A process may have {tiers.FILES_OPEN['cpu']} open files",
         ),
         ("open('/etc/shadow').read()", "A rank may write in its working directory"),
         (

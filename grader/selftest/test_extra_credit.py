@@ -304,8 +304,9 @@ def test_files_of_parts_that_a_course_does_not_take_are_told_kindly(rules, tmp_p
     found = read(folder)
     assert found.texts == {"collectives.py": "x = 1\n"} and found.absent == {}
     assert found.warnings == [
-        "Not graded, because the course does not take their parts: tensor_parallel.py.",
-        "Ignored, because the assignment does not list them: mine.py.",
+        "These files were not graded, because the course does not take their parts:"
+        " tensor_parallel.py.",
+        "These files were ignored, because the assignment does not list them: mine.py.",
     ]
 
 

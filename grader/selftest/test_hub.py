@@ -791,7 +791,7 @@ def test_a_rank_may_not_ask_the_store_for_ever_in_one_call(ends, monkeypatch):
     )
     assert (
         set(both.answers(0)) == set(range(6))
-        and "more than 1 process groups made in one call" in both.told[0]["refused"]
+        and "in one call than 1 new process groups need" in both.told[0]["refused"]
     )
 
 

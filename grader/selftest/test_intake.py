@@ -78,7 +78,7 @@ def test_a_missing_file_is_named_and_the_others_are_staged(tmp_path, folder, mak
 def test_a_renamed_file_is_guessed_at(tmp_path, folder, make):
     staged = stage_submission(make(tmp_path, {"Collectives.py": SOURCE} | OTHERS), folder)
     assert staged.absent == {
-        "collectives": "The submission has no collectives.py (is it Collectives.py?)."
+        "collectives": "The submission has no collectives.py (rename Collectives.py to this name)."
     }
 
 
@@ -173,7 +173,9 @@ def test_what_only_looks_like_a_file(tmp_path, folder, kind):
         "fifo": lambda: os.mkfifo(target),
         "directory": target.mkdir,
     }[kind]()
-    assert "is a link or no regular file" in refused(tmp_path, folder, submission)
+    assert "is a link, a folder or a special file, not a regular file" in refused(
+        tmp_path, folder, submission
+    )
 
 
 def test_a_zip_bomb_is_not_unpacked(tmp_path, folder):

@@ -119,5 +119,5 @@ def test_when_its_time_is_over_it_ends_with_what_was_earned(tmp_path):
         for number in ("1.2", "1.7")
     }
     assert "Passed." in said["1.2"]
-    over = ["the 15 seconds that one submission may take were over" in text for text in said["1.7"]]
+    over = ["one submission, 15 seconds, was already over" in text for text in said["1.7"]]
     assert not over[0] and all(over[1:])

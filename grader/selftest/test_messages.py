@@ -223,7 +223,7 @@ def test_all_tensors_of_a_call_fit_into_a_frame():
     trees, parcel = tensors.encode(half, [half, torch.ones(2)], {})
     values = arrays.decode(json.loads(json.dumps(trees)), parcel)
     assert len(parcel) <= frames.MAX_BLOB
-    assert "too large to judge, together with those before it" in values[1][1].description
+    assert "too large to judge, together with the tensors before it" in values[1][1].description
 
 
 def test_very_many_tensors_fit_into_a_frame():

@@ -182,7 +182,7 @@ def test_an_unknown_part_is_one_sentence():
 @pytest.mark.parametrize(
     "option, sentence",
     [
-        ("--only=rign", "no check matches “rign”; did you mean “ring”? There are:"),
+        ("--only=rign", "no check matches “rign”; did you mean “ring”? The problems and"),
         ("--part=foo", "there is no part “foo”; the parts are collectives, "),
         ("--seed=soon", "soon"),
         ("--device=gpu", "gpu"),

@@ -164,7 +164,7 @@ def test_a_student_is_not_told_what_their_own_code_could_do_to_them(copy):
         done.stdout.split()
     )
     assert (
-        "Ignored" not in done.stdout
+        "were ignored" not in done.stdout
         and "confined" not in done.stdout
         and "forge" not in done.stdout
     )
@@ -306,13 +306,16 @@ def test_progress_is_told_by_problem(copy, tmp_path):
 @pytest.mark.parametrize(
     "change, complaint",
     [
-        (lambda handout: None, "nothing of yours"),
+        (lambda handout: None, "no problem is complete"),
         (lambda handout: (handout / "collectives.py").unlink(), "no collectives.py"),
         (lambda handout: (handout / "collectives.py").write_bytes(b"\xff"), "not UTF-8"),
-        (lambda handout: (handout / "collectives.py").write_text("def f(:\n"), "fix that first"),
+        (
+            lambda handout: (handout / "collectives.py").write_text("def f(:\n"),
+            "first fix the files",
+        ),
         (
             lambda handout: (handout / "collectives.py").write_text("import os; os._exit(3)\n"),
-            "fix that first",
+            "first fix the files",
         ),
     ],
     ids=["untouched", "missing", "not text", "syntax", "ends Python"],

@@ -176,7 +176,7 @@ def test_mixed_tensors_lie_in_memory_differently_on_each_rank():
     *tensors_, nothing = map(to_rank, given.values)
     assert [t.stride() for t in tensors_] == [(1, 2), (6, 2), (2, 4), (3, 1)] and nothing is None
     noted = call("part.function", given, root=0).spread(5).note
-    assert noted == "float64 (2, 3) with other strides on each rank, root=0"
+    assert noted == "float64 (2, 3) with strides that differ between ranks, root=0"
 
 
 ROWS = np.ones((2, 3))
@@ -339,7 +339,7 @@ def test_cycles_end():
     found, levels = to_judge(cycle), 0
     while isinstance(found, list):
         (found,), levels = found, levels + 1
-    assert levels == tensors.MAX_DEPTH and found == Foreign("too deeply nested")
+    assert levels == tensors.MAX_DEPTH and found == Foreign("a value that is nested too deeply")
 
 
 def test_a_cycle_of_a_dict_ends():
@@ -348,7 +348,7 @@ def test_a_cycle_of_a_dict_ends():
     found = to_judge(cycle)
     while isinstance(found, dict):
         found = found["self"]
-    assert found == Foreign("too deeply nested")
+    assert found == Foreign("a value that is nested too deeply")
 
 
 def test_long_texts_are_cut():

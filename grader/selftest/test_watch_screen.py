@@ -52,8 +52,9 @@ def test_the_screen_fits(width, height, failures):
 
 
 def test_a_long_sentence_does_not_push_the_keys_off_the_screen():
-    said = "Cannot check: no check matches “x”. There are:\n" + "\n".join(
-        "    1.1 one" for _ in range(40)
+    said = (
+        "Cannot check: no check matches “x”. The problems and their functions are:\n"
+        + "\n".join("    1.1 one" for _ in range(40))
     )
     lines = [line.plain for line in screen_lines(WatchState(), said, 0, 80, 24)]
     assert len(lines) == 24 and lines[-1] == keys() and lines[5] == "    1.1 one"

@@ -137,7 +137,7 @@ def test_what_is_shown_at_once_has_ended_before_what_is_not_begins(tmp_path):
 def test_what_kills_its_workers_is_not_tried_without_end(tmp_path):
     code, alive, outcomes, printed = run(tmp_path, CHECKS + DIES, 4)
     assert outcomes.keys() == FINE.keys() | {"test_wrong", "test_dies_once", "test_dies"}
-    assert outcomes["test_dies"] == ["failed"] and "ended before the check did" in printed
+    assert outcomes["test_dies"] == ["failed"] and "ended before this check" in printed
     assert alive == []
     assert len(list(tmp_path.glob("* by *"))) == 20
 

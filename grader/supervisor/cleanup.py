@@ -14,10 +14,10 @@ IPC_RMID = 0
 def clean_up(users: set[int], pids: set[int], files: bool) -> None:
     """Remove the shared memory and the files that the ranks of a world have left.
 
-    ``users`` are the users of the ranks, or empty if the ranks had no users of their own. ``pids``
+    ``users`` are the uids of the ranks, or empty if the ranks had no users of their own. ``pids``
     are the processes that the world had. ``files`` says whether the ranks could write outside of
-    their folders; if not, no files are removed. The files are removed even if the shared memory
-    cannot be removed.
+    their folders. If they could not, or if ``users`` is empty, no files are removed. The files are
+    removed even if the shared memory cannot be removed.
     """
     with contextlib.suppress(Exception):
         remove_shared_memory(users, pids)
@@ -39,7 +39,7 @@ def remove_files(users: set[int]) -> None:
 
 
 def _owner(entry: os.DirEntry) -> int:
-    """Return the number of the user who owns a file; -1 if the file is gone by now."""
+    """Return the uid of a file's owner; -1 if the file does not exist any more."""
     try:
         return entry.stat(follow_symlinks=False).st_uid
     except OSError:
@@ -47,10 +47,10 @@ def _owner(entry: os.DirEntry) -> int:
 
 
 def remove_shared_memory(users: set[int], pids: set[int]) -> None:
-    """Remove System V segments, semaphores and queues that ranks have left.
+    """Remove System V shared memory segments, semaphores and message queues that ranks have left.
 
-    Remove all objects that belong to ``users``. Also remove the segments that processes in ``pids``
-    made.
+    Remove all of these objects that belong to ``users``. Also remove the segments that processes in
+    ``pids`` made.
     """
     libc = ctypes.CDLL(None)
     removals = {

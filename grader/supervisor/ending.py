@@ -2,9 +2,9 @@
 
 These processes are the descendants of this process, and all processes that run as the user of a
 rank. First all these processes are killed, then they are collected (with ``waitpid``). This module
-never waits for one particular process, because a process that is traced cannot be collected before
-its tracer is dead.
-A stopped process needs no special care, because it can be killed like any other.
+never blocks to wait for one particular process, because a process that is traced cannot be
+collected before its tracer is dead. A stopped process needs no special care, because it can be
+killed like any other.
 """
 
 import os
@@ -42,7 +42,10 @@ def wakeup() -> int:
 
 
 def signals(wake: int) -> bytes:
-    """Return the signals that came since the last call: each byte is the number of one signal."""
+    """Return the signals that came since the last call; each byte is the number of one signal.
+
+    ``wake`` is a descriptor from ``wakeup``.
+    """
     try:
         return os.read(wake, 4096)
     except BlockingIOError:
@@ -52,9 +55,9 @@ def signals(wake: int) -> bytes:
 def collect(spare: Collection[int] = ()) -> dict[int, int]:
     """Collect the children that have ended, except those in ``spare``.
 
-    Return a dict from their pids to their wait statuses. Raises ChildProcessError if no child is
-    left except those in ``spare``. If the system is not Linux, ``spare`` has to be empty, because
-    the children cannot be listed.
+    Return a dict from the pids of these children to their wait statuses. Raises ChildProcessError
+    if there was no child except those in ``spare``. If the system is not Linux, ``spare`` has to be
+    empty, because the children cannot be listed.
     """
     ended: dict[int, int] = {}
     if not spare:
@@ -96,7 +99,7 @@ def end_descendants(
         seconds: how long to try.
 
     Returns:
-        Whether nothing is left alive, and the pids of the processes that were killed.
+        A tuple: whether nothing is left alive, and the pids of the processes that were killed.
     """
     left, met, dead_only = set(known), set(known), 0
     began = looked = time.monotonic()
@@ -157,8 +160,8 @@ def end_user(user: int, seconds: float = 0.5) -> None:
             confinement.kill_as(user)
         finally:
             os._exit(0)
-    # A process of the user may stop the helper before the helper kills this process. Then a later
-    # call tries again.
+    # A process of the user may stop the helper before the helper has killed that process. Then the
+    # helper is killed here, and a later call of this function tries again.
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:

@@ -37,12 +37,14 @@ if TYPE_CHECKING:
     from grader.wire.control_group import Group
 
 REQUEST_BYTES = 4096
-# Huge pages need more memory than small ones. They are used if the machine has more than this.
+# Huge pages need more memory than small ones. They are used if the machine has more memory than
+# this.
 HUGE_PAGES_FROM = 2 << 30  # bytes
-# Moving memory into huge pages takes 0.1 to 0.6 seconds, and saves about 30 ms in each world. A
-# student who runs the checks of one problem needs fewer worlds than this, and need not wait.
+# Memory is moved into huge pages only after this many worlds. The move takes 0.1 to 0.6 seconds,
+# and saves about 30 ms in each later world. The checks of one problem need fewer worlds than this,
+# so a student who runs only these checks does not wait for the move.
 HUGE_PAGES_AFTER = 12  # worlds
-LAST_SECONDS = 3.0  # in which supervisors have to end their worlds when the server ends
+LAST_SECONDS = 3.0  # the time that supervisors get to end their worlds when the server ends
 
 
 def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
@@ -60,7 +62,10 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
         "failed": {},
         "kernel": confinement.machine(),
     }
-    facts |= {"unheld": "ranks are not forked", "looks": world_supervisor.LOOK_AT_WORLD_EVERY}
+    facts |= {
+        "unheld": "ranks are spawned instead of forked",
+        "looks": world_supervisor.LOOK_AT_WORLD_EVERY,
+    }
     where: tuple[Path, ...] = ()
     if way == "fork":
         # Imported modules stay in memory. If the garbage collector scanned them again and again,
@@ -108,7 +113,8 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
 class Kept:
     """A child of the server: a supervisor, or a process that cleans up after a supervisor."""
 
-    # The judge's socket. It is closed when nothing of the world is left. The judge waits for this.
+    # The judge's socket. The judge waits until this socket is closed. The server closes it when
+    # nothing of the world is left.
     judge: int | None
     users: set[int]
     folder: str
@@ -185,7 +191,7 @@ class Supervisors:
             self.standby = None
 
     def keep(self, request: dict, descriptors: list[int]) -> None:
-        """Give a world to the standby supervisor, or fork a new one if there is none.
+        """Give a world to the standby, or fork a supervisor for it if there is no standby.
 
         The first descriptor is the judge's socket. All other descriptors belong to the ranks.
         """
@@ -241,14 +247,14 @@ class Supervisors:
     def _enter(self, group: "Group") -> None:
         """Enter the control group.
 
-        If this fails, the world runs without a control group. Then the kernel does not bound what
-        all processes of the world use together. Only the supervisor does, by measuring it again and
-        again.
+        If this fails, the world runs without a control group. Then the kernel does not bound the
+        total of what the processes of the world use. Only the supervisor does this, by repeated
+        measurements.
         """
         try:
             group.enter()
         except OSError as error:
-            print(f"a world without a control group: {error}", file=sys.stderr, flush=True)
+            print(f"a world runs without a control group: {error}", file=sys.stderr, flush=True)
             self.group = None
 
     def _wait(self, told: socket.socket, telling: socket.socket) -> None:
@@ -275,7 +281,7 @@ class Supervisors:
         world_supervisor.keep(judge, own, self.start, request, self.tier, self.group)
 
     def look_after(self) -> None:
-        """Collect the supervisors that have ended, and end the processes that they have left."""
+        """Collect the children that have ended, and end the processes that they have left."""
         from grader.supervisor import ending
 
         ending.signals(self.wake)
@@ -284,7 +290,8 @@ class Supervisors:
             return
         users = set().union(*(kept.users for kept in self.orphaned))
         finished, met = ending.end_descendants((), self.kept, users, self.wake, seconds=1.0)
-        # If a world was orphaned, look once more, because a process may have been overlooked.
+        # If the supervisor of a world died too early, look once more, because a process may have
+        # been overlooked.
         self.patience = None if finished and not self.orphaned else 0.05
         if finished:
             for kept in self.orphaned:
@@ -294,7 +301,8 @@ class Supervisors:
     def _clean(self, kept: Kept, met: set[int]) -> None:
         """Remove the shared memory and the files that are left of a world.
 
-        A new process does this, because much may be left. ``met`` are the processes of the world.
+        A new process does this, because much may be left, and removing it takes time. ``met`` are
+        the pids of the processes that were killed.
         """
         from grader.supervisor import cleanup
         from grader.wire import removal
@@ -383,8 +391,8 @@ def _prepare(modules: Iterable[str]) -> None:
 def _remove(folder: str) -> None:
     """Remove the folder of a grading run, even if the run was killed.
 
-    The run's worlds end at the same moment, and may still use the folder. So try for about 3
-    seconds.
+    The worlds of this run end at the same moment, and may still use the folder. So try again for
+    about 3 seconds.
     """
     from grader.wire import removal
 
@@ -402,7 +410,7 @@ def _serve(
     folder: str,
     supervisors: Supervisors,
 ) -> None:
-    """Do what a judge's request asks for.
+    """Answer a judge's question (``hello``), import modules, or start a world, as the request asks.
 
     The first descriptor is the socket for the answer. All other descriptors are for ranks.
     """
@@ -428,7 +436,11 @@ def _serve(
 
 
 def _more(request: dict, facts: dict, engine: Path, supervisors: Supervisors) -> dict:
-    """Return further facts, which the server finds out only when a judge asks."""
+    """Return further facts, which the server finds out only when a judge asks.
+
+    These are the gaps of the confinement, the pid of the standby and, if requested, the reason for
+    each tier that does not work. If ``facts`` lacks the version of torch, add it to ``facts``.
+    """
     if "torch" not in facts:  # this process must not import torch, so ask a new process
         question = "import torch; print(torch.__version__)"
         asked = subprocess.run(
@@ -463,7 +475,9 @@ def _start_world(
 
     room, rest = divmod(len(descriptors) - 1, 3)
     if request["size"] not in range(1, room + 1) or room > tiers.MAX_RANKS:
-        raise ValueError("more ranks than descriptors for them, or too many")
+        raise ValueError(
+            "the world size does not fit the descriptors, or there are too many descriptors"
+        )
     if rest:
         raise ValueError("not three descriptors for each rank")
     if reason := rank_home.refusal(request["submission_dir"], engine):

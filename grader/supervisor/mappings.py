@@ -1,9 +1,9 @@
 """Finds the files that a process maps although no folder and no descriptor shows them.
 
 A mapping keeps a file alive after the file has lost its name and all its descriptors are closed.
-The system counts the pages of such a file for no process: they are no anonymous memory. Pages of
-shared memory count for a process only while its page table has them. A process may drop these pages
-from its page table (MADV_DONTNEED) and find them again later.
+The system counts the pages of such a file for no process, because they are not anonymous memory.
+Pages of shared memory count for a process only while its page table has them. A process may drop
+these pages from its page table (MADV_DONTNEED) and use them again later.
 """
 
 import os
@@ -65,8 +65,8 @@ def pages_of_files(pid: int, folder: str) -> int:
     """Return how many bytes of a process's RssFile are pages of its own files.
 
     A process's own files are the files in ``folder``, and files without a name. The result is 0 if
-    the system does not show this number. If the process maps such files, this function takes 20
-    times as long as ``maps_of``.
+    the system does not show this number. If the process maps files of its own, this function takes
+    20 times as long as ``maps_of``.
     """
     below = os.fsencode(folder) + b"/"
 

@@ -21,9 +21,10 @@ from grader.wire.tiers import TIERS
 
 
 def best(engine: Path) -> tuple[str, dict[str, str]]:
-    """Return the first tried tier that works, and a dict that says why the earlier ones do not.
+    """Try tiers from the best to the worst, and return the first one that works.
 
-    The best tier is tried first. If ``LOCKSTEP_TIER`` names a tier, only this tier is tried.
+    Also return a dict from each tier that was tried before to the reason why it does not work. If
+    the environment variable ``LOCKSTEP_TIER`` names a tier, only this tier is tried.
 
     Raises:
         Unconfined: none of the tiers that were tried works.
@@ -74,15 +75,18 @@ def _ways_out(own: control_group.Group, world: dict, tier: str) -> Iterator[str]
 
 
 def all_that_work(engine: Path) -> dict[str, str]:
-    """Return for every tier, best first, why it does not work here; empty if it works."""
+    """Return a dict from every tier, best first, to the reason why it does not work here.
+
+    The reason is empty if the tier works.
+    """
     possible = tiers.candidates()
-    return {name: failure(name, engine) if name in possible else "wants root" for name in TIERS}
+    return {name: failure(name, engine) if name in possible else "needs root" for name in TIERS}
 
 
 def failure(name: str, engine: Path) -> str:
     """Return why this tier does not work; empty if it works."""
     if name not in TIERS:
-        return f"there is no such tier; there are {', '.join(TIERS)}"
+        return f"there is no such tier; the tiers are {', '.join(TIERS)}"
     tier = TIERS[name]
     # Without Landlock, only file permissions stop a rank's user from reading the grader's files.
     # With Landlock, permissions are still needed, because Landlock does not hide the names and
@@ -115,8 +119,8 @@ def _grounds() -> Iterator[dict]:
 def _asked(complaints: Callable[[], Iterator[str]]) -> str:
     """Call ``complaints`` in a new process, and return the first complaint; empty if there is none.
 
-    A new process is needed because ``complaints`` may confine the process that runs it. An
-    exception in this process counts as a complaint. So does a signal that ends this process.
+    A new process is needed because ``complaints`` may confine the process that runs it. If an
+    exception or a signal ends the new process, this counts as a complaint.
     """
     read, write = os.pipe()
     child = os.fork()
@@ -140,9 +144,10 @@ def _asked(complaints: Callable[[], Iterator[str]]) -> str:
 
 
 def _complaints(world: dict, tier: str, engine: Path, server: int) -> Iterator[str]:
-    """Enter a tier as a rank does, and yield what is wrong with the confinement.
+    """Enter a tier as a rank does, and yield a sentence for each thing that is wrong.
 
-    ``server`` is the pid of a process that ranks must not signal.
+    Either a rank cannot do what it has to do, or it can do what it must not do. ``server`` is the
+    pid of a process that ranks must not signal.
     """
     (home,) = rank_home.prepare(world, 1, tier)
     home.enter()
@@ -171,7 +176,7 @@ def _complaints(world: dict, tier: str, engine: Path, server: int) -> Iterator[s
     for name in SECRETS:
         try:
             os.listdir(engine / name)
-            yield f"a rank could read {name}"
+            yield f"a rank could read the folder {name}"
         except OSError:
             pass
     try:

@@ -76,7 +76,8 @@ class Match:
     """Operations of several ranks that form one communication, such as a send and its receive.
 
     ``absent`` lists the ranks whose operation for this communication is missing. ``is_certain`` is
-    False if a receive from any rank makes it unclear which send belongs to which receive.
+    False if it is unclear which send belongs to which receive, because a receive accepts any
+    source.
     """
 
     operations: list[Operation]
@@ -102,8 +103,9 @@ def match(trails: list[list]) -> Matches:
 
     ``trails`` has the trail of each rank. In a group, the k-th collective of one rank belongs to
     the k-th collective of every other rank. The k-th send on a lane (see ``lane``) belongs to the
-    k-th receive on this lane. After that, some sends may be left. The k-th receive from any rank
-    belongs to the k-th send that is left for the same destination, in the order of time.
+    k-th receive on this lane. After that, some sends may be left. Among the receives that accept
+    any source, the k-th belongs to the k-th send that is left for the same destination, in the
+    order of time.
     """
     groups: dict[tuple, list[dict[int, Operation]]] = defaultdict(list)
     lanes: dict[tuple, tuple[list[Operation], list[Operation]]] = defaultdict(lambda: ([], []))

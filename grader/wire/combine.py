@@ -27,9 +27,9 @@ ITEMSIZES = {name: np.dtype(name).itemsize for name in NAMES} | {"bfloat16": 2}
 
 
 def reduced(blobs: list[bytes], dtype: str, reduction: str) -> bytes:
-    """Combine the blobs of all ranks entry by entry, in the order of the ranks.
+    """Return the blob that combines the blobs of all ranks entry by entry, in the order of ranks.
 
-    The blobs hold numbers of ``dtype``.
+    All blobs hold numbers of ``dtype``.
     """
     total = _read(blobs[0], dtype)
     for blob in blobs[1:]:
@@ -53,7 +53,7 @@ def can_reduce(dtype: str | None, reduction: str | None) -> bool:
 
 
 def unfilled(blob: bytes | np.ndarray, dtype: str) -> bytes:
-    """Return bytes to fill memory in which no result has arrived yet, as many as ``blob`` has.
+    """Return as many bytes as ``blob`` has, to fill memory in which no result has arrived yet.
 
     The entries are nan if the dtype is floating-point or complex, else ``UNFILLED``.
     """

@@ -102,7 +102,7 @@ HEAVY = (COMPILER, SYMBOLIC_SHAPES)
 # such memory floating-point and complex numbers are nan.
 UNFILLED = 77
 # The value in memory between the entries of a tensor that is not contiguous. No sum or average of
-# whole numbers on a few ranks gives this value. For integers the value is 55.
+# whole numbers on a few ranks gives this value. In tensors of integers the value is 55.
 BETWEEN_ENTRIES = 55.8125
 # The name of a USE. If the judge wants to know a rank's processor time, the rank sends this USE
 # when a call begins and before each send: see ``report.Call.clocks``.
@@ -129,7 +129,7 @@ NOT_SENT_ON = "not sent on:"
 AWAITED_EARLY = "awaited early:"
 
 
-COPIED = 1 << 16  # blobs of fewer bytes are copied, to send a frame in one piece
+COPIED = 1 << 16  # a blob of fewer bytes is copied, so that its frame is sent in one piece
 
 
 class FrameError(ValueError):
@@ -253,7 +253,7 @@ class Reader:
     def parts(self, kind: bytes, meta: dict, blob: bytes) -> list[bytes]:
         """Return the bytes that ``pack`` returns, in one part or two.
 
-        A large blob is a part of its own, because to join the parts would copy the blob.
+        A large blob is a part of its own, because joining the parts would copy the blob.
         """
         assert self.nonce is not None
         if len(blob) < COPIED:

@@ -31,8 +31,8 @@ class Served:
     than a receive. In a world of more than 4 ranks, it measures only at some of the small sends:
     see ``hub.weighing``. The hub also measures the memory when the rank returns, if it was not
     measured before in this call, or if it is a peak. With ``SETTLED`` the hub measures the current
-    memory, and with ``PEAK`` the most memory so far. The growth is exact, because the rank gives
-    back freed memory before its first call.
+    memory, and with ``PEAK`` the most memory so far. Before its first call, the rank gives back
+    freed memory. Otherwise a call could use this memory, and no growth would be measured.
 
     With ``clocks`` the hub measures the rank's processor time at each ``PAUSE``. With ``squares``
     the hub adds up the squares of the numbers that each operation sends. It reads the bytes that

@@ -22,8 +22,8 @@ DESCRIPTORS = 3 * MAX_RANKS + 1
 FILE_BYTES = 16 << 20  # of one file
 FOLDER_BYTES = 64 << 20  # of all files of a world
 # In these two dicts, the keys are the devices of ranks.
-FILES_OPEN = {"cpu": 256, "cuda": 2048}  # a GPU's driver opens many
-SIGNALS_QUEUED = 64  # signals that may be queued for all processes of a rank's user together
+FILES_OPEN = {"cpu": 256, "cuda": 2048}  # in one process; a GPU's driver opens many
+SIGNALS_QUEUED = 64  # signals that wait for delivery, to all processes of a user together
 # processes and threads of a rank; honest ones have four, and a GPU's driver and nccl have more
 TASKS = {"cpu": 40, "cuda": 200}
 MAX_PROCESSES_PER_RANK = 8  # the rank itself included
@@ -83,9 +83,7 @@ class Tier:
             "forge the record of what it communicated": not has_hub,
             "forge the record of what it communicated, in checks on gloo": has_hub,
             "forge the account of what it computed": True,
-            # For example, a rank may write over memory that it has inherited: the system counts this
-            # memory for the rank before and after. And a limit leaves room for what right programs
-            # need, so a wrong one may stay below it.
+            # A limit leaves room for what right programs need, so a wrong one may stay below it.
             (
                 "hold more memory than a problem allows, where no check measures it, or below the"
                 " limit of a check"

@@ -56,9 +56,9 @@ class Leaf:
 class Probe:
     """An argument that is a function without parameters.
 
-    When a rank calls the function, the function records the mark ``NAME began``, waits for
-    ``seconds``, records the mark ``NAME ended``, and returns ``returns``, a JSON value. NAME is
-    ``name``.
+    When a rank calls the function, the function records a mark, waits for ``seconds``, records a
+    second mark, and returns ``returns``, a JSON value. The marks are called ``NAME began`` and
+    ``NAME ended``, where NAME is ``name``.
     """
 
     name: str
@@ -77,6 +77,10 @@ class Foreign:
 
 
 def encode(value: Any) -> tuple[Any, bytes]:
+    """Return a value as a JSON tree, and the tensors in it as a blob: see ``frames``.
+
+    The blob is empty if there are no tensors. Raises TypeError if the value cannot be sent.
+    """
     arrays: dict[str, np.ndarray] = {}
 
     def tree(value: Any) -> Any:

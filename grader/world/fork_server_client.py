@@ -170,7 +170,7 @@ class Server:
                     full = error.errno in (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
                     if not full or time.monotonic() > deadline:
                         raise WorldsUnavailable(
-                            f"the fork server does not run: {self.errors() or error}"
+                            f"the fork server does not run or answer: {self.errors() or error}"
                         ) from None
                 time.sleep(0.005)
 
@@ -190,7 +190,7 @@ class Server:
             except OSError:  # the server ended, or did not answer in time
                 answer = ""
         if not answer:
-            raise WorldsUnavailable(f"the fork server does not run: {self.errors()}")
+            raise WorldsUnavailable(f"the fork server does not run or answer: {self.errors()}")
         return json.loads(answer)
 
     def errors(self) -> str:

@@ -1,7 +1,7 @@
 """Finds the GPUs that ranks can use here, and says how many ranks may share one of them.
 
 To find out, a separate process uses each GPU once, and ends. The fork server must not even count
-the GPUs, because what the GPU's driver sets up in a process does not survive a fork.
+the GPUs: this would start the GPUs' driver in it, and a driver does not survive a fork.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 from grader.world.fork_server_client import ENGINE, WorldsUnavailable
 
-# Seconds in which torch has to use each GPU once. The first use after a boot is slow.
+# Seconds in which torch has to use all GPUs, each once. The first use after a boot is slow.
 FIRST_USE_SECONDS = 120
 # GPU memory that a rank needs: the CUDA context, cuBLAS, and the small tensors of a check.
 RANK_GPU_BYTES = 2 << 30
@@ -56,7 +56,7 @@ def usable() -> Gpus:
         asked = subprocess.run(line, capture_output=True, text=True, timeout=FIRST_USE_SECONDS)
     except subprocess.TimeoutExpired:
         raise _none(
-            f"torch could not use each GPU once within {FIRST_USE_SECONDS} seconds"
+            f"torch needed more than {FIRST_USE_SECONDS} seconds to use each GPU once"
         ) from None
     if asked.returncode:
         last = asked.stderr.strip().splitlines()[-1:] or [f"exit code {asked.returncode}"]
@@ -87,7 +87,7 @@ def look(torch: Any) -> dict:
     if not torch.version.cuda:
         found["fault"] = (
             f"torch {torch.__version__} is a build for CPUs only; with an NVIDIA GPU,"
-            " `make setup TORCH_INDEX=` installs one for CUDA"
+            " `make setup TORCH_INDEX=` installs a build for CUDA"
         )
         return found
     for index in range(torch.cuda.device_count()):

@@ -114,7 +114,7 @@ class HeldRanks:
         """Release all held ranks, and add their calls to ``released_early`` in the report.
 
         The caller has found that the other ranks wait for the held ranks, but not in an operation.
-        They may wait for a new group, for example.
+        For example, the other ranks may wait for a new group.
         """
         self.report.released_early |= {call for _, call in self._ranks_and_calls()}
         self.release(everybody=True)
@@ -130,9 +130,9 @@ class HeldRanks:
     def _has_had_patience(self, rank: RankReport, call: int, patience: float) -> bool:
         """Return whether a held rank with patience may go on.
 
-        The held rank may go on if rank ``on`` of its delay has passed the mark ``at``, too, and now
-        waits. The held rank may also go on if it has been held for more than ``patience`` seconds,
-        or for a quarter of this time if the system does not show who waits.
+        It may go on if rank ``on`` of its delay has passed its own mark ``at``, and now waits. It
+        may also go on if it has been held for more than ``patience`` seconds (a quarter of this
+        time if the system does not show who waits).
         """
         now, delay = time.monotonic(), self._delay(rank, call)
         sleeps = self.sleepers.sleeps(self.pids.get(delay.on, 0), now)

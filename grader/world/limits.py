@@ -13,13 +13,13 @@ class Limits:
     cpu_seconds: float = 5.0  # of processor time, for one rank in one call
     # additional processor time, for the modules that torch imports on first use
     import_seconds: float = 15.0
-    # The next two limits are of wall time. Time in which ranks wait for a processor, or in which
-    # their supervisor works or waits for a processor, does not count, up to ``MAX_STRETCH`` (in
-    # ``progress_judge``) times the limit.
+    # The next two limits are of wall time. Some time does not count: the time in which ranks wait
+    # for a processor, and the time in which their supervisor works or waits for a processor. At
+    # most ``MAX_STRETCH`` (in ``progress_judge``) times the limit is excused in this way.
     wall_seconds: float = 20.0  # for one call
     world_seconds: float = 40.0  # for all calls of a world
     output_bytes: int = 1 << 20  # printed by all ranks together
-    output_kept: int = 1 << 14  # how many of the last bytes that a rank prints are in its report
+    output_kept: int = 1 << 14  # bytes at the end of a rank's output that its report keeps
     events: int = 50_000  # of all ranks together: the sum of ``events.weight`` over all events
     sent_bytes: int = 1 << 25  # by one rank to the judge: the sum of the weights of its frames
     # of all ranks together, beyond the memory that they begin with; None means as much as

@@ -17,6 +17,7 @@ MAX_SOURCE = 200
 
 
 def read_returned(frame: Frame) -> Returned:
+    """Return the result of a call, and the call's arguments, as a rank describes them."""
     values = arrays.decode(frame.meta.get("values"), frame.blob)
     if len(values) != 3 or not isinstance(values[1], list) or not isinstance(values[2], dict):
         raise FrameError("a malformed result")

@@ -16,8 +16,8 @@ from grader.world.stacks import Stacks, is_communicating, seems_to_wait
 LOOK_SECONDS = 0.01
 MIN_LOOK_SECONDS = 0.05
 # On a busy machine, some time does not count against a limit of wall time: see ``Limits``. At most
-# this many times the limit is excused. With 3, one of 792 right gradings exceeded its limit, ten at
-# a time on two cores: the memory check of 9.2, on 12 ranks.
+# this many times the limit is excused. With 3, the memory check of 9.2 (12 ranks) exceeded its
+# limit in one of 792 gradings of right solutions, when ten gradings ran at a time on two cores.
 MAX_STRETCH = 6
 # All time limits are longer by these seconds while the ranks of a world start their GPUs, before
 # their first call.
@@ -212,8 +212,8 @@ class ProgressJudge:
         """Look at what the ranks' processes do.
 
         Ask for the ranks' stacks if a limit is exceeded. Also ask for the stacks if all processes
-        are idle, unless a rank still starts its GPU, or a rank is held with ``patience``, and so
-        will be released anyway.
+        are idle. But do not ask idle processes while a rank still starts its GPU, or while a rank
+        is held with ``patience``: that rank will be released anyway.
         """
         used = self._used()
         watched = {self.pids[rank.rank] for rank in self._unsettled() if rank.rank in self.pids}

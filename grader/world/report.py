@@ -32,11 +32,11 @@ class Delay:
     If ``until`` is ``STANDSTILL``, the rank is held until all ranks that are not held wait. The hub
     reports when this is the case. Without a hub, the judge needs half a second to see it.
 
-    With ``patience``, the held rank is also released when rank ``on`` has passed the mark ``at``,
-    too, and now waits. If this does not happen, the held rank is released after ``patience``
-    seconds (after a quarter of this time if the system does not show who waits). So if rank ``on``
-    waits for the held rank, both ranks go on. If rank ``on`` should wait for the held rank but does
-    not, rank ``on`` is too early every time, and not only by chance.
+    With ``patience``, two more events release the held rank. One is that rank ``on`` has passed its
+    own mark ``at``, and now waits. The other is that ``patience`` seconds have passed (a quarter of
+    this time if the system does not show who waits). So if rank ``on`` waits for the held rank,
+    both ranks go on. If rank ``on`` should wait for the held rank, but does not, it is too early
+    every time, and not only by chance.
     """
 
     until: str
@@ -55,16 +55,16 @@ class Call:
     driver: str = "plain"
     may_raise: bool = False
     delays: dict[int, Delay] = field(default_factory=dict)
-    # +1: a rank gets a message only when it has passed the previous message on to the next rank.
+    # +1: a rank gets a message only after it has passed the previous message on to the next rank.
     # −1: the same, but the rank passes messages on to the previous rank. 0: there is no such rule
     in_step: int = 0
     # for each rank, the judge's functions that it may call and their results: see ``wire.served``
     served: list[dict] = field(default_factory=list)
     # have the hub measure each rank's memory whenever the rank issues an operation other than a
-    # receive, or when the call ends if the rank issues no such operation. The hub measures the
-    # current memory (``served.SETTLED``) or the peak so far (``served.PEAK``). In a world with such
-    # a call, the ranks are new processes, give back freed memory before their first call, and may
-    # start no processes
+    # receive. If the rank issues no such operation, the hub measures when the call ends. The hub
+    # measures the current memory (``served.SETTLED``) or the peak so far (``served.PEAK``). In a
+    # world with such a call, the ranks are new processes, and may not start other processes. They
+    # give back freed memory before their first call
     weighs: str = ""
     # have the hub measure each rank's processor time before every send, if the driver has a meter;
     # the rank waits until this is done
@@ -72,8 +72,8 @@ class Call:
     # have the hub withhold the result of an all-gather from a rank until the rank has used a
     # function of ``served`` (see ``hub.slow_gathers``). With gloo this has no effect
     slow_gathers: bool = False
-    # If not empty, a dtype: the hub reads what each operation sends as numbers of this dtype, and
-    # reports the sum of their squares.
+    # a dtype, or empty. With a dtype, the hub reads what each operation sends as numbers of this
+    # dtype, and reports the sum of their squares
     squares: str = ""
     note: str = ""  # what distinguishes this call from the check's other calls, for the message
 
@@ -144,7 +144,8 @@ class RankReport:
     refused: str | None = None  # why its frames were not accepted
     held: int | None = None  # the call in which it is held now
     done: bool = False
-    may_go_on: bool = False  # the rank says that nothing of its process has been changed
+    # the rank says that its process is unchanged, so that it can make the calls of another check
+    may_go_on: bool = False
     # call → a pair for each new maximum that the hub measured of the rank's memory: how many
     # operations the rank had issued in the call, and by how many bytes its memory exceeded the
     # memory that it had before any student code ran
@@ -169,7 +170,7 @@ class WorldReport:
     ending: str = ""  # finished, failed, stuck, late, excessive or lost
     limit: str = ""  # in words: the exceeded time limit, or what ranks did beyond a limit
     grader_fault: str = ""  # a failure of the grader itself
-    # calls whose held ranks were released early, because the other ranks waited for the held ranks
+    # calls in which held ranks were released early, because the other ranks waited for them
     released_early: set[int] = field(default_factory=set)
     # If all ranks wait, and the network is ``strict``: lists of [rank, begun, waits]. At time
     # ``begun`` the rank issued an operation that has not ended. At time ``waits`` it issued another

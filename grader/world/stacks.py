@@ -1,6 +1,7 @@
-"""Asks ranks for their Python stacks, and the hub for its count of moves: see ``Hub.moves``.
+"""Asks ranks for their Python stacks, and the hub for its count of moves.
 
-If neither the stacks nor the count change, this is evidence that the ranks stand still.
+The hub counts a move whenever it reads from a rank or sends to a rank: see ``Hub.moves``. If the
+stacks and the count stay the same, this is evidence that the ranks stand still.
 """
 
 import os
@@ -102,5 +103,5 @@ def is_communicating(rank: RankReport, submission_dir: Path, has_open_operation:
 
 
 def seems_to_wait(rank: RankReport, submission_dir: Path) -> bool:
-    """Return whether a thread of a rank seems to wait, although nothing shows for what."""
+    """Return whether a thread of a rank seems to wait, but nothing shows what it waits for."""
     return any(watchdog.waits_for_nothing(stack, submission_dir) for stack in rank.stacks)

@@ -2,10 +2,10 @@
 
 A rank that waits in a communication sleeps: its threads use no processor time and are not even
 runnable. A rank that computes is runnable. A rank that gets no processor, because other programs
-use it, is runnable, too. So a world is idle if, for half a second, no frame came from any rank, no
-runnable thread of any rank was kept waiting for a processor, and the threads used almost no
-processor time. If a world is idle, the judge asks for the ranks' Python stacks. If every rank's
-stacks show a communication, no rank will ever go on.
+use all processors, is runnable, too. So a world is idle if three things are true for half a second:
+no frame came from any rank, no runnable thread of any rank was kept waiting for a processor, and
+the threads used almost no processor time. If a world is idle, the judge asks for the ranks' Python
+stacks. If every rank's stacks show a communication, no rank will ever go on.
 """
 
 import os
@@ -20,10 +20,12 @@ from grader.assignment import GIVEN
 
 IDLE_SECONDS = 0.5
 IDLE_SECONDS_BLIND = 3.0  # the same if the system does not show what threads do
-# Ranks may seem to wait, although nothing proves that they wait for ever. If they seem to wait this
-# many times in a row, they are taken to be stuck.
+# Ranks may seem to wait, but nothing proves that they wait for ever. If they seem to wait this many
+# times in a row, they are taken to be stuck.
 DOUBTS = 3
-IDLE_LOAD = 0.05  # cores; ranks that poll a file for the rendezvous stay below this
+# If the processes use fewer cores than this, they are idle. Ranks that poll a file for the
+# rendezvous stay below this.
+IDLE_LOAD = 0.05
 SLEEPS = 0.02  # seconds; a main thread that has done nothing for this time is taken to wait
 # Python's files in which a thread waits for another thread of its process.
 THREAD_FILES = {"threading.py", "queue.py"}
@@ -286,9 +288,9 @@ def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFram
     """Return the innermost line of the student's code; None if there is none.
 
     Each stack has the innermost line first. If several threads are in the student's code, return
-    the line that has the fewest lines before it in its stack. But use a thread that only waits for
-    another thread, as in ``queue.get``, only if all these threads wait like this. Files that the
-    assignment gives, such as ``run.py``, are not the student's.
+    the line that has the fewest lines before it in its stack. A thread that waits for another
+    thread, as in ``queue.get``, counts only if there is no other thread. Files that the assignment
+    gives, such as ``run.py``, are not the student's.
     """
     found = []
     for stack in stacks:

@@ -46,7 +46,7 @@ class World:
             the usual network otherwise. On GPUs, nccl replaces gloo; if ranks share GPUs or there
             is no nccl, the hub replaces gloo.
         room: how many ranks a later world with the same processes may have. If 0, the processes are
-            ended after this world. They are also ended if no hub is the network, if a call measures
+            ended after this world. They are also ended if the network is no hub, if a call measures
             memory, or if something of this world is left in them.
         processes: the processes of an earlier world, to be used again. If this is None, or if these
             processes cannot go on, fresh processes are started.
@@ -98,8 +98,8 @@ class World:
         self.supervisor_lines = b""
         self.gone = False
         self.room, self.processes, self.is_reused = max(room, size), processes, False
-        # In a world that measures memory, ranks may start no processes. They lose this right before
-        # they run student code, and never get it back. So no other check uses these ranks.
+        # In a world that measures memory, ranks may not start processes. A filter forbids it just
+        # before student code runs, and cannot be removed. So no other check uses these ranks.
         self.are_alone = any(call.weighs for call in calls)
         self.keeps = room > 0 and self.network in frames.HUBS and not self.are_alone
         self.kept = self.is_spoiled = False  # spoiled: something of this world is left in the ranks
@@ -262,7 +262,7 @@ class World:
     # ——— what arrives
 
     def _step(self, timeout: float, watch: bool = True) -> None:
-        # A rank that is held with ``patience`` is released after some time. So look more often.
+        # A rank that is held with ``patience`` may be released at any time. So look more often.
         impatient = self.held.are_patient
         timeout = min(timeout, watchdog.SLEEPS / 2) if impatient else timeout
         stands_still = (
@@ -366,7 +366,9 @@ class World:
         self.judge.on_frame()
         self.sent[rank.rank] += frame.weight
         if self.sent[rank.rank] > self.limits.sent_bytes:
-            raise frames.FrameError(f"more than {self.limits.sent_bytes >> 20} MiB in all")
+            raise frames.FrameError(
+                f"more than {self.limits.sent_bytes >> 20} MiB in all calls together"
+            )
         call = frame.meta.get("call", 0)
         if not frames.is_whole(call) or not 0 <= call < len(self.calls):
             raise frames.FrameError("a frame for a call that does not exist")
@@ -416,7 +418,10 @@ class World:
             raise frames.FrameError("an operation of a rank that should have been held first")
         self.events += weight(event)
         if self.events > self.limits.events:
-            raise frames.FrameError(f"more than {self.limits.events} operations")
+            raise frames.FrameError(
+                f"more than {self.limits.events} operations and marks of all ranks together (a"
+                " large one counts several times)"
+            )
         rank.trail.append(event)
         if isinstance(event, Mark):
             self.held.on_mark(event)

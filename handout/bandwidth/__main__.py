@@ -11,9 +11,10 @@ bytes of the whole array. Each size is rounded down so that the array can be cut
 one for each of the n ranks. In the files, times are in seconds and bandwidths in GB/s. Ctrl-C ends
 the sweep and keeps the finished rows. A second Ctrl-C ends the program at once.
 
-By default there is one rank for each GPU. With fewer than two GPUs there is one rank for each core.
-There are at most 4 ranks. Sizes go up to 4 MiB on CPUs and up to 8 GiB on GPUs. If the largest size
-does not fit into 90 % of the free memory, sizes go up to the largest power of two that fits.
+By default there is one rank for each GPU, but at most 4. With fewer than two GPUs there is one rank
+for each core, at least 2 and at most 4. Sizes go up to 4 MiB on CPUs and up to 8 GiB on GPUs. If
+the buffers for the largest size do not fit into 90 % of the free memory, sizes go up to the largest
+power of two whose buffers fit.
 
 The exit code is 0 if all went well, 1 if a function is not implemented yet or a value is wrong, 2
 for bad input, and 130 after Ctrl-C.
@@ -57,7 +58,9 @@ def whole(least: int) -> Callable[[str], int]:
 
     def parse(text: str) -> int:
         if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a whole number of at least {least} and at most 9 digits"
+            )
         return int(text)
 
     return parse
@@ -145,7 +148,7 @@ def parse() -> argparse.Namespace:
     if largest(getattr(torch, options.dtype), n := options.world_size) < 1:
         refuse(
             f"sums over {n} ranks are not exact in {options.dtype}, so wrong values could not be"
-            " recognised"
+            " recognised. Use fewer ranks or another --dtype"
         )
     if options.device == "cuda" and gpus < local:
         refuse(

@@ -49,8 +49,8 @@ def twice(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Return the result, whether it requires a gradient, and the bytes that its tensors keep alive.
 
-    The result requires a gradient if any tensor in it requires one. Memory that several tensors
-    share counts once.
+    The three are the values of a dict. The result requires a gradient if any tensor in it requires
+    one. Memory that several tensors share counts once.
     """
     result = function(*args, **kwargs)
     tensors = list(tensors_in([result]))
@@ -63,10 +63,10 @@ def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Return the result, the bytes of memory that it keeps alive, and two facts about it.
+    """Return a dict with the result, the bytes of memory that it keeps alive, and two facts.
 
-    The facts are whether the result is contiguous, and whether no argument shares its memory. If
-    the result is no tensor, return only the result.
+    The facts are whether the result is contiguous, and whether the result has memory of its own,
+    which it shares with no argument. If the result is not a tensor, the dict holds only the result.
     """
     result = function(*args, **kwargs)
     if not isinstance(result, torch.Tensor):

@@ -13,9 +13,9 @@ from grader.rank.mesh_groups import row_and_column
 def in_groups(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Gather a tensor in each of the process groups that a function returns.
 
-    ``own`` is this rank's tensor. Return a list with one entry for each group: the tensors of the
-    group's ranks. Entry i is None if this rank is not in group i. It is also None if the function
-    returned another group i on one of the ranks of this group. All entries after the second are
+    ``own`` is this rank's tensor. Return a list with one entry for each group: the stacked tensors
+    of the group's ranks. Entry i is None if this rank is not in group i. It is also None if the
+    ranks of the group disagree about which ranks are in group i. All entries after the second are
     None. If the function returns no tuple or list, return its result as it is.
     """
     groups, own = function(*args), kwargs["own"]
@@ -33,7 +33,11 @@ def in_groups(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def _gathered(own: torch.Tensor, group: Any, of_ranks: torch.Tensor) -> torch.Tensor | None:
-    """Return the tensors of a group's ranks; None outside it, or if this would wait for ever."""
+    """Return the stacked tensors of a group's ranks.
+
+    Return None if this rank is not in the group. Also return None if the ranks of the group
+    disagree about which ranks are in it, because the all-gather would then hang.
+    """
     if not isinstance(group, dist.ProcessGroup):
         return None
     same = of_ranks[dist.get_process_group_ranks(group)]

@@ -12,12 +12,12 @@ class Mark(Protocol):
     def use(self, name: str) -> Any:
         """Use one of the functions that the judge serves, and return the result.
 
-        ``name`` says which one, and how: see ``wire.served``. Also add a mark of this name to the
-        trail.
+        ``name`` names the function, and says how it is used: see ``wire.served``. Also add a mark
+        of this name to the trail.
         """
 
     def before_a_send(self) -> None:
-        """Let the judge look at what the rank has done so far, if the judge wants to.
+        """Let the hub measure this rank's processor time, if the judge wants to know it.
 
         See ``report.Call.clocks``.
         """

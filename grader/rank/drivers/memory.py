@@ -1,4 +1,4 @@
-"""Gives freed memory back, so that the hub weighs only the memory that a rank needs."""
+"""Gives freed memory back, so that the hub measures only the memory that a rank still uses."""
 
 import ctypes
 import gc
@@ -24,7 +24,7 @@ def free_at_once() -> None:
         return
     library.mallopt(M_MMAP_THRESHOLD, LARGE)  # larger blocks have a mapping of their own
     # But if the heap has a large enough gap, malloc puts a large block into the gap. When this
-    # block is freed, malloc keeps its memory. So fill the gaps with blocks, the largest block
+    # block is freed, malloc keeps its memory. So fill the large gaps with blocks, the largest block
     # first. Nobody writes to these blocks, so they take no memory.
     library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     library.free.argtypes = [ctypes.c_void_p]
@@ -38,7 +38,7 @@ def free_at_once() -> None:
 
 
 def meet_at_rest() -> None:
-    """Give back freed memory, and enter a barrier, so that the hub sees how much memory is left."""
+    """Give back freed memory, and enter a barrier, at which the hub measures the memory left."""
     gc.collect()
     free_at_once()
     dist.barrier()

@@ -30,9 +30,12 @@ def in_step(towards: int, function: Callable, args: list, kwargs: dict, mark: Ma
 
 
 class Step:
-    """Tells the other ranks, through the rendezvous file, how many messages this rank has sent."""
+    """Makes each send wait until the neighbour has passed on the message before it.
 
-    PATIENCE = 8.0  # seconds, though an honest neighbour needs only milliseconds
+    The ranks record their sends in the rendezvous file, where the other ranks see them.
+    """
+
+    PATIENCE = 8.0  # seconds; a correct program makes this rank wait only milliseconds
 
     def __init__(self, towards: int, mark: Mark) -> None:
         self.mark = mark

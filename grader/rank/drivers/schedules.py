@@ -21,7 +21,8 @@ def chunked(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     halves, B and W, the student's functions of problem 8.2 compute these halves. ``changes`` has a
     function of the judge for each W of this stage, in order: see ``_changed``. ``times`` is the
     number of steps. ``function`` is not called. It only names what is judged. If backward passes
-    are split, marks say what was still in memory when nobody needed it: see ``_Watch``.
+    are split, marks say how many tensors were still in memory although nobody needed them any more:
+    see ``_Watch``.
     """
     from handout import schedule_runner  # the copy beside the submission
     from handout.timeline import Timeline
@@ -83,10 +84,11 @@ def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def freed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Compute B of ``times`` micro-batches, keep the results, and drop all z, as a pipeline does.
+    """Compute B, the first half of the backward pass, for ``times`` micro-batches.
 
-    Then the ranks meet, so that the hub sees how much memory is left. A mark says how many z are
-    still in memory. All micro-batches have the same x, so only the results take memory.
+    As a pipeline does, keep the results, and drop the saved tensors z. A mark says how many z are
+    still in memory. Then the ranks meet, so that the hub measures how much memory is left. All
+    micro-batches have the same x, so only the results take memory. Return their number.
     """
     weights, saved, grad_y = args
     watch, results = _Watch(), []
@@ -102,10 +104,10 @@ def freed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def beside_products(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Compute B ``times`` times, each time after the driver has computed the same gradients.
+    """Compute B, the first half of the backward pass, ``times`` times, to compare its cost.
 
-    The judge looks at the rank's processor time before and after each of these: see
-    ``report.Call.clocks``. The driver computes what B has to compute, and no more.
+    Before each B, the driver computes the same gradients by itself, and nothing else. The hub
+    measures the rank's processor time before and after each of the two: see ``report.Call.clocks``.
     """
     weights, saved, grad_y = args
     of_z, transposed = [z for _, z in saved], [weight.T for weight in weights]
@@ -140,8 +142,8 @@ def _changed(
     The change is drawn from a seed that nobody knows before W begins, and is added in place. So
     only a product of x and the new grad_z gives the gradient that the judge expects. A product that
     B has computed in advance gives another gradient. The change is divided by the number of entries
-    of the batch, which has ``many`` micro-batches. So the change is about as large as a gradient.
-    ``first`` is called before each change.
+    of grad_z in all ``many`` micro-batches, so that it is about as large as a gradient. ``first``
+    is called before each change.
     """
     served = iter(kwargs["changes"])
 

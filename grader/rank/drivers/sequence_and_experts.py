@@ -1,4 +1,4 @@
-"""Drivers of part 9. They let the hub weigh the memory that ranks keep."""
+"""Drivers of part 9. They let the hub measure the memory that ranks keep."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +13,7 @@ def there_and_back(function: Callable, args: list, kwargs: dict, mark: Mark) -> 
     """Call ring attention, then its backward pass; return the results of both in one tuple.
 
     ``args`` are q, k, v, the gradient of the output, and whether attention is causal. The ranks
-    meet before, between and after the two calls. So the hub sees how much memory the ranks use at
-    these times.
+    meet before, between and after the two calls, so that the hub measures their memory each time.
     """
     from handout import sequence_and_experts  # the submission
 
@@ -31,11 +30,11 @@ def there_and_back(function: Callable, args: list, kwargs: dict, mark: Mark) -> 
 
 
 def rests(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Make a call and keep its result. Without arguments, let the hub weigh what was kept.
+    """Make a call, keep its result, and return it. Without arguments, let the hub measure memory.
 
-    Without arguments, do not call the function. Instead the ranks meet, so that the hub sees how
-    much memory is used by the kept result and by all else that the function has kept. Then drop the
-    result.
+    Without arguments, do not call the function, and return None. Instead the ranks meet, so that
+    the hub measures the memory of the kept result and of all else that the function has kept. Then
+    drop the result.
     """
     if args:
         RESTING.append(function(*args, **kwargs))

@@ -18,8 +18,8 @@ def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> An
     Each sum is the sum of all entries in this rank's shard of one gradient. The shard of layer l
     has the entries (1 + u/2) / D. D is the width of x, and u are the ``entries`` numbers that
     ``draw`` returns for the rank's ``seed`` and index l. The ranks meet before the step, so that
-    the hub sees how much memory the ranks use without the step. If the arguments contain functions
-    of the judge, these functions follow the layers: see ``followed_layers``.
+    the hub measures how much memory the ranks use without the step. If the arguments contain
+    functions of the judge, these functions follow the layers: see ``followed_layers``.
     """
     free_at_once()
     x, *followed = args
@@ -62,15 +62,15 @@ def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Make steps of a large ``ZeroAdamW``. Without arguments, let the hub weigh what was kept.
+    """Make steps of a large ``ZeroAdamW``. Without arguments, let the hub measure the memory.
 
     The first call gets the learning rates as ``zero_steps`` does. ``seed`` is the seed of the
     weights, and ``own_seed`` the seed of this rank's gradients. There are ``tensors`` weights of
     ``entries`` numbers each. Weight i has the numbers that ``draw`` returns for index i. Its
     gradient in step s (0, 1, …) has the numbers for index s · tensors + i. Return, for each weight
     at the end, the sum of its entries and the sum of their squares. The second call has no
-    arguments. The ranks meet at the beginning of each call. So the hub sees how much memory the
-    ranks use without weights, and how much the weights and the optimizer take between two steps.
+    arguments, and returns None. The ranks meet at the beginning of each call. So the hub measures
+    their memory without weights, and later with the weights and the optimizer, after the steps.
     """
     meet_at_rest()
     if not args:

@@ -1,4 +1,4 @@
-"""Drivers of part 4: saved activations, and differentiable functions, alone and in pairs."""
+"""Drivers of part 4: saved activations, differentiable functions, and pairs of layers."""
 
 import gc
 import weakref
@@ -32,9 +32,10 @@ def apply_and_drop(
 ) -> Any:
     """Apply a ``torch.autograd.Function``, and drop our reference to its argument.
 
-    Return the value, whether the memory of the argument is still in use, and how many bytes of
-    tensors the function has made that are alive beside the value. A first application, whose result
-    is dropped, makes what the function keeps for all calls, such as a buffer. That does not count.
+    Return a dict with three entries: the value; whether the memory of the argument is still in use,
+    by something other than the value; and the bytes of all other tensors that the function has made
+    and that are still alive. Tensors that the function keeps for all calls, such as a buffer, do
+    not count: the function makes them in a first application, whose result is dropped.
     """
     (leaf,) = args
     with Meter([leaf]) as meter:
@@ -79,10 +80,10 @@ def stack_of_pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> 
 
 
 def remembered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Make calls as ``in_turn`` does. Also return how much memory the saved tensors z keep alive.
+    """Make calls as ``in_turn`` does. Also return how many bytes the saved tensors z keep alive.
 
     The function returns (y, saved), and ``saved`` holds pairs whose second part is a z. The number
-    of bytes is None if the results are of another form.
+    of bytes is None if the results have another form.
     """
     results = in_turn(function, args, kwargs, mark)
     try:

@@ -4,7 +4,7 @@ threat: 24
 part: pipeline_parallel
 extends: solutions
 some: 5.2, 5.3
-says: The grader sees the products of torch
+says: The grader sees only torch's products
 seconds: 60
 """
 

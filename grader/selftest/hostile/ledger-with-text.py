@@ -4,7 +4,7 @@ threat: 20
 part: pipeline_parallel
 extends: solutions
 some: 5.2
-says: is of no known kind
+says: does not have the expected form
 seconds: 60
 """
 

@@ -4,7 +4,7 @@ threat: 9
 part: pipeline_parallel
 extends: solutions
 some: 5.5
-says: a time is no number of seconds
+says: a time is not a finite number of seconds
 seconds: 60
 """
 

@@ -783,7 +783,7 @@ def all_gather""",
         "a tensor without dimensions is gathered",
         "collectives",
         """    if tensor.dim() == 0:
-        raise ValueError("a tensor of shape () has no dimension 0: no rows")
+        raise ValueError("a tensor of shape () has no dimension 0, so it has no rows")
 """,
         "    pass\n",
         {

@@ -49,7 +49,7 @@ COUNTED_HOOK = """\
                 self.in_flight[-1][1].wait()
 """
 AVERAGES = """\
-    # under way together
+    # start all of them before the first wait
     works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
     for gradient, work in zip(gradients, works):
         work.wait()
@@ -232,7 +232,7 @@ def train""",
         "gradients add up from step to step",
         "data_parallel",
         """    loss, gradients = _loss_and_gradients(weights, shard)
-    # under way together
+    # start all of them before the first wait
     works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
     for gradient, work in zip(gradients, works):
         work.wait()
@@ -294,7 +294,7 @@ def train""",
     Mutant(
         "incomplete buckets are remembered",
         "data_parallel",
-        """        # gradients that have not arrived yet
+        """        # for each bucket, how many gradients are not ready yet
         self.pending = [len(bucket) for bucket in self.buckets]
 """,
         """        before = getattr(self, "pending", [0] * len(self.buckets))
@@ -470,8 +470,8 @@ def train""",
     Mutant(
         "the losses are added up at every step, although nobody asks for their sum",
         "data_parallel",
-        "    # under way together\n",
-        "    dist.all_reduce(loss.clone())\n    # under way together\n",
+        "    # start all of them before the first wait\n",
+        "    dist.all_reduce(loss.clone())\n    # start all of them before the first wait\n",
         {"hidden step_traffic"},
         "Nothing but the gradients is sent.",
     ),
@@ -523,7 +523,7 @@ def train""",
     Mutant(
         "the shards are gathered, and every rank computes the whole batch",
         "data_parallel",
-        """    # under way together
+        """    # start all of them before the first wait
     works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
     for gradient, work in zip(gradients, works):
         work.wait()

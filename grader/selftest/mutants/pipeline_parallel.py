@@ -73,7 +73,7 @@ MUTANTS = [
         y_i, saved_i = ahead[i] if ahead else _stage_forward(weights, _receive(rows, weights[0], stage - 1))
 """,
         {"hidden forward_flows"},
-        "The grader sees the products of torch in the thread that called your function",
+        "The grader sees only torch's products in the thread that called your function",
     ),
     Mutant(
         "the last stage goes all the way back before it sends anything, by numpy, which the meter does not see",
@@ -102,7 +102,7 @@ MUTANTS = [
         )
 """,
         {"hidden backward_flows"},
-        "The grader sees the products of torch in the thread that called your function",
+        "The grader sees only torch's products in the thread that called your function",
     ),
     Mutant(
         "stage 0 goes forward with all micro-batches before its first action, by numpy, which the meter does not see",
@@ -588,7 +588,7 @@ MUTANTS = [
         "what an action needs is used before it is there",
         "pipeline_parallel",
         """    if source in neighbours:
-        works[-1].wait()  # the receive's; with nccl, the one work of both
+        works[-1].wait()  # the work of the receive; with nccl, of both messages
 """,
         "",
         RUN | IN_ORDER | {"hidden own_timeline"},
@@ -1791,7 +1791,7 @@ MUTANTS = [
         "what is sent and received together is waited for together",
         "pipeline_parallel",
         """    if source in neighbours:
-        works[-1].wait()  # the receive's; with nccl, the one work of both
+        works[-1].wait()  # the work of the receive; with nccl, of both messages
     return works[0] if target in neighbours else None, received
 """,
         """    for work in works:

@@ -439,7 +439,7 @@ MADE = {}
         "    return grad_y, kept[::-1]\n",
         "    saved.clear()\n    return grad_y, kept[::-1]\n",
         {"public halves", "hidden halves"},
-        "tensors in the list were removed or replaced",
+        "tensors in the list were added, removed or replaced",
     ),
     mutant(
         "B also computes the gradients of the weights",
