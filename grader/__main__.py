@@ -70,12 +70,12 @@ def _arguments() -> argparse.Namespace:
         type=float,
         default=480.0,
         metavar="N",
-        help="a check that has not run after N seconds counts as zero (480)",
+        help="time for all checks; a check that has not run by then gets 0 points (default: 480)",
     )
     parser.add_argument(
         "--official",
         action="store_true",
-        help="refuse to grade where student code cannot be confined",
+        help="refuse to grade if student code cannot be confined",
     )
     many = machine_limits.workers()
     parser.add_argument(
@@ -83,7 +83,7 @@ def _arguments() -> argparse.Namespace:
         type=int,
         default=many,
         metavar="N",
-        help=f"checks at a time (default here: {many})",
+        help=f"checks to run at a time (default on this machine: {many})",
     )
     return parser.parse_args()
 

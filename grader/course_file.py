@@ -83,7 +83,7 @@ class Late:
 
 @dataclass(frozen=True)
 class Limit:
-    """How many ``submissions`` of a student are graded in ``hours`` hours; 0 means no limit."""
+    """At most ``submissions`` of a student are graded in ``hours`` hours; 0 means no limit."""
 
     submissions: int = _key(0, values.whole)
     hours: float = _key(24.0, values.number(0, 8784, above=True))  # at most 366 days
@@ -100,7 +100,7 @@ class Gradescope:
 
 @dataclass(frozen=True)
 class Install:
-    """What setup.sh installs in Gradescope's container."""
+    """The Python and torch that setup.sh installs in Gradescope's container."""
 
     python: str = _key("", values.matching(r"[\w./+-]*", "the name of a Python, like python3.12"))
     torch: str = _key("", values.matching(r"(\d[\w.+]*)?", "a version of torch, like 2.9.1"))
@@ -259,7 +259,10 @@ def _check(found: Course) -> None:
                     f" [course] parts are {', '.join(found.parts)}."
                 )
     if found.extra >= set(found.problems):
-        raise ValueError("[extra_credit] every problem is extra credit: then the total is 0.")
+        raise ValueError(
+            "[extra_credit] every problem is extra credit, and then the total is 0. At least one"
+            " problem of the course must not be extra credit."
+        )
 
 
 def packed(found: Course, sections: Iterable[str]) -> str:

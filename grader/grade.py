@@ -90,7 +90,9 @@ class Grade:
                 " GPU, the hub carries their messages, and not nccl."
             )
         if self.gpus.nccl and len(self.gpus.ids) > 1:
-            lines.append(f"    nccl {self.gpus.nccl} carried the messages of one check a problem.")
+            lines.append(
+                f"    In one check of each problem, nccl {self.gpus.nccl} carried the messages."
+            )
         lines.append(
             "    Ranks on GPUs are confined less: student code may make any system call, and may"
             " take all memory of a GPU that other ranks use, too."
@@ -278,14 +280,14 @@ def confinement_notes(found: dict) -> list[str]:
     notes = [f"Ranks were confined by {TIERS[found['tier']].name} ({found['kernel']})."]
     if found["tier"] == "none":
         notes = [
-            "Unofficial: ranks were not confined, student code ran with your rights"
+            "Unofficial: ranks were not confined. Student code ran with your rights"
             f" ({found['kernel']})."
         ]
     notes += [f"    {tier} does not work: {reason}" for tier, reason in found["failed"].items()]
     looks = f"checked from outside every {found['looks'] * 1e3:.0f} ms"
     held = "limited by the kernel for each world"
     if found["unheld"]:
-        held = f"{looks}, not limited by the kernel: {found['unheld']}"
+        held = f"{looks}; the kernel does not limit them ({found['unheld']})"
     notes.append(f"    Memory and processes: {held}.")
     notes.append(f"    Processor time and files: {looks}; rlimits and seccomp limit each process.")
     return notes + [f"    Here student code can {gap}." for gap in found["gaps"]]

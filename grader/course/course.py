@@ -93,7 +93,7 @@ class CourseRun:
         return old
 
     def _finish(self, result: SubmissionResult) -> None:
-        """Set the result's days late and kept percentage, as the present due date gives them."""
+        """Set the result's ``days_late`` and ``kept_percent`` from the present due date."""
         upload = Upload(created=as_time(result.submission.handed_in), due=self.settings.due)
         result.days_late = late.days_late(self.rules.late, upload)
         result.kept_percent = 100 - late.deduction(self.rules.late, upload)[0]
@@ -108,14 +108,15 @@ class CourseRun:
         print(f"{number_of(count, 'submission')}, {done} graded already.", flush=True)
         if others := sum(one.version != self.version for one in self.results.values()):
             print(
-                f"Another version of the grader graded {others} of them: checks, points or given"
-                " files were different. REGRADE=1 grades these again.",
+                f"Another version of the grader graded {others} of them. Checks, points or given"
+                " files may differ. REGRADE=1 grades these submissions again.",
                 flush=True,
             )
         if self.store.can_be_guessed:
             print(
-                "The course's seed is short. A student who has a report could find it, and hand in"
-                " a program that knows its inputs. Without SEED= the course gets a long one.",
+                "The course's seed is short. A student who has a report could find it by trying,"
+                " and hand in a program that knows its inputs. For a long seed, grade into a new"
+                " folder without SEED=.",
                 flush=True,
             )
         began = time.monotonic()
@@ -156,9 +157,9 @@ class CourseRun:
         self.store.write(result, self.fingerprints[result.submission.id], results, report)
 
     def _stop_if_all_break(self, why: str) -> None:
-        """Raise CannotGradeCourse if at least ENOUGH_BROKEN submissions broke because of ``why``.
+        """Raise CannotGradeCourse if ENOUGH_BROKEN submissions or more broke because of ``why``.
 
-        Do not raise it if any submission is graded.
+        Do not raise it if at least one submission has been graded.
         """
         broken = [one.why for one in self.results.values() if one.status == BROKE]
         graded = any(one.status == GRADED for one in self.results.values())
@@ -194,7 +195,7 @@ class CourseRun:
 def _said(graded: Graded) -> str:
     if graded.exit_code is None:
         return f"the grader did not end within {graded.seconds:.0f} s"
-    lines = graded.said.splitlines() or ["it said nothing"]
+    lines = graded.said.splitlines() or ["the grader failed without a message"]
     return lines[-1].removeprefix("cannot grade: ")
 
 

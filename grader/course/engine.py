@@ -104,7 +104,7 @@ def connected(engine: str, settings: Path, count: int, shared: Path) -> Iterator
         with client:
             yield Engine(client)
     else:
-        raise NoEngine(f"ENGINE={engine} is not known: local, slurm, or tcp://<host>:<port>")
+        raise NoEngine(f"there is no ENGINE={engine}; use local, slurm or tcp://<host>:<port>")
 
 
 def _slurm(settings: Path, shared: Path) -> Any:
@@ -112,7 +112,9 @@ def _slurm(settings: Path, shared: Path) -> Any:
     try:
         from dask_jobqueue import SLURMCluster
     except ImportError:
-        raise NoEngine("ENGINE=slurm needs dask-jobqueue: pip install dask-jobqueue") from None
+        raise NoEngine(
+            "ENGINE=slurm needs the package dask-jobqueue: pip install dask-jobqueue"
+        ) from None
     try:
         arguments = yaml.safe_load(settings.read_text())
         jobs = int(arguments.pop(JOBS))
@@ -169,6 +171,6 @@ def _outcome(future: Any) -> Graded | Exception:
     try:
         return future.result()
     except KilledWorker:
-        return WorkersEnded(f"it ended {DEATHS} workers")
+        return WorkersEnded(f"{DEATHS} workers ended while they graded it")
     except Exception as error:  # an error on a worker is reported only for this submission
         return error

@@ -3,9 +3,9 @@
 A folder or a zip is read in one of four forms:
 
 - Gradescope (*Export Submissions*): ``submission_metadata.yml`` and a folder for each submission.
-- Canvas (*Download Submissions*): files such as ``doejane_LATE_4711_98765_ring-1.py``. The name is
-  made of the student's name, LATE if the file is late, the number of the user, the number of the
-  file, the file's original name, and the number of the attempt.
+- Canvas (*Download Submissions*): files such as ``doejane_LATE_4711_98765_ring-1.py``. The name
+  consists of the student's name, LATE if the file is late, the user's number, the file's number,
+  the file's original name, and the number of the attempt.
 - Moodle (*Download all submissions*): folders such as ``Jane Doe_4711_assignsubmission_file_``, or
   files whose names begin like this.
 - Anything else: each folder or zip is one submission, and has the student's name.
@@ -60,7 +60,10 @@ def find(source: Path, unpack_into: Path) -> list[Found]:
     except OSError as error:
         raise CannotRead(f"{folder} cannot be read: {error.strerror}") from None
     if not found:
-        raise CannotRead(f"there are no submissions in {source}: no folders and no zip files")
+        raise CannotRead(
+            f"there are no submissions in {source}. Name a platform's export, or a folder with a"
+            " folder or a zip for each student"
+        )
     return sorted(found, key=lambda one: _natural(one.submission.id))
 
 
@@ -187,8 +190,8 @@ def _by_names(folder: Path) -> list[Found]:
         # On Canvas, a student can choose a file name that ends like a file name of Moodle.
         if moodle.keys() == canvas.keys():
             raise CannotRead(
-                f"{folder} may come from Canvas or from Moodle: “{min(moodle).name}” is a name of"
-                " either. Make a folder for each student, with the files as they were handed in"
+                f"{folder} may come from Canvas or from Moodle: “{min(moodle).name}” could be a"
+                " file name of either. Make a folder for each student, with the files as handed in"
             )
         return _grouped([(match, path) for path, match in canvas.items()])
     if moodle:
@@ -214,9 +217,9 @@ def _require_one_owner(path: Path) -> None:
     owners = list(dict.fromkeys(OWNER.findall(path.name)))
     if len(owners) > 1:
         raise CannotRead(
-            f"“{path.name}” may belong to {' or '.join(owners)}: a student chose this name of a"
-            " file, or of themselves. Unpack the export, rename the file so that only the number"
-            " of its student stands before “_assignsubmission_file”, and start again"
+            f"“{path.name}” may belong to student {' or '.join(owners)}, because students choose"
+            " part of this name. Unpack the export, rename the file so that only one number comes"
+            " before “_assignsubmission_file”, the number of its student, and start again"
         )
 
 
@@ -228,7 +231,7 @@ def doubts(found: Iterable[Found]) -> list[str]:
             if student.sid:
                 of_number.setdefault(student.sid, []).append(one.submission.id)
     return [
-        f"The number {sid} has several submissions: {', '.join(ids)}. Find out whose work they are."
+        f"The number {sid} has several submissions: {', '.join(ids)}. Find out who made each one."
         for sid, ids in of_number.items()
         if len(ids) > 1
     ]

@@ -104,7 +104,7 @@ def _ambiguous(item: Item, mistakes: Sequence[str]) -> Flag | None:
     """Return a flag if many strong students, or most students, fail in the same way."""
     strong = _strongest(item.other_parts)
     groups = (
-        (strong, SPLIT, "strongest students in other parts"),
+        (strong, SPLIT, "students who are strongest in the other parts"),
         (strong | True, MAJORITY, "students who tried"),
     )
     for group, least, who in groups:
@@ -114,7 +114,7 @@ def _ambiguous(item: Item, mistakes: Sequence[str]) -> Flag | None:
             return Flag(
                 AMBIGUOUS,
                 f"Of the {size} {who}, {alike} fail in the same way. Can the problem be read in"
-                " another way, or does the check ask for more than the text?",
+                " another way, or does the check ask for something that the text does not say?",
             )
     return None
 

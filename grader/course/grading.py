@@ -86,7 +86,10 @@ PROCESSES = GradingProcesses()
 
 @dataclass(frozen=True)
 class Order:
-    """What a worker needs to grade one submission. Equal orders give equal scores everywhere."""
+    """The data that a worker needs to grade one submission.
+
+    Equal orders give equal scores on every machine.
+    """
 
     parcel: PackedSubmission
     seed: str  # in decimal
@@ -98,7 +101,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Graded:
-    """What a worker sends back."""
+    """The result of a grading, which a worker sends back."""
 
     exit_code: int | None  # of the grader; None if it took too long
     said: str  # the end of the grader's standard error
@@ -132,7 +135,10 @@ def grade(order: Order) -> Graded:
     worker's grader differs from the version in the order.
     """
     if order.version != version():
-        raise OtherVersion(f"a worker has Lockstep {version()}, not {order.version}")
+        raise OtherVersion(
+            f"a worker has Lockstep {version()}, not {order.version}. Start workers in a copy of"
+            " the same files"
+        )
     with tempfile.TemporaryDirectory(prefix="lockstep-course-") as name:
         folder = Path(name)
         results, report = folder / "results.json", folder / "report.html"

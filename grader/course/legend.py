@@ -23,18 +23,18 @@ NUMBERS = {
     "Counted": (
         "A submission counts for a check if it passed or failed this check and at least one other."
         " Checks of a stub (“not implemented”), and checks that were skipped or not run, are left"
-        " out, here and in the rest: a function that is still a stub says nothing about a check."
+        " out, here and in the rest, because a stub says nothing about how hard a check is."
     ),
     "Rest": (
-        "How good a submission is without this check: the points of all other checks that it"
+        "How good a submission is in the other checks: the points of all other checks that it"
         " passed, divided by the points of all other checks that it passed or failed. The check"
-        " itself is left out: otherwise it would be compared with itself (Henrysson 1963,"
+        " itself is left out, so that it is not compared with itself (Henrysson 1963,"
         " Psychometrika 28, 211–218)."
     ),
     "Passed": (
-        "The difficulty p = passed / counted. 100 % is the easiest check, and checks near 0 % or"
-        " 100 % tell little about who knows more (Crocker and Algina 1986, Introduction to"
-        " Classical and Modern Test Theory, chapter 14)."
+        "The difficulty p = passed / counted. At 100 %, everybody passed. Checks near 0 % or 100 %"
+        " tell little about who knows more (Crocker and Algina 1986, Introduction to Classical and"
+        " Modern Test Theory, chapter 14)."
     ),
     "Discrimination": (
         f"D = p among the {percent(SHARE)} with the best rest − p among the {percent(SHARE)} with"
@@ -60,15 +60,17 @@ FLAGS = {
         f" {percent(1 - 2 * TAIL)} confidence interval (Fisher's z) is below {LOW:g}."
     ),
     AMBIGUOUS: (
-        f"At least {FAIL_OR_PASS} submissions fail in the same way. They are at least"
-        f" {percent(SPLIT)} of the {percent(SHARE)} with the best rest in the other parts, or at"
-        f" least {percent(MAJORITY)} of all who tried. (Other parts, because one misunderstanding"
-        " often fails several checks of this part.) In this group, at least"
-        f" {percent(ALIKE)} of the failures belong to one cluster. If the messages say only that a"
-        " value is wrong, the wrong entries or the wrong values must be the same, too."
+        "Many submissions of a group fail in the same way. There are two groups: the strongest"
+        f" {percent(SHARE)} (by the rest in the other parts), of which at least {percent(SPLIT)}"
+        f" must fail in the same way, and all who tried, of which at least {percent(MAJORITY)} must"
+        f" do so. In both cases these are at least {FAIL_OR_PASS} submissions, and at least"
+        f" {percent(ALIKE)} of all failures in the group. Two failures are the same if they belong"
+        " to one cluster of messages. If the messages say only that a value is wrong, the wrong"
+        " entries or the wrong values must be the same, too. (Checks of the same part do not count"
+        " for the rest here, because one misunderstanding often fails several of them.)"
     ),
     NOBODY: f"At most {percent(HARD)} pass.",
-    EVERYBODY: f"At least {percent(EASY)} pass. That is no fault.",
+    EVERYBODY: f"At least {percent(EASY)} pass. This need not be a fault of the check.",
 }
 
 

@@ -5,7 +5,7 @@ Messages are compared in their normal form, which leaves out numbers, ranks, val
 are in the same cluster. Two different forms from the same problem are in the same cluster, too, if
 most of their pairs of neighbouring words are equal (Jaccard's similarity) and they name the same
 likely cause. A form is compared only with the commonest form of each cluster. So a form that is
-similar to two clusters does not join these clusters.
+similar to two clusters does not merge these clusters.
 """
 
 import re

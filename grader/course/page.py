@@ -106,7 +106,7 @@ def _warnings(view: View) -> list[Html]:
     if 0 < len(course.graded) < FEWEST_SUBMISSIONS:
         told.append(
             f"With fewer than {FEWEST_SUBMISSIONS} graded submissions (here {len(course.graded)})"
-            " the numbers of checks mean little, and no check or problem is flagged."
+            " the statistics of checks mean little, and no check or problem is flagged."
         )
     if len(versions := course.versions()) > 1:
         told.append(

@@ -35,9 +35,10 @@ def problems(view: View) -> list[Html]:
         for number, whys in reasons.items()
     ]
     note = (
-        "A submission tried a problem if at least one of its functions is no longer a stub. The"
-        " mean, the drawing (no points on the left, all points on the right), “all” and “nothing”"
-        " count only submissions that tried. Untouched: all functions are still stubs."
+        "A submission tried a problem if at least one function of the problem is no longer a stub."
+        " The mean share, the drawing (no points on the left, all points on the right), “All” and"
+        " “Nothing” count only submissions that tried. “Untouched” counts submissions in which all"
+        " functions of the problem are still stubs."
     )
     return [tag("p", note, class_="soft"), *told, table("The numbers of each problem", names, rows)]
 
@@ -108,9 +109,9 @@ def messages(view: View) -> list[Html]:
         return [tag("p", "No check has failed.")]
     shown, rest = view.clusters[:MOST_CLUSTERS], view.clusters[MOST_CLUSTERS:]
     note = (
-        "Failures form a cluster if their messages are equal or nearly equal, after numbers, ranks,"
-        " lines, values and the student's own text are removed. Messages that say only that a value"
-        " is wrong are compared only within one check. Stubs are not counted."
+        "Failures form a cluster if their messages are equal or nearly equal. Numbers, ranks,"
+        " lines, values and the student's own text are ignored. If a message says only that a value"
+        " is wrong, it is compared only with messages of the same check. Stubs are not counted."
     )
     more = sum(len(cluster.failures) for cluster in rest)
     left_out = f"{len(rest)} rarer clusters, with {more} failures, are not shown."

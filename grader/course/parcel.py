@@ -100,7 +100,7 @@ def _of_folder(folder: Path) -> list[tuple[str, bytes | None]]:
             if total > MAX_SUBMISSION_BYTES or len(files) > MAX_SUBMISSION_FILES:
                 raise TooLarge(
                     f"it holds more than {MAX_SUBMISSION_BYTES >> 20} MiB"
-                    f" or {MAX_SUBMISSION_FILES} files"
+                    f" or {MAX_SUBMISSION_FILES} files and folders"
                 )
     return sorted(files, key=lambda file: file[0])
 

@@ -136,7 +136,9 @@ def _seed(file: Path) -> int:
     try:
         return int(json.loads(file.read_text())["seed"])
     except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{file} is damaged: remove it, and give the seed again") from None
+        raise ValueError(
+            f"{file} is damaged. Remove it, and repeat the command with SEED=<the course's seed>"
+        ) from None
 
 
 def _write(file: Path, content: bytes) -> None:

@@ -27,7 +27,10 @@ def read(path: Path) -> list[Student]:
     lines = list(csv.reader(text.splitlines()))
     header = [cell.strip().lower() for cell in lines[0]] if lines else []
     if not any(name in header for name in (*NAME, *SID, *EMAIL, *LAST)):
-        raise BadRoster(f"{path} has no column for a name, a student's number or an email")
+        raise BadRoster(
+            f"{path} has no column for a name, a student's number or an email. The first line must"
+            " name the columns"
+        )
     students = []
     for cells in lines[1:]:
         line = dict(zip(header, (cell.strip() for cell in cells)))

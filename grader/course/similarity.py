@@ -22,8 +22,8 @@ compare50 works on this machine (pip install compare50) and writes pages into co
 
     compare50 submissions/* -d base -o compare50
 
-MOSS uploads the submissions to Stanford University: find out first whether your school permits it.
-You need its script with a user number of your own:
+MOSS uploads the submissions to Stanford University. Find out first whether your school allows this.
+You need MOSS's script, with your own user number in it:
 
     perl moss.pl -l python -d {base} submissions/*/*.py
 """
@@ -32,8 +32,8 @@ You need its script with a user number of your own:
 def lay_out(found: Iterable[Found], into: Path) -> None:
     """Write the submissions, the stubs and a README.txt into the folder ``into``.
 
-    An old folder is removed first. README.txt has the commands. Of a submission, only the files
-    that the course takes are copied. A submission without any such file is left out.
+    An old folder is removed first. README.txt contains the commands to type. Only files that the
+    course takes are copied. A submission without any such file is left out.
     """
     shutil.rmtree(into, ignore_errors=True)
     base = into / "base"

@@ -18,7 +18,7 @@ class Student:
 
 @dataclass(frozen=True)
 class Submission:
-    """What one student or group handed in."""
+    """The submission of one student or group."""
 
     id: str  # unique in the course, and safe as the name of a folder
     students: tuple[Student, ...] = ()

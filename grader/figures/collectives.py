@@ -1,4 +1,4 @@
-"""Draws every collective on four ranks, and the ring, a barrier and a deadlock.
+"""Draws every collective on four ranks, the ring all-reduce, a barrier and a deadlock.
 
 A picture of a collective shows what each rank holds before and after the collective.
 """

@@ -34,7 +34,7 @@ def deduction(policy: Late, upload: Upload) -> tuple[float, str]:
         )
     late_days = days_late(policy, upload)
     taken = min(late_days * policy.percent_per_day, policy.most_percent)
-    sentence = f"{_days(late_days)} late: {taken:g} percent are taken off the score."
+    sentence = f"Counted as {_days(late_days)} late: {taken:g} percent are taken off the score."
     return taken, sentence if taken else ""
 
 

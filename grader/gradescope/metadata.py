@@ -1,7 +1,7 @@
-"""Reads and checks submission_metadata.json: what the platform knows about a submission.
+"""Reads and checks submission_metadata.json: the platform's facts about a submission.
 
-Whatever the file holds, the submission is graded. A value that is missing or wrong is left out.
-``complaints`` names the wrong values, and the missing values that every file should hold.
+Whatever the file contains, the submission is graded. A value that is missing or wrong is left out.
+``complaints`` names the wrong values, and the missing values that every file should have.
 """
 
 import json

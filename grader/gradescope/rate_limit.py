@@ -98,7 +98,7 @@ def decide(limit: Limit, upload: Upload, now: datetime) -> Decision:
         reason = "the autograder runs 10 minutes or more after the upload, so this is a regrade"
         graded = before is not None and before.graded
     elif before or len(upload.earlier) < len(upload.others):
-        reason = "our list names it already, or there is a later one, so this is a regrade"
+        reason = "an earlier run lists it, or there is a later submission, so this is a regrade"
     elif shown is None:
         reason = "the submission before it has no results to show again"
     if shown is None or reason:
@@ -191,8 +191,8 @@ def _shown_again(last: dict, limit: Limit, again: datetime) -> dict:
     count = "1 submission" if limit.submissions == 1 else f"{limit.submissions} submissions"
     note = (
         f"Not graded: the limit is {count} in {limit.hours:g} hours. "
-        f"These are the results of your latest submission that was graded. "
-        f"The next one is graded if you upload it at {again:%Y-%m-%d %H:%M %Z} or later."
+        f"These are the results of your latest graded submission. "
+        f"Your next submission is graded if you upload it at {again:%Y-%m-%d %H:%M %Z} or later."
     )
     return last | {"output": f"{note}\n{output}".strip(), "extra_data": extra | {NOT_GRADED: True}}
 

@@ -126,7 +126,7 @@ def main() -> int:
     )
     parser.add_argument("--keep", action="store_true", help="leave the private root where it is")
     parser.add_argument(
-        "--one-of", metavar="SEED", help="rehearse one of the submissions, which the seed chooses"
+        "--one-of", metavar="SEED", help="rehearse one submission only; SEED chooses which one"
     )
     arguments = parser.parse_args()
     seed = arguments.one_of
@@ -156,7 +156,7 @@ def _rehearse(root: Path, console: Console, chosen: Sequence[Play]) -> int:
     environment = dict(os.environ)
     index = course().install.torch_index
     if index and "TORCH_INDEX" not in environment and not _can_be_reached(index):
-        console.print(f"{index} cannot be reached from here: torch comes from PyPI.", markup=False)
+        console.print(f"{index} cannot be reached, so torch comes from PyPI.", markup=False)
         environment["TORCH_INDEX"] = ""
     if subprocess.run(["./setup.sh"], cwd=root / "source", env=environment).returncode:
         print("cannot rehearse: setup.sh failed, see above", file=sys.stderr)
@@ -169,11 +169,11 @@ def _rehearse(root: Path, console: Console, chosen: Sequence[Play]) -> int:
     for play in chosen:
         complaint, row, held = _play(play, root)
         good &= not complaint
-        table.add_row(
-            play.name, *row, complaint or "as it should be", style="red" if complaint else ""
-        )
+        table.add_row(play.name, *row, complaint or "as expected", style="red" if complaint else "")
     console.print(table)
-    console.print(f"Each was {held}; the platform's limit is {PLATFORM_SECONDS} s.", markup=False)
+    console.print(
+        f"Each run was {held}. The platform's time limit is {PLATFORM_SECONDS} s.", markup=False
+    )
     return 0 if good else 1
 
 
@@ -247,13 +247,13 @@ def _complaint(play: Play, usage: Usage, tests: list[dict], tier: str) -> str:
         ]
         return "\n".join(
             [
-                "problems that should have lost points and did not, or the other way round:"
-                f" {', '.join(sorted(wrong))}",
+                "wrong points: these problems should have lost points and did not, or they lost"
+                f" points and should not: {', '.join(sorted(wrong))}",
                 *told[:5],
             ]
         )
     if play.folder.name == "handout" and any(test["score"] for test in tests):
-        return "points for what is not implemented"
+        return "a stub got points"
     return "ranks were not confined" if tier == "none" else ""
 
 

@@ -51,7 +51,7 @@ def main() -> int:
             results_json.write(target, decision.instead)
             return 0
     except Exception:  # a mistake in our rate limit must not cost a student the grade
-        _tell(f"The limit of submissions failed, so this one is graded.\n{traceback.format_exc()}")
+        _tell(f"The rate limit failed, so this upload is graded.\n{traceback.format_exc()}")
     if decision.note:
         _tell(decision.note)
     code = _grade(root, target, rules)
@@ -69,8 +69,8 @@ def main() -> int:
         results_json.write(target, fitted)
     except Exception:  # keep the grader's results as they are
         _tell(
-            "The rules of the course could not be applied; these are the grader's"
-            f" results.\n{traceback.format_exc()}"
+            "The rules of course.toml could not be applied, so the results are those of the grader"
+            f" without these rules.\n{traceback.format_exc()}"
         )
     return code
 

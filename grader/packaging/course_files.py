@@ -150,7 +150,7 @@ def _of_cluster(text: str, course: Course) -> str:
 
 def _replaced(name: str, text: str, old: str, new: str) -> str:
     if text.count(old) != 1:
-        raise NotAdapted(f"{name} does not contain exactly once: {old!r}")
+        raise NotAdapted(f"{name} must contain this text exactly once: {old!r}")
     return text.replace(old, new)
 
 
@@ -162,7 +162,7 @@ def _with_points_of_part(name: str, text: str, course: Course) -> str:
     first, end, rest = text.partition("\n")
     told = f"({points(course.points_of(course.parts[part].problems))} points)"
     if not re.search(r"\([\d.]+ points\)", first):
-        raise NotAdapted(f"the first line of {name} does not say its points")
+        raise NotAdapted(f"the first line of {name} must give its points, such as (20 points)")
     return re.sub(r"\([\d.]+ points\)", told, first) + end + rest
 
 

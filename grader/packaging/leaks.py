@@ -1,9 +1,9 @@
 """Finds lines of answers and of hidden checks in a student's copy.
 
-Lines are compared without their indentation and without a comment at their end. A line that is in
-many Python programs (``return x``, ``else:``) gives nothing away. So only telling lines count:
-lines that do something and have at least ``SHORTEST`` characters. A line does not count if it is
-also in a file that students are given anyway.
+Lines are compared without their indentation and without a comment at their end. A line that occurs
+in many Python programs (``return x``, ``else:``) gives nothing away. So only *telling* lines are
+looked for: lines that do something and have at least ``SHORTEST`` characters. A line is not looked
+for if students get it in another file anyway.
 """
 
 import re

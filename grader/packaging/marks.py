@@ -4,7 +4,7 @@ A mark is a special HTML comment, which GitHub does not show. So on GitHub, the 
 ``handout/ASSIGNMENT.md`` looks like the text of the whole assignment. Marks have three forms:
 
     <!-- with 3 or 5 -->text<!-- end -->    the text is kept if the course takes part 3 or part 5
-    <!-- with 3 and not 5: text -->         the text is inserted if it takes part 3, and not part 5
+    <!-- with 3 and not 5: text -->         the text is inserted if it takes part 3 but not part 5
     <!-- write NAME -->text<!-- end -->     the text NAME of ``course_words.py`` replaces the text
 
 If a line has only marks, the whole line is removed. Marks of the first form may be nested. A line
@@ -66,7 +66,7 @@ def adapted(text: str, parts: Collection[int], words: Mapping[str, str]) -> str:
         at = mark.end()
         if mark["end"]:
             if not open_marks:
-                raise BadMarks(f"a mark ends, but has not begun, at {text[at : at + 40]!r}")
+                raise BadMarks(f"an end mark has no beginning, before {text[at : at + 40]!r}")
             open_marks.pop()
         elif mark["write"]:
             if mark["write"] not in words:
@@ -79,7 +79,7 @@ def adapted(text: str, parts: Collection[int], words: Mapping[str, str]) -> str:
         elif all(open_marks) and holds(mark["with"], parts):
             kept.append(mark["text"].removeprefix(" ").removesuffix(" "))
     if open_marks:
-        raise BadMarks("a mark does not end")
+        raise BadMarks("a mark has no end mark")
     kept.append(text[at:])
     return _without_gaps("".join(kept))
 

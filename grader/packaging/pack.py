@@ -63,7 +63,10 @@ def handout() -> Contents:
     contents[WORKFLOW] = workflow.read_bytes()
     contents = for_course(contents | _origin() | _course(FOR_STUDENTS), course())
     if found := leaks(contents):
-        raise CannotPack("the student's copy would hold what is hidden:\n" + "\n".join(found))
+        raise CannotPack(
+            "the student's copy would contain lines of answers or hidden checks:\n"
+            + "\n".join(found)
+        )
     return {f"{FOLDER}/{name}": data for name, data in contents.items()}
 
 

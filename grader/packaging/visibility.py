@@ -1,6 +1,6 @@
-"""Decides which files of this repository go to students, and which to Gradescope.
+"""Decides which files of this repository go to students, and which go to Gradescope.
 
-No other module decides what is hidden from students.
+Only this module decides which files are hidden from students.
 """
 
 from pathlib import Path

@@ -6,10 +6,10 @@
     python -m grader.platforms harbor SUBMISSION LOGS    writes LOGS/reward.txt
     python -m grader.platforms plain SUBMISSION INTO     writes results.json, junit.xml, report.html
 
-The grader runs as a process of its own, which rewrites its results as checks finish. If it fails or
-is killed, the checks that it has finished still count. If there are no results, no score is
-written, and the exit code is not 0. Then the platform reports a failure, and nobody gets a 0 by
-mistake.
+The grader runs as a separate process, which rewrites its results as checks finish. If the grader
+fails or is killed, the checks that it has finished still count. If there are no results, no score
+is written, and the exit code is not 0. Then the platform reports a failure, and nobody gets 0
+points by mistake.
 
 LOCKSTEP_SECONDS is the time limit for all checks together (default: 480). With
 LOCKSTEP_CONFINED=no the program grades even if student code cannot be confined; by default only
@@ -54,7 +54,10 @@ class GradingOutcome:
 
 @dataclass(frozen=True)
 class Grading:
-    """How to run the grader. If ``shows`` is true, it prints a report, also of hidden checks."""
+    """Options of a grading.
+
+    If ``shows`` is true, the grader prints its report, which includes the hidden checks.
+    """
 
     part: str = ""
     confined: bool = True
@@ -66,7 +69,8 @@ class Grading:
             results, complaint = Path(folder) / "results.json", Path(folder) / "stderr"
             with open(complaint, "wb") as stderr:
                 code = self._run(submission, results, stderr)
-            # Students may see this. Other lines may quote checks, so only the first is printed.
+            # Students may see this output. Only the first line is printed, because other lines may
+            # quote hidden checks.
             if said := complaint.read_text(errors="replace").splitlines():
                 print(printable(said[0]), flush=True)
             try:

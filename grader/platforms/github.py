@@ -6,7 +6,7 @@ property, ``:`` and ``,`` are also written as ``%3A`` and ``%2C``. A step shows 
 10 warnings and 10 notices. After ``::stop-commands::token`` no line is a command, until
 ``::token::`` is printed; the token must be random. A step's summary has at most 1 MiB of GitHub's
 Markdown. (GitHub, "Workflow commands for GitHub Actions".) The source code of actions/runner shows
-which escapes it undoes.
+which escapes GitHub decodes.
 """
 
 import html

@@ -47,7 +47,10 @@ def _test(entry: ShownEntry) -> dict:
 
 def not_gradable() -> str:
     """Return the results of a submission without any file of the assignment."""
-    why = f"The submission holds none of the assignment's files: {', '.join(course().files)}."
+    why = (
+        "The submission has none of the assignment's files. Upload one or more of:"
+        f" {', '.join(course().files)}."
+    )
     return _json({"gradable": False, "format_errors": [why]})
 
 

@@ -102,9 +102,10 @@ def share(document: dict) -> float:
 
 
 def fitted(document: dict, render: Callable[[dict], str], most_bytes: int) -> str:
-    """Return ``render(document)``. Cut messages until it has at most ``most_bytes`` as UTF-8.
+    """Return ``render(document)``, with messages cut to fit into ``most_bytes`` bytes of UTF-8.
 
-    A platform cuts a longer text at any place, or refuses it. In both cases the points are lost.
+    A platform cuts a longer text at any place, or refuses it. In both cases the points are lost. No
+    message is cut to fewer than ``SMALLEST`` characters, so the text may still be too long.
     """
     longest = max(len(part["output"]) for part in [document, *document["tests"]])
     while len((text := render(document)).encode()) > most_bytes and longest > SMALLEST:

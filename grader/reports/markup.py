@@ -8,7 +8,7 @@ VOID = ("input",)  # elements that have no content and no end tag
 
 
 class Html(str):
-    """Text that is HTML already. Only the grader makes it; it is never a submission's own text."""
+    """Text that is already HTML. Only the grader creates it, never from unescaped student text."""
 
 
 def text(*content: object) -> Html:

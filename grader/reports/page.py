@@ -96,7 +96,7 @@ def _extra_credit(total: Group) -> Html:
 
 def _main(total: Group) -> Html:
     box = tag("input", type="checkbox", id="only")
-    label = tag("label", "Only what did not pass", for_="only", class_="filter")
+    label = tag("label", "Show only checks that did not pass", for_="only", class_="filter")
     tables = [_points(total.base, "Points by problem")]
     if total.extra.records:
         tables.append(_points(total.extra, "Extra credit"))
@@ -140,7 +140,7 @@ def _side(cell: object) -> str | None:
 
 
 def _points(total: Group, caption: str) -> Html:
-    """Return a table of points, as on the terminal, with a link to each problem."""
+    """Return a table of points like the one on the terminal, with a link to each problem."""
 
     def row(group: Group, name: object, look: str | None = None) -> Html:
         title = tag("td", group.title if group.number else "", class_="title")
@@ -163,7 +163,7 @@ def _points(total: Group, caption: str) -> Html:
             row(problem, tag("a", problem.number, href=f"#{_anchor(problem)}"))
             for problem in part.problems()
         ]
-    names = ("Problem", "Title", "Checks passed", "Points", "Lost")
+    names = ("Problem", "Title", "Checks passed", "Points", "Not passed")
     return _table(caption, "points", names, rows, row(total, "Total"))
 
 
@@ -308,7 +308,7 @@ def _ranks(ranks: Sequence[RankSummary]) -> list[Html]:
 
 
 def _without_arguments(call: str) -> str:
-    """Return the line of a call without its arguments, for which a drawing has no room."""
+    """Return the line of a call without its arguments, which are too long for a drawing."""
     name, bracket, rest = call.partition("(")
     return f"{name}{rest.rpartition(')')[2]}" if bracket else call
 
@@ -318,9 +318,9 @@ def _timeline(finding: Finding) -> Html:
     drawing = scrolling(Html(printable(svg(finding.spans, title))), "Timeline of the ranks")
     still = any(span.end is None for span in finding.spans)
     said = (
-        "The lengths are only estimates. ",
+        "The lengths are only estimates. To measure, use ",
         tag("code", "make timeline PART=…"),
-        " measures calls of its own.",
+        ", which runs your functions again.",
     )
     note = tag("p", *said, class_="soft")
     return tag(
@@ -349,10 +349,12 @@ def _traffic(ranks: Sequence[RankSummary]) -> Html:
         sent = f"{ranks[0].sends:,} bytes each"
     else:
         sent = ", ".join(f"rank {one.rank} {one.sends:,} bytes" for one in ranks)
-    caption = "Equal operations are counted together, and their bytes are added up"
+    caption = "Equal operations share a row, with their number and the sum of their bytes"
     table = _table(caption, "traffic", ("Rank", "Operation", "Times", "Bytes"), rows)
     least = tag(
-        "p", f"With the best algorithms for this, the ranks send at least: {sent}.", class_="soft"
+        "p",
+        f"With the best algorithms for these operations, ranks would send at least: {sent}.",
+        class_="soft",
     )
     return tag(
         "details", tag("summary", "What each rank communicated"), table, least, class_="inner"

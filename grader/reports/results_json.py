@@ -14,10 +14,10 @@ MAX_OUTPUT = 20_000  # characters; the platform would cut at 100,000, in the mid
 
 
 def as_results(records: list[Record], seconds: float, notes: list[str], extra: dict) -> dict:
-    """Return the whole document.
+    """Return the whole document, as plain JSON.
 
-    The document has a total score only if extra credit is not simply added to the points. Otherwise
-    the platform adds up the scores of the tests.
+    The document has a total score only if there is extra credit that is not simply added to the
+    points. Otherwise the platform adds up the scores of the tests.
     """
     total = summary(records)
     return {
@@ -36,9 +36,9 @@ def as_results(records: list[Record], seconds: float, notes: list[str], extra: d
 def points_of(document: dict) -> tuple[float, float]:
     """Return the points that count, and the points that the assignment is worth.
 
-    If only extra credit was graded, as in a task of one part, return the points of the extra
-    credit, and what it is worth. The course's rule cannot be applied then, because it needs the
-    points of the assignment, too.
+    If only extra credit was graded, as in a task of one part, return the earned and the possible
+    points of the extra credit. The course's rule cannot be applied then, because it also needs the
+    points of the assignment.
     """
     tests = document["tests"]
     base = [test for test in tests if not test["extra_data"].get("extra_credit")]
@@ -91,7 +91,7 @@ def _test(record: Record) -> dict:
 
 
 def clean(text: str) -> str:
-    """Replace the control characters of a text, and cut it after MAX_OUTPUT characters."""
+    """Return a text without its control characters, cut after MAX_OUTPUT characters."""
     text = printable(text)
     return (
         text

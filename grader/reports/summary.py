@@ -92,7 +92,7 @@ def rule(total: Group, counts: str) -> str:
     """Return sentences that say how extra credit counts, and give the points with it."""
     means = {
         ON_TOP: "It is added to the points above.",
-        UP_TO_THE_TOTAL: "It is added to the points above, up to their total.",
+        UP_TO_THE_TOTAL: "It is added to the points above, but the sum is at most their total.",
         NOT: "It does not count.",
     }[counts]
     all_points = counted(total.base.score, total.base.best, total.extra.score, counts)

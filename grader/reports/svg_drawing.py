@@ -179,14 +179,14 @@ def _lanes(spans: Sequence[Span], ranks: Sequence[int]) -> list[tuple[str, int, 
 
 
 def standing(span: Span) -> str:
-    """Return in words where a rank waits for ever, and for which ranks."""
+    """Return text that says where a rank waits for ever, and for which ranks."""
     # A barrier that no line of student code calls is the grader's own.
     if (
         span.operation is not None
         and span.operation.kind == "barrier"
         and span.operation.file is None
     ):
-        return "has come to its end, and waits for the others"
+        return "has reached the end of the call, and waits for the other ranks"
     whom = (
         f", for rank{'s' * (len(span.awaits) > 1)} {', '.join(map(str, span.awaits))}"
         if span.awaits
@@ -197,7 +197,7 @@ def standing(span: Span) -> str:
 
 def described(span: Span) -> str:
     """Return a span in words: the tooltip of its bar."""
-    lasted = "not over" if span.end is None else f"{(span.end - span.begin) * 1e3:.2f} ms"
+    lasted = "not ended" if span.end is None else f"{(span.end - span.begin) * 1e3:.2f} ms"
     under_way = (
         ", in the background while the program goes on"
         if span.background and span.kind != TIMED
@@ -321,7 +321,7 @@ LEGEND = {
     COMMUNICATING: "communicating",
     BARRIER: "barrier",
     WAITING: "waiting for another rank",
-    TIMED: "a watch runs",
+    TIMED: "a stopwatch runs",
 }
 
 

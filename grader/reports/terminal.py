@@ -1,7 +1,7 @@
-"""Shows a grading to an instructor on the terminal.
+"""Shows a grading on the terminal, to an instructor or to a student.
 
-While the grading runs, the terminal shows its progress. At the end it shows messages and a table of
-points.
+While the grading runs, the terminal shows the progress. At the end it shows the messages, and then
+a table of points.
 """
 
 from rich.console import Console
@@ -36,7 +36,7 @@ STATUS_STYLES = {
 }
 
 
-# The statuses of checks that need no message of their own.
+# The checks of these statuses are listed together, without their messages.
 TO_DO = {UNIMPLEMENTED: "Not implemented yet", NOT_ATTEMPTED: "Not attempted"}
 
 

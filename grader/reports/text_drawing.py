@@ -116,7 +116,7 @@ def _lane(
     """Return the lines of one rank: its program with its note, and further lines below it.
 
     The further lines are there only if they have something to show: when a stopwatch ran, which
-    communications were under way beside the program, and where the rank waits for ever.
+    communications were under way while the program went on, and where the rank waits for ever.
     """
     program, timed = [s for s in own if not s.background], [s for s in own if s.kind == TIMED]
     background = [s for s in own if s.background and s.kind != TIMED]
@@ -241,7 +241,7 @@ def legend(pictures: Sequence[Picture], width: int) -> Text:
             )
         )
     if any(span.end is None for span in spans):
-        parts.append(Text.assemble((">", SPAN_STYLES["stuck"]), " stands still"))
+        parts.append(Text.assemble((">", SPAN_STYLES["stuck"]), " never ends"))
     lines: list[Text] = []
     for part in parts:
         if lines and lines[-1].cell_len + 3 + part.cell_len <= width:

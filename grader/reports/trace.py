@@ -2,7 +2,7 @@
 
 https://ui.perfetto.dev and chrome://tracing open such traces. A drawing becomes a process of the
 trace. Each rank's program becomes a thread. The threads below it show the communications that were
-under way beside the program. Times are in microseconds. [Trace Event Format, Google, 2016]
+under way while the program went on. Times are in microseconds. [Trace Event Format, Google, 2016]
 """
 
 from collections.abc import Sequence

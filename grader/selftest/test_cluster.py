@@ -154,6 +154,6 @@ def test_the_assumptions_name_what_is_modelled_and_what_is_not(tmp_path):
     )
     assert (
         "2(n−1)(α + S/(nβ))" in told[2]
-        and "bytes count 64 times, and floating-point operations 512 times" in told[3]
+        and "64 times as many entries, and a product takes 512 times as many" in told[3]
     )
     assert "memory" in told[4] and "congestion" in told[4] and "products of matrices" in told[4]

@@ -133,7 +133,7 @@ def exported(folder: Path, *names: str):
     ],
 )
 def test_a_file_on_moodle_does_not_become_anothers_work_by_its_name(tmp_path, name, owners):
-    with pytest.raises(CannotRead, match=f"“{name}” may belong to {owners}"):
+    with pytest.raises(CannotRead, match=f"“{name}” may belong to student {owners}"):
         exported(tmp_path, "Bob_2002_assignsubmission_file_collectives.py", name)
 
 

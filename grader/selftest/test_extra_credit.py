@@ -185,11 +185,11 @@ def test_the_terminal_and_the_page_show_two_totals(rules):
     rules('[extra_credit]\nproblems = ["3.5", "5.6"]\ncounts = "up to the total"')
     text = shown(RECORDS)
     assert "8 of 10" in text and "6 of 7" in text and "14" not in text
-    assert "up to their total. In all: 10 points." in text
+    assert "the sum is at most their total. In all: 10 points." in text
     assert text.index("1.2 ") < text.index("8 of 10") < text.index("Extra credit")
     html = page.page(RECORDS, "mine", [])
     assert "<b>8</b> of 10 points" in html
-    assert "Extra credit: 6 of 7 points. It is added to the points above, up to their" in html
+    assert "Extra credit: 6 of 7 points. It is added to the points above, but the sum" in html
     assert "extra credit 6 of 6" in html
 
 

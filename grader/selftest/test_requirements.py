@@ -232,5 +232,5 @@ def test_gradescope_installs_what_the_course_chooses(tmp_path, monkeypatch):
 def test_a_failing_setup_on_gradescope_ends_with_a_sentence(tmp_path, fails):
     done, _ = run_setup(tmp_path, fails)
     assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(
-        "setup.sh failed: why is said above."
+        "setup.sh failed; the lines above say why."
     )

@@ -270,7 +270,7 @@ def test_old_stubs_are_not_packed(monkeypatch):
 def test_a_leak_is_not_packed(monkeypatch):
     without = tuple(name for name in visibility.NOT_FOR_STUDENTS if name != "grader/hidden")
     monkeypatch.setattr(pack, "NOT_FOR_STUDENTS", without)
-    with pytest.raises(pack.CannotPack, match="would hold what is hidden"):
+    with pytest.raises(pack.CannotPack, match="would contain lines of answers"):
         pack.handout()
 
 

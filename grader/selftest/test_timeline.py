@@ -774,7 +774,7 @@ def test_the_watch_is_drawn_around_the_timed_calls(tmp_path, server):
     assert "timed 5" not in drawn_as(tmp_path, 1)
     legend = done.stdout[done.stdout.rindex("# computing") :]
     assert all(
-        entry in legend for entry in ("z delayed by the check", "! barrier", "[ ] a watch runs")
+        entry in legend for entry in ("z delayed by the check", "! barrier", "[ ] a stopwatch runs")
     )
     assert f'fill="{BLOCKS["barrier"].light}"' in (tmp_path / "timeline.svg").read_text()
 

@@ -300,14 +300,16 @@ def graded(score: float = 8.0) -> dict:
 
 def test_a_late_score_is_the_sum_less_its_percents():
     found = fit(graded(), rules(percent_per_day=20), Upload(created=NOW, due=NOW - 1.5 * DAY))
-    assert found["score"] == 6.0 and found["output"].startswith("2 days late: 40 percent")
+    assert found["score"] == 6.0 and found["output"].startswith("Counted as 2 days late: 40")
     jsonschema.validate(found, SCHEMA)
 
 
 def test_one_day_is_one_day():
     found = fit(graded(1.125), rules(percent_per_day=10), Upload(created=NOW, due=NOW - DAY))
     # of 3.125
-    assert found["output"].startswith("1 day late: 10 percent") and found["score"] == 2.812
+    assert (
+        found["output"].startswith("Counted as 1 day late: 10 percent") and found["score"] == 2.812
+    )
 
 
 def test_where_lateness_costs_nothing_nothing_is_said_of_it():

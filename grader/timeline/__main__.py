@@ -4,9 +4,9 @@
 
 With ``--cluster FILE`` the times are those of a modelled cluster, which the file describes: see
 handout/clusters. The program prints the drawing, and writes timeline.svg and timeline.json (a trace
-for https://ui.perfetto.dev). Its exit code is 0 if every scene came to its end. It is 1 if a scene
-did not, or if nothing is implemented yet. It is 2 if nothing can be drawn or written for another
-reason, which the program prints in a sentence.
+for https://ui.perfetto.dev). The exit code is 0 if every implemented scene came to its end, and 1
+if a scene did not, or if no scene is implemented yet. It is 2 if nothing can be drawn or written
+for another reason, which the program prints in a sentence.
 """
 
 import argparse
@@ -41,8 +41,8 @@ MAX_RANKS = 16
 MAX_MICRO_BATCHES = 512
 RUNS = 8  # as in rank/timeline_programs.py, which the judge does not import
 BUSY = (
-    "Other programs were busy on these cores: lengths cannot be compared. Draw again when they are"
-    " done."
+    "Other programs were busy on these cores, so the lengths cannot be compared. Draw again when"
+    " those programs have ended."
 )
 
 
@@ -140,8 +140,8 @@ def _notes(ranks: int) -> list[str]:
     ]
     if cores < ranks:
         notes.append(
-            f"{ranks} ranks share {cores} core{'s' * (cores > 1)} here: what is drawn as computing"
-            " includes waiting for a core, and no schedule can be faster than the cores."
+            f"{ranks} ranks share {cores} core{'s' * (cores > 1)} here. So the time drawn as"
+            " computing includes waiting for a core, and no schedule can be faster than the cores."
         )
     return notes
 

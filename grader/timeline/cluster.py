@@ -160,7 +160,7 @@ class Cluster:
             ),
             (
                 f"Assumed: a message of S bytes takes α + S/β, within a node {_link(self.within)},"
-                f" between nodes {_link(self.between)}. It is ready when its send and its"
+                f" between nodes {_link(self.between)}. A message is ready when its send and its"
                 " receive have both been issued. For each kind of link a rank has one outgoing and"
                 " one incoming channel. A channel carries one ready message at a time, the earliest"
                 " first."
@@ -171,19 +171,20 @@ class Cluster:
                 " with the slowest link: all-reduce 2(n−1)(α + S/(nβ)); all-gather, reduce-scatter,"
                 " gather, scatter and all-to-all (n−1)(α + S/(nβ)); broadcast and reduce"
                 f" (n−1)α + S/β; barrier ⌈log₂ n⌉α. A node has {self._ports()} to the network."
-                " Where k ranks of each node take part in a collective, it uses up to k ports of a"
-                " node at once (except gather, scatter and all-to-all): between nodes, β then"
-                " counts k times."
+                " If k ranks of each node take part, a collective uses up to k ports of a node at"
+                " once, so between nodes its bandwidth is up to k·β. In gather, scatter and"
+                " all-to-all, each message uses one port."
             ),
             (
                 f"Assumed: each dimension of a tensor is {self.scale:g} times as long as in the run"
-                f" ({number}), so that bytes count {self.scale**2:.4g} times, and floating-point"
-                f" operations {self.scale**3:.4g} times."
+                f" ({number}). So a tensor has {self.scale**2:.4g} times as many entries, and a"
+                f" product takes {self.scale**3:.4g} times as many floating-point operations."
             ),
             (
                 "Not modelled: memory and its limits, operations other than products of matrices,"
-                " the start of kernels, products that are too small for a device, collectives that"
-                " share a link with messages or with another group's, congestion, noise."
+                " the start of kernels, products that are too small to fill a device, collectives"
+                " that share a link with messages or with a collective of another group,"
+                " congestion, noise."
             ),
         ]
 

@@ -71,10 +71,10 @@ class Model:
             return troubled
         if replay.stands_still:
             sentence = (
-                f"{scene.title}: the replay did not finish. It cannot follow operations that"
-                " another thread starts. It cannot know"
+                f"{scene.title}: the replay did not finish. The replay cannot follow operations"
+                " that another thread starts. It also cannot know which message was received by a"
             )
-            sentence += " which message a receive from any rank got."
+            sentence += " receive that accepts messages from any rank."
             return PlayedScene(scene, None, diagnosis=sentence)
         spent = account(replay)
         title, below = self._title(scene, spent), [self._sizes(scene), str(spent)]

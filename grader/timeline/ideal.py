@@ -81,9 +81,9 @@ def idle_share(drawn: Sequence[Span]) -> float:
 
 
 def measured_shares(drawn: Sequence[Span]) -> str:
-    """Return a sentence on how the ranks used the time in which they ran no pass.
+    """Return sentences on how the ranks used the time in which they ran no pass.
 
-    The sentence is empty if there is no pass.
+    Return "" if there is no pass.
     """
     passes = [span for span in drawn if is_pass(span)]
     ranks = {span.rank for span in passes}
@@ -103,10 +103,10 @@ def measured_shares(drawn: Sequence[Span]) -> str:
     # A rank that has returned counts as waiting until the last pass of all ranks has ended.
     waiting = max(0.0, 1 - sum(map(_length, passes)) / whole - communicating - computing)
     return (
-        f"Of the measured time {waiting:.2f} is waiting, {communicating:.2f} communicating, and"
-        f" {computing:.2f} computing anything else. In theory a rank waits only between"
-        " passes, and all passes of a kind take equally long. Here a rank may also wait for a core"
-        " or for memory in the middle of a pass, so passes of a kind differ in length."
+        f"Shares of the measured time: {waiting:.2f} waiting, {communicating:.2f} communicating,"
+        f" {computing:.2f} computing outside of passes. In theory a rank waits only between passes,"
+        " and all passes of a kind take equally long. Here a rank may also wait for a core or for"
+        " memory in the middle of a pass, so passes of a kind differ in length."
     )
 
 

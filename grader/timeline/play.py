@@ -126,7 +126,7 @@ class ScenePlayer:
         (own,) = self.world(1, calls, trace=False).ranks
         measured, theory = own.outcomes.get(0), own.outcomes.get(1)
         if any(isinstance(outcome, Raised) and outcome.stub for outcome in (measured, theory)):
-            return "the size of its bubble is shown after you have solved problem 5.6"
+            return "its bubble is shown when you have written problem 5.6"
         numbers = [measured.value["fractions"][0] if isinstance(measured, Returned) else None]
         numbers.append(theory.value if isinstance(theory, Returned) else None)
         shown = [f"{number:.2f}" if isinstance(number, (int, float)) else "?" for number in numbers]
@@ -166,10 +166,10 @@ def _is_ours(event: object) -> bool:
 
 
 def _disturbed(drawn: Sequence[Span], on_core: Sequence[float]) -> bool:
-    """Return whether a rank was on a core for much less time than the drawing shows as computing.
+    """Return whether a rank ran on a core for much less time than the drawing shows as computing.
 
-    ``on_core`` holds for each rank how many seconds it was on a core. Return False if these seconds
-    are missing for a rank, or if there are more ranks than cores.
+    ``on_core`` has, for each rank, the seconds that it ran on a core. Return False if a rank's
+    seconds are missing, or if there are more ranks than cores.
     """
     ranks = sorted({span.rank for span in drawn})
     if len(on_core) != len(ranks) or len(ranks) > machine_limits.cores():

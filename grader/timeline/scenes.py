@@ -47,7 +47,7 @@ SCENES = {
             "shift_right of 4 MiB",
             "collectives.shift_right",
             "reduction",
-            "Every rank sends and receives at the same time. No rank waits for its turn.",
+            "Every rank sends and receives at the same time, so no rank waits for its turn.",
             {"late": False},
             share=False,
         ),
@@ -61,10 +61,10 @@ SCENES = {
             share=False,
         ),
         Scene(
-            "overlapped_all_reduce of 4 MiB beside ten products of matrices",
+            "overlapped_all_reduce of 4 MiB during ten matrix products",
             "collectives.overlapped_all_reduce",
             "overlap",
-            "The thin line is the communication, the thick line is the program. The more the"
+            "The thin line is the communication, and the thick line is the program. The more the"
             " communication overlaps with computing, the less the program waits.",
         ),
         Scene(
@@ -72,7 +72,7 @@ SCENES = {
             "collectives.ring_all_reduce",
             "reduction",
             "There are 2(n−1) steps. In each step, every rank sends and receives at the same time."
-            " If a step is late on one rank, its right neighbour waits, and so on round the ring."
+            " If a rank is late in a step, its right neighbour waits, and so on round the ring."
             " (With 2 ranks, each is the other's neighbour on both sides. RANKS=4 draws a larger"
             " ring.)",
             {"late": False},
@@ -84,10 +84,10 @@ SCENES = {
             "stopwatch: one all-reduce to warm up, four timed; a late rank before each",
             "benchmarking.stopwatch",
             "timed_calls",
-            "Brackets (in timeline.svg a line) show when the watch runs. Ranks should wait for the"
-            " late rank in the barriers, before the watch starts. A time that includes waiting"
-            " says more about the rank than about the link. The first all-reduce is the warm-up,"
-            " which is not timed.",
+            "Brackets (in timeline.svg a line) show when the stopwatch runs. Ranks should wait for"
+            " the late rank in the barriers, before the stopwatch starts. A time that includes this"
+            " waiting says little about the link. The first all-reduce is the warm-up, which is not"
+            " timed.",
             share=False,
         ),
     ],
@@ -96,7 +96,7 @@ SCENES = {
             "data_parallel_step, four layers",
             "data_parallel.data_parallel_step",
             "data_parallel",
-            "If nothing is computed while gradients are averaged, the step takes longer by the"
+            "If a rank computes nothing while gradients are averaged, the step takes longer by the"
             " whole time of the averaging.",
         ),
         Scene(
@@ -114,8 +114,8 @@ SCENES = {
             "tensor_parallel_forward and tensor_parallel_backward, four layers cut by columns",
             "tensor_parallel.tensor_parallel_forward",
             "columns",
-            "There is a communication after every layer, forward and backward. Nothing can be"
-            " computed meanwhile, because the next layer needs its result.",
+            "There is a communication after every layer, forward and backward. A rank cannot"
+            " compute during the communication, because the next layer needs its result.",
         ),
         Scene(
             "megatron_pair, the same four layers as two pairs",
@@ -155,7 +155,8 @@ SCENES = {
             "sharded_data_parallel.fully_sharded_step",
             "fully_sharded",
             "There is a gather before every layer, forward and backward, and a reduce-scatter after"
-            " every layer of the backward pass. Nothing is computed meanwhile.",
+            " every layer of the backward pass. A rank computes nothing during these"
+            " communications.",
             {"ahead": False},
         ),
         Scene(
@@ -172,7 +173,8 @@ SCENES = {
             "sharded_data_parallel.ZeroAdamW",
             "zero",
             "After the backward pass come a reduce-scatter of all gradients, the step, and an"
-            " all-gather of all weights. They send as many bytes as one all-reduce.",
+            " all-gather of all weights. These two operations together send as many bytes as one"
+            " all-reduce.",
         ),
     ],
     "device_mesh": [
@@ -180,8 +182,8 @@ SCENES = {
             "mesh_step, four layers as two pairs, on a mesh with two ranks in a row",
             "device_mesh.mesh_step",
             "mesh",
-            "For each pair, forward and backward, the ranks of a row compute a sum. They all wait"
-            " for the last of them. At the end, or in between, gradients are averaged down the"
+            "For each pair, forward and backward, the ranks of a row compute a sum, and wait for"
+            " the slowest of them. At the end, or in between, gradients are averaged down the"
             " columns. Ranks of different rows communicate only there. (With 2 ranks there is one"
             " row, and each column has one rank, so averages send nothing. RANKS=4 draws a mesh of"
             " 2 × 2. If the number of ranks is odd, a row has one rank.)",
@@ -193,31 +195,31 @@ SCENES = {
             "GPipe",
             "interleaved_schedule",
             1,
-            "The forward passes of your interleaved schedule with one chunk, and then its backward"
-            " passes.",
+            "First all forward passes of your interleaved schedule with one chunk, and then all its"
+            " backward passes.",
             forward_first=True,
         ),
         _chunked(
             "1F1B",
             "interleaved_schedule",
             1,
-            "The interleaved schedule with one chunk. The stages wait as long as with GPipe, but"
-            " fewer micro-batches are alive.",
+            "Your interleaved schedule with one chunk. The stages wait as long as with GPipe, but"
+            " keep fewer micro-batches alive.",
         ),
         _chunked(
             "interleaved 1F1B, two chunks on each stage",
             "interleaved_schedule",
             2,
-            "Each pass is through half of a stage's layers, so the next stage begins after half of"
-            " the time. A micro-batch's number comes twice on each stage, forward and backward, and"
-            " there are twice as many messages.",
+            "Each pass computes half of a stage's layers, so the next stage begins after half of"
+            " the time. On each stage, every micro-batch has two forward and two backward passes,"
+            " and there are twice as many messages.",
         ),
         _chunked(
             "zero-bubble, ZB-H1",
             "zero_bubble_schedule",
             0,
-            "The gradients of the weights have a colour of their own. They fill the time in which"
-            " the stages waited before, most of all at the end.",
+            "The gradients of the weights have a separate colour. Computing them fills the time in"
+            " which the stages wait with the other schedules, most of all at the end.",
         ),
     ],
     "sequence_and_experts": [
@@ -232,8 +234,8 @@ SCENES = {
             "ring_attention_forward, causal",
             "sequence_and_experts.ring_attention_forward",
             "ring",
-            "Rank 0 computes one block. The last rank computes one in every step, and the others"
-            " wait for it.",
+            "Rank 0 computes one block. The last rank computes one block in every step, and the"
+            " other ranks wait for it.",
             {"causal": True},
         ),
         Scene(
@@ -245,7 +247,7 @@ SCENES = {
         ),
     ],
 }
-# Scenes that are drawn, too, if the first scene of a part is not implemented yet.
+# If the first scene of a part is not implemented yet, these scenes are also drawn.
 INSTEAD = {
     "pipeline_parallel": [
         _passes(
@@ -298,8 +300,8 @@ def instead_on(part: str, ranks: int, micro_batches: int | None) -> list[Scene]:
     options = SMALL | {"rows": STAGE_ROWS * many, "micro_batches": many}
     title = f"pipeline_forward, pipeline_backward: {many} micro-batches"
     look = (
-        "Stages work side by side, and wait while the pipeline fills and empties: here twice,"
-        " forward and backward."
+        "Stages work side by side, and wait while the pipeline fills and empties. Here this"
+        " happens twice: in the forward passes and in the backward passes."
     )
     return [Scene(title, "pipeline_parallel.pipeline_forward", "passes", look, options)]
 
@@ -315,9 +317,9 @@ def _pipelines(many: int) -> list[Scene]:
             f"GPipe, {many} micro-batches",
             function,
             "pipeline",
-            "The triangles are the bubble. With more stages they grow. With more micro-batches"
-            " everything else grows. If the bubble is larger than in theory, the messages cause"
-            " the difference.",
+            "The triangles are the bubble. With more stages the triangles grow. With more"
+            " micro-batches only the time between them grows. If the bubble is larger than in"
+            " theory, the messages cause the difference.",
             gpipe,
         ),
         Scene(
@@ -356,14 +358,14 @@ ELSEWHERE = {
         _reduction(
             "all_reduce",
             "all_reduce",
-            "One collective. The model times it as a ring, with its slowest link: 2(n−1)(α +"
-            " S/(nβ)).",
+            "One collective. Its time is that of a ring with the α and β of the slowest link:"
+            " 2(n−1)(α + S/(nβ)).",
         ),
         _reduction(
             "ring_all_reduce",
             "ring_all_reduce",
-            "The same ring, from your own sends. If all links are equal, it takes exactly as long."
-            " Otherwise the slowest link sets the pace, and the ranks on fast links wait.",
+            "The same ring, made of your own sends. If all links are equal, it takes exactly as"
+            " long as all_reduce. Otherwise the ranks on fast links wait for the slowest link.",
         ),
     ],
     "data_parallel": [
@@ -371,19 +373,21 @@ ELSEWHERE = {
             "data_parallel_step",
             "data_parallel.data_parallel_step",
             "data_parallel",
-            "Averages after the backward pass make the step longer by their whole time.",
+            "Gradients are averaged after the backward pass, so the step takes longer by the whole"
+            " time of the averaging.",
             SMALL | {"layers": 8, "rows": SHARD_ROWS},
         ),
         _buckets(
             "a bucket for each layer",
             1,
             "The all-reduces overlap with the backward pass, as long as they take less time than"
-            " the pass. The last one cannot overlap: nothing is left to compute.",
+            " the pass. The last all-reduce cannot overlap, because nothing is left to compute.",
         ),
         _buckets(
             "a bucket for four layers",
             4,
-            "Fewer latencies, a later start, and a longer last bucket.",
+            "Fewer all-reduces, so less latency in total. But the first one begins later, and the"
+            " last one takes longer.",
         ),
         _buckets(
             "one bucket for all",
@@ -413,12 +417,13 @@ ELSEWHERE = {
         _mesh(
             8,
             "Each row's sums stay in a node of 8 devices. Only the averages of the columns leave"
-            " the node. Each of them averages an eighth of the weights.",
+            " the node. Each column averages the gradients of an eighth of the weights.",
         ),
         _mesh(
             16,
-            "The same batch. With 16 ranks there is one row: nothing is averaged, but the sums have"
-            " twice the rows, and leave the node in every pair of layers.",
+            "The same batch. A row has 16 ranks, so each sum has twice as many rows of the batch,"
+            " and leaves the node in every pair of layers. (With 16 ranks in all there is only one"
+            " row, and no gradients are averaged.)",
         ),
     ],
 }

@@ -95,7 +95,7 @@ def _where(operation: Operation) -> str:
 
 @dataclass(frozen=True)
 class Account:
-    """How the time of a replay was used: seconds of each kind, as an average over the ranks.
+    """The seconds that a replay spent on each kind of work, averaged over the ranks.
 
     ``whole`` is the time of the whole replay. ``computing`` and ``waiting`` may add up to less,
     because a rank does neither after the end of its program.
@@ -127,7 +127,7 @@ class Account:
 
 
 def account(replay: Replay) -> Account:
-    """Return how the time of a replay was used. Every program must have come to its end."""
+    """Return the seconds of each kind of work. Every program must have come to its end."""
     n = len(replay.ranks)
     waits = [[(wait.begin, wait.end or wait.begin) for wait in rank.waits] for rank in replay.ranks]
     under_way = [replay.communicating(rank) for rank in range(n)]

@@ -1,9 +1,9 @@
-"""Runs checks for `make watch`, in a process of its own that collects them once.
+"""Runs checks for `make watch`, in a separate process that collects the checks once.
 
 The process keeps a fork server, so that torch is imported once. Requests say which checks to run,
 in which order. The process sends back a record of each check. If a fork is safe, each run is a
-process of its own, which is killed when the next request arrives. Otherwise, the next request ends
-a run after the current check.
+forked process, which is killed when the next request arrives. Otherwise, the next request ends the
+run after the current check.
 """
 
 import os

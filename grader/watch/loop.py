@@ -26,8 +26,8 @@ from grader.watch.state import WatchState
 MAX_NAMES = 3  # of changed functions, in a sentence
 LONG_SECONDS = 2.0  # if a run takes longer, the screen shows for how long it has run
 REPORT = ROOT / "report.html"
-# If a file in one of these folders or one of the given modules changes, a new process collects the
-# checks again.
+# If a file in one of these folders (except in SELFTEST) or one of the given modules in handout/
+# changes, a new process collects the checks again.
 ENGINE = (ROOT / "tests", ROOT / "grader")
 SELFTEST = ROOT / "grader" / "selftest"
 
@@ -59,7 +59,7 @@ class Watch:
                 self.screen.draw(self.state, self._progress())
                 for source in self._wait(files.saved):
                     if source == self.resized:
-                        os.read(self.resized, 64)  # the screen is drawn anew
+                        os.read(self.resized, 64)  # the screen is drawn again
                     elif source is files.saved:
                         self._on_saved(files.saved.recv())
                     elif source is self.checker:
@@ -73,11 +73,11 @@ class Watch:
     def _wait(self, saved: Connection) -> list:
         keys = [0] if keyboard.has_keys() else []
         sources = [saved, *([] if self.checker.closed else [self.checker]), *keys, self.resized]
-        seconds = 1.0 if self.is_running else None  # to show the time anew
+        seconds = 1.0 if self.is_running else None  # to update the time
         return connection.wait(sources, seconds)  # type: ignore[arg-type]  # descriptors are numbers
 
     def _progress(self) -> str:
-        """Return a line on how long the checks have been running; "" after a short time."""
+        """Return a line on how long the checks have been running; "" before LONG_SECONDS."""
         seconds = time.monotonic() - self.began
         if not self.is_running or not self.state.waiting or seconds < LONG_SECONDS:
             return ""
@@ -145,7 +145,7 @@ class Watch:
         try:
             message = self.checker.recv()
         except (EOFError, ConnectionResetError):
-            message = Failed("the process that runs the checks has ended")
+            message = Failed("the process that runs the checks has ended. Start make watch again")
         if isinstance(message, Collected):
             self.is_ready = True
             self.state.collect(message.records)
@@ -182,7 +182,7 @@ class Watch:
         if self.state.errors:
             self.screen.tell(f"Nothing is run: {'; '.join(self.state.errors.values())}")
         elif not self.state.of(problems):
-            self.screen.tell("None of these checks is watched.")
+            self.screen.tell("Nothing to run: these checks were not chosen, or are not there yet.")
         elif self.is_ready:
             self.state.run_all(problems)
             self._go_on(sentence)

@@ -2,10 +2,10 @@
 # Gradescope runs this once, as root, when the image is built. It makes one environment that every user can read.
 set -Eeuo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-trap 'echo "setup.sh failed: why is said above. course.toml chooses python, torch and torch_index in [install]." >&2' ERR
+trap 'echo "setup.sh failed; the lines above say why. [install] in course.toml chooses python, torch and torch_index." >&2' ERR
 
-# `make autograder` has written [install] of course.toml into install.txt; an environment variable of the same name in
-# capitals wins.
+# `make autograder` has written [install] of course.toml into install.txt. An environment variable of the same name in
+# capitals takes precedence.
 setting() { sed -n "s/^$1=//p" install.txt; }
 PYTHON="${PYTHON-$(setting python)}"
 TORCH="${TORCH-$(setting torch)}"
@@ -26,7 +26,7 @@ if [ -z "$PYTHON" ]; then  # Gradescope's own python3 comes without venv
   rm -rf /var/lib/apt/lists/*
   PYTHON=python3
 fi
-# Students run the same torch: it is named once, in their requirements.
+# By default Gradescope runs the same torch as students: the version in their requirements.
 TORCH="${TORCH:-$(sed -n 's/^\(torch==[0-9.]*\).*/\1/p' handout/requirements.txt)}"
 case "$TORCH" in [0-9]*) TORCH="torch==$TORCH" ;; esac
 
