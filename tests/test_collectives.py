@@ -264,7 +264,7 @@ def test_overlapped_all_reduce(world):
 
 
 FROM_THE_RIGHT = [
-    {"this is the right neighbour's tensor. The ring turns the wrong way": own}
+    {"this is the right neighbour's tensor. Send to the right, and receive from the left": own}
     for own in (tensor([3, 4]), tensor([5, 6]), tensor([1, 2]))
 ]
 

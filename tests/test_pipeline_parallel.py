@@ -376,7 +376,7 @@ def test_bubble(world):
     )
     known = {
         schedules.OWN_WINDOWS: np.array(0.2),
-        "this is counted from time 0, but the first span starts at 5": np.array(0.75),
+        "the total time was counted from 0, but the first span starts at 5": np.array(0.75),
     }
     measured.returns(
         np.array(1 / 3),

@@ -141,9 +141,9 @@ FIRST_LAYER = "first layer of pass {}"
 
 # To see how sensitive gradients are, each weight is changed by this fraction of itself.
 WEIGHT_CHANGE = 1e-10
-# A gradient may then change by at most this fraction of its largest entry: MAX_GROWTH times
-# WEIGHT_CHANGE. With this limit, in 3000 draws of twelve layers, the rounding errors of a right
-# solution stayed below half the tolerance.
+# Then a gradient may change by at most MAX_GROWTH · WEIGHT_CHANGE of its largest entry. With this
+# limit, in 3000 draws of twelve layers, the rounding errors of a right solution stayed below half
+# the tolerance.
 MAX_GROWTH = 100
 
 
@@ -236,11 +236,11 @@ def late(n):
 
 
 def one_ahead(n, passes, turn):
-    """Return delays that hold each rank in one backward pass, until the next rank has ended it.
+    """Return delays that hold each rank in one pass, until the next rank has ended this pass.
 
-    So the next rank has to run this pass while a rank has not begun it. If ``turn`` takes all
-    values from 0 to ``passes`` − 1, each rank has to do so in each pass. There must be at least two
-    passes. Otherwise all ranks would wait for each other.
+    So the next rank has to run this pass before the held rank begins it. If ``turn`` takes all
+    values from 0 to ``passes`` − 1, each rank has to run each pass ahead of another rank. There
+    must be at least two passes. Otherwise all ranks would wait for each other.
     """
     return {
         rank: Delay(until=ENDED.format(p), on=(rank + 1) % n, at=BEGAN.format(p))
@@ -302,9 +302,9 @@ def sent(run, rank, p=0):
 
 
 def sends_buckets(run, made, mistakes=None):
-    """Fail unless the all-reduces of every pass have the sizes of the buckets, in the same order.
+    """Fail unless the operations of every pass have the sizes of the buckets, in the same order.
 
-    With ``mistakes``, fail only if one of these mistakes explains the bytes of the all-reduces.
+    With ``mistakes``, fail only if one of these mistakes explains the bytes of the operations.
     """
     due = bytes_of(made.buckets, made.sizes)
     passes = [(rank, p) for rank in made.ranks for p in made.passes]
@@ -313,12 +313,12 @@ def sends_buckets(run, made, mistakes=None):
     )
     asked = f"The parameters have {_listed(made.sizes[i] for i in made.registered)} bytes"
     if made.frozen:
-        asked += f" (frozen: {_listed(made.sizes[i] for i in made.frozen)})"
+        asked += f" (of these, frozen: {_listed(made.sizes[i] for i in made.frozen)})"
     asked += f", and bucket_bytes is {made.bucket_bytes}."
     for rank, p in passes:
         found = [o.bytes for o in sent(run, rank, p)]
         guess = next((sentence for sentence, left in known.items() if left == found), "")
-        started = f"all-reduces of {_listed(found)} bytes" if found else "no all-reduce"
+        started = f"operations of {_listed(found)} bytes" if found else "no all-reduce"
         text = f"{asked} Rank {rank} started {started}. Expected: {_listed(due) if due else 'none'}"
         if mistakes is None or guess in mistakes:
             run.require(

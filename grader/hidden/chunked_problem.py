@@ -13,7 +13,7 @@ GRADIENTS = "the list of the chunks' gradients"
 
 
 def laid_out(array, first, number):
-    """Return the array in the layout number ``first + number``; as it is if ``first`` is None."""
+    """Return the array in the layout of index ``first + number``, or unchanged if first is None."""
     return array if first is None else Strided(array, LAYOUTS[(first + number) % len(LAYOUTS)])
 
 
@@ -216,7 +216,7 @@ def made_by(world, function, shapes, kinds):
 def asked_again(function, shape):
     """Return a call that asks for the schedules of all stages of this shape again.
 
-    In a training, every rank of the world asks. ``require_same`` judges the answers.
+    Every rank of the world asks, as in training. ``require_same`` judges the answers.
     """
     made = ((stage, *shape) for stage in range(shape[0]))
     return call(f"schedules.{function}", *made, driver="in_turn")

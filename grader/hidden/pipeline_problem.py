@@ -180,7 +180,9 @@ def require_messages(run, problem, counts, what):
         )
         sizes = [o.bytes for o in sent]
         run.require(
-            set(sizes) <= {problem.message}, f"rank {rank} sent messages of {sizes} bytes {of}."
+            set(sizes) <= {problem.message},
+            f"rank {rank} sent messages of {sizes} bytes {of}. Send one micro-batch in each"
+            " message.",
         )
 
 
@@ -214,8 +216,8 @@ def require_flow(run, ranks, m, did, where, inner=None):
 def require_each_product_once(run, problem, ranks):
     """Fail if a rank has computed more than i micro-batches' products before its i-th send.
 
-    In a forward pass, a micro-batch needs one product for each layer of the stage. This number does
-    not depend on what the rank computes in total, as the fractions of ``require_flow`` do.
+    In a forward pass, a micro-batch needs one product for each layer of the stage. Unlike the
+    limits of ``require_flow``, this limit does not depend on how much the rank computes in total.
     """
     for rank in ranks:
         needed = len(problem.cut[rank]) * problem.product
@@ -273,8 +275,8 @@ def require_in_step(run, towards):
         if late := run.not_sent_on(rank):
             text = (
                 f"rank {rank + towards} received the message of micro-batch {late[0]} from rank"
-                f" {rank}. It waited for the next message before it sent its own result for this"
-                " micro-batch."
+                f" {rank}, and then waited for the next message before it sent its own result for"
+                " this micro-batch."
             )
             run.require(
                 False,

@@ -13,7 +13,7 @@ NESTED = (list, tuple)
 
 
 def laid_out(value, rank):
-    """Return the tensors of a nested value in a layout that differs from rank to rank."""
+    """Return a nested value with its matrices in a layout that differs from rank to rank."""
     if isinstance(value, NESTED):
         return type(value)(laid_out(part, rank) for part in value)
     if isinstance(value, np.ndarray) and value.ndim == 2:
@@ -93,7 +93,7 @@ class PairProblem(SharedCalls):
         return scaled
 
     def forward_rests(self):
-        """Return a call in which the hub measures the memory that ranks keep after a forward."""
+        """Return a call in which the hub measures what memory ranks keep after a forward pass."""
         name = f"{MODULE}.sequence_parallel_forward"
         return call(name, driver="rests", weighs=SETTLED)
 
@@ -302,7 +302,7 @@ class ExpertProblem(SharedCalls):
                 *self.cast([self.mixture.saved(rank)[index] for rank in range(self.n)]),
                 tolerance=self.tolerance,
                 select=lambda r, index=index: r[1][index],
-                label=f"the saved tensor {name}",
+                label=f"the saved value {name}",
                 known_mistakes=by_p if name == "outputs" else None,
             )
 

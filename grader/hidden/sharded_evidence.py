@@ -75,8 +75,8 @@ def require_gathers(run, layers, layer_bytes):
     text = (
         f"The ranks gather {brought / one:.1f} layers, but {2 * layers - 1} are needed: all"
         f" {layers} in the forward pass, and all except the last once more in the backward pass."
-        " Were layers kept? (All operations count that do not add up tensors. Rank 0 issued:"
-        f" {shown})"
+        " Were layers kept? (Every operation that does not add up tensors counts as a gather."
+        f" Rank 0 issued: {shown})"
     )
     run.require(brought >= (2 * layers - 1) * one - 0.5, text)
     sent = sum(operation.traffic for operation in every) / n
@@ -98,7 +98,7 @@ def imported(run, rank, there=0):
     rank's arguments have ``there`` bytes, which are subtracted. Nearly all of torch is loaded
     earlier, so the result is small, unless the submission imports something unusual. But a
     submission can also take memory for no reason before the step, and free it when the step begins.
-    So a check that subtracts this result must limit it.
+    So a check that subtracts this result must set a limit.
     """
     return max((run.grown(rank, 0) or 0) - there, 0)
 
@@ -223,7 +223,7 @@ class LargeModel:
                 run.require(grown <= most, text)
 
     def _operations_forward(self, operations):
-        """Return after how many operations all layers can have been gathered once.
+        """Return the number of operations after which all layers can have been gathered once.
 
         Until then, the operations have sent as many bytes as the gathers of the forward pass need.
         """
@@ -262,7 +262,7 @@ def require_followed(run, p):
                 for (argument, array), number in zip(due.items(), told[0]):
                     text = (
                         f"rank {rank} called {function} for layer {layer} (counted from 0) with"
-                        f" another {argument} than this layer's. Call {function} once for each"
+                        f" a wrong {argument}. Call {function} once for each"
                         " layer, with the layer's whole input and its whole weight, and compute"
                         " layers in no other way."
                     )
@@ -335,6 +335,6 @@ def require_overlap(run, rank, layers):
         text = (
             f"{way}: rank {rank} waited for the gather of layer {layer} before it computed layer"
             f" {computed} (layers are counted from 0), so nothing overlaps. Wait for a gather only"
-            " when the turn of its layer comes."
+            " when its layer is needed."
         )
         run.require(False, text)

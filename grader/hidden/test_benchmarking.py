@@ -17,7 +17,7 @@ CLOSE = rounding(np.float64)
 # Ranks may send each other their times in float32, which is exact enough for any stopwatch.
 TIMES = rounding(np.float32)
 WHOLE_BYTES = "this is rounded down to whole bytes per second. Is // used instead of /?"
-NEGATIVE = "a negative α was replaced by 0. Return it, or use it, unchanged"
+NEGATIVE = "a negative α was replaced by 0. Keep it negative"
 FIT = Tolerance(1e-4, "a least-squares fit of two unknowns, by any algorithm")
 
 
@@ -269,7 +269,7 @@ def test_warm_up(world, rng):
     calls = [[50.0] * warm_up + timed[:iterations] for warm_up, iterations in cases]
     runs = world(2, *(watch([own] * 2, warm_up) for own, (warm_up, _) in zip(calls, cases)))
     for run, own, (warm_up, iterations) in zip(runs, calls, cases):
-        cold = {"the calls of warm-up were timed": [own[:iterations]] * 2} if warm_up else {}
+        cold = {"the warm-up calls were timed": [own[:iterations]] * 2} if warm_up else {}
         require_samples(run, [own] * 2, warm_up, cold)
 
 
@@ -286,7 +286,10 @@ def test_barrier(world, rng):
         "there is no barrier before the call. So the operation waits for a rank that comes late": (
             [unmet] * 2
         ),
-        "there is a barrier before the first timed call only": [[right[0], *unmet[1:]]] * 2,
+        "there is a barrier only before the first timed call. Each call needs its own": [
+            [right[0], *unmet[1:]]
+        ]
+        * 2,
         "the barrier comes after the call. It belongs before the call, outside of what is timed": (
             [[unmet[0] + meeting, *(t + meeting for t in right[1:])]] * 2
         ),
@@ -309,10 +312,10 @@ def test_synchronize(world, rng):
     busy = float(rng.uniform(60, 80))
     (run,) = world(2, watch([right] * 2, 0, asynchronous=True, busy=busy))
     mistakes = {
-        "only the start of the device's work was timed. Synchronise before you stop the time": (
+        "only the start of the device's work was timed. Synchronise before you stop the clock": (
             [[0.001] * 3] * 2
         ),
-        "the device was still busy with earlier work. Synchronise before the watch starts": (
+        "the device was still busy with earlier work. Synchronise before you start the clock": (
             [[right[0] + busy, *right[1:]]] * 2
         ),
     }
@@ -337,7 +340,7 @@ def test_slowest_rank(world, rng):
             "this is the mean over the ranks. A collective ends when its slowest rank ends": (
                 [mean] * n
             ),
-            "these are the fastest rank's times": [least] * n,
+            "these are the fastest rank's times. Take those of the slowest rank": [least] * n,
         }
         last = {
             (
@@ -367,14 +370,13 @@ def _demand_meetings_of(run, rank, seen):
         met = "barrier" in since
         run.require(
             met,
-            f"rank {rank} did not call barrier before timed call {i}. So this call would include"
-            " the"
-            " time in which it waits for a late rank.",
+            f"rank {rank} did not call barrier before timed call {i} (counted from 0). So the time"
+            " of this call would include the wait for a late rank.",
         )
     times, of_first = seen.count("barrier"), events(run, 0).count("barrier")
     text = (
         f"rank {rank} called barrier {times} times, and rank 0 called it {of_first} times. A"
-        " barrier ends when all ranks have called it."
+        " barrier ends when all ranks have called it: call it equally often on every rank."
     )
     run.require(times == of_first, text)
 
@@ -425,7 +427,8 @@ def _demand_silence(run, rank):
             timed = since is not None and "operation" in since
             run.require(
                 not (timed and during),
-                f"rank {rank} communicates while the watch runs: {during[:1]}.",
+                f"rank {rank} communicates while it times a call: {during[:1]}. Exchange the times"
+                " outside of what is timed.",
             )
             since = {}
         elif since is not None:
@@ -446,9 +449,13 @@ def test_median(world, rng):
     for run, own in zip(world(2, *(watch([own] * 2, 0) for own in cases)), cases):
         known = {
             "this is the mean. One disturbed iteration moves it; use the median": np.mean(own),
-            "this is the smallest of the times": min(own),
-            "this is the lower of the two times in the middle": sorted(own)[(len(own) - 1) // 2],
-            "this is the upper of the two times in the middle": sorted(own)[len(own) // 2],
+            "this is the smallest of the times. Use the median": min(own),
+            "this is the lower of the two middle times. The median is their mean": (
+                sorted(own)[(len(own) - 1) // 2]
+            ),
+            "this is the upper of the two middle times. The median is their mean": (
+                sorted(own)[len(own) // 2]
+            ),
         }
         require_samples(run, [own] * 2, 0, {}, last=known)
 
@@ -470,7 +477,7 @@ def test_stopwatch_twice(world, rng):
 @number("2.2")
 @weight(0.25)
 def test_stopwatch_misuse(world, rng):
-    """iterations ≤ 0 and warm_up < 0 raise ValueError with the value, before anything is called"""
+    """iterations ≤ 0 and warm_up < 0 raise ValueError with the value, before the first call"""
     asked = [(1, 0), (1, -1), (-2, 3)]
     runs = world(
         2, *(watch([[1.0]] * 2, warm_up, may_raise=True, iterations=n) for warm_up, n in asked)
@@ -478,7 +485,10 @@ def test_stopwatch_misuse(world, rng):
     for run, number_ in zip(runs, ("0", "-1", "-2")):
         run.raises_value_error(number_)
         made = events(run, 0).count("operation")
-        run.require(made == 0, f"the ValueError comes after {made} calls of the operation.")
+        run.require(
+            made == 0,
+            f"the ValueError comes after {made} calls of the operation. Check the arguments first.",
+        )
 
 
 # ——— 2.3: the sweep
@@ -529,8 +539,7 @@ def require_rows(run, n, asked, answers):
     run.require(
         len(rows) == len(asked),
         f"the sweep yielded {len(rows)} rows. It must yield one row for each collective at each"
-        " size,"
-        f" {len(asked)} in all.",
+        f" size, {len(asked)} in all.",
     )
     ran = [event.removeprefix("run ") for event in events(run, 0) if event.startswith("run ")]
     for i, (right, got) in enumerate(
@@ -538,9 +547,9 @@ def require_rows(run, n, asked, answers):
     ):
         run.require(
             got == right,
-            f"run number {i} was asked for ({got.replace(' ', ', ')}), not for"
-            f" ({right.replace(' ', ', ')}): all sizes of the first collective come first, then all"
-            " of the second.",
+            f"call {i} of run (counted from 0) got the arguments ({got.replace(' ', ', ')}), not"
+            f" ({right.replace(' ', ', ')}). First run all sizes of the first collective, then all"
+            " sizes of the second, and so on.",
         )
     for (collective, size), (seconds, wrong), row in zip(asked, answers, rows):
         algorithm = truth.algorithm_bandwidth(size, seconds)
@@ -567,8 +576,7 @@ def test_sweep_is_lazy(world, rng):
     run.require(
         len(seen) == 24,
         f"the sweep made {seen.count('run')} runs and yielded {seen.count('row')} rows. It must"
-        " make"
-        " 12 runs, and yield one row for each.",
+        " make 12 runs, and yield one row for each.",
     )
     first = seen.index("row") if "row" in seen else len(seen)
     run.require(
@@ -595,7 +603,9 @@ def test_sweep_misuse(world, rng):
     for run in runs:
         run.raises_value_error(truth.NO_COLLECTIVE)
         ran = [event for event in events(run, 0) if event.startswith("run")]
-        run.require(not ran, f"the ValueError comes after {len(ran)} runs.")
+        run.require(
+            not ran, f"the ValueError comes after {len(ran)} runs. Check all collectives first."
+        )
 
 
 # ——— 2.4: the model

@@ -42,7 +42,8 @@ ONE_MEMORY = "all parts are equal. [tensor] * n is the same tensor n times: make
 A_SUM = "this is the sum, but op is another operation. Does op reach the collective?"
 BY_ENTRIES = "every n-th entry, or row, was taken. A block consists of consecutive entries"
 BEFORE = (
-    "the values were divided before the sum, so that every rank rounded. Sum first, and divide once"
+    "the values were divided by n before the sum, so that n quotients were rounded. Sum first, then"
+    " divide the sum once"
 )
 SHAPED = ("broadcast", "reduce", "all_reduce")  # results have the shape of the input
 COLLECTIVES = (
@@ -58,10 +59,10 @@ COLLECTIVES = (
 
 
 def integers(rng, shape, dtype=np.float32, low=-50, high=50):
-    """Return random integers without zero, in any dtype.
+    """Return random integers from ``low`` to ``high``, without zero, in any dtype.
 
-    In a dtype of 64 bits, the integers are so large that a smaller dtype would change them, unless
-    ``low`` is given.
+    If ``low`` is not given, the integers of a 64-bit dtype are so large that a smaller dtype would
+    change them.
     """
     values = rng.integers(low, high, size=shape)
     values = np.where(values == 0, high, values)
@@ -384,7 +385,7 @@ def test_result_stands_alone(world, rng, collective):
             run.require(
                 kept < max(n * own, 1),
                 f"rank {rank}'s result has {own} bytes, but keeps {kept} bytes of memory alive. A"
-                " slice is a view of the whole tensor. Copy it.",
+                " slice is a view, which keeps the whole tensor alive. Return a copy of the slice.",
             )
 
 
@@ -446,15 +447,18 @@ def _takes_turns(run, n):
         )
         run.require(ended[rank - 1] <= began[rank], sentence + hint)
     for rank in range(n):
-        sentence = f"rank {rank} returned before rank {n - 1}'s action had ended."
+        sentence = (
+            f"rank {rank} returned before rank {n - 1}'s action had ended. Is there a barrier after"
+            " the last turn?"
+        )
         run.require(ended[-1] <= run.passed(rank, "call ended"), sentence)
 
 
 @number("1.3")
 @weight(0.875)
 def test_all_reduce_from_parts(world, rng):
-    """all_reduce_from_parts returns the sum on 1 to 4 ranks for any shape, dtype and layout, also
-    if n does not divide the length
+    """all_reduce_from_parts returns the sum on 1 to 4 ranks for any shape, dtype and layout, even
+    if n does not divide the number of elements
     """
     tensors = (
         ((8,), np.float32, None),
@@ -502,8 +506,8 @@ def _sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
 @number("1.3")
 @weight(0.5)
 def test_built_from_its_parts(world, rng):
-    """all_reduce_from_parts makes one reduce-scatter and then one all-gather, of no more than the
-    tensor and its padding
+    """all_reduce_from_parts calls reduce-scatter once, on no more than the padded tensor, and then
+    all-gather once
     """
     for n, length in ((2, 9), (3, 10), (4, 8)):
         xs = [integers(rng, (length,)) for _ in range(n)]
@@ -526,7 +530,7 @@ def test_built_from_its_parts(world, rng):
             run.require(
                 scattered <= padded,
                 f"rank {rank} reduce-scattered {scattered} elements. The tensor and its padding"
-                f" have {padded}.",
+                f" have {padded}. Pad only to the next multiple of n.",
             )
 
 
@@ -613,7 +617,7 @@ def test_average_requires_no_gradient(world, rng):
 @number("1.5")
 @weight(0.875)
 def test_compute_does_not_wait(world, rng):
-    """compute begins before the all-reduce has ended, even if other ranks have not started it"""
+    """compute begins before the all-reduce has ended, even if other ranks have not begun"""
     for n in (2, 3, 4):
         xs = [integers(rng, (5,)) for _ in range(n)]
         requests = []
@@ -638,6 +642,7 @@ def test_compute_does_not_wait(world, rng):
             )
             run.waits_for_nobody(
                 "the ranks waited for each other before compute began, so nothing overlaps."
+                " Call compute before wait()."
             )
             for rank in range(n):
                 began = run.marks(rank, "compute began")
@@ -658,8 +663,8 @@ def test_compute_does_not_wait(world, rng):
                 sent, enough = sum(o.traffic for o in done), 2 * (n - 1) / n * total.nbytes
                 sentence = (
                     f"rank {rank} sends {sent:.0f} bytes ({listed(done)}), but {enough:.0f} are"
-                    " enough for the all-reduce of this tensor. Which of these operations should"
-                    " run during compute?"
+                    " enough for the all-reduce of this tensor. Start one all-reduce, and no other"
+                    " communication."
                 )
                 run.require(sent <= enough + 0.5, sentence)
 
@@ -765,7 +770,10 @@ def test_shift_right(world, rng):
         for run, xs, (_, _, layout) in zip(runs, inputs, tensors):
             known = _in_memory_order(xs, layout, shifted) if layout else [{}] * n
             if n > 2:
-                wrong_way = "this is the right neighbour's tensor. The ring turns the wrong way"
+                wrong_way = (
+                    "this is the right neighbour's tensor. Send to the right, and receive from the"
+                    " left"
+                )
                 known = [
                     of_rank | {wrong_way: xs[(rank + 1) % n]} for rank, of_rank in enumerate(known)
                 ]
@@ -788,7 +796,7 @@ def _sends_once(run, xs):
         sends = [(o.peer, o.bytes) for o in run.operations(rank) if o.kind == "send"]
         told = " and ".join(f"{size} bytes to rank {peer}" for peer, size in sends) or "nothing"
         right, due = (rank + 1) % n, xs[rank].nbytes
-        sentence = f"Send its {due} bytes to rank {right} once, and nothing else."
+        sentence = f"Send the {due} bytes of its tensor to rank {right} once, and nothing else."
         run.require(sends == [(right, due)], f"rank {rank} sent {told}. {sentence}")
 
 
@@ -894,12 +902,12 @@ def test_ring_in_the_order_of_gpus(world, rng):
 @number("1.7")
 @weight(1.25)
 def test_ring_traffic(world, rng):
-    """ring_all_reduce sends to the neighbours only, and each rank sends at most 2(n−1)/n of the
-    bytes
+    """ring_all_reduce sends only to neighbours, and each rank sends at most 2(n−1) chunks of 1/n of
+    the tensor
     """
     for n, lengths in ((2, (8,)), (3, (10, 2)), (4, (7, 4096, 3, 1))):
-        # These integers have as many bits as possible if float32 sums must be exact. If a solution
-        # sends them in a smaller dtype, they change.
+        # The sums of these integers are still exact in float32. But a dtype smaller than float32
+        # would change the integers.
         runs = _ring_sums(
             world, rng, n, [((length,), np.float32, None) for length in lengths], high=1 << 21
         )

@@ -80,7 +80,7 @@ def averages_own_gradients(run, weights, own_rows):
 
     ``own_rows`` are the rows of one rank, a tensor for each step. The upper limit is so high that
     no right program exceeds it. (Another check judges the exact traffic.) But a program that
-    gathers large shards is above it.
+    gathers large shards exceeds it. If the shards are too small for that, there is no upper limit.
     """
     n, size = run.report.size, len(own_rows) * sum(w.nbytes for w in weights)
     require_average(run, size)
@@ -92,9 +92,9 @@ def averages_own_gradients(run, weights, own_rows):
         sent = sum(o.traffic for o in done)
         run.require(
             sent <= most,
-            f"rank {rank} sends {sent:.0f} bytes, but {most} are more than enough to average the"
-            f" gradients of {size} bytes. Each rank differentiates its own rows; rows, weights and"
-            f" activations stay where they are. ({listed(done)})",
+            f"rank {rank} sends {sent:.0f} bytes, but {most} are more than enough to average all"
+            f" gradients, which have {size} bytes. Each rank differentiates its own rows. Do not"
+            f" send rows, weights or activations. ({listed(done)})",
         )
 
 
@@ -196,8 +196,8 @@ def test_broadcast_replaces_everything(world, rng):
             isinstance(v, np.ndarray) and np.isnan(v).any() for v in of_root
         )
         text = (
-            "the root's own values became nan. They were combined with the"
-            " other ranks' values instead of sent, and nan · 0 is nan."
+            "the root's own values became nan. They were combined with the other ranks' values:"
+            " nan · 0 is nan. Send the root's values by a broadcast."
         )
         run.require(not spoiled, text)
         run.leaves_arguments(
@@ -270,8 +270,8 @@ def step_problems(rng, n):
     """Return problems of several sizes, and their calls.
 
     In the first problem, the memory layout of tensors differs from rank to rank, and all ranks but
-    rank 0 come late. There the shards are much larger than the gradients, in the last problem much
-    smaller: see ``averages_own_gradients``.
+    rank 0 come late. The shards are much larger than the gradients in the first problem, and much
+    smaller in the last one: see ``averages_own_gradients``.
     """
     problems = [
         problem(rng, n, rows=50),
@@ -290,8 +290,8 @@ def step_problems(rng, n):
 @number("3.3")
 @weight(3.0)
 def test_step_gradients(world, rng):
-    """data_parallel_step averages the ranks' gradients to those of the whole batch, on 1 to 4
-    ranks, in float32 and float64, also in a second step
+    """data_parallel_step returns the gradients of the whole batch on 1 to 4 ranks, in float32 and
+    float64, also in a second step
     """
     for n in SIZES:
         problems, requests = step_problems(rng, n)
@@ -387,7 +387,7 @@ def test_step_loss_is_local(world, rng):
 @number("3.3")
 @weight(0.5)
 def test_step_traffic(world, rng):
-    """data_parallel_step sends every gradient once, and nothing else"""
+    """data_parallel_step sends the bytes of one all-reduce of every gradient, and nothing else"""
     for n in (2, 3, 4):
         # A shard has more than twice as many bytes as all gradients together. The gradients are so
         # large that ranks can exchange them only by messages, and not by a side channel, such as
@@ -411,8 +411,8 @@ def test_step_traffic(world, rng):
             allowed = 2 * (n - 1) / n * size
             sentence = (
                 f"rank {rank} sends {sent:.0f} bytes on {n} ranks: {listed(done)}. The gradients"
-                f" together have {size} bytes, so {allowed:.0f} are enough. Nothing but the"
-                " gradients is sent. Rows, weights, activations and losses stay where they are."
+                f" together have {size} bytes, so {allowed:.0f} are enough. Send only the"
+                " gradients: no rows, weights, activations or losses."
             )
             # Thirds of bytes do not add up exactly.
             run.require(sent < allowed + 0.5, sentence)

@@ -37,7 +37,7 @@ def named(shape):
 @number("7.1")
 @weight(0.5)
 def test_coordinates(world, rng):
-    """Every rank of a mesh has its coordinates, and rank_at finds the rank at them, on any mesh"""
+    """coordinates gives the place of each rank, and rank_at the rank at each place, on any mesh"""
     drawn = [tuple(sides) for sides in rng.integers(2, 13, (2, 2)).tolist()]
     for shape in (*SHAPES, (3, 2), (4, 8), (16, 1), *drawn):
         places = parts.places(shape)
@@ -108,7 +108,7 @@ def judge_groups(run, shape, own):
         )
     run.require(
         all(len(found) == 2 for found in run.values()),
-        "mesh_groups returns two groups, of the row and of the column.",
+        "mesh_groups must return two groups: that of the row, and that of the column.",
     )
 
 
@@ -138,7 +138,7 @@ def test_every_rank_makes_every_group(world, rng):
 
 
 def require_all_groups(run, mesh):
-    """Fail unless every rank has made the groups of all rows and columns, together with all ranks.
+    """Fail unless all ranks together have made the group of every row and of every column.
 
     The mesh has several rows and several columns, so none of these groups is that of all ranks.
     """
@@ -195,7 +195,7 @@ def test_groups_misuse(world, rng):
         for run, shape in zip(runs, shapes):
             run.raises_value_error(*map(str, shape), str(n), given=f"a mesh of {named(shape)}")
     (run,) = world(4, groups_call((-2, -2), tokens(rng, 4), may_raise=True))
-    run.raises_value_error("-2", because="A mesh has no negative side")
+    run.raises_value_error("-2", because="A side of a mesh cannot be negative")
 
 
 # ——— 7.2
@@ -316,7 +316,7 @@ class Problem:
 MIXED = "another on each rank"
 SHARDS_STAY = (
     "Does the row gather the weights or their gradients? Each rank multiplies by its own shards,"
-    " and only partial sums of (rows, K) travel in a row."
+    " and only partial sums of shape (rows, K) are sent in a row."
 )
 
 
@@ -354,8 +354,8 @@ def in_no_dimension(mesh, rank, operation):
     """Return a message about an operation that is neither in a rank's row nor in its column."""
     return (
         f"rank {rank} issues the {operation} among the ranks {sorted(parts.members(operation))}."
-        f" Its row is {mesh.row(rank)}, its column {mesh.column(rank)}: pass group=row or"
-        " group=column."
+        f" This rank's row is {mesh.row(rank)}, and its column is {mesh.column(rank)}: pass"
+        " group=row or group=column."
     )
 
 
@@ -388,8 +388,9 @@ def test_step_traffic(world, rng):
     """
     for shape in (SQUARE, (1, 3), (3, 1)):
         problems = [
-            # The shards are larger than the activations, then the activations than the shards. So
-            # it never pays to send the one in place of the other.
+            # The shards are larger than the activations in the first problem, and smaller in the
+            # second. So a program that always sends the one in place of the other sends a wrong
+            # number of bytes.
             Problem(rng, shape, pairs=3, width=16, rows=8, hidden=24),
             Problem(rng, shape, pairs=3, width=16, rows=48, hidden=6),
         ]
@@ -402,9 +403,9 @@ def test_step_traffic(world, rng):
 def require_traffic(run, problem):
     """Fail unless each rank sends what the sums of activations and of gradients take.
 
-    All ranks of a group together cannot sum with fewer bytes. So a rank that sends fewer bytes in
-    its column has not averaged its gradients, but computed with the rows of other ranks. In its
-    row, it has computed with the shards of other ranks.
+    The ranks of a group cannot sum with fewer bytes. So a rank that sends fewer bytes in its column
+    has not averaged its gradients, but computed with other ranks' rows of the batch. A rank that
+    sends fewer bytes in its row has computed with the shards of other ranks.
     """
     mesh = problem.mesh
     own = mesh.own_pairs(problem.pairs, 0)
@@ -422,7 +423,7 @@ def require_traffic(run, problem):
             least = sum(2 * (n - 1) * (size // n) * 8 for size in sizes)
             done = in_dimension(run, mesh, rank, ranks) if n > 1 else []
             sent = sum(o.traffic for o in done)
-            start = f"rank {rank} sends {sent:.0f} bytes in its {name} of {n}, and"
+            start = f"rank {rank} sends {sent:.0f} bytes in its {name} of {n} ranks, but"
             run.require(
                 sent <= most + 0.5, f"{start} {most:.0f} are enough. {needed} ({listed(done, 8)})"
             )
@@ -440,7 +441,7 @@ ROW_NEEDS = (
 COLUMN_NEEDS = "All-reduce each gradient of this rank's shards, and nothing else."
 ROWS_STAY = (
     "Does the column gather the batch, and does each rank compute the gradients of all rows? Each"
-    " rank computes with its own rows of the batch, and only gradients of the shards travel in a"
+    " rank computes with its own rows of the batch, and only gradients of the shards are sent in a"
     " column."
 )
 

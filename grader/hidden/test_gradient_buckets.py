@@ -45,7 +45,7 @@ def on_their_way(run, made, plain):
 
     This is required only in passes in which every parameter has a gradient, and only of ranks that
     started an all-reduce during the backward pass of the ``plain`` run. On the other ranks nothing
-    overlaps with a backward pass. Only the check of overlap should fail because of this.
+    overlaps with a backward pass, and only the check of overlap should fail because of that.
     """
     used = [i for i in dict.fromkeys(made.registered) if i not in made.frozen]
     for rank in made.ranks:
@@ -99,8 +99,8 @@ def test_buckets_values(world, rng):
 @visibility("after_published")
 @on_gloo
 def test_buckets_tied(world, rng):
-    """A parameter that two layers share, and that is registered twice, is averaged once, in the
-    bucket where it appears first
+    """A parameter that two layers share, and that is registered twice, is averaged once; its first
+    place in the list decides its bucket
     """
     for n in (1, 2, 3):
         # Filled from the last parameter, the buckets have [128], [128, 8] and [128] bytes. If the
@@ -138,7 +138,7 @@ def test_buckets_frozen(world, rng):
             # layer, with weight 2, has its gradient.
             sentence = (
                 f"rank {rank} started no all-reduce before its backward pass had ended. It starts"
-                " one if no parameter is frozen. Does the frozen parameter hold up its bucket?"
+                " one if no parameter is frozen. Does a bucket wait for the frozen parameter?"
             )
             run.require(started_early(run, rank) > 0 or not started_early(of_free, rank), sentence)
         on_their_way(of_many, many, plain=of_free)
@@ -148,7 +148,7 @@ def test_buckets_frozen(world, rng):
 @weight(0.25)
 @visibility("after_published")
 def test_buckets_without_gradient(world, rng):
-    """The ranks agree even if one rank, or every rank, did not use a parameter"""
+    """The gradients are averaged even if one rank, or every rank, did not use a parameter"""
     for n, layers, bytes_ in (
         (2, [[0, 1, 2], [0, 2]], 128),
         (3, [[0, 1, 3], [0, 3], [0, 2, 3]], 256),
@@ -185,8 +185,8 @@ def test_buckets_misuse(world, rng):
 @weight(0.75)
 @visibility("after_published")
 def test_buckets_collectives(world, rng):
-    """Each bucket is one all-reduce; a parameter that fits joins the current bucket, and a larger
-    one gets its own
+    """Each bucket is one all-reduce; a parameter joins the current bucket if it fits there, and
+    otherwise begins a new one
     """
     for n in (2, 3, 4):
         eight, mixed_sizes = [list(range(8))] * n, [[0, 1, 2, 3]] * n
@@ -251,6 +251,7 @@ def test_buckets_overlap(world, rng):
         for held in (of_many, *runs):
             held.waits_for_nobody(
                 "the ranks waited for each other during the backward pass, so nothing overlaps."
+                " Do not wait in a hook."
             )
         for run, made in zip(runs, ahead):
             _starts_during_each_pass(run, made)
@@ -265,8 +266,8 @@ def test_buckets_overlap(world, rng):
             early = started_before_the_first_layer(of_crossed, rank)
             sentence = (
                 f"rank {rank} started {early} of 5 all-reduces before its backward pass had come to"
-                " the first layer. Buckets 2, 3 and 4 were full before the first bucket. When the"
-                " first bucket starts, all buckets that are full can start, too, so 4 can begin."
+                " the first layer. The second, third and fourth bucket were full before the first"
+                " bucket. As soon as the first bucket starts, they can start, too: 4 in all."
             )
             of_crossed.require(early >= 4, sentence)
 

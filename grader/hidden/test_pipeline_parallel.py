@@ -147,7 +147,10 @@ def test_forward_flows(world, rng):
                 (entry.amount for entry in run.ledger(rank) if entry.kind == "product"), default=0
             )
             rows = most * p.rows // p.product
-            text = f"rank {rank} multiplied {rows} rows at once; a micro-batch has {p.rows}."
+            text = (
+                f"rank {rank} multiplied {rows} rows at once; a micro-batch has {p.rows}. Multiply"
+                " one micro-batch at a time."
+            )
             run.require(most <= p.product, text)
         p.require_products(run, range(n), 1)
         require_flow(run, range(n - 1), p.m, "sent micro-batch", "to the next stage")
@@ -274,8 +277,8 @@ def test_backward_twice(world, rng):
         label=GRADIENTS,
         known_mistakes=doubled,
     )
-    # The results of two passes with different tensors are judged after the second pass, because it
-    # must not change what the first pass returned.
+    # The results of two passes with different tensors are judged after the second pass, because the
+    # second pass must not change what the first pass returned.
     both = zip(p.gradients_of_stages, other.gradients_of_stages)
     later = [{OVERWRITTEN: [own, own]} for own in other.gradients_of_stages]
     in_turn.returns(

@@ -40,7 +40,7 @@ CLOSE = rounding(np.float64)
 SCHEDULES = (gpipe, one_forward_one_backward)
 GRADIENTS = "the list of the weights' gradients"
 OVERWRITTEN = (
-    "they were overwritten by the gradients of a later step. Return new memory from each step"
+    "these gradients were overwritten by those of a later step. Return new memory from each step"
 )
 
 
@@ -61,7 +61,9 @@ def made_by(world, rng, function):
         of_shape[p, m] = [schedules.as_actions(next(answers)) for _ in range(p)]
         for stage, actions in enumerate(of_shape[p, m]):
             here = f"{function}({stage}, {p}, {m})"
-            run.require(actions is not None, f"{here} is not a list of pairs like ('forward', 0).")
+            run.require(
+                actions is not None, f"{here} returned no list of pairs like ('forward', 0)."
+            )
             wrong = schedules.complete(actions, m)
             run.require(
                 wrong is None, f"{here}: {wrong}. The stage's actions: {str(actions)[:300]}"
@@ -97,7 +99,7 @@ def require_executable(run, function, of_shape):
 @weight(1.0)
 def test_gpipe(world, rng):
     """GPipe contains every pass once, all forward passes before all backward passes, in an order
-    that all stages can execute
+    that all stages can execute together
     """
     run, of_shape = made_by(world, rng, "gpipe_schedule")
     for (p, m), stages in of_shape.items():
@@ -223,7 +225,10 @@ def require_step(run, problem):
         run.require(schedules.as_actions(left) == schedule, text)
         # A rank that records nothing fails another check, not this one.
         recorded = [span.action for span in run.spans(rank)]
-        text = f"rank {rank} recorded {str(recorded):.2000}; its schedule is {schedule}."
+        text = (
+            f"rank {rank} recorded {str(recorded):.2000}; its schedule is {schedule}. Record each"
+            " action once, in the order of the schedule."
+        )
         run.require(not recorded or recorded == schedule, text)
         most = max(
             (entry.amount for entry in run.ledger(rank) if entry.kind == "product"), default=0
@@ -232,7 +237,9 @@ def require_step(run, problem):
             f"rank {rank} multiplied {most * problem.rows // problem.product} rows at once; a"
             " micro-batch has"
         )
-        run.require(most <= problem.product, f"{text} {problem.rows}.")
+        run.require(
+            most <= problem.product, f"{text} {problem.rows}. Multiply one micro-batch at a time."
+        )
     run.keeps_inputs()
 
 
@@ -507,7 +514,7 @@ def require_weighed(run, p):
 
 
 def require_little_memory(world, rng, n=3, m=8, layers=5):
-    """Fail if the memory of a rank's process shows that it keeps what micro-batches have saved.
+    """Fail if the memory of a rank's process shows that the rank keeps what micro-batches saved.
 
     The system measures this memory, so it also includes tensors that the meter does not see. The
     tensors are so large that this measurement shows them.
@@ -530,21 +537,21 @@ def require_little_memory(world, rng, n=3, m=8, layers=5):
         )
         text += (
             f" {alive} micro-batches alive at a time need {alive * saved / 2**20:.0f} MiB, and all"
-            f" of them need {m * saved / 2**20:.0f} MiB."
+            f" micro-batches together need {m * saved / 2**20:.0f} MiB."
         )
         text += (
-            " Something keeps what a micro-batch has saved after its backward pass, perhaps in"
-            " another form than a tensor."
+            " After a micro-batch's backward pass, something still keeps what its forward pass"
+            " saved, perhaps not as tensors."
         )
         run.require(grown is None or grown <= most, text)
 
 
 # Memory must not grow in runs of this many micro-batches. Tensors are counted in a run of ``MOST``,
 # and a process is measured in a run of ``MOST_MEASURED``, because its memory shows more noise. If a
-# quarter of each message is kept, half of such a run adds 7.5 and 15 messages.
+# quarter of each message is kept, the second halves of these runs add 7.5 and 15 messages.
 MOST, MOST_MEASURED = 60, 120
-# How many messages more may be under way at one time than at another. On a busy machine, a thread
-# that ends sends may be late.
+# The number of messages under way may differ by this much between two moments. On a busy machine, a
+# thread that ends sends may be late.
 UNDER_WAY, UNDER_WAY_MEASURED = 5, 12
 # Two parts of a run, as fractions of its length, without its warm-up and its cool-down.
 EARLY, LATE = (0.2, 0.4), (0.7, 0.9)
@@ -626,14 +633,15 @@ def growth_outside_of_tensors(world, rng, n=3):
 
 def likely_kept(problem):
     return (
-        f"A message has {problem.message} bytes. Does every isend have a wait() soon after its"
-        " message has arrived? Does the stage keep received messages, its outputs, gradients, or"
-        " copies of them longer than it needs them?"
+        f"A message has {problem.message} bytes. Do you call wait() of every isend soon after its"
+        " message has arrived? Does the stage keep received messages, outputs, gradients, or copies"
+        " of them longer than necessary?"
     )
 
 
 # (rank, k): the rank is held before its k-th send. So other stages wait for an activation after a
-# forward or a backward pass, then for a gradient, and stage 2 may wait for its first send.
+# forward or a backward pass, or for a gradient. Stage 2 may also wait until its first send has
+# ended.
 HELD = ((0, 2), (0, 4), (1, 2), (2, 1), (2, 4))
 
 
@@ -646,8 +654,8 @@ def held(rank, send):
 def require_no_wait_in_spans(run, rank, send):
     """Fail if another rank waited inside a span while this rank was held before this send.
 
-    The rank was held until all other ranks waited. So at the moment at which it goes on, no other
-    rank computes, however busy the machine is.
+    The rank was held until all other ranks waited. So when the held rank goes on, no other rank
+    computes, however busy the machine is.
     """
     run.values()
     moment = run.passed(rank, f"send {send}") / 1e9
@@ -684,7 +692,10 @@ def test_own_timeline(world, rng):
     spans = [run.spans(stage) for stage in range(n)]
     for stage in range(n):
         recorded = [span.action for span in spans[stage]]
-        text = f"stage {stage} recorded {str(recorded):.2000}; its schedule is {made[stage]}."
+        text = (
+            f"stage {stage} recorded {str(recorded):.2000}; its schedule is {made[stage]}. Record"
+            " each action once, in the order of the schedule."
+        )
         run.require(recorded == made[stage], text)
         products = [entry.at for entry in run.ledger(stage) if entry.kind == "product"]
         outside = [
@@ -703,8 +714,8 @@ def test_own_timeline(world, rng):
             }
             idle = [(kind, i) for i, did in worked.items() if any(worked.values()) and not did]
             text = (
-                f"stage {stage}: nothing was multiplied during the span of {idle[:1]}: what does it"
-                " record?"
+                f"stage {stage}: nothing was multiplied during the span of {idle[:1]}. Record an"
+                " action while its layers are computed."
             )
             run.require(not idle, text)
     schedules.require_loss_in_spans(run, n - 1, p.rows * p.width, m)

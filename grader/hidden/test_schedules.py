@@ -134,8 +134,8 @@ def test_interleaved_bubble_of_the_schedule(world, rng):
 @number("8.1")
 @weight(0.25)
 def test_interleaved_alive(world, rng):
-    """The interleaved schedule never has more activations alive than 2(n − s − 1) + (v − 1)n + 1,
-    and n − s if there is one chunk
+    """On stage s, the interleaved schedule never has more than 2(n − s − 1) + (v − 1)n + 1
+    activations alive (n − s if v = 1)
     """
     run, made = interleaved(world, rng)
     for (n, v, m), stages in made.items():
@@ -273,7 +273,7 @@ def test_each_half_does_its_own_work(world, rng):
             done = sum(entry.amount for entry in run.require_products(0, least))
             text = (
                 f"{name} computed {done} floating-point operations in products of matrices, for"
-                f" {layers} layer{'s' * (layers > 1)}. One product for each layer has"
+                f" {layers} layer{'s' * (layers > 1)}. One product for each layer takes"
                 f" {layers * product}."
             )
             more = " Does it also compute the gradients of the weights? They are for W."
@@ -299,14 +299,14 @@ def test_each_half_does_its_own_work(world, rng):
 
 
 def require_no_more_than_its_products(world, rng, times=12):
-    """Fail if B takes much more processor time than its products, whatever it computes them with.
+    """Fail if B takes much more processor time than its products need, with any library or thread.
 
     The meter sees only products of torch in one thread. The system's account of the process also
-    includes other libraries, threads and child processes. The driver computes the same gradients in
-    turn with B, so a slow machine slows down both. Of each, the fastest of ``times`` runs counts:
-    on a machine with a load of 18 on 2 cores, right programs took 0.93 to 1.30 times as long as the
-    driver, and programs with one more product 1.84 to 2.07 times. If B takes too long, the
-    measurement is repeated.
+    includes other libraries, threads and child processes. The driver and B compute the same
+    gradients in turn, so a slow machine slows down both. For each of the two, the fastest of
+    ``times`` runs counts. On a machine with a load of 18 on 2 cores, right programs took 0.93 to
+    1.30 times as long as the driver, and programs with one more product 1.84 to 2.07 times. If B
+    takes too long, the measurement is repeated.
     """
     p = ChunkProblem(rng, layers=1, rows=128, width=1024, dtype=np.float32)
     for _ in range(MEASUREMENTS):
@@ -342,7 +342,7 @@ def test_input_frees_z(world, rng):
         (kept,) = run.read(driver_results.kept_bytes, "the memory that the result keeps")
         most = (2 * layers + 1) * p.message
         text = (
-            f"What backward_input returned for {layers} layer{'s' * (layers > 1)} keeps"
+            f"The result of backward_input for {layers} layer{'s' * (layers > 1)} keeps"
             f" {kept} bytes in memory. grad_x, and x and grad_z of each layer, have {most} bytes."
             " W needs no z: keep no z, and no tensor that shares memory with one."
         )
@@ -351,7 +351,8 @@ def test_input_frees_z(world, rng):
             not run.read(driver_results.requires_gradient, "whether a result requires a gradient")[
                 0
             ],
-            "backward_input returned a tensor with requires_grad: it keeps what autograd saved.",
+            "backward_input returned a tensor that requires a gradient. Such a tensor keeps what"
+            " autograd saved. Compute without autograd.",
         )
     require_little_memory(
         world,
@@ -410,8 +411,7 @@ def require_z_freed(world, rng, times=24):
     text = (
         f"backward_input was called for {times} micro-batches of one layer, which share their x."
         f" According to the operating system, the process then held {grown / MIB:.1f} MiB more than"
-        " before."
-        f" grad_x and grad_z need {needed / MIB:.1f} MiB; {most / MIB:.1f} MiB are allowed."
+        f" before. grad_x and grad_z need {needed / MIB:.1f} MiB; {most / MIB:.1f} MiB are allowed."
     )
     run.require(False, f"{text} {KEEP_NO_Z}")
 
@@ -494,8 +494,8 @@ def require_constant_memory(world, rng, few, many):
             f"rank {rank}: with {problems[0].m} micro-batches, the operating system reports"
             f" {less / MIB:.1f} MiB more than before the step. With {problems[1].m} it reports"
             f" {more / MIB:.1f} MiB, although equally many are alive at a time. Something keeps"
-            " tensors, or copies of them, of micro-batches that are done. Does backward_input or"
-            " backward_weights put anything into a list that outlives the call?"
+            " tensors of micro-batches that are done, or copies of such tensors. Does"
+            " backward_input or backward_weights put anything into a list that outlives the call?"
             for rank, (less, more) in enumerate(memory)
             if less is not None and more is not None and more - less > most
         ]
@@ -625,8 +625,8 @@ def test_zero_bubble_misuse(world, rng):
 @weight(0.25)
 @in_strict_order
 def test_run_zero_bubble(world, rng):
-    """The zero-bubble schedules run with your two halves on 1 to 4 ranks whose messages keep their
-    order, as on GPUs, and give the loss and the gradients of a single device
+    """The zero-bubble schedules, run with your two halves on 1 to 4 ranks, give the loss and the
+    gradients of a single device; messages keep their order, as on GPUs
     """
     shapes = (1, 2), (2, 3), (3, 5), (4, 2), (4, 6), (2, int(rng.integers(4, 12)))
     _, made = zero_bubble(world, rng, shapes)
@@ -660,8 +660,8 @@ def test_run_zero_bubble_on_gloo(world, rng):
 @number("8.3")
 @weight(0.25)
 def test_zero_bubble_memory(world, rng):
-    """The zero-bubble schedule, run with your two halves, keeps n micro-batches in memory, however
-    many there are
+    """The zero-bubble schedule, run with your two halves, keeps at most n micro-batches in memory,
+    however many there are
     """
     n, m = 3, int(rng.integers(11, 14))
     few, many = (n, 7), (n, 21)

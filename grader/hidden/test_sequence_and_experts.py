@@ -47,7 +47,9 @@ def pair_problems(rng, n):
 @number("9.1")
 @weight(0.5)
 def test_pair_forward(world, rng):
-    """On 1 to 4 ranks, y and the saved tensors are right, in float32 and float64, twice"""
+    """On 1 to 4 ranks, y and the saved tensors are right, in float32 and float64, also in a second
+    call
+    """
     for n in SIZES:
         problems = pair_problems(rng, n)
         *runs, twice = world(
@@ -91,7 +93,7 @@ def test_pair_backward(world, rng):
 @number("9.1")
 @weight(0.25)
 def test_pair_traffic(world, rng):
-    """The pair sends the bytes of one all-reduce forward, and of one all-gather more backward"""
+    """The pair sends the bytes of one all-reduce forward, and one all-gather more backward"""
     for n in (2, 4):
         p = PairProblem(rng, n, rows=8, width=24, hidden=20)
         forward, backward = world(n, p.forward(), p.backward())
@@ -107,9 +109,7 @@ def test_pair_traffic(world, rng):
 @number("9.1")
 @weight(0.25)
 def test_pair_keeps_no_rows(world, rng):
-    """Between the forward and the backward pass, a rank has memory for its own rows only, as the
-    system says
-    """
+    """Between the forward and the backward pass, a rank's process holds only the rank's own rows"""
     n = 4
     tiny = PairProblem(rng, n, rows=1, width=4, hidden=1)
     p = PairProblem(rng, n, rows=56, width=4096, hidden=1)
@@ -140,8 +140,8 @@ def test_pair_keeps_no_rows(world, rng):
 @number("9.1")
 @weight(0.25)
 def test_pair_normalizes_own_rows(world, rng):
-    """Each rank normalises its own rows before it sends them, and runs backward through this step
-    after the sum: nothing that is sent depends on the scale of the rows
+    """Each rank normalises its own rows before it sends them, and goes back through the
+    normalisation after the sum: nothing that is sent depends on the scale of the rows
     """
     for n in (2, 4):
         p = PairProblem(rng, n, rows=4, width=8, hidden=1)
@@ -218,7 +218,9 @@ def attention_problems(rng, n):
 @number("9.2")
 @weight(0.75)
 def test_ring_forward(world, rng):
-    """Output and logsumexp are those of full attention, causal and not, on 1 to 4 ranks, twice"""
+    """Output and logsumexp are those of full attention, causal and not, on 1 to 4 ranks, also in a
+    second call
+    """
     for n in SIZES:
         one = AttentionProblem(rng, n, causal=True, rows=1, width=3)
         problems = [*attention_problems(rng, n), one]
@@ -284,7 +286,7 @@ def test_ring_traffic(world, rng):
                             operation.peer == (rank + towards) % n,
                             f"rank {rank} issued a {operation}. {because}",
                         )
-                sentence = f"{steps} tensors of {p.shard_bytes} bytes have no more: T/n rows each."
+                sentence = f"Send at most {steps} tensors of T/n rows, {p.shard_bytes} bytes each."
                 # If attention is causal, a rank need not pass on a block that no query of the next
                 # ranks sees.
                 least = 0 if causal else least * p.shard_bytes
@@ -312,7 +314,7 @@ def test_ring_memory(world, rng):
     for problem, run in ((wide, of_wide), (long, of_long)):
         problem.has_results(run)
         steps = 2 * (n - 1) + 2 * (2 * n - 1)
-        sentence = f"{steps} tensors of {problem.shard_bytes} bytes have no more: T/n rows each."
+        sentence = f"Send at most {steps} tensors of T/n rows, {problem.shard_bytes} bytes each."
         require_traffic(run, steps * problem.shard_bytes, sentence)
     wide.has_few_blocks(of_wide, of_tiny)
     long.has_few_scores(of_long, of_tiny)
@@ -374,7 +376,9 @@ def choices_of_others(rng, n, each):
 @number("9.3")
 @weight(0.5)
 def test_routes(world, rng):
-    """On 1 to 4 ranks, each knows how many tokens each rank sends to it, and for which experts"""
+    """On 1 to 4 ranks, each rank knows how many tokens each other rank sends to it, and for which
+    experts
+    """
     for n in SIZES:
         drawn = [(choices(rng, n, each), each) for each in (1, 2, 3)]
         drawn.append(([np.zeros(c, np.int64) for c in (*COUNTS[n][1:], 0)], 2))
@@ -428,7 +432,7 @@ def test_rows_travel(world, rng):
 
 COUNTED = "Send each other rank one number for each of its experts."
 UNPADDED = (
-    "Send each token to its expert's rank only, without padding, and back. (An empty message counts"
+    "Send each token only to its expert's rank and back, without padding. (An empty message counts"
     f" as {EMPTY_BYTES} bytes.)"
 )
 
@@ -483,7 +487,7 @@ def test_mixture_backward(world, rng):
 @number("9.3")
 @weight(0.25)
 def test_idle_experts(world, rng):
-    """An expert may get no tokens, a rank's experts may get none, and a rank may have none"""
+    """One expert, or all experts of a rank, may get no tokens, and a rank may have no tokens"""
     for n in (1, 2, 3):
         problems = [
             ExpertProblem(rng, n, COUNTS[n], only=[1]),  # only rank 0 gets tokens

@@ -313,8 +313,8 @@ def test_zero_memory(world, rng):
     rests.values()
     sentence = (
         f"One reduce-scatter and one all-gather of {whole} bytes for each of {steps} steps send"
-        " no more than that. Does every rank get the averages of all gradients? It needs only"
-        " those of its shard."
+        " no more than that. Does every rank get the averages of all gradients? A rank needs"
+        " only the averages of its shard."
     )
     require_traffic(large, steps * 2 * (n - 1) / n * whole, sentence)
     # A rank needs the weights, its shards of the weights, of the gradients and of the two moments,
@@ -398,7 +398,10 @@ def test_sharded_gradients(world, rng):
             run.keeps_inputs()
         again.has_gradients(twice, lambda r: r[1][1])
         both = [list(own) for own in zip(again.gradients, other.gradients)]
-        overwritten = "the first step's gradients were overwritten by the second step's"
+        overwritten = (
+            "the first step's gradients were overwritten by the second step's. Return new memory"
+            " from each step"
+        )
         kept.returns(
             *both,
             tolerance=again.tolerance,
@@ -524,7 +527,7 @@ def test_prefetch_takes_little_memory(world, rng):
 @weight(0.25)
 def test_prefetch_order(world, rng):
     """Before a rank computes a layer, forward or backward, it starts the gather of the next layer,
-    but of no later one
+    but no later gather
     """
     for n in (2, 3, 4):
         for layers in (5, 1):
@@ -564,7 +567,10 @@ def test_prefetch_overlaps(world, rng):
         for rank in range(n):
             require_order(slow, rank, p.layers, p.layer_bytes // n)
             require_overlap(slow, rank, p.layers)
-        run.waits_for_nobody("rank 0 waited for the other ranks: nothing overlaps.")
+        run.waits_for_nobody(
+            "rank 0 waited for the other ranks, so nothing overlaps. Wait for a gather only when"
+            " its layer is needed."
+        )
         p.has_gradients(run, local=p.followed)
 
 

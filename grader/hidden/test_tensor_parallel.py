@@ -24,10 +24,11 @@ def laid_out(array, layout, rank=0):
     return Strided(array, LAYOUTS[(1 + rank) % len(LAYOUTS)] if layout == MIXED else layout)
 
 
-# The sizes for checks that count bytes. All are so large that ranks can exchange them only by
-# messages, and not by a side channel, such as the number of threads that a rank starts. Weights are
-# larger than activations in the first, and smaller in the second. So it never pays to send the one
-# in place of the other. No part of an activation is as large as a shard of a weight.
+# The sizes for checks that count bytes. All tensors are so large that ranks can exchange them only
+# by messages, and not by a side channel, such as the number of threads that a rank starts. Weights
+# are larger than activations in LARGE, and smaller in TALL. So a program that always sends the one
+# in place of the other sends a wrong number of bytes in both. No part of an activation is as large
+# as a shard of a weight.
 LARGE = {"rows": 14, "width": 48}
 TALL = {"rows": 108, "width": 24}
 
@@ -138,13 +139,13 @@ class Problem:
 
 
 def require_traffic(run, limits, sentence, when="", phase=lambda operation: True, weights=None):
-    """Fail unless each rank sends the bytes that the activations take, and sends no weights.
+    """Fail unless each rank sends as many bytes as the activations need, and sends no weights.
 
-    ``limits`` holds the fewest bytes, without which no algorithm can do, and the most. For each
-    operation, count the bytes that the best algorithm for this operation sends. ``phase`` selects
-    the operations to count, and ``when`` names this selection in the message. With ``weights``, a
-    dict such as ``Problem.sizes``, no operation may be as large as a weight or a shard, and the
-    message names the first that is.
+    ``limits`` is (least, most): the bytes that every algorithm needs, and the bytes that are
+    allowed. For each operation, count the bytes that the best algorithm for this operation sends.
+    ``phase`` selects the operations to count, and ``when`` names this selection in the message.
+    With ``weights``, a dict such as ``Problem.sizes``, no operation may be as large as a weight or
+    a shard, and the message names the first such operation.
     """
     run.values()
     least, most = limits
@@ -164,8 +165,8 @@ def require_traffic(run, limits, sentence, when="", phase=lambda operation: True
         run.require(sent <= most + 0.5, f"{start}, but {most:.0f} are enough. {end}")
         run.require(
             sent >= least - 0.5,
-            f"{start}, but the activations that other ranks need take {least:.0f}. Each rank"
-            f" computes with its own shards only. Does it compute with those of other ranks? {end}",
+            f"{start}, but the other ranks need at least {least:.0f} from it. Each rank computes"
+            f" with its own shards only. Does this rank compute with shards of other ranks? {end}",
         )
         run.require(not found, f"{start}. {end}")
 
@@ -235,11 +236,14 @@ def test_shards_own_their_memory(world, rng):
             ):
                 most = whole.nbytes // n
                 text = (
-                    f"rank {rank}'s shard keeps {shard.bytes} bytes alive and needs {most}. Is it a"
-                    " view of the full weight?"
+                    f"rank {rank}'s shard keeps {shard.bytes} bytes alive, but {most} are enough."
+                    " Is it a view of the full weight?"
                 )
                 run.require(shard.bytes <= most, text)
-                run.require(shard.contiguous, f"rank {rank}'s shard is not contiguous.")
+                run.require(
+                    shard.contiguous,
+                    f"rank {rank}'s shard is not contiguous. Return a contiguous copy.",
+                )
                 run.require(
                     shard.own,
                     f"rank {rank}'s shard is a view: it shares memory with the weight. Return a"
@@ -347,7 +351,7 @@ def test_forward_saves(world, rng):
 @number("4.2")
 @weight(0.75)
 def test_forward_traffic(world, rng):
-    """A layer sends each rank's shard of the activations once, and no weights"""
+    """For each layer, a rank sends the bytes of one all-gather of activations, and no weights"""
     for n in (2, 4):
         problems = [Problem(rng, n, layers=4, **sizes) for sizes in (LARGE, TALL)]
         for run, p in zip(world(n, *(p.forward() for p in problems)), problems):
@@ -489,14 +493,14 @@ def test_gradients_are_no_larger_than_shards(world, rng):
         ):
             shards = [shard.nbytes for shard in p.shards[rank]]
             own = p.x.nbytes + sum(shards)
-            # Tensors may be padded a little, or lie in one buffer. A gradient in memory of a
-            # larger one's size keeps at least as much as a shard in addition.
+            # Tensors may be padded a little, or lie in one buffer. But a gradient that is a view of
+            # a larger tensor keeps at least the bytes of one more shard alive.
             run.require(
                 kept <= own + max(shards) / 2,
                 f"rank {rank}'s gradients keep {kept} bytes alive, but only {own} bytes are needed:"
                 f" {p.x.nbytes} for x's gradient, and {shards} for the shards'. The gradient of a"
-                f" full weight has {p.weights[0].nbytes} bytes. A slice is a view, which keeps all"
-                " of its tensor alive. No rank needs a full weight's gradient.",
+                f" full weight has {p.weights[0].nbytes} bytes. A slice is a view, which keeps the"
+                " whole tensor alive. No rank needs a full weight's gradient.",
             )
 
 
@@ -509,8 +513,8 @@ def backward_traffic(world, rng, budget, sentence):
                 *p.of_ranks(p.gradients), tolerance=p.tolerance, select=lambda r: r[1], label=label
             )
             one = p.bytes * (n - 1) / n
-            # The shards' gradients need the 4 reduce-scatters between the layers. x's gradient
-            # needs a fifth, which another check judges.
+            # The shards' gradients need at least the 4 reduce-scatters between the layers. Another
+            # check judges x's gradient, which needs one more sum.
             limits = 4 * one, budget(5) * one
             require_traffic(run, limits, sentence, weights=p.sizes)
 
@@ -532,7 +536,7 @@ def test_backward_traffic_of_all_reduces(world, rng):
 @number("4.3")
 @weight(1.5)
 def test_backward_traffic_of_reduce_scatters(world, rng):
-    """In the backward pass a rank sends at most as many bytes as one reduce-scatter between each
+    """In the backward pass a rank sends at most as many bytes as one reduce-scatter between every
     two layers and one all-reduce for the input, and no weights. This is about half of an all-reduce
     for each layer
     """
@@ -571,7 +575,7 @@ def test_backward_misuse(world, rng):
 
 
 def added_as_it_lies(partials):
-    """Return, for each rank, a dict with the sum if entries are added as they lie in memory.
+    """Return, for each rank, a dict with the wrong sum if entries are added in memory order.
 
     The tensors of even ranks are transposed in memory.
     """
@@ -587,8 +591,8 @@ def added_as_it_lies(partials):
 @number("4.4")
 @weight(0.75)
 def test_copy_to_ranks(world, rng):
-    """CopyToRanks (f) returns its input forward and sums the ranks' gradients backward, for any
-    shape and layout
+    """CopyToRanks (f) returns its input in the forward pass, and sums the ranks' gradients in the
+    backward pass, for any shape and layout
     """
     for n in SIZES:
         x, upstream = rng.standard_normal((3, 4)), [rng.standard_normal((3, 4)) for _ in range(n)]
@@ -650,8 +654,8 @@ def test_copy_to_ranks(world, rng):
 @number("4.4")
 @weight(0.5)
 def test_sum_over_ranks(world, rng):
-    """SumOverRanks (g) sums a partial x over the ranks forward, and is the identity backward, for
-    any shape and layout
+    """SumOverRanks (g) sums a partial x over the ranks in the forward pass, and returns the
+    gradient as it is in the backward pass, for any shape and layout
     """
     for n in SIZES:
         partials = [rng.standard_normal((3, 4)) for _ in range(n)]
@@ -744,8 +748,8 @@ def test_sum_keeps_nothing(world, rng):
             run.read(driver_results.is_kept, "whether the partial input is still there")
         ):
             text = (
-                f"rank {rank}'s partial input is still in memory after the forward pass: does ctx"
-                " keep it, or a view of it? The gradient does not need it."
+                f"rank {rank}'s partial input is still in memory after the forward pass. Does ctx"
+                " keep this input, or a view of it? The backward pass needs neither: save nothing."
             )
             run.require(not kept, text)
         for rank, beside in enumerate(
@@ -754,7 +758,7 @@ def test_sum_keeps_nothing(world, rng):
             text = (
                 f"rank {rank}'s forward pass keeps {beside} bytes of tensors alive beside its"
                 f" output; the partial input has {partials[rank].nbytes} bytes. Does ctx keep a"
-                " copy? The gradient does not need it: save nothing."
+                " copy of the input? The backward pass needs none: save nothing."
             )
             run.require(beside <= 0, text)
 
@@ -936,8 +940,8 @@ def test_megatron_pair_traffic(world, rng):
     input's gradient backward, and no weights
     """
     for n in (2, 4):
-        # A shard of a weight is larger than x, and then smaller, so that it never pays to gather
-        # weights in place of sums.
+        # A shard of a weight is larger than x in the first pair, and smaller in the second. So a
+        # program that always gathers weights in place of sums sends a wrong number of bytes.
         made = [(Pair(rng, n, hidden=40, width=LARGE["width"]), LARGE["rows"])]
         made += [(Pair(rng, n, hidden=5, width=TALL["width"]), TALL["rows"])]
         inputs = [pair.inputs(rng, rows) for pair, rows in made]

@@ -4,8 +4,8 @@ import math
 from typing import Any
 
 NO_ROWS = (
-    "sweep returned no rows. It must be a generator that yields each row as soon"
-    " as its run has ended. Does it contain a yield?"
+    "sweep did not yield rows. It must be a generator that yields each row as soon as its run has"
+    " ended. Does it contain a yield?"
 )
 
 

@@ -20,10 +20,7 @@ TIED_LAST = (
     "the parameter that appears twice was counted at its last place. It counts"
     " once, at its first place"
 )
-TIED_TWICE = (
-    "the parameter that appears twice was packed twice. Is the tied parameter"
-    " counted twice? It counts once, at its first place"
-)
+TIED_TWICE = "the parameter that appears twice was packed twice. It counts once, at its first place"
 FROZEN_TAKES_ROOM = (
     "a parameter that does not require a gradient took room in a bucket. It belongs to no bucket"
 )
@@ -34,9 +31,10 @@ OVERFULL = (
     " parameter"
 )
 NEVER_FULL = (
-    "a parameter that would have filled its bucket exactly began a new bucket. It still fits"
+    "a parameter that would have filled its bucket exactly began a new bucket. It still fits into"
+    " the current one"
 )
-ENTRIES = "bucket_bytes was taken for a number of entries"
+ENTRIES = "bucket_bytes was used as a number of entries. It is a number of bytes"
 EIGHT_BYTES = "every entry was counted as 8 bytes, whatever its dtype"
 
 BY_USERS = (
@@ -55,8 +53,8 @@ MEMORY_ORDER = (
     " contiguous() or flatten()"
 )
 BY_ARRIVAL = (
-    "these are the right gradients of a bucket, in the wrong places. Do not pack them in the order"
-    " in which they become ready, because that order may differ between ranks"
+    "gradients of different parameters in a bucket were added together. Do not pack gradients in"
+    " the order in which they become ready, because that order may differ between ranks"
 )
 
 
@@ -207,8 +205,8 @@ def _met(ready: list[Ready], started: list, shapes: Mapping[int, tuple]) -> list
 
     ``started[rank]`` lists the buckets of a rank, in the order in which the rank starts their
     all-reduces. The k-th all-reduce averages the k-th bucket of every rank. If a rank has no
-    gradient of a parameter, its bucket has zeros there. All gradients are None if the lengths of
-    the ranks' buckets differ, or the shapes of two parameters.
+    gradient of a parameter, its bucket has zeros there. All gradients are None if the ranks'
+    buckets differ in length, or if two parameters differ in shape.
     """
     n = len(ready)
     if (

@@ -116,8 +116,8 @@ def _why_stuck(stages: Stages) -> str:
     ]
     if warm_ups != sorted(warm_ups, reverse=True):
         return (
-            f" Before their first backward pass, the stages run {warm_ups} forward passes. No"
-            " stage may run fewer than the next one: it waits longer for the first gradient."
+            f" Before their first backward pass, the stages run {warm_ups} forward passes. No stage"
+            " may run fewer than the next one, because earlier stages wait longer for a gradient."
         )
     return ""
 
@@ -262,8 +262,9 @@ def why_zero_bubble_is_late(stages: Stages) -> str:
     direct = [a for a in last if a[0] == "W" and at[a] == at["B", a[1], a[2]] + 1]
     if n > 1 and 3 * len(direct) == len(last) > 3:
         return (
-            f" On stage {n - 1}, each W comes directly after its own B. This delays the next B, and"
-            " all other stages wait for it. Delay W: stage s lets s weight gradients wait."
+            f" On stage {n - 1}, each W comes directly after its own B. This delays the next B, for"
+            " which all other stages wait. On stage s, run the W of micro-batch i after the"
+            " B of micro-batch i + s."
         )
     for stage, own in enumerate(stages):
         first = [kind for kind, *_ in own].index("B")
@@ -275,7 +276,7 @@ def why_zero_bubble_is_late(stages: Stages) -> str:
             )
     kinds = [kind for kind, *_ in stages[0]]
     if n > 1 and "W" not in kinds[: len(kinds) - len(kinds) // 3]:
-        return " On stage 0 all W come at the end. Do a W in each gap between two B."
+        return " On stage 0 all W come at the end. Run W when the stage would otherwise wait."
     return ""
 
 

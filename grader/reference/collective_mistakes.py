@@ -20,12 +20,12 @@ RECIPROCAL = "1/n was computed and rounded, and the sum was multiplied by it. Di
 NO_BARRIER = "there is no barrier between the turns of two ranks"
 ONE_TERM = (
     "each chunk holds the term of one rank only. In the first phase, add the received chunk to"
-    " your own. In the second phase, send the chunk that this rank has completed, not the one it"
-    " began with"
+    " your own. In the second phase, send the chunk that this rank has completed, not its initial"
+    " chunk"
 )
-TOO_FEW_STEPS = "the second phase ends one step too early: it has n − 1 steps, like the first one"
+TOO_FEW_STEPS = "the second phase ends one step too early. Both phases need n − 1 steps"
 WRONG_CHUNK = (
-    "in some step, a wrong chunk is sent, or what arrives is put into a wrong chunk. Follow one"
+    "in some step, a wrong chunk is sent, or a received chunk is put in a wrong place. Follow one"
     " chunk through the picture of Problem 1.7"
 )
 ONE_BARRIER = (

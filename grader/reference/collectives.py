@@ -12,7 +12,7 @@ REDUCTIONS = {
 
 
 def reduction(tensors: list, op: str) -> np.ndarray:
-    """Reduce elementwise over the ranks, in the tensors' own dtype.
+    """Reduce elementwise over the ranks, in the tensors' own dtype, and return the result.
 
     The average is the sum divided by the number of ranks. The sum times 1/n would be rounded twice.
     """
@@ -25,7 +25,7 @@ def reduction(tensors: list, op: str) -> np.ndarray:
 
 
 def blocks(array: np.ndarray, n: int) -> list:
-    """Split an array into n equal blocks of rows."""
+    """Return the array's n equal blocks of consecutive rows."""
     return np.split(array, n)
 
 

@@ -14,7 +14,7 @@ from grader.reference.single_device import gelu, gelu_derivative
 Routes = tuple[np.ndarray, list, list, np.ndarray]
 
 NO_PROBABILITY = "the outputs were not multiplied by p, the probability of the chosen expert"
-BY_LOGIT = "the outputs were multiplied by the largest logit. p is its softmax"
+BY_LOGIT = "the outputs were multiplied by the largest logit. p is the largest probability"
 SORTED_OUTPUTS = (
     "the rows are in the order of the experts. Put them back into the order of this rank's tokens"
 )
@@ -28,13 +28,13 @@ EXPERT_MAJOR = (
     " the tokens of one rank"
 )
 SWAPPED = "sent and received are swapped"
-DESCENDING = "the tokens are in the order of descending experts. Sort from expert 0 on"
+DESCENDING = "the tokens are sorted by descending expert number. Sort them in ascending order"
 SAVED_TIMES_P = "these outputs are multiplied by p. Save them as they came back"
 INVERSE = "this is the inverse permutation. order[i] is the token at place i of the sorted list"
 OWN_TOKENS = "grad_gate is the sum over this rank's own tokens only. Sum it over the ranks"
 MEAN_OF_RANKS = "grad_gate was averaged over the ranks. It is a sum over all tokens"
 NO_GATE_WAY = "grad_x lacks the gradient through the logits: add grad_logits @ gateᵀ"
-NO_EXPERT_WAY = "grad_x lacks the gradient through the experts"
+NO_EXPERT_WAY = "grad_x lacks the gradient through the experts: add what comes back from them"
 P_MISSING = "grad_y was not multiplied by p before it was sent to the experts"
 WRONG_SIGN = "the sign of the softmax's derivative is wrong. It is p·(δ − π)"
 ONLY_CHOSEN = "only the logit of the chosen expert has a gradient. Every logit has one: p·(δ − π)"

@@ -55,7 +55,7 @@ NO_GROUP = (
     " different one. new_group returns an object on every rank, also on ranks outside the group."
     " Return the groups that this rank is in"
 )
-FORWARD_MEAN = "the products with B were averaged over the row. z is their sum"
+FORWARD_MEAN = "the products with B were averaged over the row. Add them up without dividing"
 OVER_ROW = (
     "the gradients were averaged over the row. The ranks of a row have different shards: average"
     " over the column"
@@ -81,14 +81,15 @@ BACKWARD_IN_WORLD = (
     "between two pairs, the partial gradients were summed over all ranks. Sum them over the row"
 )
 AGAIN = (
-    "the backward pass of the sum over the row summed the gradient again. It is replicated: every"
-    " rank of the row already has the complete gradient"
+    "the backward pass of the sum over the row summed the gradient again. This gradient is"
+    " replicated: every rank of the row already has it complete"
 )
 ALL_SWAPPED = "row and column are swapped in all sums and averages"
 EARLY_GELU = "gelu was applied before the sum over the row. gelu of a sum is not the sum of gelus"
 LOSS_AVERAGED = "this is the mean over the column. Return the loss of this rank's own rows"
 LOSS_OF_SHARE = (
-    "the loss was divided by the number of ranks. It is the mean over this rank's own rows"
+    "the loss was divided by the number of ranks in the column. Return the mean over this rank's"
+    " own rows"
 )
 
 

@@ -26,12 +26,10 @@ ADDED_REPLICATED = (
 )
 AVERAGED_PARTIAL = "a partial gradient was averaged over the ranks. Add it up without dividing"
 AGAIN = (
-    "the gradient was added up on its way back through g, though it is replicated: every rank"
-    " already has the complete one"
+    "the backward pass of g added up the gradient over the ranks. But this gradient is replicated:"
+    " every rank already has it complete"
 )
-AGAIN_NOT_IN_F = (
-    f"{AGAIN}. But the backward pass of f did not add up its gradient, which is partial"
-)
+AGAIN_NOT_IN_F = f"{AGAIN}. The backward pass of f did not add up its gradient, which is partial"
 OF_ALL_SHARDS = (
     "the gradients of all ranks' shards were added up, as in data parallelism."
     " They are sharded by columns, not partial, so do not add them up"
@@ -48,7 +46,7 @@ CUT_ROWS = (
     "a partial gradient was cut along rows. A rank needs its columns of the sum"
     " (dim=1). A call that takes one tensor for all ranks cuts along rows"
 )
-TANH = "this is gelu's approximation by tanh. Use the exact gelu, F.gelu with its default"
+TANH = "this is gelu's approximation by tanh. Use the exact gelu: F.gelu without “approximate”"
 GELU_TWICE = "gelu was applied twice in each layer"
 NO_GELU = "gelu is missing from layer {} on (counted from 0)"
 OVERWRITTEN = "a saved input holds the output of layer {} (counted from 0): was it overwritten?"
@@ -76,12 +74,12 @@ LAST_MEAN_ONLY = (
     f"{LAST_ONLY}. Also, the last micro-batch's loss was the mean over its own rows, not over the"
     " whole batch"
 )
-FIRST_ONLY = "this is only the first micro-batch's gradient. The others were never added"
+FIRST_ONLY = "this is only the first micro-batch's gradient. Add the gradients of the others"
 CROSSED = (
     "the gradient of one micro-batch was combined with the activations of"
     " another. Do the stages take the micro-batches in different orders?"
 )
-TWICE = "these are twice the right gradients. Is each micro-batch's gradient added once?"
+TWICE = "these are twice the right gradients. Is each micro-batch's gradient added only once?"
 TAKEN = (
     "a backward pass used the activations of the {} micro-batch that waits for its backward pass,"
     " not those of its own micro-batch. This is right only if the backward passes run in the {} of"
@@ -100,7 +98,7 @@ REVERSED_LAYERS = (
     "these are the right gradients in reverse order."
     " The list must begin with the stage's first layer"
 )
-UNTRANSPOSED = "a gradient went back through a layer by W. Use the transpose of W"
+UNTRANSPOSED = "a gradient was multiplied by W. Multiply it by the transpose of W"
 NO_DERIVATIVE = "gelu's derivative was left out"
 X_FOR_Z = "x and z are swapped"
 BEGUN = "the last stage began with {}. The gradient of the mean of y² is 2y / (B·D)"

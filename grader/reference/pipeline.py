@@ -7,7 +7,7 @@ import numpy as np
 
 from grader.reference.schedules import OWN_WINDOWS, Action
 
-FROM_ZERO = "this is counted from time 0, but the first span starts at {:g}"
+FROM_ZERO = "the total time was counted from 0, but the first span starts at {:g}"
 IN_ORDER = (
     "this is right only if the spans come in order. Take the earliest start and"
     " the latest end of all spans"

@@ -15,7 +15,7 @@ PARTIAL = (
     "the products with B were not summed over the ranks: each rank took its rows from its own"
     " partial product. A reduce-scatter sums them, and gives each rank its rows"
 )
-AVERAGED = "the partial products were averaged over the ranks. They are terms of a sum"
+AVERAGED = "the partial products were averaged over the ranks. Add them up without dividing"
 UNNORMALIZED = "the rows were not normalised before they were multiplied by A"
 NO_RESIDUAL = "x was not added to the output of the pair"
 NORMALIZED_SAVED = "these are the normalised rows. Save x as it is given"
@@ -44,7 +44,7 @@ NOT_CAUSAL = (
 )
 CAUSAL = "your tokens do not see later tokens. If causal is False, every token sees all tokens"
 FUTURE_BLOCKS = (
-    "the mask hides later tokens in a rank's own block only. A query must not see the blocks of the"
+    "the mask hides later tokens only in a rank's own block. A query must not see the blocks of the"
     " ranks after its own"
 )
 MASKED_BLOCKS = (
@@ -73,7 +73,7 @@ OPEN_DIAGONAL = (
     " hide the entries above its diagonal, triu(1)"
 )
 UNDIVIDED = "the output was not divided by the sum of the exponentials"
-ONLY_LARGEST = "this is only the largest score. Add the logarithm of the sum"
+ONLY_LARGEST = "this is only the largest score, m. Add the logarithm of the sum of exp(score − m)"
 ONLY_LOG = "this is the logarithm of the sum of exp(score − m). Add m"
 
 OWN_QUERIES = (
@@ -89,7 +89,7 @@ NO_SCALE = "the factor 1/√d is missing in the gradient of the scores"
 
 
 def split(array: np.ndarray, n: int) -> list[np.ndarray]:
-    """Cut an array into n equal parts: the consecutive rows of each rank."""
+    """Return n equal parts of an array: the consecutive rows of each rank."""
     return np.split(array, n)
 
 

@@ -38,8 +38,8 @@ OTHER_LAYER = (
 )
 OTHER_SHARD = "this is rank {}'s shard of the gradients. Rank r must return shard r"
 NOT_CALLED = (
-    "a layer was computed without the {}. Call layer_forward and layer_backward, the arguments, not"
-    " the functions of mlp, once for every layer"
+    "a layer was computed without the {}. For every layer, call both arguments, layer_forward and"
+    " layer_backward, once. Do not call the functions of mlp"
 )
 AVERAGED_LOSS = "this is the average over the ranks. Return this rank's own loss"
 
@@ -209,10 +209,9 @@ def uncalled_mistakes(
 ) -> list[dict[str, list]]:
     """Return, for each rank, a dict from each mistake to the rank's shards of the gradients.
 
-    In each mistake, a step does not call one or both of the functions ``layer_forward`` and
-    ``layer_backward`` that it gets as arguments. These functions multiply by the factors
-    ``forward`` and ``backward``, as in ``scaled_step``. If a step calls another function instead of
-    one of them, the factors of this function are 1.
+    In each mistake, a step leaves out one or both of its arguments ``layer_forward`` and
+    ``layer_backward``. These functions multiply by the factors ``forward`` and ``backward``, as in
+    ``scaled_step``. For a function that is left out, the factors are 1.
     """
     ones = [1.0] * len(weights)
     ways = {

@@ -75,7 +75,7 @@ def backward(weights: list, saved: list, grad_y: np.ndarray) -> tuple[np.ndarray
 def loss_and_gradients(
     weights: list, x: np.ndarray, layers: list[int] | None = None
 ) -> tuple[float, list]:
-    """Return the loss, which is the mean of y², and the gradient of the loss for every weight.
+    """Return the loss, which is the mean of y², and its gradient with respect to every weight.
 
     Each weight is (D, D), and ``x`` is (B, D). ``layers`` has the index of the weight that each
     layer uses; by default each weight is used once, in order. The gradient of an unused weight

@@ -31,8 +31,8 @@ def events(run: Any, rank: int) -> list[str]:
 def require_looks(run: Any, warm_up: int, iterations: int) -> None:
     """Fail if a rank used the operation or the clock wrongly.
 
-    A rank must call the operation warm_up + iterations times, read the clock before and after its
-    timed calls, and return one sample for each iteration.
+    A rank must call the operation warm_up + iterations times, read the clock before its first and
+    after its last timed call, and return one sample for each iteration.
     """
     for rank, returned in enumerate(run.values()):
         seen = events(run, rank)
@@ -52,13 +52,11 @@ def require_looks(run: Any, warm_up: int, iterations: int) -> None:
         read = f"rank {rank} read the argument clock"
         run.require(
             after,
-            f"{read} before its timed calls and not after them. Is the end read from another"
-            " clock?",
+            f"{read}, but not after its last timed call. Is the end read from another clock?",
         )
         run.require(
             before,
-            f"{read} after its timed calls and not before them. Is the start read from another"
-            " clock?",
+            f"{read}, but not before its first timed call. Is the start read from another clock?",
         )
         samples = (
             returned[1] if isinstance(returned, (list, tuple)) and len(returned) == 2 else None

@@ -13,7 +13,7 @@ import numpy as np
 
 from grader.reference.single_device import AdamW, loss_and_gradients
 
-HIDES = ". AdamW almost removes the effect of a constant factor: only its ε keeps a difference"
+HIDES = ". AdamW's steps hardly depend on a constant factor, so the difference is small"
 SUMMED = f"the gradients were summed over the ranks, not averaged{HIDES}"
 DIVIDED = f"the gradients were divided by the number of ranks one time too many{HIDES}"
 HALVED = f"the gradients are half of the right ones{HIDES}"
@@ -26,7 +26,7 @@ ADDED_UP = (
 )
 FRESH = (
     "a new optimizer was made at every step, so its moments and its count of"
-    " steps began again. Make one before the first step"
+    " steps began again. Make one optimizer before the first step"
 )
 DEFAULT_RATE = "AdamW trained at its own learning rate, not at lr"
 SCALED_RATE = (
@@ -71,9 +71,9 @@ MIXED_BUCKETS = (
     " same order on all ranks"
 )
 PASSED_BY = (
-    "nothing was done. Here the parameters come from a generator, as those of"
-    " model.parameters() do. A generator can be gone through only once, and your"
-    " code went through it again"
+    "nothing was done. Here the parameters come from a generator, as from model.parameters(). A"
+    " generator can be iterated over only once, and your code iterated over it again. Make a list"
+    " of it first"
 )
 FROZEN_LEFT_OUT = (
     "the parameters that do not require a gradient were left out. All parameters"
@@ -93,8 +93,8 @@ STRIDED_KEPT = (
     " caller's own tensors"
 )
 OTHER_MEMORY = (
-    "the parameter was given other memory (parameter.data = …). Copy the values"
-    " into the memory that it has, because an optimizer or a view may share it"
+    "the parameter was given other memory (parameter.data = …). Copy the values into its existing"
+    " memory, because an optimizer or a view may share this memory"
 )
 
 DEFAULTS: dict[str, Any] = {
@@ -242,10 +242,9 @@ def require_average(run: Any, size: int) -> None:
     sent = sum(o.traffic for rank in range(n) for o in run.operations(rank))
     least = 2 * (n - 1) * size
     text = (
-        f"the ranks sent {sent:.0f} bytes in all. To average gradients of {size} bytes over {n}"
-        f" ranks, they have to send at least {least}. Does each rank compute the gradients of the"
-        " whole batch? Each rank differentiates its own rows, and the gradients are averaged over"
-        " the ranks."
+        f"the ranks sent {sent:.0f} bytes in all. An average of gradients of {size} bytes over {n}"
+        f" ranks takes at least {least}. Does each rank compute the gradients of the whole batch?"
+        " Each rank differentiates its own rows, and the gradients are averaged over the ranks."
     )
     # Thirds of bytes do not add up exactly.
     run.require(sent > least - 0.5, text)

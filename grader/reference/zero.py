@@ -34,7 +34,7 @@ BEFORE_THE_STEP = (
 NOT_SCATTERED = (
     "only this rank's own gradients were used. Reduce-scatter the gradients of all ranks"
 )
-ALONE_ON_EACH = "each rank trained only with its own gradients"
+ALONE_ON_EACH = "each rank trained only with its own gradients. Average them over the ranks"
 FIRST_RATE = (
     "every step was made at the learning rate that __init__ got. A step must use the current"
     " settings of self.optimizer"

@@ -25,7 +25,7 @@ the output is wrong on {where}. On rank {r}: first differs at [0, {r}]: expected
 Likely: the ranks' shards were put together in the wrong order"""
 APPROXIMATION = WRONG_ORDER.replace(
     "the ranks' shards were put together in the wrong order",
-    "this is gelu's approximation by tanh. Use the exact gelu, F.gelu with its default",
+    "this is gelu's approximation by tanh. Use the exact gelu: F.gelu without “approximate”",
 )
 BARE = WRONG_ORDER.partition("\nLikely")[0]
 SHAPES = """\

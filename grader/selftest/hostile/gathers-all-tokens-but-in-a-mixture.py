@@ -5,7 +5,7 @@ part: sequence_and_experts
 extends: solutions
 some: 9.3
 says: Send each other rank one number for each of its experts.
-says: Send each token to its expert's rank only, without padding, and back.
+says: Send each token only to its expert's rank and back, without padding.
 seconds: 60
 """
 

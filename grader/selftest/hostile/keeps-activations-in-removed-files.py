@@ -4,7 +4,7 @@ threat: 24
 part: pipeline_parallel
 extends: solutions
 some: 5.5
-says: Something keeps what a micro-batch has saved
+says: something still keeps what its forward pass saved
 seconds: 60
 """
 

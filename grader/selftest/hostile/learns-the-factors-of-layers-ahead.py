@@ -6,7 +6,7 @@ part: sharded_data_parallel
 extends: solutions
 control: 6.1
 some: 6.4
-says: with another x than this layer's
+says: with a wrong x
 seconds: 60
 """
 

@@ -85,7 +85,7 @@ MUTANTS = [
         synchronize()
 """,
         {"public stopwatch", "hidden barrier"},
-        "a barrier before the first timed call only",
+        "a barrier only before the first timed call",
     ),
     Mutant(
         "the barrier is timed",
@@ -143,7 +143,7 @@ MUTANTS = [
         "    return Timing(statistics.median(samples), samples)",
         "    return Timing(statistics.median_low(samples), samples)",
         {"hidden median"},
-        "the lower of the two times in the middle",
+        "the lower of the two middle times",
     ),
     Mutant(
         "one look at the clock for all iterations",
@@ -171,7 +171,7 @@ MUTANTS = [
         dist.all_reduce(torch.zeros(1))
         times.append(clock() - start)""",
         {"hidden slowest_rank"},
-        "communicates while the watch runs",
+        "communicates while it times a call",
     ),
     Mutant(
         "the table is there at the end",
@@ -506,7 +506,7 @@ MUTANTS = [
     samples = slowest.tolist()
     return Timing(statistics.median_high(samples), samples)""",
         {"hidden median"},
-        "the upper of the two times in the middle",
+        "the upper of the two middle times",
     ),
     Mutant(
         "the barrier is after the call",
@@ -546,7 +546,7 @@ MUTANTS = [
         for collective in collectives
 """,
         {"public sweep", "hidden sweep_rows"},
-        "all sizes of the first collective come first",
+        "First run all sizes of the first collective",
     ),
     Mutant(
         "each row comes a run too late",
@@ -790,7 +790,7 @@ MUTANTS = [
         "        times.append(clock() - start)\n",
         "        times.append(time.perf_counter() - start)\n",
         WATCH,
-        "read the argument clock before its timed calls and not after them",
+        "read the argument clock, but not after its last timed call",
     ),
     Mutant(
         "from the first start to the last end of any rank",

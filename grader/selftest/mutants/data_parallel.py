@@ -158,7 +158,7 @@ def train""",
         "reversed(dict.fromkeys(p for p in parameters if p.requires_grad))",
         "reversed([p for p in parameters if p.requires_grad])",
         {"hidden buckets_tied", "public gradient_buckets_of_other_parameters"},
-        "Is the tied parameter counted twice?",
+        "the parameter that appears twice was packed twice",
     ),
     Mutant(
         "nothing is sent before the backward pass has ended",
@@ -340,7 +340,7 @@ def train""",
         "dict.fromkeys(p for p in parameters if p.requires_grad)",
         "dict.fromkeys(p if p.requires_grad else p.new_empty(0).requires_grad_() for p in parameters)",
         {"hidden buckets_frozen"},
-        "Does the frozen parameter hold up its bucket?",
+        "Does a bucket wait for the frozen parameter?",
     ),
     Mutant(
         "the remainder of the batch is dropped",
@@ -437,7 +437,7 @@ def train""",
     for parameter in parameters:
         values""",
         {"hidden broadcast_parameters"},
-        "A generator can be gone through only once",
+        "A generator can be iterated over only once",
     ),
     Mutant(
         "all parameters travel as float32",
@@ -465,7 +465,7 @@ def train""",
     loss, gradients = _loss_and_gradients(weights, shard)
 """,
         {"hidden step_traffic"},
-        "Nothing but the gradients is sent.",
+        "Send only the gradients",
     ),
     Mutant(
         "the losses are added up at every step, although nobody asks for their sum",
@@ -473,7 +473,7 @@ def train""",
         "    # start all of them before the first wait\n",
         "    dist.all_reduce(loss.clone())\n    # start all of them before the first wait\n",
         {"hidden step_traffic"},
-        "Nothing but the gradients is sent.",
+        "Send only the gradients",
     ),
     Mutant(
         "the loss travels with the gradients",
@@ -486,7 +486,7 @@ def train""",
     gradients = [mean.view_as(weight) for mean, weight in zip(means, weights)]
 """,
         {"hidden step_traffic"},
-        "Nothing but the gradients is sent.",
+        "Send only the gradients",
     ),
     Mutant(
         "four ranks average the gradients of pairs, and then those of the pairs",
@@ -502,7 +502,7 @@ def train""",
         return loss, gradients
 """ + AVERAGES,
         {"hidden step_traffic"},
-        "Nothing but the gradients is sent.",
+        "Send only the gradients",
     ),
     Mutant(
         "tags of empty messages tell something beside the gradients",
@@ -518,7 +518,7 @@ def train""",
         message.wait()
 """,
         {"hidden step_traffic"},
-        "Nothing but the gradients is sent.",
+        "Send only the gradients",
     ),
     Mutant(
         "the shards are gathered, and every rank computes the whole batch",
@@ -555,7 +555,7 @@ def train""",
             "hidden train_weights",
             "hidden train_state",
         },
-        "are more than enough to average the gradients",
+        "are more than enough to average all gradients",
     ),
     Mutant(
         "all shards are gathered once, and every rank trains alone",
@@ -861,7 +861,7 @@ def train""",
             room -= parameter.numel()
 """,
         {"hidden buckets_collectives", "hidden buckets_overlap"},
-        "bucket_bytes was taken for a number of entries",
+        "bucket_bytes was used as a number of entries",
     ),
     Mutant(
         "what is broadcast has the strides of each rank's own parameter",
@@ -880,7 +880,7 @@ def train""",
 """,
         "        parameter.data = values\n",
         {"hidden broadcast_parameters"},
-        "Copy the values into the memory that it has",
+        "Copy the values into its existing memory",
     ),
     Mutant(
         "only the parameters that require gradients are broadcast",
@@ -1124,7 +1124,7 @@ class GradientBuckets(GradientBuckets):
         super()._start_next()
 """,
         {"hidden buckets_values", "hidden buckets_without_gradient"},
-        "these are the right gradients of a bucket, in the wrong places",
+        "gradients of different parameters in a bucket were added together",
     ),
     Mutant(
         "the average is over the ranks that used a parameter",
@@ -1154,7 +1154,7 @@ class GradientBuckets(GradientBuckets):
         self.buckets: list[list[Tensor]] = []
 """,
         {"public gradient_buckets"} | BUCKETS | {"public gradient_buckets_overlap"},
-        "your code went through it again",
+        "your code iterated over it again",
     ),
     Mutant(
         "the root's values by a product with zeros",
@@ -1166,7 +1166,7 @@ class GradientBuckets(GradientBuckets):
         dist.all_reduce(values)
 """,
         {"hidden broadcast_replaces_everything"},
-        "They were combined with the other ranks' values instead of sent",
+        "They were combined with the other ranks' values",
     ),
     Mutant(
         "gradients in memory of the module",
@@ -1223,6 +1223,6 @@ class GradientBuckets(GradientBuckets):
         """        if len(self.in_flight) < len(self.buckets) and self.pending[len(self.in_flight)] == 0:
 """,
         {"hidden buckets_overlap"},
-        "When the first bucket starts, all buckets that are full can start, too",
+        "As soon as the first bucket starts, they can start, too",
     ),
 ]

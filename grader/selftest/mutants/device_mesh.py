@@ -129,7 +129,7 @@ MUTANTS = [
         "    return row_groups[own_data], column_groups[own_tensor]\n",
         "    return row_groups[own_data], column_groups[own_tensor], dist.group.WORLD\n",
         {"hidden groups", "hidden every_rank_makes_every_group", "hidden groups_on_gloo"},
-        "mesh_groups returns two groups, of the row and of the column",
+        "mesh_groups must return two groups",
     ),
     mutant(
         "any rank is on the mesh",
@@ -286,7 +286,7 @@ MUTANTS = [
         SIZE,
         "    if data * tensor != dist.get_world_size():\n",
         {"hidden groups_misuse"},
-        "A mesh has no negative side",
+        "A side of a mesh cannot be negative",
     ),
     # ——— 7.2
     mutant(
@@ -479,7 +479,7 @@ MUTANTS = [
         + indent(WHOLE_BATCH, "    ")
         + "    saved = []\n",
         {"hidden step_traffic"},
-        "only gradients of the shards travel in a column",
+        "only gradients of the shards are sent in a column",
     ),
     mutant(
         "the average goes through all ranks",
@@ -493,7 +493,7 @@ MUTANTS = [
     return of_columns[dist.get_rank() % len(of_columns)] / rows
 """,
         STEP,
-        "among the ranks [0, 1, 2, 3]. Its row is [0, 1], its column [0, 2]: pass group=row or",
+        "among the ranks [0, 1, 2, 3]. This rank's row is [0, 1], and its column is [0, 2]: pass group=row or",
     ),
     mutant(
         "two neighbours in a column send first, then receive",

@@ -53,7 +53,7 @@ MUTANTS = [
     for i in range(num_micro_batches):
         x_i = x[i * rows :][:rows]""",
         {"hidden forward_flows"},
-        "rank 1 received the message of micro-batch 0 from rank 0. It waited for the next message before it sent its own",
+        "rank 1 received the message of micro-batch 0 from rank 0, and then waited for the next message before it sent its own",
     ),
     Mutant(
         "the first stage computes everything before it sends anything, by numpy, which the meter does not see",
@@ -1149,7 +1149,7 @@ MUTANTS = [
         send.wait()
 """,
         {"hidden run_schedule_frees_what_was_sent"},
-        "Does every isend have a wait() soon after its message has arrived?",
+        "Do you call wait() of every isend soon after its message has arrived?",
     ),
     Mutant(
         "a send is asked whether it is complete, and never waited for",
@@ -1168,7 +1168,7 @@ MUTANTS = [
                     grad_outputs[-1 - i] = y_i
 """,
         {"hidden run_schedule_frees_what_was_sent"},
-        "Does the stage keep received messages, its outputs, gradients, or copies of them longer",
+        "Does the stage keep received messages, outputs, gradients, or copies of them longer",
     ),
     Mutant(
         "stage 0 waits for its sends at the end, and keeps the gradients that it has received",
@@ -1226,7 +1226,7 @@ MUTANTS = [
             sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
 """,
         {"hidden run_schedule_frees_what_was_sent"},
-        "copies of them longer than it needs them?",
+        "copies of them longer than necessary?",
     ),
     Mutant(
         "what is sent and received is kept in arrays of numpy, which the meter does not see",
@@ -1486,7 +1486,7 @@ MUTANTS = [
         "    total = max(span.end for span in spans) - min(span.start for span in spans)\n",
         "    total = max(span.end for span in spans)\n",
         {"public bubble", "hidden bubble_measured"},
-        "this is counted from time 0, but the first span starts at",
+        "the total time was counted from 0, but the first span starts at",
     ),
     Mutant(
         "spans are thought to be in order",
@@ -1526,7 +1526,7 @@ MUTANTS = [
         "        grad_y = grad_z @ weight.T",
         "        grad_y = grad_z @ weight",
         BACKWARD | RUN,
-        "Use the transpose of W",
+        "Multiply it by the transpose of W",
     ),
     Mutant(
         "gelu's derivative is left out",
@@ -1580,7 +1580,7 @@ MUTANTS = [
         total.zero_()
     losses = []""",
         {"hidden run_schedule_twice"},
-        "they were overwritten by the gradients of a later step",
+        "these gradients were overwritten by those of a later step",
     ),
     # ——— at the edges: one row, three layers, layouts, many stages, one micro-batch too many
     Mutant(

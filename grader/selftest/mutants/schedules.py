@@ -694,7 +694,7 @@ USED = []
         FIRST,
         "    warm_up = min(stage, m)\n",
         ZERO_BUBBLE,
-        "No stage may run fewer than the next one: it waits longer for the first gradient",
+        "No stage may run fewer than the next one, because earlier stages wait longer",
     ),
     mutant(
         "the warm-up is longer than the schedule",

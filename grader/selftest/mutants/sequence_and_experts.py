@@ -289,7 +289,7 @@ MUTANTS = [
             "hidden ring_traffic",
             "public ring_attention",
         },
-        "the mask hides later tokens in a rank's own block only",
+        "the mask hides later tokens only in a rank's own block",
     ),
     mutant(
         "the triangle is in every block",
@@ -462,7 +462,7 @@ MUTANTS = [
         "        if step < n - 1:\n            block = _pass_on(block)\n    return output / total",
         "        block = _pass_on(block)\n    return output / total",
         {"hidden ring_traffic"},
-        "bytes have no more: T/n rows each.",
+        "tensors of T/n rows",
     ),
     mutant(
         "keys are gathered by a collective",
@@ -674,7 +674,7 @@ MUTANTS = [
         "choice.argsort(stable=True)",
         "choice.argsort(descending=True, stable=True)",
         {"hidden mixture_forward", "hidden routes", "public mixture", "public routes"},
-        "the tokens are in the order of descending experts. Sort from expert 0 on",
+        "the tokens are sorted by descending expert number. Sort them in ascending order",
     ),
     mutant(
         "arrived tokens have the experts' numbers in the world",
@@ -749,7 +749,7 @@ MUTANTS = [
         "    arrived = rows.new_empty(sum(received), rows.shape[1])\n    dist.all_to_all_single(arrived, rows[order], received, sent)\n    return arrived\n",
         "    most = torch.tensor(max(sent))\n    dist.all_reduce(most, dist.ReduceOp.MAX)\n    padded = rows.new_zeros(len(sent), int(most), rows.shape[1])\n    for piece, own in zip(padded, rows[order].split(sent)):\n        piece[: len(own)] = own\n    arrived = torch.empty_like(padded)\n    dist.all_to_all_single(arrived, padded)\n    return torch.cat([own[:count] for own, count in zip(arrived, received)])\n",
         {"hidden mixture_traffic", "hidden rows_travel"},
-        "without padding, and back",
+        "only to its expert's rank and back, without padding",
     ),
     mutant(
         "rows are sent in the order of the tokens",
@@ -874,7 +874,7 @@ MUTANTS = [
         "    arrived, of_expert = to_experts(x, routes), routes[3]\n    results,",
         "    arrived, of_expert = to_experts(x, routes), routes[3]\n    everywhere = x.new_zeros(dist.get_world_size() * 16, x.shape[1])\n    dist.all_to_all_single(torch.empty_like(everywhere), everywhere)\n    results,",
         {"hidden mixture_traffic"},
-        "without padding, and back",
+        "only to its expert's rank and back, without padding",
     ),
     mutant(
         "gate of any width",

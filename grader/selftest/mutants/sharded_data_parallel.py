@@ -1160,7 +1160,7 @@ def _gathered_ahead""",
             "hidden four_layers_alive",
             "hidden prefetch_takes_little_memory",
         },
-        "not the functions of mlp, once for every layer",
+        "Do not call the functions of mlp",
     ),
     mutant(
         "nobody waits",

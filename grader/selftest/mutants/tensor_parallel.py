@@ -115,7 +115,7 @@ MUTANTS = [
             "hidden backward_traffic_of_all_reduces",
             "hidden backward_traffic_of_reduce_scatters",
         },
-        "Does it compute with those of other ranks?",
+        "Does this rank compute with shards of other ranks?",
     ),
     Mutant(
         "a pair gathers its weights if they are smaller than the activations",
@@ -130,7 +130,7 @@ MUTANTS = [
         return F.gelu(F.gelu(x @ whole[: len(column)]) @ whole[len(column) :].T)
 """,
         {"hidden megatron_pair_traffic"},
-        "Does it compute with those of other ranks?",
+        "Does this rank compute with shards of other ranks?",
     ),
     Mutant(
         "gathered in the wrong order",
@@ -223,7 +223,7 @@ MUTANTS = [
         return grad_y
 """,
         {"hidden sum_over_ranks", "hidden megatron_pair_traffic"} | PAIR,
-        "the gradient was added up on its way back through g",
+        "the backward pass of g added up the gradient over the ranks",
     ),
     Mutant(
         "g writes over its input",
@@ -863,7 +863,7 @@ def shard_columns""",
         gradients.insert(0, gradient)
 """,
         {"hidden gradients_are_no_larger_than_shards"},
-        "A slice is a view, which keeps all of its tensor alive",
+        "A slice is a view, which keeps the whole tensor alive",
     ),
     Mutant(
         "the last layer's gradient is a slice of two shards",
@@ -889,7 +889,7 @@ def shard_columns""",
         return y
         # END SOLUTION""",
         {"hidden sum_keeps_nothing"},
-        "does ctx keep it, or a view of it?",
+        "Does ctx keep this input, or a view of it?",
     ),
     Mutant(
         "ctx saves a copy of the partial input",
@@ -897,7 +897,7 @@ def shard_columns""",
         SUM,
         "        ctx.save_for_backward(x.clone())\n" + SUM,
         {"hidden sum_keeps_nothing"},
-        "Does ctx keep a copy?",
+        "Does ctx keep a copy of the input?",
     ),
     Mutant(
         "an attribute of ctx is a view of the partial input",
@@ -905,7 +905,7 @@ def shard_columns""",
         SUM,
         "        ctx.input = x.detach()\n" + SUM,
         {"hidden sum_keeps_nothing"},
-        "does ctx keep it, or a view of it?",
+        "Does ctx keep this input, or a view of it?",
     ),
     Mutant(
         "all partial inputs are kept in a list",
