@@ -210,7 +210,7 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
         ValueError: k or v does not have the shape of q ("k is (4, 6), and q is (4, 8)").
 
     Scores may be large: exp(score) alone would overflow.
-    Memory: beside the arguments, at most five blocks (T/n, T/n) and twelve tensors (T/n, d) at a
+    Memory: beside the arguments, at most five blocks (T/n, T/n) and eight tensors (T/n, d) at a
     time, including those that travel. Never hold a tensor (T/n, T), or the keys and values of all
     ranks.
     Traffic: sends and receives between neighbours, 2(n−1)·T/n·d numbers from each rank. In one
@@ -274,7 +274,7 @@ def ring_attention_backward(
     Raises:
         ValueError: k, v, output or grad_output does not have the shape of q.
 
-    Memory: as for ``ring_attention_forward``, but with at most sixteen tensors (T/n, d).
+    Memory: as for ``ring_attention_forward``, but with at most twelve tensors (T/n, d).
     Traffic: sends and receives between neighbours. The keys and values make n − 1 steps, their
     gradients n steps: 2(2n−1)·T/n·d numbers from each rank. With one rank nothing is sent.
 

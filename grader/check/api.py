@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from grader.check.call_evidence import OVERWRITTEN
 from grader.check.call_note import call_note
 from grader.check.call_result import CallResult, as_argument, tensor
 from grader.check.failures import CheckFailed, GraderFault, NotAttempted, Skipped
@@ -34,6 +35,7 @@ from grader.world.report import STANDSTILL, Call, Delay, Runner
 __all__ = [
     "EMPTY_BYTES",
     "EXACT",
+    "OVERWRITTEN",
     "PEAK",
     "LAYOUTS",
     "SETTLED",

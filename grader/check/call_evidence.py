@@ -15,11 +15,18 @@ from grader.diagnosis.finding import LIKELY, Compared, Line
 from grader.diagnosis.root_cause import diagnose
 from grader.wire.events import NAMES, GroupMade, Mark, Operation, groups_made, operations
 from grader.wire.frames import AWAITED_EARLY, NOT_SENT_ON, PAUSE
+from grader.wire.served import Growth
 from grader.world.report import Returned, WorldReport
 
 T = TypeVar("T")
 NO_RETURN = "Likely: the function ends without a return, which gives None."
 MIB = 2**20
+# A rank shares the pages of its parent process until it writes to them. Python writes to many pages
+# that it only reads, because it counts references there. So this many bytes of overwritten pages do
+# not count as the rank's memory: ``OVERWRITTEN`` for what a program does in a call, and
+# ``OVERWRITTEN_EARLIER`` for imports and other things before. We measured 4 MiB in a call, 1 to 2
+# before it, and 14 for large imports.
+OVERWRITTEN, OVERWRITTEN_EARLIER = 6 * MIB, 16 * MIB
 
 
 @dataclass
@@ -157,27 +164,79 @@ class CallEvidence:
 
         The growth is the difference from the memory that the rank had before it ran code of the
         submission. At that time the rank already had the arguments of the calls, so the arguments
-        do not count. The error is about 0.1 MiB on a quiet machine.
+        do not count. The error is about 0.1 MiB on a quiet machine. Inherited memory to which the
+        rank has written counts, too, if it is more than right programs write to.
 
         Return None if ``Call.weighs`` is empty, if the system does not report memory, or if the
         network is not the hub. Student code cannot cause the result None.
         """
-        looks = self.report.ranks[rank].grown.get(self.index, [])
-        found = [grown for before, grown in looks if operations is None or before <= operations]
+        earlier = self.overwritten(rank, 0)
+        return self.grown_beyond(rank, OVERWRITTEN + min(earlier, OVERWRITTEN_EARLIER), operations)
+
+    def grown_beyond(
+        self, rank: int, overwritten: int, operations: int | None = None
+    ) -> int | None:
+        """Return ``grown``, but do not count ``overwritten`` bytes of overwritten memory."""
+        found = [
+            growth.own + max(0, growth.overwritten - overwritten)
+            for growth in self._growths(rank)
+            if operations is None or growth.operations <= operations
+        ]
+        return max(found, default=None)
+
+    def overwritten(self, rank: int, operations: int | None = None) -> int:
+        """Return to how many bytes of inherited memory a rank had written.
+
+        ``operations`` has the same meaning as for ``grown``.
+        """
+        return max(
+            (
+                growth.overwritten
+                for growth in self._growths(rank)
+                if operations is None or growth.operations <= operations
+            ),
+            default=0,
+        )
+
+    def _growths(self, rank: int) -> list[Growth]:
+        return self.report.ranks[rank].grown.get(self.index, [])
+
+    def grown_with_unread(self, rank: int, operations: int | None = None) -> int | None:
+        """Return ``grown``, but count unread results instead of overwritten memory.
+
+        A rank that starts many operations reads their results later. Until then the hub keeps these
+        results. On a real network they would be in the rank's memory.
+        """
+        found = [
+            growth.own + growth.unread
+            for growth in self._growths(rank)
+            if operations is None or growth.operations <= operations
+        ]
         return max(found, default=None)
 
     def grown_since(
-        self, first: "CallEvidence", rank: int, at_most: float, operations: int | None = None
+        self,
+        first: "CallEvidence",
+        rank: int,
+        at_most: float,
+        operations: int | None = None,
+        overwritten_at_most: int = OVERWRITTEN + OVERWRITTEN_EARLIER,
     ) -> int | None:
         """Return ``grown`` minus the growth of the rank's memory in the first call of its world.
 
         The first call should have tiny arguments. In the first call, a rank needs memory for the
         modules that the submission imports. There a submission could also allocate memory that it
         does not need, and free this memory before the present call. So at most ``at_most`` bytes
-        are subtracted. Return None if ``grown`` returns None.
+        are subtracted. Inherited memory counts if the rank wrote to it after the first call, or if
+        it wrote to more than ``overwritten_at_most`` bytes. Return None if ``grown`` returns None.
         """
-        grown, before = self.grown(rank, operations), first.grown(rank)
-        return None if grown is None else grown - int(min(max(before or 0, 0), at_most))
+        written = min(first.overwritten(rank), overwritten_at_most)
+        grown, before = self.grown_beyond(rank, written, operations), first.own_growth(rank)
+        return None if grown is None else grown - int(min(max(before, 0), at_most))
+
+    def own_growth(self, rank: int) -> int:
+        """Return ``grown`` without overwritten memory, or 0 if the system does not say."""
+        return max((growth.own for growth in self._growths(rank)), default=0)
 
     def require_grown(self, rank: int, at_least: int, what: str) -> int | None:
         """Return ``grown``. Fail if it is less than ``at_least`` bytes.

@@ -2,21 +2,22 @@
 
 import numpy as np
 
+from grader.check.api import OVERWRITTEN
 from grader.hidden.sequence_problem import SharedCalls
 from grader.reference import sequences
 
 MIB = 2**20
 MOST_BLOCKS = 5  # blocks of scores at a time, as the docstring of ring_attention_forward says
 # How many tensors (T/n, d) a rank may hold in memory beside its arguments when it communicates.
-# The docstrings allow 12 forward and 16 backward. Messages take about 6 more, in the buffers of the
-# network. We measured 7 to 10 forward and 10 to 15 backward for right programs. A program that kept
-# the keys and values of all 12 ranks held at least 26 forward.
-#
-# Memory for imports does not count, up to ``IMPORTED`` tensors or ``IMPORTED_BLOCKS`` blocks. A
-# wrong program could take this memory in the first call for no reason, and free it before the
-# measured call. But even such a program exceeds the limits.
-FORWARD, BACKWARD = 18, 23
-IMPORTED, IMPORTED_BLOCKS = 6.5, 3.2
+# The docstrings allow 8 forward and 12 backward. Messages take about 5 more, in the buffers of the
+# network. We measured 7 to 8 forward and 10 to 15 backward for right programs. A program that
+# collected the keys of all 12 ranks, and passed the values on, held 15.6 forward.
+FORWARD, BACKWARD = 13, 17
+# Memory for imports does not count, up to ``LIGHT`` tensors or ``IMPORTED_BLOCKS`` blocks. A wrong
+# program could take this memory in the first call for no reason, and free it before the measured
+# call. If a submission needs more for its imports, the tensors are larger: then up to ``IMPORTED``
+# tensors do not count.
+LIGHT, IMPORTED, IMPORTED_BLOCKS = 0.5, 1.6, 3.2
 # The number of ranks whose memory is not judged: the ranks that use the most memory. It is enough
 # to judge the other ranks, because a program that collects keys and values does so on all ranks.
 SPARED = 2
@@ -86,13 +87,22 @@ class LargeAttention(SharedCalls):
             label=f"a sample of rows of {label}",
         )
 
-    def has_few_blocks(self, run, of_tiny):
+    def is_light(self, of_tiny):
+        """Return whether a call with tiny arguments took little memory, so imports took little."""
+        return all(
+            (of_tiny.grown(rank) or 0) <= LIGHT * self.shard_bytes
+            and of_tiny.overwritten(rank) <= OVERWRITTEN
+            for rank in sorted(range(self.n), key=of_tiny.own_growth)[:-SPARED]
+        )
+
+    def has_few_blocks(self, run, of_tiny, imported=LIGHT):
         """Fail if a rank held too many tensors (T/n, d) when it communicated.
 
-        A program exceeds the limits if its ranks collect the keys and values of all ranks.
+        A program exceeds the limits if its ranks collect the keys of all ranks, or the values.
+        ``imported`` is how many tensors the imports may take in addition.
         """
         forward, backward = [], []
-        imported = IMPORTED * self.shard_bytes
+        imported *= self.shard_bytes
         for rank in range(self.n):
             run.require_grown(rank, self.shard_bytes, "one rank's keys")
             turn = run.issued_before(rank, "backward began")

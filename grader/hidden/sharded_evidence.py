@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from grader.check.api import SETTLED, Probe, call, draw, listed, per_rank, rounding
+from grader.check.api import OVERWRITTEN, SETTLED, Probe, call, draw, listed, per_rank, rounding
 from grader.reference import sharded
 
 FORWARD, BACKWARD = "forward of layer {}", "backward of layer {}"  # names of probes
@@ -135,8 +135,10 @@ class LargeModel:
     cannot be kept in fewer bytes. All entries are positive, so rounding errors stay small.
     """
 
-    WIDTHS = 320, 480  # the second width is for submissions whose imports take much memory
-    IMPORTS = 5  # memory for imports does not count, up to the size of this many layers
+    WIDTHS = 320, 640  # the second width is for submissions whose imports take much memory
+    # Memory for imports does not count, up to this many bytes for each width. A submission could
+    # take this memory for no reason, and keep layers in it later.
+    IMPORTS = {320: 2 << 20, 640: 16 << 20}
 
     @classmethod
     def weighed(cls, world, rng, function, is_followed=False):
@@ -148,8 +150,12 @@ class LargeModel:
             model = cls(rng, width)
             (run,) = world(model.n, model.request(function, is_followed))
             run.values()
-            there = [imported(run, rank, model.shards) for rank in range(model.n)]
-            if max(there) <= cls.IMPORTS * model.layer_bytes:
+            is_light = [
+                imported(run, rank, model.shards) <= cls.IMPORTS[width]
+                and run.overwritten(rank, 0) <= OVERWRITTEN // 2
+                for rank in range(model.n)
+            ]
+            if all(is_light):
                 break
         return model, run
 
@@ -199,25 +205,30 @@ class LargeModel:
 
         The system measures this memory. A rank holds its shards of the weights and of the
         gradients. In addition, it may hold ``forward`` whole layers until the first operation of
-        the backward pass, and ``backward`` whole layers in the whole step.
+        the backward pass, and ``backward`` whole layers in the whole step. Results that the rank
+        has not read yet count, too, but two more layers are allowed with them.
         """
         there = 2 * self.shards
         for rank in range(self.n):
             run.require_grown(rank, self.shards, "its shards")
-            other = min(imported(run, rank, self.shards), self.IMPORTS * self.layer_bytes)
+            other = min(imported(run, rank, self.shards), self.IMPORTS[self.width])
             turn = self._operations_forward(run.operations(rank))
             for way, operations, layers in (
                 ("until the first operation of its backward pass", turn, forward),
                 ("in the whole step", None, backward),
             ):
-                grown = (run.grown(rank, operations) or 0) - other
+                grown = max(
+                    run.grown(rank, operations) or 0,
+                    (run.grown_with_unread(rank, operations) or 0) - 2 * self.layer_bytes,
+                )
+                grown -= other
                 text = (
                     f"according to the operating system, rank {rank}'s process took"
                     f" {grown / MIB:.0f} MiB {way}. The rank's shards of weights and gradients have"
                     f" {there / MIB:.0f} MiB. In addition, {layers} whole layers of"
                     f" {self.layer_bytes / MIB:.1f} MiB are enough; this includes all copies for"
-                    " communication. Something keeps layers or whole gradients, perhaps not as"
-                    " tensors."
+                    " communication, and results that the rank has not waited for yet. Something"
+                    " keeps layers or whole gradients, perhaps not as tensors."
                 )
                 most = there + layers * self.layer_bytes
                 run.require(grown <= most, text)

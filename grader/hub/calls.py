@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from grader.hub.in_step import Steps
-from grader.wire.served import Served
+from grader.wire.served import PEAK, Served
 
 
 @dataclass
@@ -33,6 +33,10 @@ class Calls:
     def given(self, rank: int, call: int) -> Served | None:
         """Return the functions that the judge gave a rank for a call; None if it gave none."""
         return self.served[rank][call] if call < len(self.served[rank]) else None
+
+    def ask_for_peaks(self) -> bool:
+        """Return whether a rank has a call of which the peak of its memory is wanted."""
+        return any(given.weighs == PEAK for own in self.served for given in own)
 
     def serves(self, rank: int, name: object) -> Served | None:
         """Return the judge's functions for a rank's current call, if one of them has this ``name``.

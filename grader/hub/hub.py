@@ -23,10 +23,10 @@ from grader.hub.signals import Signals
 from grader.hub.slow_gathers import SlowGathers
 from grader.hub.store_values import Keys
 from grader.hub.waits import Waits
-from grader.hub.weighing import Weighing
+from grader.hub.weighing import CHANCE, Weighing
 from grader.wire import combine, frames
 from grader.wire.events import read_operation
-from grader.wire.served import Served
+from grader.wire.served import PEAK, Growth, Served
 
 # How many bytes of one world this process may hold. These are the bytes of operations that are not
 # answered yet, and of answers that ranks have not read yet.
@@ -53,6 +53,7 @@ class Hub:
         size: int | None = None,
         memory: Callable[[int], int] = lambda rank: 0,
         resident: Callable[[int], Resident] = lambda rank: Resident(),
+        overwritten: Callable[[int], int | None] = lambda rank: None,
         spent: Callable[[int], int] = lambda rank: 0,
         is_strict: bool = False,
     ) -> None:
@@ -66,12 +67,14 @@ class Hub:
             size: how many ranks have calls to make. By default all ranks have calls to make.
             memory: returns the bytes of a rank's memory, or 0 if the system does not say.
             resident: returns a rank's memory in parts, and its peak: see ``Resident``.
+            overwritten: shows to how many bytes of inherited memory a rank has written, see
+                ``Weighing``; returns None if the system does not say.
             spent: returns the nanoseconds of a rank's processor time, or 0 if the system does not
                 say.
             is_strict: whether operations are carried out in nccl's order, see ``strict``.
         """
         self.tell, self.spent, self.is_strict = tell, spent, is_strict
-        self.weighing = Weighing(memory, resident)
+        self.weighing = Weighing(memory, resident, overwritten)
         self.connections = Connections(judges, ranks)
         self.judges, self.ranks = self.connections.judges, self.connections.ranks
         self.have_begun: set[int] = set()  # the ranks that have begun a call
@@ -133,8 +136,7 @@ class Hub:
                 if events & selectors.EVENT_READ and end.handle:
                     end.handle(rank)
             except frames.FrameError as error:
-                self.tell({"refused": str(error)[:300], "rank": rank})
-                self._hang_up(rank)
+                self._refuse(rank, str(error)[:300])
             except OSError:
                 self._hang_up(rank)
             except Exception as error:
@@ -142,13 +144,7 @@ class Hub:
                 # fail. But an error with a frame from the judge is a fault of the grader.
                 if end is not self.ranks[rank]:
                     raise
-                self.tell(
-                    {
-                        "refused": f"a frame that cannot be handled ({type(error).__name__})",
-                        "rank": rank,
-                    }
-                )
-                self._hang_up(rank)
+                self._refuse(rank, f"a frame that cannot be handled ({type(error).__name__})")
         self.connections.choose_events()
         self._look_for_standstill()
         self._look_at_memory()
@@ -229,6 +225,10 @@ class Hub:
 
     def fileno(self) -> int:
         return self.connections.fileno()
+
+    def _refuse(self, rank: int, words: str) -> None:
+        self.tell({"refused": words, "rank": rank})
+        self._hang_up(rank)
 
     def _hang_up(self, rank: int) -> None:
         """Close both sockets of a rank, the one to the rank and the one to the judge.
@@ -337,7 +337,8 @@ class Hub:
         if frame.kind == frames.EVENT:
             self.have_begun.add(rank)
         is_alone = any(given.weighs for given in self.calls.served[rank])
-        self.weighing.before_calls(rank, frame.kind == frames.STORE, is_alone)
+        has_settled = frame.kind == frames.STORE and frame.meta.get("keys") == [frames.SETTLED_KEY]
+        self.weighing.before_calls(rank, is_alone and has_settled)
 
     def _expect(self, rank: int, number: Any) -> None:
         """Record that a rank expects an answer with this number: see ``Answers.expect``."""
@@ -346,16 +347,48 @@ class Hub:
     def _weigh(self, rank: int, has_returned: bool = False) -> None:
         """Tell the judge by how many bytes a rank's memory has grown, if the check asks for it.
 
-        Tell the judge only if the growth is a new maximum in the call. Also tell how many
-        operations the rank had issued in the call by then. ``has_returned`` says that the rank
-        returns from the call: see ``Weighing.at_the_end``.
+        Tell the judge only if the growth is a new maximum in the call. ``has_returned`` says that
+        the rank returns from the call: see ``Weighing.at_the_end``.
         """
         call = self.calls.current(rank)
         given = self.calls.given(rank, call)
         if given and given.weighs:
             weigh = self.weighing.at_the_end if has_returned else self.weighing.new_most
-            if (grown := weigh(rank, call, given.weighs)) is not None:
-                self.tell({"grown": [rank, call, self.issued[rank, call], grown]})
+            unread = self.ranks[rank].queued
+            growth = weigh(rank, call, given.weighs, self.issued[rank, call], unread)
+            self._tell_growth(rank, call, growth)
+
+    def _tell_growth(self, rank: int, call: int, growth: Growth | None) -> None:
+        if growth is not None:
+            self.tell({"grown": [rank, call, *growth]})
+
+    def weigh_between(self) -> None:
+        """Weigh a drawn rank, between two of its operations, if a check asks for its peak.
+
+        The kernel's peak also counts pages of files. A rank can give such pages back just before
+        its own memory grows, so that the peak does not show how much the rank's own memory grew.
+        This look shows it, because it counts no pages of files.
+        """
+        if not self.calls.ask_for_peaks() or not self.weighing.is_time():
+            return
+        rank = CHANCE.randrange(self.size)
+        call = self.calls.current(rank)
+        given = self.calls.given(rank, call)
+        is_in_call = rank in self.have_begun and self.ranks[rank].is_open
+        if not is_in_call or given is None or given.weighs != PEAK:
+            return
+        try:
+            growth = self.weighing.between(rank, call, self.issued[rank, call])
+        except frames.FrameError as error:
+            self._refuse(rank, str(error))
+        else:
+            self._tell_growth(rank, call, growth)
+
+    def seconds_to_look(self) -> float | None:
+        """Return when to call ``weigh_between`` next; None if no check asks for peaks."""
+        if not self.calls.ask_for_peaks():
+            return None
+        return max(0.0, self.weighing.next_at - monotonic())
 
     def _on_use(self, rank: int, meta: dict) -> None:
         """Tell the judge that a rank uses something that it was given, and answer the rank.
@@ -431,7 +464,8 @@ class Hub:
         self.signals.require_few(operation)
         # Weighing takes time, so do not weigh at a receive. A send before or after it is enough.
         given = self.calls.given(rank, call)
-        if operation.kind != "recv" and self.weighing.is_due(operation, self.size):
+        is_weighed = given and given.weighs and operation.kind != "recv"
+        if is_weighed and self.weighing.is_due(operation, self.size):
             self._weigh(rank)
         self.issued[rank, call] += 1
         if given and given.slow_gathers:
@@ -507,3 +541,8 @@ class Hub:
                 end.write(part)
         except OSError:
             self._hang_up(rank)
+        if self.weighing.is_much_unread(rank, self.calls.current(rank), end.queued):
+            try:
+                self._weigh(rank)
+            except frames.FrameError as error:  # another rank's frame may have led here
+                self._refuse(rank, str(error))

@@ -1,25 +1,33 @@
 """Measures by how much the memory of each rank grows in a call.
 
 The numbers come from the system, which the supervisor asks. What a rank itself says of its memory
-does not count.
+does not count. A rank must not know when it is weighed, or it could hide its memory at these times.
+So some of the times are drawn. Ranks are forked from this process, but they cannot copy the state
+of SystemRandom.
 """
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import SystemRandom
+from time import monotonic
 
 from grader.hub.resident import MAX_MAPPED, Resident
 from grader.wire.events import Operation
 from grader.wire.frames import FrameError
-from grader.wire.served import PEAK
+from grader.wire.served import PEAK, Growth
 
-# To weigh a rank takes about 2 ms. In a world with more ranks than SMALL, the hub does not weigh a
-# rank at every send, because otherwise weighing takes most of a busy machine's time. A send is
-# small if the rank has already sent at least SMALL_SEND times as many bytes in this call. The hub
-# weighs a rank at PART of its small sends. It draws them, so a rank does not know when to hide its
-# memory. Ranks are forked from this process, but they cannot copy the state of SystemRandom.
+# To weigh a rank takes about 2 ms. In a world with more ranks than SMALL, the hub weighs a rank at
+# only PART of its small sends. Otherwise weighing takes nearly half of the hub's time. A send is
+# small if the rank's earlier sends in this call have at least SMALL_SEND times as many bytes.
 SMALL, SMALL_SEND, PART = 4, 8, 1 / 3
+# To measure overwritten memory takes about 5 ms. The hub does it when it weighs a rank for the
+# first time in a call, and at this part of the other times.
+OVERWRITTEN_PART = 1 / 8
+# The hub weighs a rank, too, if so many bytes more than before wait for the rank to read them.
+UNREAD_STEP = 1 << 18
+# If the peak is wanted, the hub also weighs some rank whenever about this many seconds have passed.
+SECONDS_BETWEEN = 0.015
 CHANCE = SystemRandom()
 
 
@@ -28,62 +36,115 @@ class Weighing:
     """Weighs the ranks of a world.
 
     ``memory`` returns the bytes of a rank's memory, or 0 if the system does not say. ``resident``
-    returns a rank's memory in parts, and its peak. Below, ``weighs`` says what a check asks for: to
-    weigh what a rank has, or the most that it ever had (``PEAK``).
+    returns a rank's memory in parts, and its peak. ``overwritten`` returns a number of bytes that
+    grows by one page whenever the rank writes to a page of inherited memory for the first time; it
+    returns None if the system does not say. Below, ``weighs`` says what a check asks for: to weigh
+    what a rank has, or the most that it ever had (``PEAK``).
     """
 
     memory: Callable[[int], int]
     resident: Callable[[int], Resident]
+    overwritten: Callable[[int], int | None]
     # rank → bytes of its memory before any student code ran
     began_with: dict[int, int] = field(default_factory=dict)
     # rank → its bytes from files at the same time; 0 for a rank that is not weighed exactly
     mapped_first: dict[int, int] = field(default_factory=dict)
-    # (rank, call) → the largest growth of the rank's memory so far, in bytes, if it is weighed
-    most: dict[tuple[int, int], int] = field(default_factory=dict)
+    # rank → what ``overwritten`` returned at the same time; only for a rank that is weighed exactly
+    overwritten_first: dict[int, int | None] = field(default_factory=dict)
+    # (rank, call) → if the rank was weighed: the largest growth of its own memory so far, and of
+    # all memory together, in bytes
+    most: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     # (rank, call) → the bytes from files that a rank had when first weighed in the call
     mapped: dict[tuple[int, int], int] = field(default_factory=dict)
-    # (rank, call) → the bytes of the rank's operations so far
+    # (rank, call) → the bytes of the rank's sends so far
     sent: Counter[tuple[int, int]] = field(default_factory=Counter)
+    # (rank, call) → the most bytes that the rank had not read when it was weighed for that reason
+    unread: Counter[tuple[int, int]] = field(default_factory=Counter)
+    next_at: float = 0.0  # the time of the next look between operations
+
+    def is_time(self) -> bool:
+        """Return whether to look between operations now; if so, draw the time of the next look."""
+        now = monotonic()
+        if now < self.next_at:
+            return False
+        self.next_at = now + CHANCE.uniform(0, 2 * SECONDS_BETWEEN)
+        return True
+
+    def is_much_unread(self, rank: int, call: int, unread: int) -> bool:
+        """Return whether the rank leaves more bytes unread than ever before in this call."""
+        is_much = unread >= self.unread[rank, call] + UNREAD_STEP
+        if is_much:
+            self.unread[rank, call] = unread
+        return is_much
 
     def forget_calls(self) -> None:
         """Forget the calls of the last check. How much memory the ranks began with is kept."""
-        self.most, self.mapped, self.sent = {}, {}, Counter()
+        self.most, self.mapped, self.sent, self.unread = {}, {}, Counter(), Counter()
 
-    def before_calls(self, rank: int, is_question: bool, is_alone: bool) -> None:
+    def before_calls(self, rank: int, has_settled: bool) -> None:
         """Note how much memory a rank has when a frame arrives before its first call.
 
-        Student code has not run yet. ``is_alone`` says whether the rank will be weighed. If it
-        will, it is measured again at each question to the store (``is_question``). At its last
-        question, the rank has its arguments, has given back the memory that it does not need, and
-        waits: see ``Rank._settle``.
+        Student code has not run yet. If the rank will be weighed, it sends one more frame when it
+        has its arguments and has given back the memory that it does not need: see ``Rank._settle``.
+        In this case ``has_settled`` is True. The rank then waits, and is measured once more.
         """
-        if rank not in self.began_with or is_alone and is_question:
-            found = self.resident(rank) if is_alone else Resident()
+        if rank not in self.began_with or has_settled:
+            found = self.resident(rank) if has_settled else Resident()
             self.began_with[rank] = found.own or self.memory(rank)
             self.mapped_first[rank] = found.mapped
+            self.overwritten_first[rank] = self.overwritten(rank) if has_settled else None
 
     def is_due(self, operation: Operation, size: int) -> bool:
         """Return whether to weigh a rank at an operation, in a world of ``size`` ranks."""
+        if size <= SMALL or operation.kind != "send":
+            return True
         key = operation.rank, operation.call
-        before = self.sent[key]
+        is_small = operation.bytes * SMALL_SEND <= self.sent[key]
         self.sent[key] += operation.bytes
-        is_small = operation.kind == "send" and operation.bytes * SMALL_SEND <= before
-        return size <= SMALL or not is_small or key not in self.most or CHANCE.random() < PART
+        return not is_small or key not in self.most or CHANCE.random() < PART
 
-    def new_most(self, rank: int, call: int, weighs: str) -> int | None:
-        """Return by how many bytes a rank's memory has grown, if this is a new maximum in the call.
+    def new_most(
+        self, rank: int, call: int, weighs: str, operations: int, unread: int
+    ) -> Growth | None:
+        """Weigh a rank, and return the growth of its memory if this is a new maximum in the call.
 
-        The growth may be negative. Return None if it is no new maximum, or if the system does not
-        say how much memory the rank has.
+        It is a new maximum of the rank's own memory, or of all bytes of ``Growth`` together. If it
+        is none, or if the system does not say how much memory the rank has, return None.
+        ``operations`` and ``unread`` are fields of ``Growth``.
+
+        Raises:
+            FrameError: the system reported overwritten memory earlier, but does not any more.
         """
         memory = self._peak(rank, call) if weighs == PEAK else self.memory(rank)
         if not memory:
             return None
-        grown = memory - self.began_with[rank]
-        if (rank, call) in self.most and grown <= self.most[rank, call]:
-            return None
-        self.most[rank, call] = grown
-        return grown
+        is_drawn = (rank, call) not in self.most or CHANCE.random() < OVERWRITTEN_PART
+        overwritten = self._overwritten(rank) if is_drawn else 0
+        growth = Growth(operations, memory - self.began_with[rank], overwritten, unread)
+        return self._if_new(rank, call, growth)
+
+    def between(self, rank: int, call: int, operations: int) -> Growth | None:
+        """Weigh a rank as it is now, between two of its operations: see ``new_most``."""
+        memory = self.memory(rank)
+        growth = Growth(operations, memory - self.began_with[rank])
+        return self._if_new(rank, call, growth) if memory else None
+
+    def _if_new(self, rank: int, call: int, growth: Growth) -> Growth | None:
+        """Return the growth if it is a new maximum in the call, and None otherwise."""
+        together = growth.own + growth.overwritten + growth.unread
+        most, most_together = self.most.get((rank, call), (growth.own - 1, together - 1))
+        self.most[rank, call] = max(most, growth.own), max(most_together, together)
+        return growth if growth.own > most or together > most_together else None
+
+    def _overwritten(self, rank: int) -> int:
+        """Return to how many bytes of inherited memory a rank has written since it settled."""
+        first = self.overwritten_first.get(rank)
+        if first is None:
+            return 0
+        found = self.overwritten(rank)
+        if found is None:
+            raise FrameError("an operation of a process whose memory cannot be seen")
+        return max(0, found - first)
 
     def _peak(self, rank: int, call: int) -> int:
         """Return the peak of a rank's memory without bytes from files; 0 if it is not known.
@@ -96,8 +157,10 @@ class Weighing:
         allowed = self.mapped_first.get(rank, 0) + MAX_MAPPED
         return found.peak(self.mapped.setdefault((rank, call), min(found.mapped, allowed)))
 
-    def at_the_end(self, rank: int, call: int, weighs: str) -> int | None:
-        """Weigh a rank that returns from a call.
+    def at_the_end(
+        self, rank: int, call: int, weighs: str, operations: int, unread: int
+    ) -> Growth | None:
+        """Weigh a rank that returns from a call: see ``new_most``.
 
         So the judge gets a number even if the rank communicates nothing. A peak may have come after
         the last operation, so it is measured in any case. Otherwise the result is None if the rank
@@ -108,7 +171,7 @@ class Weighing:
         """
         if (rank, call) in self.most and weighs != PEAK:
             return None
-        grown = self.new_most(rank, call, weighs)
-        if grown is None and self.began_with[rank] and not self.memory(rank):
+        growth = self.new_most(rank, call, weighs, operations, unread)
+        if growth is None and self.began_with[rank] and not self.memory(rank):
             raise FrameError("a result of a process whose memory cannot be seen")
-        return grown
+        return growth

@@ -306,7 +306,7 @@ class Rank:
         gc.collect()
         free_at_once()
         if self.network and self.network.store:
-            self.network.store.check(["settled"])
+            self.network.store.check([frames.SETTLED_KEY])
 
     def _is_unchanged(self) -> bool:
         """Return whether this process is unchanged, so that another check's calls may follow."""

@@ -315,7 +315,7 @@ def test_a_rank_whose_sign_to_go_on_is_under_way_does_not_wait(ends):
 def test_a_wait_for_other_calls_comes_after_these(ends):
     both = ends()
     both.post(0, wait(frames.FOR_INPUTS))
-    assert "while the current ones are not made" in both.told[0]["refused"]
+    assert "before the current calls were made" in both.told[0]["refused"]
 
 
 # ——— sends that a rank has waited for
@@ -459,13 +459,13 @@ EXCHANGE = {"kind": "all_to_all", "reduction": None}
 @pytest.mark.parametrize(
     "step, why",
     [
-        (operation(0, **EXCHANGE, pieces=None), "pieces"),
-        (operation(0, **EXCHANGE, pieces=[[2, 4]]), "pieces"),
-        (operation(0, **EXCHANGE, pieces=[[6], [6]]), "pieces"),
-        (operation(0, **EXCHANGE, pieces=[[7, -1], [2, 4]]), "pieces"),
-        (operation(0, **EXCHANGE, pieces=[[2, 3], [2, 4]]), "pieces"),
-        (operation(0, **EXCHANGE, sent=[6], pieces=[[2, 4], [2, 4]]), "pieces"),
-        (operation(0, pieces=[[2, 4], [2, 4]]), "pieces"),
+        (operation(0, **EXCHANGE, pieces=None), "split sizes"),
+        (operation(0, **EXCHANGE, pieces=[[2, 4]]), "split sizes"),
+        (operation(0, **EXCHANGE, pieces=[[6], [6]]), "split sizes"),
+        (operation(0, **EXCHANGE, pieces=[[7, -1], [2, 4]]), "split sizes"),
+        (operation(0, **EXCHANGE, pieces=[[2, 3], [2, 4]]), "split sizes"),
+        (operation(0, **EXCHANGE, sent=[6], pieces=[[2, 4], [2, 4]]), "split sizes"),
+        (operation(0, pieces=[[2, 4], [2, 4]]), "split sizes"),
         (operation(0, group=[0], kind="broadcast", root=1), "not in its group"),
         (operation(0, group=[0], kind="send", peer=1, received=[]), "not in its group"),
         (operation(0, dtype="float31"), "dtype"),

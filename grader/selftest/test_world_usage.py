@@ -6,6 +6,7 @@ import mmap
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -116,6 +117,27 @@ def test_empty_files_are_counted_too(tmp_path, monkeypatch):
     assert not written(str(tmp_path)).hidden
     monkeypatch.setattr(world_usage, "MAX_ENTRIES", 12)
     assert written(str(tmp_path)).hidden == "made more than 12 files and folders"
+
+
+def test_a_file_is_counted_although_its_folders_are_renamed_meanwhile(tmp_path):
+    names, stop = [tmp_path / "a", tmp_path / "b"], threading.Event()
+    names[0].mkdir()
+    names[0].joinpath("file").write_bytes(bytes(MIB))
+
+    def rename():
+        while not stop.is_set():
+            names[0].rename(names[1])
+            names.reverse()
+
+    thread = threading.Thread(target=rename)
+    thread.start()
+    try:
+        found = [written(str(tmp_path)) for _ in range(300)]
+    finally:
+        stop.set()
+        thread.join()
+    assert all(files.keep_vanishing or files.bytes() == MIB for files in found)
+    assert {files.hidden for files in found} == {""}
 
 
 @pytest.mark.parametrize("name, depth", [("folder", 200), ("x" * 250, 20)])

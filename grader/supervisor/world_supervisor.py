@@ -101,6 +101,7 @@ def keep(
         looks: dict[str, Callable] = {  # they return zeros as long as there are no ranks
             "memory": lambda rank: ranks.resident(rank, with_peak=False).own if ranks else 0,
             "resident": lambda rank: ranks.resident(rank) if ranks else Resident(),
+            "overwritten": lambda rank: ranks.overwritten(rank) if ranks else None,
             "spent": lambda rank: ranks.spent(rank) if ranks else 0,
         }
         hub, descriptors = _hub(judge, descriptors, world, looks)
@@ -172,6 +173,7 @@ class RankProcesses:
         self.alive: dict[int, int] = {}  # pid → rank
         # pids of the ranks, and of other processes that this process has collected
         self.met: set[int] = set()
+        self.seen: set[int] = set()  # pids of ranks whose open files the system has shown
 
     def grow(self, size: int) -> None:
         """Start ranks until ``size`` ranks have been started."""
@@ -189,16 +191,27 @@ class RankProcesses:
 
         ``own`` counts no pages of mapped files. But ``own`` and ``most`` count all bytes of the
         rank's own files, mapped or not. So that nothing counts twice, the mapped pages of these
-        files are subtracted from ``mapped`` and ``most``. Processes
-        that have lost their parent count for every rank, because nobody can tell which rank has
-        started them. Without ``with_peak``, only ``own`` is right.
+        files are subtracted from ``mapped`` and ``most``. Processes that have lost their parent
+        count for every rank, because nobody can tell which rank has started them. Without
+        ``with_peak``, only ``own`` is right.
+
+        Raises:
+            FrameError: the rank hides files, so what it sends is not accepted.
         """
         pid, files = self.started[rank], written(self.homes[rank].folder)
+        if files.hidden:
+            raise frames.FrameError(f"a frame of a rank that {files.hidden}")
+        if files.keep_vanishing:
+            raise frames.FrameError("a frame of a rank that renames or removes files all the time")
         found, others = resident(pid), [other for other in self.started if other != pid]
         if not found.own:
             return Resident()
         family = {pid, *os_support.family(os.getpid(), spare=others)}
-        add_open(files, family)
+        unseen = add_open(files, family)
+        if pid not in unseen:
+            self.seen.add(pid)
+        elif pid in self.seen:
+            raise frames.FrameError("a frame of a rank that hides which files it has open")
         beside = sum(map(memory, family - {pid})) + files.bytes() + files.queued()
         if files.shared:
             beside += files.beyond(shared_bytes(family))
@@ -209,6 +222,14 @@ class RankProcesses:
         return Resident(
             found.own + beside, max(0, found.mapped - pages), found.most - pages + beside
         )
+
+    def overwritten(self, rank: int) -> int | None:
+        """Return a number of bytes that grows when a rank first writes to an inherited page.
+
+        Such a page counts for the rank before and after, so ``resident`` does not change. See
+        ``mappings.private_beyond_anonymous``.
+        """
+        return mappings.private_beyond_anonymous(self.started[rank])
 
     def spent(self, rank: int) -> int:
         """Return the nanoseconds of processor time of a rank and of all processes that it started.
@@ -258,9 +279,13 @@ def _look_after(
         sources.append(hub)
     while True:
         signal.alarm(STUCK_SECONDS)
-        readable, _, _ = select.select(sources, [], [], LOOK_AT_WORLD_EVERY)
+        until_look = hub.seconds_to_look() if hub else None
+        seconds = LOOK_AT_WORLD_EVERY if until_look is None else until_look
+        readable, _, _ = select.select(sources, [], [], min(seconds, LOOK_AT_WORLD_EVERY))
         if hub and hub in readable:
             hub.serve()
+        if hub:
+            hub.weigh_between()
         if time.monotonic() - looked > max(
             LOOK_AT_WORLD_EVERY, LOOK_AT_WORLD_EVERY / 10 * len(ranks.alive)
         ):

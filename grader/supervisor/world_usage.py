@@ -22,17 +22,19 @@ SHARED = "/dev/shm"
 MAX_FOLDER_DEPTH = 64  # folders inside each other
 MAX_PATH_BYTES = 3000  # bytes of a folder's path; the system takes 4095
 MAX_ENTRIES = 20_000  # files and folders of a world, empty ones included
+MAX_LISTINGS = 10  # how often folders are listed again because entries vanish meanwhile
+UNREADABLE = "made a folder unreadable"
 # How many bytes a pipe or a socket can hold. Ranks may not change this.
 PIPE_BYTES, SOCKET_BYTES = 1 << 16, 212_992
 # A process may hide its open files for this many looks in a row. A process that is about to end
 # hides its open files for a moment.
 UNSEEN_LOOKS = 5
 PAGE = os.sysconf("SC_PAGE_SIZE")
-# Names of lines in a process's status file. ``UNSHARED``: memory that comes from no file.
-# ``MAPPED``: pages of files. ``MOST``: the peak of the sum of both. ``TABLES``: page tables,
-# including the tables for empty pages.
+# Names of lines in a process's status file. ``UNSHARED``: memory that comes from no file, also in
+# swap space and in huge pages. ``MAPPED``: pages of files. ``MOST``: the peak of the sum of both.
+# ``TABLES``: page tables, including the tables for empty pages.
 SHARED_BYTES = b"RssShmem:"
-UNSHARED = (b"RssAnon:", SHARED_BYTES)
+UNSHARED = (b"RssAnon:", SHARED_BYTES, b"VmSwap:", b"HugetlbPages:")
 MAPPED, MOST, TABLES = b"RssFile:", b"VmHWM:", b"VmPTE:"
 # The limits of a world's control group are larger by these amounts, because the kernel counts more:
 # pages that a rank has inherited and written to, kernel memory and files. For the solutions, these
@@ -53,6 +55,8 @@ class Files:
     # bytes that pipes and sockets may hold
     queues: dict[tuple[int, int], int] = field(default_factory=dict)
     hidden: str = ""  # in words: why not all files can be counted
+    # whether files or folders were removed or renamed whenever this process looked
+    keep_vanishing: bool = False
     device: int = 0  # of the folder whose files these are
     # inode → bytes of shared memory that processes map; see ``beyond``
     shared: dict[int, int] = field(default_factory=dict)
@@ -238,55 +242,88 @@ def _of_thread(pid: int, thread: int, names: tuple[bytes, ...]) -> dict[bytes, i
 def written(folder: str) -> Files:
     """Return all files below a folder.
 
-    Links are not followed. A folder that has been replaced since it was seen is not read. If not
-    all files can be counted, ``hidden`` says why.
+    Links are not followed. If not all files can be counted, ``hidden`` says why.
     """
-    files, seen = Files(), 0
-    with contextlib.suppress(OSError):
-        files.device = os.stat(folder).st_dev
-    pending: list[tuple[str, int, os.stat_result | None]] = [(folder, 0, None)]
-    while pending:
-        path, depth, known = pending.pop()
-        if depth > MAX_FOLDER_DEPTH or len(os.fsencode(path)) > MAX_PATH_BYTES:
-            files.hidden = (
-                f"made more than {MAX_FOLDER_DEPTH} folders inside each other,"
-                " or gave them very long names"
-            )
-            break
-        try:
-            with _opened(path, known) as place, os.scandir(place) as entries:
-                for entry in entries:
-                    seen += 1
-                    if seen > MAX_ENTRIES:  # student code may make files as fast as this reads
-                        files.hidden = f"made more than {MAX_ENTRIES} files and folders"
-                        return files
-                    with contextlib.suppress(OSError):  # gone
-                        found = entry.stat(follow_symlinks=False)
-                        if stat.S_ISDIR(found.st_mode):
-                            pending.append((os.path.join(path, entry.name), depth + 1, found))
-                        else:
-                            files.add(found)
-        except PermissionError:
-            files.hidden = "made a folder unreadable"
-        except OSError:
-            pass  # gone
+    files = Files()
+    try:
+        with _opened(folder) as place:
+            files.device = os.fstat(place).st_dev
+            _Count(files).below(place, folder)
+    except _Hidden as reason:
+        files.hidden = str(reason)
+    except PermissionError:
+        files.hidden = UNREADABLE
+    except OSError:
+        pass  # gone
     return files
 
 
-@contextlib.contextmanager
-def _opened(path: str, known: os.stat_result | None) -> Iterator[int]:
-    """Open a folder that was seen before, and yield its descriptor.
+class _Hidden(Exception):
+    """Says why not all files can be counted."""
 
-    Raises OSError if the path no longer leads to the folder ``known``, whichever part of the path
-    has changed.
-    """
-    place = os.open(path, removal.OPEN_FOLDER)
+
+@dataclass
+class _Count:
+    """Counts the files of a world or a rank, while student code may change them."""
+
+    files: Files
+    entries: int = 0
+    listings_left: int = MAX_LISTINGS
+
+    def below(self, place: int, path: str, depth: int = 0) -> None:
+        """Count what is in an open folder. List it again if an entry vanishes meanwhile.
+
+        Folders are opened by their names in ``place``, so it does not matter if ``path`` has
+        changed.
+        """
+        if depth > MAX_FOLDER_DEPTH or len(os.fsencode(path)) > MAX_PATH_BYTES:
+            raise _Hidden(
+                f"made more than {MAX_FOLDER_DEPTH} folders inside each other,"
+                " or gave them very long names"
+            )
+        before = self.entries
+        while not self._list(place, path, depth):
+            if not self.listings_left:
+                self.files.keep_vanishing = True
+                return
+            self.entries, self.listings_left = before, self.listings_left - 1
+
+    def _list(self, place: int, path: str, depth: int) -> bool:
+        """Count once what is in a folder. Return whether all entries were found."""
+        folders, are_found = [], True
+        with os.scandir(place) as entries:
+            for entry in entries:
+                self.entries += 1
+                if self.entries > MAX_ENTRIES:  # student code may make files as fast as this reads
+                    raise _Hidden(f"made more than {MAX_ENTRIES} files and folders")
+                try:
+                    found = entry.stat(follow_symlinks=False)
+                except OSError:
+                    are_found = False
+                    continue
+                if stat.S_ISDIR(found.st_mode):
+                    folders.append(entry.name)
+                else:
+                    self.files.add(found)
+        for name in folders:
+            try:
+                with _opened(name, place) as inner:
+                    self.below(inner, os.path.join(path, name), depth + 1)
+            except PermissionError:
+                raise _Hidden(UNREADABLE) from None
+            except OSError:
+                are_found = False
+        return are_found
+
+
+@contextlib.contextmanager
+def _opened(name: str, place: int | None = None) -> Iterator[int]:
+    """Open a folder, by its name in the folder ``place``, and yield its descriptor."""
+    descriptor = os.open(name, removal.OPEN_FOLDER, dir_fd=place)
     try:
-        if known and not os.path.samestat(os.fstat(place), known):
-            raise FileNotFoundError(path)
-        yield place
+        yield descriptor
     finally:
-        os.close(place)
+        os.close(descriptor)
 
 
 def add_open(files: Files, family: Iterable[int]) -> set[int]:

@@ -107,6 +107,9 @@ BETWEEN_ENTRIES = 55.8125
 # The name of a USE. If the judge wants to know a rank's processor time, the rank sends this USE
 # when a call begins and before each send: see ``report.Call.clocks``.
 PAUSE = "pause"
+# If a rank will be weighed, it asks torch's store for this key just before its first call, when it
+# has given back the memory that it does not need.
+SETTLED_KEY = "settled"
 # Prefixes of the names of marks that are added at the end of a call. The prefix is followed by the
 # kind of an operation, and by the operation's number. The rank's operations of each kind are
 # numbered in the order of issue.

@@ -7,7 +7,7 @@ networks a rank answers its own calls. This module needs the standard library on
 """
 
 import inspect
-from typing import Any
+from typing import Any, NamedTuple
 
 from grader.wire.frames import PAUSE
 
@@ -17,6 +17,16 @@ LAUNCH_SECONDS = 0.001  # simulated time that the host needs to launch an operat
 # the most memory that the rank has had up to this time. In both cases the ranks are new processes,
 # and they may not start other processes.
 SETTLED, PEAK = "settled", "peak"
+
+
+class Growth(NamedTuple):
+    """By how many bytes a rank's memory had grown in a call, when the hub measured it."""
+
+    operations: int  # how many operations the rank had issued in the call
+    own: int  # memory that comes from no file; negative if the rank has given some back
+    # inherited memory that the rank has written to; 0 if it was not measured at this time
+    overwritten: int = 0
+    unread: int = 0  # results that the hub has sent, and that the rank has not read
 
 
 class Served:

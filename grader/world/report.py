@@ -15,6 +15,7 @@ from grader.wire.agreement import (
     match,
 )
 from grader.wire.events import Event
+from grader.wire.served import Growth
 from grader.world.watchdog import StackFrame
 
 CALL_BEGAN = "call began"  # the first mark of every call
@@ -146,10 +147,9 @@ class RankReport:
     done: bool = False
     # the rank says that its process is unchanged, so that it can make the calls of another check
     may_go_on: bool = False
-    # call → a pair for each new maximum that the hub measured of the rank's memory: how many
-    # operations the rank had issued in the call, and by how many bytes its memory exceeded the
-    # memory that it had before any student code ran
-    grown: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    # call → for each new maximum of the rank's memory: by how much it exceeded the memory that the
+    # rank had before any student code ran
+    grown: dict[int, list[Growth]] = field(default_factory=dict)
     # call → for each time that the hub measured: the nanoseconds of processor time of the rank and
     # of all processes that it has started
     spent: dict[int, list[int]] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from pathlib import Path
 from grader.assignment import OPTIMIZING
 from grader.wire import frames, machine_limits
 from grader.wire.events import Event, Mark, Operation, Program, Progress, read_event, weight
+from grader.wire.served import Growth
 from grader.world import arrays, messages, watchdog
 from grader.world.fork_server_client import ENGINE, Server, usual_network
 from grader.world.gpus import Gpus
@@ -310,8 +311,8 @@ class World:
         elif "given" in line:
             self.judge.on_results(line["given"])
         elif "grown" in line:
-            rank, call, operations, grown = line["grown"]
-            self.report.ranks[rank].grown.setdefault(call, []).append((operations, grown))
+            rank, call, *growth = line["grown"]
+            self.report.ranks[rank].grown.setdefault(call, []).append(Growth(*growth))
         elif "spent" in line:
             rank, call, nanoseconds = line["spent"]
             self.report.ranks[rank].spent.setdefault(call, []).append(nanoseconds)
