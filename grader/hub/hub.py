@@ -23,7 +23,7 @@ from grader.hub.signals import Signals
 from grader.hub.slow_gathers import SlowGathers
 from grader.hub.store_values import Keys
 from grader.hub.waits import Waits
-from grader.hub.weighing import CHANCE, Weighing
+from grader.hub.weighing import Weighing
 from grader.wire import combine, frames
 from grader.wire.events import read_operation
 from grader.wire.served import PEAK, Growth, Served
@@ -54,6 +54,7 @@ class Hub:
         memory: Callable[[int], int] = lambda rank: 0,
         resident: Callable[[int], Resident] = lambda rank: Resident(),
         overwritten: Callable[[int], int | None] = lambda rank: None,
+        process_memory: Callable[[int], int] = lambda rank: 0,
         spent: Callable[[int], int] = lambda rank: 0,
         is_strict: bool = False,
     ) -> None:
@@ -69,12 +70,13 @@ class Hub:
             resident: returns a rank's memory in parts, and its peak: see ``Resident``.
             overwritten: shows to how many bytes of inherited memory a rank has written, see
                 ``Weighing``; returns None if the system does not say.
+            process_memory: returns the bytes of the memory of a rank's process alone, likewise.
             spent: returns the nanoseconds of a rank's processor time, or 0 if the system does not
                 say.
             is_strict: whether operations are carried out in nccl's order, see ``strict``.
         """
         self.tell, self.spent, self.is_strict = tell, spent, is_strict
-        self.weighing = Weighing(memory, resident, overwritten)
+        self.weighing = Weighing(memory, resident, overwritten, process_memory)
         self.connections = Connections(judges, ranks)
         self.judges, self.ranks = self.connections.judges, self.connections.ranks
         self.have_begun: set[int] = set()  # the ranks that have begun a call
@@ -363,7 +365,7 @@ class Hub:
             self.tell({"grown": [rank, call, *growth]})
 
     def weigh_between(self) -> None:
-        """Weigh a drawn rank, between two of its operations, if a check asks for its peak.
+        """Weigh all ranks, at drawn times between their operations, if a check asks for their peak.
 
         The kernel's peak also counts pages of files. A rank can give such pages back just before
         its own memory grows, so that the peak does not show how much the rank's own memory grew.
@@ -371,18 +373,12 @@ class Hub:
         """
         if not self.calls.ask_for_peaks() or not self.weighing.is_time():
             return
-        rank = CHANCE.randrange(self.size)
-        call = self.calls.current(rank)
-        given = self.calls.given(rank, call)
-        is_in_call = rank in self.have_begun and self.ranks[rank].is_open
-        if not is_in_call or given is None or given.weighs != PEAK:
-            return
-        try:
-            growth = self.weighing.between(rank, call, self.issued[rank, call])
-        except frames.FrameError as error:
-            self._refuse(rank, str(error))
-        else:
-            self._tell_growth(rank, call, growth)
+        for rank in self.have_begun:
+            call = self.calls.current(rank)
+            given = self.calls.given(rank, call)
+            if given and given.weighs == PEAK and self.ranks[rank].is_open:
+                growth = self.weighing.between(rank, call, self.issued[rank, call])
+                self._tell_growth(rank, call, growth)
 
     def seconds_to_look(self) -> float | None:
         """Return when to call ``weigh_between`` next; None if no check asks for peaks."""

@@ -26,8 +26,9 @@ SMALL, SMALL_SEND, PART = 4, 8, 1 / 3
 OVERWRITTEN_PART = 1 / 8
 # The hub weighs a rank, too, if so many bytes more than before wait for the rank to read them.
 UNREAD_STEP = 1 << 18
-# If the peak is wanted, the hub also weighs some rank whenever about this many seconds have passed.
-SECONDS_BETWEEN = 0.015
+# If the peak is wanted, the hub also weighs all ranks whenever about this many seconds have passed.
+# This takes 0.1 ms for each rank, because it does not count files and other processes.
+SECONDS_BETWEEN = 0.006
 CHANCE = SystemRandom()
 
 
@@ -35,7 +36,8 @@ CHANCE = SystemRandom()
 class Weighing:
     """Weighs the ranks of a world.
 
-    ``memory`` returns the bytes of a rank's memory, or 0 if the system does not say. ``resident``
+    ``memory`` returns the bytes of a rank's memory, or 0 if the system does not say.
+    ``process_memory`` returns the same without the rank's files and other processes. ``resident``
     returns a rank's memory in parts, and its peak. ``overwritten`` returns a number of bytes that
     grows by one page whenever the rank writes to a page of inherited memory for the first time; it
     returns None if the system does not say. Below, ``weighs`` says what a check asks for: to weigh
@@ -45,6 +47,7 @@ class Weighing:
     memory: Callable[[int], int]
     resident: Callable[[int], Resident]
     overwritten: Callable[[int], int | None]
+    process_memory: Callable[[int], int]
     # rank → bytes of its memory before any student code ran
     began_with: dict[int, int] = field(default_factory=dict)
     # rank → its bytes from files at the same time; 0 for a rank that is not weighed exactly
@@ -125,7 +128,7 @@ class Weighing:
 
     def between(self, rank: int, call: int, operations: int) -> Growth | None:
         """Weigh a rank as it is now, between two of its operations: see ``new_most``."""
-        memory = self.memory(rank)
+        memory = self.process_memory(rank)
         growth = Growth(operations, memory - self.began_with[rank])
         return self._if_new(rank, call, growth) if memory else None
 

@@ -68,10 +68,17 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
             raise refusal
         inputs = wire.first()
         rank = Rank(wire, inputs.meta, stacks_fd, home)
-        rank.make_calls(inputs)
-        while rank.network:
+        while True:
+            meta, arguments = rank.read(inputs)
+            # The arguments are copies. If a rank is weighed, its start must not count their bytes
+            # twice, because student code could free them.
+            del inputs
+            rank.make_calls(meta, arguments)
+            if not rank.network:
+                break
+            del meta, arguments
             rank.forget()
-            rank.make_calls(wire.take(frames.FOR_INPUTS))
+            inputs = wire.take(frames.FOR_INPUTS)
     except BaseException as error:  # raised around the student's function, not in it
         described = describe(error, Path(home.submission_dir)) | {"around": True}
         wire.send(frames.RAISED, {"call": 0, **described})
@@ -268,31 +275,34 @@ class Rank:
     def _tell(self, progress: dict) -> None:
         self.wire.send(frames.EVENT, {**self.current, "progress": progress})
 
-    def make_calls(self, inputs: frames.Frame) -> None:
+    def read(self, inputs: frames.Frame) -> tuple[dict, list]:
+        """Return what the judge says of the calls of one check, and the arguments of each call."""
+        if not dist.is_initialized():
+            self._join(inputs.meta)
+        return inputs.meta, tensors.decode(
+            inputs.meta["arguments"],
+            inputs.blob,
+            self.device,
+            lambda node: make_probe(node, self.marks),
+        )
+
+    def make_calls(self, meta: dict, arguments: list) -> None:
         """Make the calls of one check, and tell the judge when all are made.
 
         After a call that raised an exception, wait until the judge lets this rank continue. Only
         the judge knows whether the exception was expected.
         """
-        if not dist.is_initialized():
-            self._join(inputs.meta)
         there = {name for name in frames.HEAVY if name in sys.modules}
         with self.recording:
-            arguments = tensors.decode(
-                inputs.meta["arguments"],
-                inputs.blob,
-                self.device,
-                lambda node: make_probe(node, self.marks),
-            )
-            if inputs.meta["alone"]:
+            if meta["alone"]:
                 self._settle()
-            for index, (call, (args, kwargs)) in enumerate(zip(inputs.meta["calls"], arguments)):
+            for index, (call, (args, kwargs)) in enumerate(zip(meta["calls"], arguments)):
                 self.current["call"] = index
                 self.marks.pauses = call["pauses"]
                 self.marks.held[:] = [call["held"]] if call["held"] else []
                 # If the hub serves this rank, the hub has removed ``served`` from the inputs.
-                given = inputs.meta["served"][index] if "served" in inputs.meta else None
-                self.marks.served = None if given is None else Served(inputs.meta["rank"], given)
+                given = meta["served"][index] if "served" in meta else None
+                self.marks.served = None if given is None else Served(meta["rank"], given)
                 if not self._make_call(index, call, args, kwargs):
                     self.wire.take(GO)
         imported = {name: name in sys.modules and name not in there for name in frames.HEAVY}

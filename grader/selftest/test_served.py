@@ -217,7 +217,7 @@ def due(weighing, size, kind, bytes):
 
 
 def test_in_a_large_world_a_rank_is_weighed_at_a_part_of_its_small_sends():
-    weighing, large = Weighing(int, int, int), SMALL + 1
+    weighing, large = Weighing(int, int, int, int), SMALL + 1
     assert due(weighing, large, "send", 10)  # the first operation
     weighing.most[0, 0] = 0, 0  # it has been weighed
     assert all(due(weighing, large, "send", 10) for _ in range(7))
@@ -230,7 +230,7 @@ def test_in_a_large_world_a_rank_is_weighed_at_a_part_of_its_small_sends():
 
 
 def test_overwritten_memory_is_measured_first_and_then_at_a_part_of_the_looks():
-    weighing = Weighing(lambda rank: 100, Resident, lambda rank: next(found))
+    weighing = Weighing(lambda rank: 100, Resident, lambda rank: next(found), int)
     found = iter(range(10, 10**6))
     weighing.before_calls(0, has_settled=True)
     growths = [weighing.new_most(0, 0, SETTLED, number, 0) for number in range(800)]
@@ -241,7 +241,7 @@ def test_overwritten_memory_is_measured_first_and_then_at_a_part_of_the_looks():
 
 
 def test_a_rank_whose_overwritten_memory_cannot_be_seen_any_more_is_refused():
-    weighing = Weighing(lambda rank: 100, Resident, lambda rank: next(found))
+    weighing = Weighing(lambda rank: 100, Resident, lambda rank: next(found), int)
     found = iter([10, None])
     weighing.before_calls(0, has_settled=True)
     with pytest.raises(frames.FrameError, match="memory cannot be seen"):
@@ -249,7 +249,7 @@ def test_a_rank_whose_overwritten_memory_cannot_be_seen_any_more_is_refused():
 
 
 def test_unread_results_are_weighed_when_there_are_many_more_than_before():
-    weighing = Weighing(int, Resident, int)
+    weighing = Weighing(int, Resident, int, int)
     unread = [1, 1 << 18, (1 << 18) + 9, 1 << 17, 1 << 19, 1 << 20]
     much = [weighing.is_much_unread(0, 0, size) for size in unread]
     assert much == [False, True, False, False, True, True]
@@ -435,6 +435,21 @@ def test_a_peak_counts_memory_that_is_freed_before_the_next_message(submit, on_h
 def test_pages_of_files_do_not_count_and_do_not_hide_a_peak(submit, on_hub):
     for _, found in zip(*grown(submit, ("use", 1), ("use_and_map", 64))):
         assert 63 < found < 66
+
+
+def test_no_bytes_of_the_inputs_are_left_that_student_code_could_free(submit, on_hub):
+    world = submit("""
+        import gc
+
+        def find(x):
+            dist.barrier()
+            gc.unfreeze()
+            frames = [own for own in gc.get_objects() if type(own).__name__ == "Frame"]
+            return [len(own.blob) for own in frames]
+        """)
+    (run,) = world(2, call("collectives.find", np.zeros(1 << 20), weighs=SETTLED))
+    for sizes in run.values():
+        assert max([0, *sizes]) < 1 << 20
 
 
 def test_settled_growth_is_exact_and_arguments_do_not_count(submit, on_hub):

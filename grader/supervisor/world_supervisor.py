@@ -101,6 +101,7 @@ def keep(
         looks: dict[str, Callable] = {  # they return zeros as long as there are no ranks
             "memory": lambda rank: ranks.resident(rank, with_peak=False).own if ranks else 0,
             "resident": lambda rank: ranks.resident(rank) if ranks else Resident(),
+            "process_memory": lambda rank: memory(ranks.started[rank]) if ranks else 0,
             "overwritten": lambda rank: ranks.overwritten(rank) if ranks else None,
             "spent": lambda rank: ranks.spent(rank) if ranks else 0,
         }
