@@ -171,7 +171,7 @@ class HubWork(dist.Work):
         self.was_awaited = False
         self.polls = 0  # how often ``is_completed`` has returned False
         self.lock = threading.Lock()
-        self.answer: frames.Frame | None = None
+        self.answer: dict | None = None  # what the hub told beside the bytes
         self.future: torch.futures.Future | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -194,7 +194,7 @@ class HubWork(dist.Work):
                     self.issued.was_overwritten = self.memory.was_overwritten()
                     self.memory = None  # the memory is no longer in use
                 fill(self.landing, answer.blob, self.in_order)
-                self.answer, self.issued.was_awaited = answer, True
+                self.answer, self.issued.was_awaited = answer.meta, True
         return True
 
     def is_completed(self) -> bool:
@@ -233,7 +233,7 @@ class HubWork(dist.Work):
     def source_rank(self) -> int:
         if self.answer is None:
             raise RuntimeError("source_rank: the receive has not been awaited")
-        return self.answer.meta["source"]
+        return self.answer["source"]
 
     _source_rank = source_rank
 

@@ -387,9 +387,11 @@ EVADES = """
 
         def start_many():
             landing = [torch.empty(1 << 17, dtype=torch.float64) for _ in range(2)]
+            time.sleep(0.3 * dist.get_rank())  # rank 0 gets no result before it has started all
             works = [dist.all_gather(landing, landing[0], async_op=True) for _ in range(8)]
             for work in works:
                 work.wait()
+                time.sleep(0.05)
             dist.barrier()
 
         def map_and_hold():
@@ -419,7 +421,7 @@ def test_inherited_memory_that_a_rank_writes_to_counts_as_its_memory(submit, on_
 
 def test_results_that_a_rank_has_not_read_count_as_well(submit, on_hub):
     run = evading(submit, "start_many", SETTLED)
-    assert run.grown_with_unread(0) > 12 * MIB
+    assert run.grown(0) < 8 * MIB < 10 * MIB < run.grown_with_unread(0)
 
 
 def test_a_peak_counts_memory_that_takes_the_place_of_mapped_pages(submit, on_hub):

@@ -6,7 +6,7 @@ control: 9.3
 extends: solutions
 some: 9.2
 says: Does a rank collect the keys and values of all ranks?
-seconds: 60
+seconds: 90
 """
 
 import threading
