@@ -25,8 +25,9 @@ MIB = 2**20
 # that it only reads, because it counts references there. So this many bytes of overwritten pages do
 # not count as the rank's memory: ``OVERWRITTEN`` for what a program does in a call, and
 # ``OVERWRITTEN_EARLIER`` for imports and other things before. We measured 4 MiB in a call, 1 to 2
-# before it, and 14 for large imports.
-OVERWRITTEN, OVERWRITTEN_EARLIER = 6 * MIB, 16 * MIB
+# before it, and 14 for large imports. Less than 1 MiB is new in a second call of the same function,
+# for which ``OVERWRITTEN_AGAIN`` do not count.
+OVERWRITTEN, OVERWRITTEN_EARLIER, OVERWRITTEN_AGAIN = 6 * MIB, 16 * MIB, 2 * MIB
 
 
 @dataclass
@@ -220,18 +221,20 @@ class CallEvidence:
         rank: int,
         at_most: float,
         operations: int | None = None,
-        overwritten_at_most: int = OVERWRITTEN + OVERWRITTEN_EARLIER,
+        overwritten_again: int = OVERWRITTEN_AGAIN,
     ) -> int | None:
         """Return ``grown`` minus the growth of the rank's memory in the first call of its world.
 
         The first call should have tiny arguments. In the first call, a rank needs memory for the
         modules that the submission imports. There a submission could also allocate memory that it
         does not need, and free this memory before the present call. So at most ``at_most`` bytes
-        are subtracted. Inherited memory counts if the rank wrote to it after the first call, or if
-        it wrote to more than ``overwritten_at_most`` bytes. Return None if ``grown`` returns None.
+        are subtracted. Inherited memory counts if the rank wrote to more than
+        ``overwritten_again`` bytes of it after the first call, or to more than right programs do.
+        Return None if ``grown`` returns None.
         """
-        written = min(first.overwritten(rank), overwritten_at_most)
-        grown, before = self.grown_beyond(rank, written, operations), first.own_growth(rank)
+        written = min(first.overwritten(rank), OVERWRITTEN + OVERWRITTEN_EARLIER)
+        grown = self.grown_beyond(rank, written + overwritten_again, operations)
+        before = first.own_growth(rank)
         return None if grown is None else grown - int(min(max(before, 0), at_most))
 
     def own_growth(self, rank: int) -> int:

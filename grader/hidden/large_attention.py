@@ -107,8 +107,8 @@ class LargeAttention(SharedCalls):
         for rank in range(self.n):
             run.require_grown(rank, self.shard_bytes, "one rank's keys")
             turn = run.issued_before(rank, "backward began")
-            forward.append(run.grown_since(of_tiny, rank, imported, turn) or 0)
-            backward.append(run.grown_since(of_tiny, rank, imported) or 0)
+            forward.append(run.grown_since(of_tiny, rank, imported, turn, overwritten_again=0) or 0)
+            backward.append(run.grown_since(of_tiny, rank, imported, overwritten_again=0) or 0)
         for way, grown, most in (("forward", forward, FORWARD), ("backward", backward, BACKWARD)):
             for rank in sorted(range(self.n), key=grown.__getitem__)[:-SPARED]:
                 tensors = grown[rank] / self.shard_bytes

@@ -125,7 +125,7 @@ def test_ranks_share_gpus_as_memory_allows(monkeypatch, free, visible, ids, rank
     [
         ("raise RuntimeError('CUDA error: no kernel image')", "CUDA error: no kernel image"),
         ("import os; os._exit(11)", "exit code 11"),
-        ("import time; time.sleep(60)", "within 1 seconds"),
+        ("import time; time.sleep(60)", "more than 1 seconds"),
         (answer([GIB]), "less than 2 GiB"),
     ],
 )

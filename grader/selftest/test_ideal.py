@@ -72,4 +72,4 @@ def test_what_is_no_pass_is_told_by_its_share():
     ]
     told = measured_shares(spans)
     # 10 seconds of two ranks: 3 of passes, 0.5 of a send, 0.5 and 0.5 of other computing
-    assert "0.55 is waiting, 0.05 communicating, and 0.10 computing anything else" in told
+    assert "0.55 waiting, 0.05 communicating, 0.10 computing outside of passes" in told
