@@ -171,7 +171,8 @@ class CallEvidence:
         Return None if ``Call.weighs`` is empty, if the system does not report memory, or if the
         network is not the hub. Student code cannot cause the result None.
         """
-        earlier = self.overwritten(rank, 0)
+        looks = self._growths(rank)
+        earlier = looks[0].overwritten if looks else 0
         return self.grown_beyond(rank, OVERWRITTEN + min(earlier, OVERWRITTEN_EARLIER), operations)
 
     def grown_beyond(
