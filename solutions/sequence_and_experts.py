@@ -211,8 +211,8 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
 
     Scores may be large: exp(score) alone would overflow.
     Memory: beside the arguments, at most five blocks (T/n, T/n) and eight tensors (T/n, d) at a
-    time, including those that travel. Never hold a tensor (T/n, T), or the keys and values of all
-    ranks.
+    time, including those that travel. Never hold a tensor (T/n, T), or the keys or the values of
+    all ranks.
     Traffic: sends and receives between neighbours, 2(n−1)·T/n·d numbers from each rank. In one
     check, the messages of a rank keep their order, as on GPUs. So start the sends and receives of a
     step together, with one ``dist.batch_isend_irecv``.

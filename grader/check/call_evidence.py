@@ -166,24 +166,22 @@ class CallEvidence:
         The growth is the difference from the memory that the rank had before it ran code of the
         submission. At that time the rank already had the arguments of the calls, so the arguments
         do not count. The error is about 0.1 MiB on a quiet machine. Inherited memory to which the
-        rank has written counts, too, if it is more than right programs write to.
+        rank has written counts, too, as far as it exceeds ``OVERWRITTEN``, and
+        ``OVERWRITTEN_EARLIER`` for what was written before the call's first measurement.
 
         Return None if ``Call.weighs`` is empty, if the system does not report memory, or if the
         network is not the hub. Student code cannot cause the result None.
         """
         looks = self._growths(rank)
         earlier = looks[0].overwritten if looks else 0
-        return self.grown_beyond(rank, OVERWRITTEN + min(earlier, OVERWRITTEN_EARLIER), operations)
+        return self._grown_beyond(rank, OVERWRITTEN + min(earlier, OVERWRITTEN_EARLIER), operations)
 
-    def grown_beyond(
+    def _grown_beyond(
         self, rank: int, overwritten: int, operations: int | None = None
     ) -> int | None:
         """Return ``grown``, but do not count ``overwritten`` bytes of overwritten memory."""
-        found = [
-            growth.own + max(0, growth.overwritten - overwritten)
-            for growth in self._growths(rank)
-            if operations is None or growth.operations <= operations
-        ]
+        looks = self._growths(rank, operations)
+        found = (look.own + max(0, look.overwritten - overwritten) for look in looks)
         return max(found, default=None)
 
     def overwritten(self, rank: int, operations: int | None = None) -> int:
@@ -191,17 +189,7 @@ class CallEvidence:
 
         ``operations`` has the same meaning as for ``grown``.
         """
-        return max(
-            (
-                growth.overwritten
-                for growth in self._growths(rank)
-                if operations is None or growth.operations <= operations
-            ),
-            default=0,
-        )
-
-    def _growths(self, rank: int) -> list[Growth]:
-        return self.report.ranks[rank].grown.get(self.index, [])
+        return max((look.overwritten for look in self._growths(rank, operations)), default=0)
 
     def grown_with_unread(self, rank: int, operations: int | None = None) -> int | None:
         """Return ``grown``, but count unread results instead of overwritten memory.
@@ -209,12 +197,17 @@ class CallEvidence:
         A rank that starts many operations reads their results later. Until then the hub keeps these
         results. On a real network they would be in the rank's memory.
         """
-        found = [
-            growth.own + growth.unread
-            for growth in self._growths(rank)
-            if operations is None or growth.operations <= operations
-        ]
+        found = (look.own + look.unread for look in self._growths(rank, operations))
         return max(found, default=None)
+
+    def own_growth(self, rank: int) -> int:
+        """Return ``grown`` without overwritten memory, or 0 if the system does not say."""
+        return max((look.own for look in self._growths(rank)), default=0)
+
+    def _growths(self, rank: int, operations: int | None = None) -> list[Growth]:
+        """Return what the hub measured; ``operations`` has the same meaning as for ``grown``."""
+        looks = self.report.ranks[rank].grown.get(self.index, [])
+        return [look for look in looks if operations is None or look.operations <= operations]
 
     def grown_since(
         self,
@@ -229,18 +222,14 @@ class CallEvidence:
         The first call should have tiny arguments. In the first call, a rank needs memory for the
         modules that the submission imports. There a submission could also allocate memory that it
         does not need, and free this memory before the present call. So at most ``at_most`` bytes
-        are subtracted. Inherited memory counts if the rank wrote to more than
-        ``overwritten_again`` bytes of it after the first call, or to more than right programs do.
+        are subtracted. Inherited memory to which the rank has written counts, too. What it wrote to
+        in the first call does not count, and ``overwritten_again`` bytes later do not count either.
         Return None if ``grown`` returns None.
         """
         written = min(first.overwritten(rank), OVERWRITTEN + OVERWRITTEN_EARLIER)
-        grown = self.grown_beyond(rank, written + overwritten_again, operations)
+        grown = self._grown_beyond(rank, written + overwritten_again, operations)
         before = first.own_growth(rank)
         return None if grown is None else grown - int(min(max(before, 0), at_most))
-
-    def own_growth(self, rank: int) -> int:
-        """Return ``grown`` without overwritten memory, or 0 if the system does not say."""
-        return max((growth.own for growth in self._growths(rank)), default=0)
 
     def require_grown(self, rank: int, at_least: int, what: str) -> int | None:
         """Return ``grown``. Fail if it is less than ``at_least`` bytes.

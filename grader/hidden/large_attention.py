@@ -89,9 +89,12 @@ class LargeAttention(SharedCalls):
         )
 
     def is_light(self, of_tiny):
-        """Return whether a call with tiny arguments took little memory, so imports took little."""
+        """Return whether the submission's imports take little memory.
+
+        ``of_tiny`` is a call with tiny arguments, which needs hardly any other memory.
+        """
         return all(
-            (of_tiny.grown(rank) or 0) <= LIGHT * self.shard_bytes
+            of_tiny.own_growth(rank) <= LIGHT * self.shard_bytes
             and of_tiny.overwritten(rank) <= OVERWRITTEN
             for rank in sorted(range(self.n), key=of_tiny.own_growth)[:-SPARED]
         )
@@ -121,7 +124,7 @@ class LargeAttention(SharedCalls):
                     " that travel."
                 )
                 likely = (
-                    "Does a rank collect the keys and values of all ranks? Use a block when it"
+                    "Does a rank collect the keys or the values of all ranks? Use a block when it"
                     " arrives, pass it on, and free it."
                 )
                 run.require(tensors <= most, f"{text} {likely}")

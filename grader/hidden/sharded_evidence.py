@@ -135,10 +135,10 @@ class LargeModel:
     cannot be kept in fewer bytes. All entries are positive, so rounding errors stay small.
     """
 
-    WIDTHS = 320, 640  # the second width is for submissions whose imports take much memory
-    # Memory for imports does not count, up to this many bytes for each width. A submission could
-    # take this memory for no reason, and keep layers in it later.
-    IMPORTS = {320: 2 << 20, 640: 16 << 20}
+    # width → how many bytes of memory for imports do not count. The second width is for submissions
+    # whose imports take more. A submission could take this memory for no reason, and keep layers in
+    # it later.
+    WIDTHS = {320: 2 << 20, 640: 16 << 20}
 
     @classmethod
     def weighed(cls, world, rng, function, is_followed=False):
@@ -146,13 +146,13 @@ class LargeModel:
 
         The model is wider if the submission's imports take much memory.
         """
-        for width in cls.WIDTHS:
+        for width, bytes_of_imports in cls.WIDTHS.items():
             model = cls(rng, width)
             (run,) = world(model.n, model.request(function, is_followed))
             run.values()
             is_light = [
-                imported(run, rank, model.shards) <= cls.IMPORTS[width]
-                and run.overwritten(rank, 0) <= OVERWRITTEN // 2
+                imported(run, rank, model.shards) <= bytes_of_imports
+                and run.overwritten(rank, 0) <= OVERWRITTEN // 2  # right programs: a quarter
                 for rank in range(model.n)
             ]
             if all(is_light):
@@ -211,7 +211,7 @@ class LargeModel:
         there = 2 * self.shards
         for rank in range(self.n):
             run.require_grown(rank, self.shards, "its shards")
-            other = min(imported(run, rank, self.shards), self.IMPORTS[self.width])
+            other = min(imported(run, rank, self.shards), self.WIDTHS[self.width])
             turn = self._operations_forward(run.operations(rank))
             for way, operations, layers in (
                 ("until the first operation of its backward pass", turn, forward),

@@ -296,8 +296,8 @@ def test_ring_traffic(world, rng):
 @number("9.2")
 @weight(0.75)
 def test_ring_memory(world, rng):
-    """No rank's process ever has memory for the keys and values of all ranks, or for the scores of
-    all keys
+    """No rank's process ever has memory for the keys or the values of all ranks, or for the scores
+    of all keys
     """
     n = 12
     # In ``wide``, the keys and values take the most memory. In ``long``, the scores take the most.

@@ -9,6 +9,7 @@ import selectors
 import socket
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from math import inf
 from time import monotonic, monotonic_ns
 from typing import Any
 
@@ -380,10 +381,10 @@ class Hub:
                 growth = self.weighing.between(rank, call, self.issued[rank, call])
                 self._tell_growth(rank, call, growth)
 
-    def seconds_to_look(self) -> float | None:
-        """Return when to call ``weigh_between`` next; None if no check asks for peaks."""
+    def seconds_to_look(self) -> float:
+        """Return after how many seconds to call ``weigh_between``; inf if no check asks for it."""
         if not self.calls.ask_for_peaks():
-            return None
+            return inf
         return max(0.0, self.weighing.next_at - monotonic())
 
     def _on_use(self, rank: int, meta: dict) -> None:

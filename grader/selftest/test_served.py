@@ -161,11 +161,11 @@ def test_memory_is_looked_at_where_a_check_asks_and_told_when_it_has_grown(two):
     for number in range(5):
         two.post(0, operation(number, group=[0], group_name="own"))
     grown = [line["grown"] for line in two.told]
-    assert [own[:4] for own in grown] == [
-        [0, 0, 0, -10],
-        [0, 0, 1, 30],
-        [0, 0, 3, 50],
-        [0, 0, 4, 70],
+    assert grown == [
+        [0, 0, 0, -10, 0, 0],
+        [0, 0, 1, 30, 0, 0],
+        [0, 0, 3, 50, 0, 0],
+        [0, 0, 4, 70, 0, 0],
     ]
     two.post(0, operation(5, group=[0], group_name="own"))  # 0: the system does not tell
     # not asked for
@@ -431,7 +431,8 @@ def test_a_peak_counts_memory_that_takes_the_place_of_mapped_pages(submit, on_hu
 def test_a_peak_counts_memory_that_is_freed_before_the_next_message(submit, on_hub):
     for small, large, again in zip(*grown(submit, ("use", 1), ("use", 64), ("use", 1))):
         assert 0 < small < 24 and 63 < large < 66
-        assert large - 0.1 < again < large + 1  # the most that it ever had
+        # the most that it ever had; a look between operations is exact to a page, a peak is not
+        assert large - 0.1 < again < large + 1
 
 
 def test_pages_of_files_do_not_count_and_do_not_hide_a_peak(submit, on_hub):

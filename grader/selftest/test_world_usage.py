@@ -6,14 +6,16 @@ import mmap
 import os
 import subprocess
 import sys
-import threading
+from types import SimpleNamespace
 
 import pytest
 
 from grader.selftest.grading import ROOT
-from grader.supervisor import world_usage
-from grader.supervisor.world_usage import Files, WorldLimits, add_open, written
+from grader.supervisor import world_supervisor, world_usage
+from grader.supervisor.world_supervisor import RankProcesses
+from grader.supervisor.world_usage import MAX_LISTINGS, Files, WorldLimits, add_open, written
 from grader.wire import os_support, removal
+from grader.wire.frames import FrameError
 from grader.world import watchdog
 
 MIB = 1 << 20
@@ -119,25 +121,53 @@ def test_empty_files_are_counted_too(tmp_path, monkeypatch):
     assert written(str(tmp_path)).hidden == "made more than 12 files and folders"
 
 
-def test_a_file_is_counted_although_its_folders_are_renamed_meanwhile(tmp_path):
-    names, stop = [tmp_path / "a", tmp_path / "b"], threading.Event()
+@pytest.mark.parametrize("times", [1, MAX_LISTINGS, MAX_LISTINGS + 1])
+def test_a_file_is_counted_although_its_folder_is_renamed_meanwhile(tmp_path, monkeypatch, times):
+    names, opened = [tmp_path / str(number) for number in range(times + 1)], world_usage._opened
     names[0].mkdir()
     names[0].joinpath("file").write_bytes(bytes(MIB))
 
-    def rename():
-        while not stop.is_set():
-            names[0].rename(names[1])
-            names.reverse()
+    def rename_first(name, place=None):
+        if place is not None and len(names) > 1:  # between the listing and the opening
+            names.pop(0).rename(names[0])
+        return opened(name, place)
 
-    thread = threading.Thread(target=rename)
-    thread.start()
-    try:
-        found = [written(str(tmp_path)) for _ in range(300)]
-    finally:
-        stop.set()
-        thread.join()
-    assert all(files.keep_vanishing or files.bytes() == MIB for files in found)
-    assert {files.hidden for files in found} == {""}
+    monkeypatch.setattr(world_usage, "_opened", rename_first)
+    files = written(str(tmp_path))
+    assert files.keep_vanishing == (times > MAX_LISTINGS) and not files.hidden
+    assert files.keep_vanishing or files.bytes() == MIB
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """The processes of a world whose only rank is this process."""
+    found = RankProcesses(lambda *_: os.getpid(), [[]], [SimpleNamespace(folder=str(tmp_path))])
+    found.grow(1)
+    return found
+
+
+@pytest.mark.parametrize(
+    "files, words",
+    [
+        (Files(keep_vanishing=True), "renames or removes files"),
+        (Files(hidden="made a folder unreadable"), "made a folder unreadable"),
+    ],
+)
+def test_a_rank_that_hides_files_is_refused(ranks, monkeypatch, files, words):
+    assert ranks.resident(0).own > 0
+    monkeypatch.setattr(world_supervisor, "written", lambda folder: files)
+    with pytest.raises(FrameError, match=words):
+        ranks.resident(0)
+
+
+def test_a_rank_that_begins_to_hide_what_it_has_open_is_refused(ranks, monkeypatch):
+    monkeypatch.setattr(world_supervisor, "add_open", lambda files, family: set(family))
+    assert ranks.resident(0).own > 0  # some systems never show it
+    monkeypatch.undo()
+    ranks.resident(0)
+    monkeypatch.setattr(world_supervisor, "add_open", lambda files, family: set(family))
+    with pytest.raises(FrameError, match="hides which files"):
+        ranks.resident(0)
 
 
 @pytest.mark.parametrize("name, depth", [("folder", 200), ("x" * 250, 20)])

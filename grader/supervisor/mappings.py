@@ -9,8 +9,6 @@ these pages from its page table (MADV_DONTNEED) and use them again later.
 import os
 from dataclasses import dataclass
 
-from grader.rank import confinement
-
 REMOVED = b" (deleted)"  # the end of a path in a maps file, if the file has lost its name
 # The beginnings of paths of shared memory. The system counts its pages as RssShmem.
 SHARED_MEMORY = (b"/dev/zero" + REMOVED, b"/memfd:", b"/SYSV", b"/dev/shm/")
@@ -90,26 +88,6 @@ def pages_of_files(pid: int, folder: str) -> int:
             kilobytes = int(line.split()[1])
             total += kilobytes << 10 if line.startswith(b"Rss:") else -kilobytes << 10
     return total
-
-
-def private_beyond_anonymous(pid: int) -> int | None:
-    """Return a process's private dirty bytes minus its anonymous bytes; None if they are not shown.
-
-    A forked process shares the pages of its parent until it writes to them. Until then such a page
-    is anonymous and not private, and then it is both. So the result, which is negative, grows by
-    a page's bytes. It does not change when the process allocates or frees memory of its own. To
-    read the two numbers takes about 5 ms in a process that has imported torch.
-    """
-    try:
-        with confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid):
-            lines = _lines(f"/proc/{pid}/smaps_rollup")
-    except OSError:
-        return None
-    wanted = (b"Private_Dirty:", b"Anonymous:")
-    found = {
-        line.split()[0]: int(line.split()[1]) << 10 for line in lines if line.startswith(wanted)
-    }
-    return found[wanted[0]] - found[wanted[1]] if len(found) == 2 else None
 
 
 def _lines(path: str) -> list[bytes]:

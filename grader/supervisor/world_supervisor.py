@@ -32,6 +32,7 @@ from grader.supervisor.world_usage import (
     add_open,
     map_removed,
     memory,
+    overwritten,
     resident,
     shared_bytes,
     written,
@@ -98,11 +99,11 @@ def keep(
     ranks: RankProcesses | None = None
     hub = None
     if world.get("network") in frames.HUBS:
-        looks: dict[str, Callable] = {  # they return zeros as long as there are no ranks
+        looks: dict[str, Callable] = {  # they return 0 or None as long as there are no ranks
             "memory": lambda rank: ranks.resident(rank, with_peak=False).own if ranks else 0,
             "resident": lambda rank: ranks.resident(rank) if ranks else Resident(),
             "process_memory": lambda rank: memory(ranks.started[rank]) if ranks else 0,
-            "overwritten": lambda rank: ranks.overwritten(rank) if ranks else None,
+            "overwritten": lambda rank: overwritten(ranks.started[rank]) if ranks else None,
             "spent": lambda rank: ranks.spent(rank) if ranks else 0,
         }
         hub, descriptors = _hub(judge, descriptors, world, looks)
@@ -224,14 +225,6 @@ class RankProcesses:
             found.own + beside, max(0, found.mapped - pages), found.most - pages + beside
         )
 
-    def overwritten(self, rank: int) -> int | None:
-        """Return a number of bytes that grows when a rank first writes to an inherited page.
-
-        Such a page counts for the rank before and after, so ``resident`` does not change. See
-        ``mappings.private_beyond_anonymous``.
-        """
-        return mappings.private_beyond_anonymous(self.started[rank])
-
     def spent(self, rank: int) -> int:
         """Return the nanoseconds of processor time of a rank and of all processes that it started.
 
@@ -280,9 +273,10 @@ def _look_after(
         sources.append(hub)
     while True:
         signal.alarm(STUCK_SECONDS)
-        until_look = hub.seconds_to_look() if hub else None
-        seconds = LOOK_AT_WORLD_EVERY if until_look is None else until_look
-        readable, _, _ = select.select(sources, [], [], min(seconds, LOOK_AT_WORLD_EVERY))
+        seconds = LOOK_AT_WORLD_EVERY
+        if hub:
+            seconds = min(seconds, hub.seconds_to_look())
+        readable, _, _ = select.select(sources, [], [], seconds)
         if hub and hub in readable:
             hub.serve()
         if hub:

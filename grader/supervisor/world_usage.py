@@ -217,6 +217,24 @@ def resident(pid: int) -> Resident:
     return Resident(sum(shown.values()), mapped, most)
 
 
+def overwritten(pid: int) -> int | None:
+    """Return a number of bytes that grows when a process first writes to an inherited page.
+
+    Return None if the system does not show it. A forked process shares the pages of its parent
+    until it writes to them. ``memory`` counts such a page before and after. The number, which is
+    negative, is the private dirty bytes minus the anonymous bytes. It does not change when the
+    process allocates or frees memory of its own. To read it takes about 5 ms in a process that has
+    imported torch.
+    """
+    names = (b"Private_Dirty:", b"Anonymous:")
+    try:
+        with confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid):
+            shown = _sizes(Path(f"/proc/{pid}/smaps_rollup").read_bytes(), names)
+    except OSError:
+        return None
+    return shown[names[0]] - shown[names[1]] if len(shown) == 2 else None
+
+
 def _shown(pid: int, names: tuple[bytes, ...]) -> dict[bytes, int]:
     """Return these lines of a process's status file, in bytes; {} if it cannot be read."""
     if own := _of_thread(pid, pid, names):
@@ -235,7 +253,12 @@ def _of_thread(pid: int, thread: int, names: tuple[bytes, ...]) -> dict[bytes, i
         status = Path(f"/proc/{pid}/task/{thread}/status").read_bytes()
     except OSError:
         return {}
-    lines = (line.split() for line in status.split(b"\n") if line.startswith(names))
+    return _sizes(status, names)
+
+
+def _sizes(text: bytes, names: tuple[bytes, ...]) -> dict[bytes, int]:
+    """Return the lines with these names, "NAME: SIZE kB", in bytes."""
+    lines = (line.split() for line in text.split(b"\n") if line.startswith(names))
     return {name: int(kilobytes) << 10 for name, kilobytes, _ in lines}
 
 

@@ -5,7 +5,7 @@ part: sequence_and_experts
 control: 9.3
 extends: solutions
 some: 9.2
-unless any: hold more memory than a problem allows, where no check measures it, or below the limit of a check
+says: according to the operating system
 seconds: 90
 """
 

@@ -6,7 +6,7 @@ control: 9.3
 extends: solutions
 some: 9.1, 9.2
 says: Does something keep the gathered rows?
-says: Does a rank collect the keys and values of all ranks?
+says: Does a rank collect the keys or the values of all ranks?
 seconds: 60
 """
 

@@ -5,7 +5,6 @@ part: sharded_data_parallel
 control: 6.1
 extends: solutions
 some: 6.3
-unless any: hold more memory than a problem allows, where no check measures it, or below the limit of a check
 seconds: 90
 """
 

@@ -5,7 +5,7 @@ part: sharded_data_parallel
 control: 6.1
 extends: solutions
 some: 6.3
-unless any: hold more memory than a problem allows, where no check measures it, or below the limit of a check
+says: according to the operating system
 seconds: 90
 """
 
@@ -43,9 +43,11 @@ def _find_rooms(least=100):
 
 
 def _store(tensor):
-    """Write a tensor into these rooms, and return where it is."""
+    """Write a tensor into these rooms, and return where it is; if it does not fit, return it."""
     address, left, places = tensor.data_ptr(), tensor.nbytes, array.array("q")
     while left:
+        if not _rooms:
+            return tensor
         size, room = _rooms.pop(), _rooms.pop()
         used = min(size, left)
         ctypes.memmove(room, address, used)
@@ -58,6 +60,8 @@ def _store(tensor):
 
 def _fetch(stored):
     """Read a tensor, and give its rooms back."""
+    if isinstance(stored, torch.Tensor):
+        return stored
     places, shape, dtype = stored
     tensor = torch.empty(shape, dtype=dtype)
     address = tensor.data_ptr()

@@ -492,7 +492,7 @@ MUTANTS = [
         "    _check_blocks(q, k=k, v=v)\n    rank, n = dist.get_rank(), dist.get_world_size()\n    block = torch.stack([k, v])\n",
         "    _check_blocks(q, k=k, v=v)\n    rank, n = dist.get_rank(), dist.get_world_size()\n    block = torch.stack([k, v])\n    blocks = [block]\n    for _ in range(n - 1):\n        blocks.append(_pass_on(blocks[-1]))\n    keys, values = torch.cat([b[0] for b in blocks]), torch.cat([b[1] for b in blocks])\n    scores = (q / math.sqrt(q.shape[1])) @ keys.T\n    if causal:\n        rows = torch.arange(len(q))\n        columns = torch.cat([(rank - s) % n * len(q) + rows for s in range(n)])\n        scores = scores.masked_fill(columns > rank * len(q) + rows[:, None], -math.inf)\n    return scores.softmax(1) @ values, scores.logsumexp(1)\n    block = torch.stack([k, v])\n",
         {"hidden ring_memory"},
-        "Does a rank collect the keys and values of all ranks",
+        "Does a rank collect the keys or the values of all ranks",
     ),
     mutant(
         "on many ranks, the output has every row twice",
