@@ -5,7 +5,7 @@ part: all
 base: solutions
 removed: collectives.py
 zero: 1.6
-says: is it Collectives.py?
+says: rename Collectives.py
 """
 
 # --- file: Collectives.py

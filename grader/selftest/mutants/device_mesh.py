@@ -523,7 +523,7 @@ MUTANTS = [
         "    return mlp.loss(x), gradients\n",
         "    return mlp.loss(x) / dist.get_world_size(column), gradients\n",
         STEP,
-        "It is the mean over this rank's own rows",
+        "Return the mean over this rank's own rows",
     ),
     mutant(
         "the gradients are in reverse order",
