@@ -5,6 +5,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 export PYTHON VENV
+# Without compiled modules, each start of Python compiles the grader again. That takes longer than most checks.
+unexport PYTHONDONTWRITEBYTECODE
 # handout/set_up.py also reads TORCH=2.9.1 (which torch) and TORCH_INDEX=<URL> (where from; empty for PyPI).
 REQUIREMENTS := handout/requirements.txt $(wildcard grader/selftest/requirements.txt)
 $(if $(word 2,$(VENV)),$(error VENV=$(VENV): make cannot work with a path that has a space in it))
@@ -123,7 +125,7 @@ bandwidth: $(READY)  ## measure this machine with your own benchmarking.py; RANK
 	  $(if $(MAX_BYTES),--max-bytes="$$MAX_BYTES") $(if $(DEVICE),--device="$$DEVICE") || $(SAID)
 
 # END WITH
-submission: $(READY)  ## check handout/ and pack submission.zip; ANYWAY=1 packs it even if a file cannot be imported
+submission: $(READY)  ## check handout/ and pack submission.zip; ANYWAY=1 packs it even if a file cannot be imported, or no problem is complete
 	@$(PY) -m grader.intake.hand_in $(if $(ANYWAY),--anyway) || $(SAID)
 
 # BEGIN INSTRUCTOR

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from grader.atomic_write import cannot_write
 from grader.check.selection import OPTIONS, NothingChosen, part_named
-from grader.command_line import SentenceParser
+from grader.command_line import SentenceParser, seconds, seed
 from grader.course_file import BadCourse, course
 from grader.intake.staging import NotThere
 from grader.platforms import targets
@@ -64,10 +64,12 @@ def _arguments() -> argparse.Namespace:
     )
     for name, details in OPTIONS.items():
         parser.add_argument(name, **details)
-    parser.add_argument("--seed", type=int, metavar="N", help="repeat the inputs of an earlier run")
+    parser.add_argument(
+        "--seed", type=seed, metavar="N", help="repeat the inputs of an earlier run"
+    )
     parser.add_argument(
         "--seconds",
-        type=float,
+        type=seconds,
         default=480.0,
         metavar="N",
         help="time for all checks; a check that has not run by then gets 0 points (default: 480)",

@@ -1,6 +1,7 @@
 """Reads the command line, and reports errors in it with one sentence."""
 
 import argparse
+import math
 import sys
 from typing import NoReturn
 
@@ -18,3 +19,32 @@ class SentenceParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         print(f"{self._cannot}: {message}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
+
+
+def seed(text: str) -> int:
+    """Return the value of ``--seed``.
+
+    Raise ArgumentTypeError if it is not a whole number ≥ 0, or has too many digits for Python.
+    """
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"a seed is a whole number ≥ 0, not “{text:.50}”")
+    try:
+        return int(text)
+    except ValueError:  # Python reads numbers of at most 4300 digits
+        raise argparse.ArgumentTypeError(
+            f"a seed is a whole number ≥ 0 with fewer digits: this one has {len(text)}"
+        ) from None
+
+
+def seconds(text: str) -> float:
+    """Return the value of ``--seconds``.
+
+    Raise ArgumentTypeError if it is not a finite number above 0.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"it must be a finite number above 0, not “{text:.50}”")
+    return value

@@ -203,6 +203,8 @@ def of(document: Any) -> Course:
     Raise ValueError with a sentence if the document has a mistake.
     """
     known = [*SECTIONS, "points"]
+    if not isinstance(document, dict):  # a TOML document always is one
+        raise ValueError("it must consist of sections, like [course].")
     for name, entries in document.items():
         if name not in known:
             raise ValueError(f"{shown(name)} is no section.{_home(name) or nearest(name, known)}")

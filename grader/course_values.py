@@ -39,7 +39,7 @@ def number(low: float, high: float, *, above: bool = False, instead: str = "") -
 
 def whole(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 10**6:
-        raise ValueError("it must be a whole number, 0 or more")
+        raise ValueError("it must be a whole number from 0 to 999999")
     return value
 
 
@@ -100,7 +100,7 @@ def time(value: Any) -> datetime | None:
 def parts(value: Any) -> tuple[str, ...]:
     names = _list_of(value, PARTS, "part")
     if not names:
-        raise ValueError("a course takes at least one part")
+        raise ValueError("it must list at least one part")
     return tuple(name for name in PARTS if name in names)
 
 

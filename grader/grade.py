@@ -20,6 +20,7 @@ from grader.check.refusals import fail_where_right_calls_are_refused
 from grader.check.workers import Workers
 from grader.check.world_lending import ROOM
 from grader.session import HIDDEN, ROOT, CannotGrade, SessionOwner, is_students_copy
+from grader.wire import os_support
 from grader.wire.tiers import TIERS
 from grader.world.fork_server_client import WorldsUnavailable, way_to_start
 from grader.world.gpus import Gpus
@@ -284,7 +285,10 @@ def confinement_notes(found: dict) -> list[str]:
             f" ({found['kernel']})."
         ]
     notes += [f"    {tier} does not work: {reason}" for tier, reason in found["failed"].items()]
-    looks = f"checked from outside every {found['looks'] * 1e3:.0f} ms"
+    if not os_support.LINUX:
+        notes.append("    On this system, nothing limits their memory, processes and files.")
+        return notes + [f"    Here student code can {gap}." for gap in found["gaps"]]
+    looks = f"checked from outside every {found['looks'] * 1e3:.0f} ms, less often in large worlds"
     held = "limited by the kernel for each world"
     if found["unheld"]:
         held = f"{looks}; the kernel does not limit them ({found['unheld']})"

@@ -10,8 +10,7 @@ of 1.07. They count different bytes, use different units, or stop the clock at d
 This part fixes the conventions, which are those of NVIDIA's nccl-tests (doc/PERFORMANCE.md in its
 repository), and builds a stopwatch that you can trust. No check looks at how fast your machine is.
 
-The size S of a collective is the number of bytes of the *whole* array, as it is on a rank that has
-all of it.
+The size S of a collective is the number of bytes of the *whole* array, not of one rank's part.
 
     all-reduce, broadcast, reduce    the buffer, which has the same size on every rank
     reduce-scatter, scatter          the *input*: n times the output of a rank
@@ -104,7 +103,7 @@ def bus_bandwidth(collective: str, size: int, world_size: int, seconds: float) -
     """Problem 2.1 · Return the rate at which the links had to work.
 
     This rate can be compared across collectives and world sizes. The bus bandwidth is the algorithm
-    bandwidth times a factor: the bytes that the busiest rank must at least send (or receive),
+    bandwidth times a factor: the bytes that the busiest rank must send (or receive) at least,
     divided by S. In an all-gather, a rank must receive the n−1 of n parts that it does not have, so
     the factor is (n−1)/n. An all-reduce is a reduce-scatter and an all-gather, so its factor is
     2(n−1)/n. A broadcast and a reduce send the whole array through every rank, so their factor is
@@ -233,10 +232,12 @@ def fit_latency_bandwidth(sizes: list[int], seconds: list[float]) -> tuple[float
 
     Every message pays the latency α, and its bytes travel at the rate β. In a sweep, sizes and
     times each differ by a factor of a million. Least squares of the errors in *time* would fit only
-    the largest times. So minimise the sum of the squared relative errors, Σ ((α + Sᵢ/β − tᵢ) /
-    tᵢ)². With aᵢ = 1/tᵢ and bᵢ = Sᵢ/tᵢ, this is the linear least-squares problem α·aᵢ + (1/β)·bᵢ ≈
-    1. Compute in
-    float64: the two columns differ too much in size for float32.
+    the largest times. So minimise the sum of the squared relative errors,
+
+        Σ ((α + Sᵢ/β − tᵢ) / tᵢ)².
+
+    With aᵢ = 1/tᵢ and bᵢ = Sᵢ/tᵢ, this is the linear least-squares problem α·aᵢ + (1/β)·bᵢ ≈ 1.
+    Compute in float64: the two columns differ too much in size for float32.
 
     Args:
         sizes: Sᵢ, in bytes.

@@ -84,7 +84,7 @@ def mesh_groups(shape: tuple[int, int]) -> tuple[dist.ProcessGroup, dist.Process
         the order of the ranks. The column is the group of the D ranks with this rank's tensor
         coordinate.
     Raises:
-        ValueError: D·T is not the world size ("a mesh of 2 × 3 needs 6 ranks, not 4"), or D or T is
+        ValueError: D·T is not the world size ("4 ranks do not make a mesh of 2 × 3"), or D or T is
             less than 1.
 
     On a mesh of 2 × 2, the rows are [0, 1] and [2, 3], the columns [0, 2] and [1, 3]. All ranks

@@ -6,6 +6,8 @@
 On Linux without a GPU, each rank is a fork of this process, which has already imported torch. Four
 ranks start in a fraction of a second. Otherwise, and after this process has started other threads,
 each rank is a new Python process that imports torch and your program again, which takes seconds.
+(A new process cannot import a notebook or a prompt. So on Linux without a GPU, ranks that are
+started there are always forks.)
 
 ``torchrun`` starts the ranks itself, on one machine or on many. Then ``launch`` only joins the
 ranks' process group and calls the function. torchrun sets the world size, and ``world_size`` is

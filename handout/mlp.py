@@ -44,6 +44,7 @@ def layer_backward(x: Tensor, z: Tensor, weight: Tensor, grad_y: Tensor) -> tupl
 
     By the chain rule, with gelu(z) = z·Φ(z) and gelu′(z) = Φ(z) + z·φ(z):
         grad_z = grad_y ⊙ gelu′(z),   grad_x = grad_z @ Wᵀ,   grad_W = xᵀ @ grad_z
+    Φ is the distribution function of the standard normal distribution, and φ is its density.
     """
     grad_z = torch.ops.aten.gelu_backward(grad_y, z)
     return grad_z @ weight.T, x.T @ grad_z

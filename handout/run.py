@@ -153,10 +153,11 @@ def pipeline_parallel(module_name: str) -> None:
                     " in theory"
                 )
                 print(chart(timelines), flush=True)
-                if device().type == "cpu" and (os.cpu_count() or 1) < n:
+                cores = os.cpu_count() or 1
+                if device().type == "cpu" and cores < n:
                     print(
-                        f"({n} stages share {os.cpu_count()} cores here, so stages also wait for a"
-                        " core)",
+                        f"({n} stages share {cores} core{'s' if cores > 1 else ''} here, so stages"
+                        " also wait for a core)",
                         flush=True,
                     )
             dist.barrier()
@@ -356,7 +357,11 @@ def main() -> None:
     )
     parser.add_argument("part", choices=PARTS)
     parser.add_argument(
-        "--world-size", type=int, default=4, metavar="N", help="local ranks to start (default 4)"
+        "--world-size",
+        type=int,
+        default=4,
+        metavar="N",
+        help="local ranks to start (default 4); ignored under torchrun",
     )
     parser.add_argument(
         "--module", default="handout", help="the package with your functions (default: handout)"

@@ -67,14 +67,15 @@ def _sends(action: Action, stage: int, n: int, parts: int) -> Message | None:
 def simulate(schedules: list[list[Action]], durations: dict[str, float]) -> list[list[Span]]:
     """Return, for each stage, the spans of its actions: when each began and ended.
 
-    Messages are assumed to take no time. So each action begins as soon as its stage is free
-    and the message that it needs has been sent.
+    Messages are assumed to take no time. So each action begins as soon as its stage is free and the
+    message that it needs has been sent.
 
     Args:
         schedules: for each stage its actions.
         durations: the time that each kind of action takes on one chunk.
     Raises:
-        ValueError: no stage can go on. The text names the action that each stage waits for.
+        ValueError: some stages have not ended, and none of them can go on. The text names the
+            action that each of these stages cannot begin.
     """
     n, parts = len(schedules), _parts(schedules)
     ready: dict[Message, float] = {}  # when a message was sent
@@ -99,7 +100,7 @@ def simulate(schedules: list[list[Action]], durations: dict[str, float]) -> list
                 moved = True
     stuck = {s: own[len(spans[s])] for s, own in enumerate(schedules) if len(spans[s]) < len(own)}
     if stuck:
-        raise ValueError(f"these stages wait for each other at these actions: {stuck}")
+        raise ValueError(f"these stages can never begin these actions: {stuck}")
     return spans
 
 
@@ -289,6 +290,9 @@ def run_schedules(
     Returns:
         ``(loss, gradients)``. The loss is that of the whole batch, on the last stage; None on all
         other stages. The gradients are those of this stage's weights: for each chunk a list.
+    Raises:
+        ValueError: the schedules do not fit each other, or a stage never does an action for which
+            another stage sends a message.
     """
     rows = batch_size // num_micro_batches
     stage = _Stage(schedules, weights, x, rows, num_micro_batches, timeline)

@@ -105,8 +105,8 @@ def sequence_parallel_backward(pair: Pair, saved: Pair, grad_y: Tensor) -> tuple
 def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Problem 9.2 · Compute attention, o = softmax(q kᵀ / √d) v, for this rank's queries.
 
-    The rows of k and v travel around the ring: in each of n − 1 steps, every rank sends the block
-    of keys and values that it has to the next rank (rank + 1), and gets the block of the previous
+    The rows of k and v travel around the ring: in each of n − 1 steps, every rank sends its
+    current block of keys and values to the next rank (rank + 1), and gets the block of the previous
     rank [Liu et al., 2023]. So each rank sees all blocks, one after the other, and computes the
     scores of one block, (T/n, T/n), at a time.
 

@@ -147,7 +147,7 @@ def check_python(pin):
         import venv
     except ImportError:
         stop(
-            "Python %s has no venv module here, and the set-up needs it." % version,
+            "Python %s cannot make a virtual environment here, and the set-up needs one." % version,
             "On Debian and Ubuntu: sudo apt install python%s-venv. Then run make setup again."
             % version,
         )
@@ -156,7 +156,10 @@ def check_python(pin):
 
 
 def check_mac(pin):
-    """Stop if PyPI has no build of this torch for this Mac."""
+    """Stop if PyPI has no build of torch for this Mac.
+
+    If the user chose the version of torch (TORCH=2.11.0), the version of macOS is not checked.
+    """
     if platform.machine() != "arm64":
         stop(
             "PyTorch has no build of %s for Macs with an Intel processor. Use Linux, for example on"
@@ -164,8 +167,8 @@ def check_mac(pin):
         )
     if int(platform.mac_ver()[0].split(".")[0] or 14) < 14 and "TORCH" not in os.environ:
         stop(
-            "%s needs macOS 14. On an older macOS, use the last torch that runs there: make setup"
-            " TORCH=2.11.0" % pin
+            "%s needs macOS 14 or later. On an older macOS, use the last torch that runs there:"
+            " make setup TORCH=2.11.0" % pin
         )
 
 
@@ -178,8 +181,8 @@ def check_folder(folder):
         stop(
             "%s exists, but make setup did not create it. Remove it and run make setup again,"
             % folder,
-            "or choose another folder: make setup VENV=environment. To use this environment as it"
-            " is: make test PY=%s/bin/python" % folder,
+            "or choose another folder: make setup VENV=environment. If it is an environment that"
+            " you want to use as it is: make test PY=%s/bin/python" % folder,
         )
 
 
@@ -217,7 +220,8 @@ def choose_index():
         return (
             None,
             True,
-            LARGE + ", as there is a GPU. For %s: make setup TORCH_INDEX=%s" % (SMALL, CPU_INDEX),
+            LARGE
+            + ", as there is a GPU. `make setup TORCH_INDEX=%s` installs %s" % (CPU_INDEX, SMALL),
         )
     reason = unreachable(CPU_INDEX)
     if reason:
@@ -227,7 +231,11 @@ def choose_index():
             "PyTorch's index of builds for the CPU, %s, cannot be reached (%s)"
             % (CPU_INDEX, reason),
         )
-    return CPU_INDEX, False, SMALL + ", as there is no GPU. For CUDA: make setup TORCH_INDEX="
+    return (
+        CPU_INDEX,
+        False,
+        SMALL + ", as there is no GPU. `make setup TORCH_INDEX=` installs " + LARGE,
+    )
 
 
 def has_gpu():

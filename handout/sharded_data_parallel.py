@@ -210,9 +210,9 @@ def prefetched_step(
     product, whatever L is: a layer, the next one, a gradient, and one more gradient if its
     reduce-scatter is still running. So gather one layer ahead, not more. You may keep the last
     layer for the backward pass instead of gathering it again. The backward pass then has L − 1
-    gathers. The memory of your process also includes copies for communication. Beyond the shards
-    and their gradients, it may be that of 12 whole layers, and of 6 until the first operation of
-    the backward pass.
+    gathers. The checks also measure the memory of your process, which includes copies for
+    communication. Beyond the shards and their gradients, 12 whole layers are allowed there, and 6
+    until the first operation of the backward pass.
     Traffic: as for ``fully_sharded_step``. Gather each layer with one ``all_gather`` of its shard,
     and average gradients with ``reduce_scatter``. Instead of these two you may use their variants
     that take one large tensor, but no other communication.

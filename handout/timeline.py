@@ -53,7 +53,7 @@ SIGNS = {"forward": ("0", 10), "backward": ("a", 26), "weights": ("A", 26)}
 
 
 def chart(timelines: list[list[Span]], width: int = 72) -> str:
-    """Return a chart of the timelines as text, with one row for each stage.
+    """Return a chart of the timelines as text, with one row for each stage; "" without any span.
 
     The chart begins at the earliest start of a span, and ends at the latest end of a span. A
     forward pass is drawn as the last digit of its micro-batch. A backward pass is drawn as a letter

@@ -94,7 +94,7 @@ def mesh_groups(shape: tuple[int, int]) -> tuple[dist.ProcessGroup, dist.Process
         the order of the ranks. The column is the group of the D ranks with this rank's tensor
         coordinate.
     Raises:
-        ValueError: D·T is not the world size ("a mesh of 2 × 3 needs 6 ranks, not 4"), or D or T is
+        ValueError: D·T is not the world size ("4 ranks do not make a mesh of 2 × 3"), or D or T is
             less than 1.
 
     On a mesh of 2 × 2, the rows are [0, 1] and [2, 3], the columns [0, 2] and [1, 3]. All ranks
@@ -104,9 +104,7 @@ def mesh_groups(shape: tuple[int, int]) -> tuple[dist.ProcessGroup, dist.Process
     # BEGIN SOLUTION 7.1: mesh_groups
     data, tensor = shape
     if min(shape) < 1 or data * tensor != dist.get_world_size():
-        raise ValueError(
-            f"a mesh of {data} × {tensor} needs {data * tensor} ranks, not {dist.get_world_size()}"
-        )
+        raise ValueError(f"{dist.get_world_size()} ranks do not make a mesh of {data} × {tensor}")
     rows = [[rank_at((d, t), shape) for t in range(tensor)] for d in range(data)]
     columns = [list(ranks) for ranks in zip(*rows)]
     row_groups = [dist.new_group(ranks) for ranks in rows]

@@ -14,9 +14,9 @@ micro_batch)``, because a stage may hold several chunks of the model:
     ("W", c, i)    the gradients of this chunk's weights, at any time after B
     ("BW", c, i)   the whole backward pass: B and W; the message is sent after both
 
-With n stages of v chunks each, the model is cut into n·v parts, and chunk c of stage s is part c·n
-+ s. A micro-batch visits all stages once for each chunk. ``handout/schedule_runner.py`` runs
-schedules, and simulates how long they take; it is given.
+With n stages of v chunks each, the model is cut into n·v parts. Chunk c of stage s is part c·n + s.
+A micro-batch visits all stages once for each chunk. ``handout/schedule_runner.py`` runs schedules,
+and simulates how long they take; it is given.
 
 For every schedule here:
 - A schedule contains each of its actions once. Each call returns a new list.

@@ -44,7 +44,8 @@ def _check_pair(pair: Pair, x: Tensor) -> None:
         text = f"a shard of {first.shape[1]} columns does not fit a shard of {second.shape[0]} rows"
         raise ValueError(text)
     if second.shape[1] != x.shape[1]:
-        raise ValueError(f"{second.shape[1]} columns cannot be added to {x.shape[1]}")
+        text = f"a result of {second.shape[1]} columns cannot be added to x"
+        raise ValueError(f"{text}, which has {x.shape[1]} columns")
 
 
 def _all_gather_rows(shard: Tensor) -> Tensor:
@@ -140,7 +141,7 @@ def sequence_parallel_backward(pair: Pair, saved: Pair, grad_y: Tensor) -> tuple
     (first, second), (x, z) = pair, saved
     _check_pair(pair, x)
     if grad_y.shape != x.shape:
-        raise ValueError(f"a gradient of {tuple(grad_y.shape)} for rows of {tuple(x.shape)}")
+        raise ValueError(f"grad_y is {tuple(grad_y.shape)}, and x is {tuple(x.shape)}")
     rows = _all_gather_rows(normalize(x))  # all rows, (T, K)
     grad = _all_gather_rows(grad_y)  # all rows, (T, K)
     of_second = F.gelu(z).T @ grad  # sharded by rows, (H/n, K)
@@ -185,8 +186,8 @@ def _scores(q: Tensor, k: Tensor, owner: int, causal: bool) -> Tensor:
 def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Problem 9.2 · Compute attention, o = softmax(q kᵀ / √d) v, for this rank's queries.
 
-    The rows of k and v travel around the ring: in each of n − 1 steps, every rank sends the block
-    of keys and values that it has to the next rank (rank + 1), and gets the block of the previous
+    The rows of k and v travel around the ring: in each of n − 1 steps, every rank sends its
+    current block of keys and values to the next rank (rank + 1), and gets the block of the previous
     rank [Liu et al., 2023]. So each rank sees all blocks, one after the other, and computes the
     scores of one block, (T/n, T/n), at a time.
 
@@ -418,7 +419,8 @@ def _check_gate(gate: Tensor, weights: list[Tensor], x: Tensor) -> None:
         raise ValueError(f"{text} with {len(weights)} experts each")
     for i, weight in enumerate(weights):
         if weight.shape != (width, width):
-            raise ValueError(f"expert {i} is {tuple(weight.shape)}, for {width} columns")
+            text = f"weight {i} is {tuple(weight.shape)}, but tokens of {width} columns need"
+            raise ValueError(f"{text} ({width}, {width})")
 
 
 # END SOLUTION
@@ -517,7 +519,7 @@ def mixture_backward(
     x, probabilities, routes, arrived, z, outputs = saved
     _check_gate(gate, weights, x)
     if grad_y.shape != x.shape:
-        raise ValueError(f"a gradient of {tuple(grad_y.shape)} for tokens of {tuple(x.shape)}")
+        raise ValueError(f"grad_y is {tuple(grad_y.shape)}, and x is {tuple(x.shape)}")
     p, choice = probabilities.max(1, keepdim=True)
     grad_results, of_expert = to_experts(p * grad_y, routes), routes[3]
     grad_arrived, gradients = torch.empty_like(arrived), []

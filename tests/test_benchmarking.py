@@ -149,12 +149,12 @@ def test_stopwatch(world):
     )
     own = [{mine: np.array(t)} | cold for t in ([1.0, 5.0, 1.0], [2.0, 2.0, 2.0])]
     samples, seconds = np.array([2.0, 5.0, 2.0]), np.array(2.0)
-    timings = all(isinstance(timing, (list, tuple)) and len(timing) == 2 for timing in run.values())
-    run.require(
-        timings,
-        "stopwatch must return Timing(seconds, samples) on every rank. Rank 0 returned"
-        f" {run.values()[0]!r:.80}.",
-    )
+    for rank, timing in enumerate(run.values()):
+        run.require(
+            isinstance(timing, (list, tuple)) and len(timing) == 2,
+            "stopwatch must return Timing(seconds, samples) on every rank. Rank"
+            f" {rank} returned {timing!r:.80}.",
+        )
     stopwatches.require_looks(run, warm_up=1, iterations=3)
     stopwatches.require_looks(hard, warm_up=0, iterations=3)
     run.returns(
@@ -179,8 +179,8 @@ def test_stopwatch(world):
             [102.0, 105.0, 102.0]
         ),
         (
-            "the 100 seconds of the barrier were timed from the second call on. Read"
-            " the clock before each call, after its barrier"
+            "from the second call on, the 100 seconds of the barrier are part of the measured time."
+            " Read the clock before each call, after its barrier"
         ): np.array([2.0, 105.0, 102.0]),
         "the barrier comes after the call. All ranks must meet before the call": np.array(
             [1102.0, 105.0, 102.0]
@@ -259,6 +259,12 @@ def test_sweep(world):
         len(made) == 4,
         f"the sweep yielded {len(made)} rows. It must yield one row for each collective at each"
         " size, 4 in all.",
+    )
+    runs = order.count("run")
+    run.require(
+        runs == 4,
+        f"the sweep called run {runs} times. It must call run once for each collective at each"
+        " size, 4 times in all.",
     )
     for row, due in zip(made, expected):
         wrong = benchmark_rows.row_difference(row, due)

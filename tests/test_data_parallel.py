@@ -324,8 +324,8 @@ def overlaps(run, rank, p):
     """Fail unless a rank starts an all-reduce during its backward pass ``p``."""
     began, ended = (run.passed(rank, f"backward pass {p} {what}") for what in ("began", "ended"))
     early = sum(began < o.at < ended for o in run.operations(rank))
-    text = f"rank {rank} started no all-reduce before its backward pass {p} had ended."
-    run.require(early > 0, f"{text} One of the 2 buckets is full before that.")
+    text = f"rank {rank} started no all-reduce during its backward pass {p} (counted from 0)."
+    run.require(early > 0, f"{text} One of the 2 buckets is full before the pass ends.")
 
 
 @number("3.5")

@@ -65,11 +65,11 @@ def late(receiver):
 @weight(0.5)
 def test_split_layers(world):
     """split_layers cuts five layers into stages of 2, 2 and 1, and four layers into 2, 1 and 1"""
-    (run,) = world(1, call("pipeline_parallel.split_layers", (5, 3), (4, 3), driver="in_turn"))
-    for got, expected in zip(run.answers(2), ([[0, 1], [2, 3], [4]], [[0, 1], [2], [3]])):
-        run.require(
-            parallel.as_lists(got) == expected, f"expected the layers {expected}, got {got!r:.300}"
-        )
+    cases = {(5, 3): [[0, 1], [2, 3], [4]], (4, 3): [[0, 1], [2], [3]]}
+    (run,) = world(1, call("pipeline_parallel.split_layers", *cases, driver="in_turn"))
+    for got, (case, expected) in zip(run.answers(2), cases.items()):
+        text = f"split_layers{case}: expected the layers {expected}, got {got!r:.300}"
+        run.require(parallel.as_lists(got) == expected, text)
 
 
 @number("5.1")

@@ -197,7 +197,9 @@ OF_TOKENS = [GRAD, GRAD[:1] / 2]
 @number("9.3")
 @weight(0.75)
 def test_mixture(world):
-    """A mixture of four experts on two ranks, forward and backward; one expert gets no token"""
+    """mixture_forward and mixture_backward return the outputs and the gradients of four experts on
+    two ranks, where one expert gets no token; a gate of the wrong width raises ValueError
+    """
     own = per_rank(*(MIXTURE.own_weights(rank) for rank in range(2)))
     saved = per_rank(*(MIXTURE.saved(rank) for rank in range(2)))
     forward, backward, wrong = world(

@@ -66,8 +66,10 @@ __all__ = [
 def on_gloo(check: Callable) -> Callable:
     """Have this check's ranks communicate through gloo, as they do outside of the grader.
 
-    In all other checks the hub carries the data of ranks on CPUs (see ``hub.hub``). One check of
-    each problem runs on gloo, to show that a program that passes on the hub also runs on a network.
+    In all other checks the hub carries the data (see ``hub.hub``), unless ``LOCKSTEP_NETWORK``
+    names another network. Most problems in which ranks communicate have a check that runs on gloo.
+    It shows that a program that passes on the hub also runs on a network. On GPUs, nccl takes the
+    place of gloo. If two ranks share a GPU, or if torch has no nccl, the hub carries the data.
     """
     check.__network__ = GLOO  # type: ignore[attr-defined]  # a function may have any attribute
     return check

@@ -234,9 +234,9 @@ class CallEvidence:
     def require_grown(self, rank: int, at_least: int, what: str) -> int | None:
         """Return ``grown``. Fail if it is less than ``at_least`` bytes.
 
-        ``at_least`` is the size of tensors that a rank must keep. ``what`` names these tensors in
-        the plural, for the message: "the weights". A process with less memory has not done what the
-        call asks for, so its memory does not show how much the program needs.
+        ``at_least`` is the size of the tensors that this call must keep in memory. ``what`` names
+        these tensors in the message, in the plural: "the weights". If the memory has grown by less,
+        the rank has not kept these tensors. Then its memory does not show how much the work needs.
         """
         grown = self.grown(rank)
         text = (
@@ -275,8 +275,8 @@ class CallEvidence:
             elif isinstance(event, Operation) and event.kind == "send":
                 sends += 1
                 text = (
-                    f"rank {rank} issued a send that the grader's clock did not see. Call dist.send"
-                    " or dist.isend directly."
+                    f"the grader did not measure rank {rank}'s processor time before one of its"
+                    " sends. Call dist.send or dist.isend directly."
                 )
                 self.require(len(found) == sends + 1, text)
         return found[: sends + 1] if all(found) else None
@@ -291,7 +291,10 @@ class CallEvidence:
         """
         looks = self.report.ranks[rank].spent.get(self.index, [])
         passed = len(self.marks(rank, PAUSE))
-        text = f"rank {rank}: its processor time was measured {passed} times, not {count} times."
+        # The rank's trail shows each measurement as a mark, and the hub reports its result.
+        measured = len(looks) if passed in (0, count) else passed
+        times = f"{measured} time{'s' if measured != 1 else ''}, not {count} times"
+        text = f"rank {rank}: its processor time was measured {times}."
         self.require(passed in (0, count) and len(looks) in (0, count), text)
         if not looks or not all(looks):
             return None
@@ -321,7 +324,7 @@ class CallEvidence:
         marks = self.marks(rank, name)
         if not marks:
             self.values()
-            self._fail(f"rank {rank} sent back a result, but never reached the moment “{name}”.")
+            self._fail(f"rank {rank} sent back a result, but never reached the point “{name}”.")
         return marks[0].at
 
     def uses_only(self, *kinds: str, because: str) -> None:

@@ -41,10 +41,10 @@ def tensor(value: Any, dtype: Any = np.float32) -> np.ndarray:
 def _other_origin(error: Raised) -> tuple[Line, ...]:
     """Return two lines for the message if the error was raised in a call on the student's line.
 
-    The first of them shows the student's line. Return () if the student's line is a ``raise``
+    The first of them shows the student's line. Return () if the student's line has a ``raise``
     statement, or is not known.
     """
-    if not error.lines or error.lines[-1]["source"].startswith("raise"):
+    if not error.lines or re.search(r"\braise\b", error.lines[-1]["source"]):
         return ()
     return (
         *(Line(f"    {line}") for line in trace(error.lines[-1:])),
@@ -59,6 +59,21 @@ def _is_numbers(value: Any) -> bool:
         and all(type(v) in (int, float) or _is_numbers(v) for v in value)
         and bool(value)
     )
+
+
+def _containers(arguments: list) -> str:
+    """Return words for the kinds of containers among arguments: "a list", "a list or a dict"."""
+    found: set[str] = set()
+    inside = list(arguments)
+    while inside:
+        value = inside.pop()
+        if isinstance(value, dict):
+            found.add("a dict")
+            inside += value.values()
+        elif isinstance(value, (list, tuple)):
+            found |= {"a list"} if isinstance(value, list) else set()
+            inside += value
+    return " or ".join(sorted(found, reverse=True)) or "a list"
 
 
 def as_argument(value: Any) -> Any:
@@ -129,8 +144,7 @@ class CallResult(CallEvidence):
                 requires is False,
                 f"rank {rank}'s values are right, but the tensor that it returned requires a"
                 " gradient, because the input requires one. Autograd does not know what a"
-                " communication does, so it must not differentiate through it. Use"
-                " tensor.detach().",
+                " communication does, so it would compute a wrong gradient. Use tensor.detach().",
             )
 
     def answers(self, count: int) -> list:
@@ -157,7 +171,7 @@ class CallResult(CallEvidence):
         return [own[0] if own else Foreign("nothing that could be sent") for own in arguments]
 
     def keeps_inputs(self) -> None:
-        """Fail if a rank changed a tensor that it was given, or a list that it was given."""
+        """Fail if a rank changed a tensor, a list or a dict that it was given."""
         self.values()
         for rank in self.report.ranks:
             if self._has_changed_input(rank.rank):
@@ -166,9 +180,11 @@ class CallResult(CallEvidence):
                     " copy."
                 )
             if not self._returned(rank.rank).intact:
+                what = _containers(self._arguments(rank.rank)[0])
+                it = "it" if " or " in what else f"the {what.rpartition(' ')[2]}"
                 self._fail(
-                    f"rank {rank.rank} changed a list that it was given: tensors in the list were"
-                    " added, removed or replaced. Work on a copy of the list."
+                    f"rank {rank.rank} changed {what} that it was given: tensors in {it} were"
+                    f" added, removed or replaced. Work on a copy of {it}."
                 )
 
     def raises_value_error(self, *mentioning: str, given: str = "", because: str = "") -> None:

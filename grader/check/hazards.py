@@ -38,13 +38,13 @@ class Hazard:
         starts = f"{rank} starts the {operation}, but never waits for it."
         if operation.kind == "recv":
             return (
-                f"{starts} irecv returns at once: call wait() on the Work that it returns, before"
+                f"{starts} irecv returns at once: call wait() on the Work of this receive, before"
                 " you use the tensor."
             )
         if operation.kind == "send":
             return (
-                f"{starts} isend returns at once: call wait() on the Work that it returns, before"
-                " your function ends. Until then the tensor is in use."
+                f"{starts} isend returns at once: call wait() on the Work of this send, before your"
+                " function ends. Until then the tensor is in use."
             )
         return (
             f"{starts} async_op=True returns at once: call wait() on the Work that it returns,"

@@ -35,6 +35,7 @@ from grader.check.record import (
 from grader.check.refusals import added
 from grader.check.selection import OPTIONS, Candidate, NothingChosen, chosen, part_named
 from grader.check.world_lending import RankStarter, TimedWorld, judge_fairly
+from grader.command_line import seed
 from grader.course_file import course
 from grader.diagnosis.finding import Finding, Line
 from grader.intake.staging import NotThere
@@ -91,9 +92,10 @@ def _read_options(option: argparse.Namespace) -> None:
     option.part = option.part and part_named(option.part)
     if option.device not in ("cpu", "cuda"):
         raise ValueError(f"unknown device “{option.device}”: choose cpu or cuda")
-    if option.seed is not None and not str(option.seed).isdecimal():
-        raise ValueError(f"a seed is a whole number ≥ 0, not “{option.seed}”")
-    option.seed = None if option.seed is None else int(option.seed)
+    try:
+        option.seed = None if option.seed is None else seed(str(option.seed))
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(str(error)) from None
 
 
 def pytest_collection_modifyitems(

@@ -43,8 +43,8 @@ class Record:
     # The sizes of the worlds for which new ranks were started.
     fresh: list[int] = field(default_factory=list)
     in_worlds: float = 0.0  # how many of the seconds were spent in worlds
-    # Whether the check itself states its visibility. If it does not, the visibility is the default,
-    # and a course may choose another visibility.
+    # Whether the check itself states its visibility. If it does not, the visibility is the default.
+    # For a hidden check without its own statement, a course may choose another visibility.
     visibility_written: bool = True
     is_extra: bool = False  # extra credit, which has its own total
     # how each function answered the calls of this check: see ``check.refusals``

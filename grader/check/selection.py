@@ -44,9 +44,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 class NothingChosen(ValueError):
-    """Raised if the words match no check.
+    """Raised if the words match no check, or name no part.
 
-    The text is a sentence for the person who wrote the words. It lists the possible choices.
+    The text is for the person who wrote the words. It lists the possible choices, if there are any.
     """
 
 
@@ -149,11 +149,11 @@ def _nothing(words: str, candidates: list[Candidate]) -> str:
         if len(word) > 2
     ]
     close = difflib.get_close_matches(words.lower(), known, 1, 0.7)
-    lines = [
-        f"no check matches “{words}”"
-        + (f"; did you mean “{close[0]}”?" if close else ".")
-        + " The problems and their functions are:"
-    ]
+    first = f"no check matches “{words}”" + (f"; did you mean “{close[0]}”?" if close else ".")
+    if not there:
+        return first
+    lines = [f"{first} The problems and their functions are:"]
     for number, names in there.items():
-        lines.append(f"    {number}  {titles[number]} ({', '.join(names)})")
+        written = f" ({', '.join(names)})" if names else ""
+        lines.append(f"    {number}  {titles[number]}{written}")
     return "\n".join(lines)

@@ -140,14 +140,18 @@ def _units(items: list[pytest.Item], numbers: Iterable[int], in_order: bool) -> 
 
 def _report_as_lost(item: pytest.Item) -> None:
     """Report to pytest that this check has no result, because workers died."""
-    words = "No result: the grader's worker processes ended before this check. Did memory run out?"
+    words = (
+        "No result: the grader's worker processes ended before this check had a result. Did memory"
+        " run out?"
+    )
     report = pytest.TestReport(item.nodeid, item.location, {}, "failed", words, "call")
     item.config.hook.pytest_runtest_logreport(report=report)
 
 
 def _work(session: pytest.Session, judge: Connection) -> None:
     os_support.die_with_parent()
-    # Ctrl-C is meant for the process that forked this worker. It shows the results so far.
+    # Ctrl-C is meant for the process that forked this worker. That process then shows the results
+    # so far.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The process that forked this worker ends it by SIGTERM.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

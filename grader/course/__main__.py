@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from grader.command_line import SentenceParser
+from grader.command_line import SentenceParser, seconds, seed
 from grader.course import engine, exports, roster, worker_watch
 from grader.course.course import CannotGradeCourse, CourseRun, Settings
 from grader.course.results import Store
@@ -66,13 +66,13 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--seed",
-        type=int,
+        type=seed,
         metavar="N",
         help="repeat the inputs of an earlier run: the seed in its course.json. Keep it secret",
     )
     parser.add_argument(
         "--seconds",
-        type=float,
+        type=seconds,
         metavar="N",
         help="time limit for all checks of a submission (default: as in course.toml)",
     )
@@ -116,9 +116,9 @@ def _grade(arguments: argparse.Namespace) -> int:
         raise CannotGradeCourse("--at-a-time must be 1 or more")
     people = roster.read(arguments.roster) if arguments.roster else []
     store = Store(arguments.into, arguments.seed)
-    seconds = arguments.seconds or rules.gradescope.seconds
+    time_limit = arguments.seconds or rules.gradescope.seconds
     official = rules.gradescope.confined and not arguments.unconfined
-    settings = Settings(due, seconds, official, arguments.regrade)
+    settings = Settings(due, time_limit, official, arguments.regrade)
     checks_at_a_time = max(1, machine_limits.workers() // arguments.at_a_time)
     with _unpacked(arguments.into) as unpacked:
         found = exports.find(arguments.submissions, unpacked)

@@ -1,4 +1,4 @@
-"""Grades the submissions of a course that have no result yet, and writes the course's reports."""
+"""Grades a course's submissions that have no final result yet, and writes the course's reports."""
 
 import json
 import time
@@ -102,10 +102,11 @@ class CourseRun:
         """Grade the submissions that have no final result yet.
 
         Raise CannotGradeCourse if submissions break for the same reason: see _stop_if_all_break.
+        Raise NoWorker if no worker is left to grade.
         """
         to_go = [name for name, result in self.results.items() if result.status not in FINAL]
         count, done = len(self.results), len(self.results) - len(to_go)
-        print(f"{number_of(count, 'submission')}, {done} graded already.", flush=True)
+        print(f"{number_of(count, 'submission')}, {done} graded or refused already.", flush=True)
         if others := sum(one.version != self.version for one in self.results.values()):
             print(
                 f"Another version of the grader graded {others} of them. Checks, points or given"
@@ -181,9 +182,9 @@ class CourseRun:
         similarity.lay_out(self.found.values(), into / "similarity")
         counts = Counter(result.status for result in results)
         said = ", ".join(f"{count} {status}" for status, count in counts.items())
-        print(f"\n{len(results)} submissions: {said}.")
+        print(f"\n{number_of(len(results), 'submission')}: {said}.")
         if self.missing:
-            print(f"{len(self.missing)} students of the roster handed in nothing.")
+            print(f"{number_of(len(self.missing), 'student')} of the roster handed in nothing.")
         for result in results:
             if result.status not in (GRADED, WAITING):
                 print(f"    {result.status}: {result.submission.id}: {printable(result.why)}")

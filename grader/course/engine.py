@@ -69,7 +69,8 @@ def connected(engine: str, settings: Path, count: int, shared: Path) -> Iterator
     """Connect to an engine: ``local``, ``slurm``, or the address of a scheduler.
 
     ``count`` is how many gradings run at a time on the local engine. ``settings`` is the settings
-    file of Slurm. ``shared`` is a folder that all nodes see, for the certificate of this run.
+    file of Slurm. ``shared`` is a folder that all nodes see, for the certificate of this run. Raise
+    NoEngine if there is no such engine, or if it cannot be used.
     """
     # dask logs a lot. After Ctrl-C, dask logs each task that it cancels.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)

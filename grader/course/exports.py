@@ -47,7 +47,7 @@ def find(source: Path, unpack_into: Path) -> list[Found]:
     """Return the submissions in ``source``, in the order of their ids.
 
     A zip is unpacked into the folder ``unpack_into`` first. Raise CannotRead if ``source`` cannot
-    be read or has no submissions.
+    be read or has no submissions, and OSError if the zip file cannot be opened.
     """
     if not source.exists():
         raise CannotRead(f"there is no {source}")
@@ -73,7 +73,9 @@ def _unpack(archive_path: Path, into: Path) -> None:
         with zipfile.ZipFile(archive_path) as archive:
             entries = archive.infolist()
             if len(entries) > MAX_EXPORT_FILES:
-                raise CannotRead(f"{archive_path} holds more than {MAX_EXPORT_FILES} files")
+                raise CannotRead(
+                    f"{archive_path} holds more than {MAX_EXPORT_FILES} files and folders"
+                )
             for entry in entries:
                 _unpack_entry(archive, entry, into)
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
@@ -218,8 +220,9 @@ def _require_one_owner(path: Path) -> None:
     if len(owners) > 1:
         raise CannotRead(
             f"“{path.name}” may belong to student {' or '.join(owners)}, because students choose"
-            " part of this name. Unpack the export, rename the file so that only one number comes"
-            " before “_assignsubmission_file”, the number of its student, and start again"
+            " part of this name. Unpack the export. Rename this file or folder so that only one"
+            " number, the number of its student, comes before “_assignsubmission_file”. Then start"
+            " again"
         )
 
 
@@ -231,7 +234,8 @@ def doubts(found: Iterable[Found]) -> list[str]:
             if student.sid:
                 of_number.setdefault(student.sid, []).append(one.submission.id)
     return [
-        f"The number {sid} has several submissions: {', '.join(ids)}. Find out who made each one."
+        f"The student's number {sid} has several submissions: {', '.join(ids)}. Find out who made"
+        " each one."
         for sid, ids in of_number.items()
         if len(ids) > 1
     ]
@@ -255,7 +259,11 @@ def _zip_inside(path: Path) -> Path:
 
 
 def _grouped(matches: list[tuple[re.Match, Path]]) -> list[Found]:
-    """Return a submission for each user, with the latest attempt of each file."""
+    """Return a submission for each user, with the latest attempt of each file.
+
+    If a user has a folder, this folder is the whole submission. Otherwise, if a user has zips, the
+    zip with the latest attempt is the whole submission.
+    """
     users: dict[tuple[str, str], list[tuple[re.Match, Path]]] = {}
     for match, path in matches:
         users.setdefault((match["name"], match["user"]), []).append((match, path))

@@ -84,7 +84,10 @@ def _mistakes(found: Sequence[MessageCluster]) -> dict[tuple[str, str], str]:
 
 
 def _wrong(item: Item) -> Flag | None:
-    """Return a flag if the correlation with all other checks is near zero or negative."""
+    """Return a flag if the correlation with all other checks is near zero or negative.
+
+    At least the share STRONG_FAIL of the strongest submissions must fail the check, too.
+    """
     r, passed = item.correlation, int(item.passed.sum())
     if r is None or min(passed, item.count - passed) < FAIL_OR_PASS:
         return None

@@ -25,7 +25,7 @@ RULES = ("course", "points", "extra_credit")  # sections of course.toml that cha
 
 
 class GraderEnded(RuntimeError):
-    """Raised if the process that grades was ended, for example because memory ran out.
+    """Raised if the process that grades ended without a result, for example for lack of memory.
 
     The engine then tries the submission once more, on another worker if there is one.
     """
@@ -131,7 +131,8 @@ def version() -> str:
 def grade(order: Order) -> Graded:
     """Grade a submission.
 
-    Raise GraderEnded if a signal ended the grader. Raise OtherVersion if the version of this
+    Raise GraderEnded if a signal ended the grader, if the process that watches the grader ended
+    without a result, or if the course was stopped. Raise OtherVersion if the version of this
     worker's grader differs from the version in the order.
     """
     if order.version != version():
@@ -161,7 +162,10 @@ def grade(order: Order) -> Graded:
 
 
 def _run(command: list[str]) -> dict:
-    """Run a command that prints one line of JSON, and return this line as a dict."""
+    """Run a command that prints one line of JSON, and return this line as a dict.
+
+    Raise GraderEnded as ``grade`` does.
+    """
     process = PROCESSES.start(command)
     assert process.stdout
     try:

@@ -47,7 +47,10 @@ class Item:
 
     @property
     def difficulty(self) -> float | None:
-        """Return the share of submissions that passed. 1 means the easiest check."""
+        """Return the share of submissions that passed, from 0 to 1; None if no submission counts.
+
+        The easiest checks have 1.
+        """
         return float(self.passed.mean()) if self.count else None
 
     @property
@@ -148,7 +151,7 @@ def at_most(correlation: float, count: int) -> float:
 
     The bound is the upper end of a 90 % confidence interval (Fisher's z). If the true correlation
     were above this bound, fewer than 5 % of courses of this size would measure ``correlation`` or a
-    smaller number.
+    smaller number. With 3 submissions or fewer, the bound is 1.
     """
     if count <= 3:
         return 1.0

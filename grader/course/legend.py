@@ -21,9 +21,10 @@ from grader.reports.markup import Html, tag, text
 
 NUMBERS = {
     "Counted": (
-        "A submission counts for a check if it passed or failed this check and at least one other."
-        " Checks of a stub (“not implemented”), and checks that were skipped or not run, are left"
-        " out, here and in the rest, because a stub says nothing about how hard a check is."
+        "A submission counts for a check if it passed or failed this check and at least one other"
+        " check that is worth points. Checks of a stub (“not implemented”) are left out, here and"
+        " in the rest, because a stub says nothing about how hard a check is. Checks that were"
+        " skipped, were not run, or ended with an error of the grader are left out, too."
     ),
     "Rest": (
         "How good a submission is in the other checks: the points of all other checks that it"
@@ -63,11 +64,12 @@ FLAGS = {
         "Many submissions of a group fail in the same way. There are two groups: the strongest"
         f" {percent(SHARE)} (by the rest in the other parts), of which at least {percent(SPLIT)}"
         f" must fail in the same way, and all who tried, of which at least {percent(MAJORITY)} must"
-        f" do so. In both cases these are at least {FAIL_OR_PASS} submissions, and at least"
-        f" {percent(ALIKE)} of all failures in the group. Two failures are the same if they belong"
-        " to one cluster of messages. If the messages say only that a value is wrong, the wrong"
-        " entries or the wrong values must be the same, too. (Checks of the same part do not count"
-        " for the rest here, because one misunderstanding often fails several of them.)"
+        f" do so. In both cases, at least {FAIL_OR_PASS} submissions must fail in the same way, and"
+        f" they must be at least {percent(ALIKE)} of all failures in the group. Two submissions"
+        " fail in the same way if their messages belong to one cluster. If the messages say only"
+        " that a value is wrong, the wrong entries or the wrong values must be the same, too."
+        " (Checks of the same part do not count for the rest here, because one misunderstanding"
+        " often fails several of them.)"
     ),
     NOBODY: f"At most {percent(HARD)} pass.",
     EVERYBODY: f"At least {percent(EASY)} pass. This need not be a fault of the check.",

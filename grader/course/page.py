@@ -90,11 +90,11 @@ def _summary(view: View) -> list[Html]:
     parts = [facts(counts), *(tag("p", one, class_="notice") for one in _warnings(view))]
     totals = np.array([one.points for one in view.course.graded if one.outcomes])
     if not len(totals):
-        return [*parts, tag("p", "No submission is graded yet, so there are no numbers.")]
+        return [*parts, tag("p", "No submission has readable results, so there are no numbers.")]
     best, (lower, median, upper) = view.course.best, quartiles(totals)
     numbers = {"mean": totals.mean(), "median": median}
     numbers |= {"lower quartile": lower, "upper quartile": upper}
-    caption = f"Points of {best:g}, before anything is taken off for lateness"
+    caption = f"Points, out of {best:g}, before anything is taken off for lateness"
     title = f"Totals of {len(totals)} graded submissions, in points"
     drawn = charts.histogram(title, histogram(totals, best, BINS), best, lambda at: f"{at:.3g}")
     shown = {name: f"{value:.1f}" for name, value in numbers.items()}
@@ -116,8 +116,8 @@ def _warnings(view: View) -> list[Html]:
         )
     if damaged := course.damaged():
         told.append(
-            f"Damaged results: {_named(damaged)}. The parts that cannot be read count as 0"
-            " points, so these totals are too low. Grade these submissions again."
+            f"Damaged results: {_named(damaged)}. Some entries cannot be read, so these totals may"
+            " be too low. Grade these submissions again."
         )
     if lacking := [one for one in course.incomplete() if not one.unreadable]:
         told.append(

@@ -35,10 +35,11 @@ def problems(view: View) -> list[Html]:
         for number, whys in reasons.items()
     ]
     note = (
-        "A submission tried a problem if at least one function of the problem is no longer a stub."
-        " The mean share, the drawing (no points on the left, all points on the right), “All” and"
-        " “Nothing” count only submissions that tried. “Untouched” counts submissions in which all"
-        " functions of the problem are still stubs."
+        "A submission tried a problem if at least one check of the problem has another outcome than"
+        " “not implemented”. The mean share, the drawing (no points on the left, all points on the"
+        " right), “All” and “Nothing” count only submissions that tried. “Untouched” counts the"
+        " other submissions: every check of the problem needs a function that is still a stub, or"
+        " the file is missing."
     )
     return [tag("p", note, class_="soft"), *told, table("The numbers of each problem", names, rows)]
 
@@ -114,7 +115,8 @@ def messages(view: View) -> list[Html]:
         " is wrong, it is compared only with messages of the same check. Stubs are not counted."
     )
     more = sum(len(cluster.failures) for cluster in rest)
-    left_out = f"{len(rest)} rarer clusters, with {more} failures, are not shown."
+    rarer = number_of(len(rest), "rarer cluster")
+    left_out = f"Not shown: {rarer}, with {number_of(more, 'failure')}."
     return [
         tag("p", note, class_="soft"),
         *map(_cluster, shown),

@@ -66,7 +66,11 @@ class PackedSubmission:
 
 
 def pack(found: Found) -> PackedSubmission:
-    """Return a packed submission. Raise TooLarge, or OSError if its files cannot be read."""
+    """Return a packed submission.
+
+    Raise TooLarge if the submission is a zip or a folder that is too large. Raise OSError if its
+    files cannot be read.
+    """
     if found.names:
         paths = zip(found.names, found.paths)
         return PackedSubmission(tuple((Path(name).name, _content(path)) for name, path in paths))

@@ -33,7 +33,7 @@ class SubmissionResult:
 
     submission: Submission
     status: str = WAITING
-    why: str = ""  # a sentence, unless the status is GRADED
+    why: str = ""  # the reason for the status; empty if the status is GRADED or WAITING
     seed: str = ""  # in decimal; text, because many readers of JSON round large numbers
     version: str = ""  # of the grader
     seconds: float = 0.0

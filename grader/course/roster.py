@@ -19,7 +19,10 @@ class BadRoster(Exception):
 
 
 def read(path: Path) -> list[Student]:
-    """Return the students of a CSV file with a header. Staff is left out."""
+    """Return the students of a CSV file with a header. Staff is left out.
+
+    Raise BadRoster if the file cannot be read, or has no column for a name, a number or an email.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:

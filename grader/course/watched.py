@@ -26,7 +26,7 @@ MAX_STDERR_BYTES = 20_000  # how much of the end of the standard error is kept
 
 
 class Abandoned(Exception):
-    """Raised if the process that waits for the result has ended."""
+    """Raised if standard input closes: nobody waits for the result any more."""
 
 
 def main() -> int:
@@ -72,7 +72,10 @@ def _watch(grader: subprocess.Popen, until: float) -> int:
 
 
 def _memory(pid: int) -> int:
-    """Return how many bytes a process and its descendants use. Shared pages count once."""
+    """Return how many bytes a process and its descendants use; 0 if the process has ended.
+
+    On Linux, shared pages count once. On other systems, they do not count.
+    """
     total = 0
     try:
         processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]

@@ -39,7 +39,8 @@ class WorkerWatch:
         """Print a note if there has been no worker for a long time.
 
         Raises:
-            NoWorker: if there is no worker, and none of the jobs is in Slurm's queue.
+            NoWorker: if there is no worker, and two looks in a row find none of the submitted jobs
+                in Slurm's queue.
         """
         now = self._clock()
         if now < self._next_look:
@@ -67,7 +68,7 @@ class WorkerWatch:
             self._next_word = now + NEXT_WORD_AFTER
             minutes = round((now - self._absent_since) / 60)
             what = (
-                "No job of Slurm has connected (squeue --me lists your jobs)"
+                "No job of Slurm is connected (squeue --me lists your jobs)"
                 if self._submitted
                 else "The scheduler has no worker"
             )

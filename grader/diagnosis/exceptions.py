@@ -3,24 +3,24 @@
 from collections import defaultdict
 
 from grader.diagnosis.finding import RANKS, Diagnosis, Line, likely_line
-from grader.diagnosis.rank_summaries import only_waited, rank_list, trace
+from grader.diagnosis.rank_summaries import awaited, only_waited, rank_list, trace
 from grader.wire import machine_limits, tiers
 from grader.wire.events import operations
-from grader.world.report import Raised, Returned, WorldReport
+from grader.world.report import Raised, WorldReport
 
 # Each entry has texts from exceptions of Python or torch, and a sentence about a limit of the
 # grader. The sentence applies if an exception contains at least one of the texts.
 BOUNDS = [
     (
         ("MemoryError", "allocate memory", "bad_alloc"),
-        f"A rank may use {machine_limits.rank_memory_limit() >> 20} MiB of memory more than at its"
-        " start.",
+        "On a CPU, the memory of a rank may grow by at most"
+        f" {machine_limits.rank_memory_limit() >> 20} MiB after the rank's start.",
     ),
     (
         ("Resource temporarily unavailable", "can't start new thread"),
-        f"A rank may have {tiers.TASKS['cpu']} processes and threads in all.",
+        f"On a CPU, a rank may have at most {tiers.TASKS['cpu']} processes and threads together.",
     ),
-    (("File too large",), f"A file may have {tiers.FILE_BYTES >> 20} MiB."),
+    (("File too large",), f"A file may have at most {tiers.FILE_BYTES >> 20} MiB."),
     (
         ("Function not implemented",),
         (
@@ -28,7 +28,10 @@ BOUNDS = [
             " add_key."
         ),
     ),
-    (("Too many open files",), f"A process may have {tiers.FILES_OPEN['cpu']} open files."),
+    (
+        ("Too many open files",),
+        f"On a CPU, a process may have at most {tiers.FILES_OPEN['cpu']} open files.",
+    ),
     (
         ("PermissionError: [Errno 1] Operation not permitted",),
         (
@@ -88,7 +91,7 @@ def _cut(text: str, most: int = 1200) -> str:
 
 
 def diagnose_exception(
-    report: WorldReport, roots: dict[int, Raised], raised: dict[int, Raised]
+    report: WorldReport, call: int, roots: dict[int, Raised], raised: dict[int, Raised]
 ) -> Diagnosis:
     """Return the diagnosis of a call in which student code raised an exception.
 
@@ -129,18 +132,21 @@ def diagnose_exception(
         lines.append(likely_line("a rank sends to itself, or receives from itself."))
     if others:
         lines += [Line("Later, perhaps as a consequence:", RANKS), *raised_lines(others)]
-    stood_by = sorted(set(range(report.size)) - set(roots))
-    if stood_by and not first.unusable:
-        victims = [
-            rank
-            for rank in stood_by
-            if rank in raised or not isinstance(_last(report, rank), Returned)
-        ]
-        if victims:
-            lines.append(Line(only_waited(victims, f" for {rank_list(sorted(alike))}")))
+    if not first.unusable:
+        lines += _victims(report, call, set(roots), sorted(alike))
     return Diagnosis(f"{who}{first.type}: {_cut(first.text)}", lines)
 
 
-def _last(report: WorldReport, rank: int) -> Returned | Raised | None:
-    outcomes = report.ranks[rank].outcomes
-    return outcomes[max(outcomes)] if outcomes else None
+def _victims(report: WorldReport, call: int, roots: set[int], causes: list[int]) -> list[Line]:
+    """Return a line about the ranks that only waited; [] if there are none.
+
+    The line says that they waited for ``causes``, unless they also waited for other ranks.
+    """
+    found = {
+        rank.rank: others
+        for rank in report.ranks
+        if rank.rank not in roots and (others := awaited(report, call, rank)) is not None
+    }
+    waited_for = {other for others in found.values() for other in others} - set(found)
+    on = f" for {rank_list(causes)}" if waited_for <= set(causes) else ""
+    return [Line(only_waited(list(found), on))] if found else []

@@ -154,9 +154,8 @@ class Finding:
         blocks = []
         for one in self.ranks:
             if one.printed:
-                left_out = (
-                    [f"        … {one.printed_before} lines before"] if one.printed_before else []
-                )
+                count = one.printed_before
+                left_out = [f"        … {count} line{'s' * (count > 1)} before"] if count else []
                 blocks += [
                     f"    rank {one.rank}:",
                     *left_out,

@@ -174,7 +174,7 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
 def _another_place(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     for path, array in context.elsewhere.items():
         if fits(got, array, expected):
-            return f"this value belongs at {path}. Is the order right?"
+            return f"this value belongs at element {path}. Is the order right?"
     return None
 
 

@@ -37,7 +37,8 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
         ]
     missed = sorted({rank for w in waiting for rank in w.absent} & set(returned))
     if missed:
-        operation = next(w.operation for w in waiting if set(w.absent) & set(missed))
+        first = next(w for w in waiting if set(w.absent) & set(missed))
+        operation, missed = first.operation, sorted(set(first.absent) & set(missed))
         lack = {
             "recv": f"sending to rank {operation.rank}",
             "send": f"receiving from rank {operation.rank}",
@@ -152,8 +153,7 @@ def never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> li
                 likely_line(
                     f"rank {send.rank} started the {send}, but did not call wait() on it. So the"
                     " message was never sent.",
-                    "Keep the object that isend returns, and call its wait() before your function"
-                    " returns.",
+                    "Keep the Work of this send, and call its wait() before your function returns.",
                 )
             ]
     return []

@@ -19,7 +19,7 @@ from grader.diagnosis.finding import (
 )
 from grader.diagnosis.spans import Span, spans
 from grader.wire.agreement import Waiting
-from grader.wire.events import Operation, operations
+from grader.wire.events import GroupMade, Operation, operations
 from grader.world import watchdog
 from grader.world.report import STANDSTILL, Raised, RankReport, Returned, WorldReport
 
@@ -50,6 +50,44 @@ def only_waited(ranks: list[int], on: str = "") -> str:
     """Return a sentence about ranks that only waited, and so are not the cause."""
     verb = "are" if len(ranks) > 1 else "is"
     return f"({rank_list(ranks)} only waited{on}, and {verb} not the cause.)"
+
+
+def awaited(report: WorldReport, call: int, rank: RankReport) -> set[int] | None:
+    """Return the ranks that a rank waited for when the world failed; None if it did not wait.
+
+    A rank waited if one of its operations is open, if other ranks did not make a group that it
+    made, or if it raised an exception that only says that another rank has gone. Such an exception
+    does not say which rank has gone, so in this case the set may be empty.
+    """
+    outcome = rank.outcomes.get(call)
+    if isinstance(outcome, Returned) or rank.held is not None or rank.refused:
+        return None
+    if isinstance(outcome, Raised) and not outcome.is_consequence:
+        return None
+    found: set[int] = set()
+    for waiting in report.waiting():
+        if _is_open(waiting.operation, rank):
+            found |= set(waiting.absent)
+    for unmade in report.unmade():
+        for made in unmade.made:
+            if _is_open(made, rank) and rank.rank in made.ranks:
+                found |= set(unmade.absent) & set(made.ranks)
+    return found if found or outcome else None
+
+
+def _is_open(event: Operation | GroupMade, rank: RankReport) -> bool:
+    """Return whether a rank issued this event in a call that has not ended on the rank."""
+    return event.rank == rank.rank and not isinstance(rank.outcomes.get(event.call), Returned)
+
+
+def is_waiting(report: WorldReport, call: int, rank: RankReport) -> bool:
+    """Return whether a rank's stacks show that it waits for other ranks."""
+    if isinstance(rank.outcomes.get(call), Returned) or rank.held is not None:
+        return False
+    is_open = any(w.operation.rank == rank.rank for w in report.waiting())
+    return any(
+        watchdog.in_communication(stack, report.submission_dir, is_open) for stack in rank.stacks
+    )
 
 
 def summarize(
@@ -163,7 +201,7 @@ def _release(report: WorldReport, rank: RankReport) -> str:
     if delay.until == STANDSTILL:
         return "all other ranks wait"
     if delay.until:
-        return f"“{delay.until}” on rank {delay.on}"
+        return f"rank {delay.on} reaches the point “{delay.until}”"
     # No mark has an empty name. So if ``until`` is empty, the end of the call on rank ``delay.on``
     # releases the held rank.
     waits = "waits or " if delay.patience else ""

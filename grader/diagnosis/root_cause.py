@@ -7,7 +7,16 @@ consequence, come later.
 from grader.diagnosis.exceptions import diagnose_exception, raised_lines
 from grader.diagnosis.finding import LIKELY, RANKS, Diagnosis, Line, likely_line
 from grader.diagnosis.likely_causes import likely_cause, never_went_out, polling
-from grader.diagnosis.rank_summaries import at, busy, ended, only_waited, rank_list, stands
+from grader.diagnosis.rank_summaries import (
+    at,
+    awaited,
+    busy,
+    ended,
+    is_waiting,
+    only_waited,
+    rank_list,
+    stands,
+)
 from grader.wire.agreement import Waiting
 from grader.wire.events import Mark, operations
 from grader.world import watchdog
@@ -54,9 +63,9 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
         headline, *sides = str(mismatch).splitlines()
         return Diagnosis(headline, [*map(Line, sides), *consequence])
     if roots:
-        return diagnose_exception(report, roots, raised)
+        return diagnose_exception(report, call, roots, raised)
     if exits:
-        return _death(report, exits)
+        return _death(report, call, exits)
     if refused := [rank for rank in report.ranks if rank.refused]:
         names = rank_list([rank.rank for rank in refused])
         return Diagnosis(f"What {names} sent back is not a result: {refused[0].refused}.")
@@ -71,7 +80,7 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
             "The process that controls the ranks was ended while they ran. Did a rank end it?"
         )
     if raised:
-        return diagnose_exception(report, raised, raised)
+        return diagnose_exception(report, call, raised, raised)
     earlier = [o for rank in report.ranks for o in rank.outcomes.values() if isinstance(o, Raised)]
     if stub := next((o for o in earlier if o.stub), None):
         return Diagnosis(not_implemented(stub), implemented=False)
@@ -85,7 +94,7 @@ def _exit_line(rank: RankReport) -> str:
     return f"    rank {rank.rank} {ended(rank)}"
 
 
-def _death(report: WorldReport, exits: list[RankReport]) -> Diagnosis:
+def _death(report: WorldReport, call: int, exits: list[RankReport]) -> Diagnosis:
     headline, *more = [_exit_line(rank).strip() for rank in exits]
     lines = []
     for rank in exits:
@@ -99,7 +108,11 @@ def _death(report: WorldReport, exits: list[RankReport]) -> Diagnosis:
             lines.append(Line(f"    rank {rank.rank} was at {at(place)}"))
         elif done := operations(rank.trail):
             lines.append(Line(f"    rank {rank.rank}'s last communication was the {done[-1]}"))
-    victims = sorted(set(range(report.size)) - {rank.rank for rank in exits})
+    victims = [
+        rank.rank
+        for rank in report.ranks
+        if rank not in exits and awaited(report, call, rank) is not None
+    ]
     if victims:
         lines.append(Line(only_waited(victims)))
     others = [Line(f"    {line}", RANKS) for line in more]
@@ -186,12 +199,17 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
     If some ranks were still busy, the diagnosis names them first. It says that ranks that only
     waited for busy ranks are not the cause.
     """
-    computing = [rank for rank in report.ranks if rank.busy]
+    returned = [r for r in report.ranks if isinstance(r.outcomes.get(call), Returned)]
+    computing = [rank for rank in report.ranks if rank.busy and rank not in returned]
     if unsent := never_went_out(report, waiting, call):
         return Diagnosis(
             DEADLOCK,
             [*_standing(report, waiting, call), *unsent, Line(STILL)],
         )
+    if not computing and (spent := [rank.rank for rank in returned if rank.busy]):
+        used = f"{rank_list(spent)} used most of this time, and then returned."
+        lines = _standing(report, waiting, call)
+        return Diagnosis(f"Stopped after {report.limit} in one call. {used}", lines)
     if not computing:  # no rank computes, but the grader has found no deadlock
         lines = _standing(report, waiting, call)
         lines += _why(report, waiting, call) if waiting else [Line(ASK)]
@@ -201,7 +219,11 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
             lines,
         )
     lines = []
-    waited = [rank.rank for rank in report.ranks if rank not in computing and rank.stacks]
+    waited = [
+        rank.rank
+        for rank in report.ranks
+        if rank not in computing and is_waiting(report, call, rank)
+    ]
     for rank in computing:
         if rank.stacks:
             lines.append(Line(f"    rank {rank.rank} {busy(report, rank)}", RANKS))

@@ -4,8 +4,8 @@ The module computes the spans from the trails and the outcomes of the ranks. If 
 to trace waits (``World(…, trace=True)``), the spans show what happened. Otherwise the trails
 contain only the times at which operations were started, and the spans are estimated. The estimate
 assumes that a rank waits from the start of an operation until the last partner joins the operation.
-But if the next event in the rank's trail comes before that, the rank did not wait. In the estimate,
-communications take no time.
+But if the rank's next event comes before the last partner joins, the rank did not wait. In the
+estimate, communications take no time.
 
 If a call makes several runs (marked ``run 0 began``, ``run 0 ended``, …), only the fastest run is
 drawn. If the call did not return on every rank, only the last run that all ranks began is drawn.

@@ -1,4 +1,7 @@
-"""Draw every picture of the assignment into handout/figures: ``make figures``."""
+"""Draw every picture of the assignment into handout/figures: ``make figures``.
+
+All other SVGs are removed from this folder.
+"""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,6 +1,7 @@
 """Draws every collective on four ranks, the ring all-reduce, a barrier and a deadlock.
 
-A picture of a collective shows what each rank holds before and after the collective.
+Another picture shows the order in which nccl runs messages. A picture of a collective shows what
+each rank holds before and after the collective.
 """
 
 from grader.figures.picture import Picture
@@ -206,7 +207,7 @@ def queues() -> Picture:
         " ranks go on."
     )
     picture = Picture(
-        330, 186, "What two ranks have started on GPUs, in the order of nccl", described
+        330, 186, "The order in which nccl runs an isend and an irecv on two ranks", described
     )
     for top, words, together in (
         (0, "isend, then irecv: for ever", False),

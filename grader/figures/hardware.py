@@ -4,8 +4,8 @@ from math import log10
 
 from grader.figures.picture import Picture
 
-# Name, bytes per second in one direction, and this rate as text. The rates of memory are from the
-# data sheet of the GPU.
+# Name, bytes per second in one direction, and this rate as text. A table in handout/ASSIGNMENT.md
+# gives the source of each rate.
 LINKS = [
     ("shared memory of all SMs, one GPU", 30e12, "about 30 TB/s"),
     ("HBM3, one GPU", 3.35e12, "3.35 TB/s"),

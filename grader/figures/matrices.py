@@ -106,7 +106,8 @@ def backward() -> Picture:
         " the full width, of which each rank needs its columns again. After the first weight the"
         " gradient is partial once more; the gradient of x must be replicated. On the way each"
         " rank computes the gradient of its own shard of each weight, which is never sent. The"
-        " operations that lead from state to state are left open."
+        " picture does not say which operation makes a replicated or a partial gradient sharded,"
+        " or makes the gradient of x replicated."
     )
     picture = Picture(340, 352, "Backward through two layers sharded by columns", described)
     states = [

@@ -9,8 +9,8 @@ def ring_attention() -> Picture:
     described = (
         "A square of 4 × 4 blocks of scores. Row r holds the queries of rank r, and column j the"
         " keys of rank j. Rank r computes its own block in step 0, and in step k the block of rank"
-        " r − k mod 4. With causal attention, the blocks right of the diagonal are not needed, nor"
-        " is half of each block on the diagonal."
+        " (r − k) mod 4. With causal attention, the blocks right of the diagonal are not needed,"
+        " nor is half of each block on the diagonal."
     )
     picture = Picture(340, 246, "Ring attention on four ranks", described)
     for index, (name, causal) in enumerate((("not causal", False), ("causal", True))):

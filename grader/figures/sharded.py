@@ -8,7 +8,9 @@ N = 4
 def sharded() -> Picture:
     """Return a picture of what each of four ranks holds, in three kinds of data parallelism."""
     described = (
-        "Data parallelism: every rank holds all weights, all gradients and both moments. ZeRO-1:"
+        "Each rank has four bars: w for the weights, g for the gradients, m and v for the two"
+        " moments. Data parallelism: every rank holds all weights, all gradients and both moments."
+        " ZeRO-1:"
         " every rank holds all weights and all gradients, and a quarter of both moments. Fully"
         " sharded: every rank holds a quarter of the weights, of the gradients and of both moments."
     )

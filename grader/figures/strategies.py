@@ -63,10 +63,10 @@ def buckets() -> Picture:
     """Return a picture of a backward pass of four layers, and three ways to average gradients."""
     described = (
         "A forward pass through layers 0 to 3, a backward pass from layer 3 to layer 0, and three"
-        " ways to average the gradients. One all-reduce at the end: the network"
-        " idles while the backward pass runs. One for each layer after the backward pass: they"
-        " begin as late, and cost four latencies. Buckets: the first is on its way while earlier"
-        " layers are still being differentiated, and the step ends soonest."
+        " ways to average the gradients. One all-reduce at the end: the network idles while the"
+        " backward pass runs. One all-reduce for each layer, after the backward pass: the first of"
+        " them begins as late, and there are four latencies. Buckets: the first is on its way while"
+        " earlier layers are still being differentiated, and the step ends soonest."
     )
     picture = Picture(
         340,

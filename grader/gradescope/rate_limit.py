@@ -98,9 +98,12 @@ def decide(limit: Limit, upload: Upload, now: datetime) -> Decision:
         reason = "the autograder runs 10 minutes or more after the upload, so this is a regrade"
         graded = before is not None and before.graded
     elif before or len(upload.earlier) < len(upload.others):
-        reason = "an earlier run lists it, or there is a later submission, so this is a regrade"
+        reason = (
+            "an earlier run has listed this submission, or there is a later submission, so this is"
+            " a regrade"
+        )
     elif shown is None:
-        reason = "the submission before it has no results to show again"
+        reason = "no earlier submission has results that can be shown again"
     if shown is None or reason:
         note = (
             f"Graded, although the limit is {limit.submissions} in {limit.hours:g} hours: {reason}."

@@ -1,12 +1,13 @@
 """Run on this machine what Gradescope runs.
 
-    python -m grader.gradescope.rehearse [--keep]
+    python -m grader.gradescope.rehearse [--keep] [--one-of SEED]
 
 The program packs the autograder, and unpacks it into a private root that looks like
 ``/autograder``. There it runs setup.sh. Then it runs run_autograder on the solutions, on the stubs
-and on a hostile submission, with the limits of the platform's smallest container. It exits with 0
-if every result is as expected, with 1 if a result is not, and with 2 and a sentence if it cannot
-rehearse.
+and on a hostile submission, with the limits of the platform's smallest container, as far as this
+machine can set them. The hostile submission is left out if the course has no part 1. With
+``--one-of``, the program runs only one of the submissions. It exits with 0 if every result is as
+expected, with 1 if a result is not, and with 2 and a sentence if it cannot rehearse.
 """
 
 import argparse
@@ -102,7 +103,7 @@ class Play:
 
 
 def plays() -> list[Play]:
-    """Return the submissions to rehearse. The hostile one needs part 1 in the course."""
+    """Return the submissions to rehearse. Leave out the hostile one if the course has no part 1."""
     found = [
         Play("the solutions", ROOT / "solutions", set()),
         Play("the stubs", ROOT / "handout", set(course().problems)),

@@ -156,9 +156,11 @@ def passes_of(rng, n, layers, **options):
     parameter. With ``asks``, the gradient of a rank's first layer is multiplied by a factor. The
     rank learns this factor only during the pass.
 
-    The ``options`` are ``registered`` (by default all parameters), ``frozen`` (by default none),
+    The ``options`` are ``passes``, the number of passes of a rank (by default 1), ``dtype`` (by
+    default float64), ``registered`` (by default all parameters), ``frozen`` (by default none),
     ``bucket_bytes`` (by default 256) and ``layouts``, the memory layout of each rank's parameters
-    (by default contiguous). All other options are those of ``call``.
+    (by default contiguous). All other options are those of ``call``, or of the driver
+    ``backward_passes``.
 
     Passes are drawn again if their gradients are sensitive: see ``_is_sensitive``.
     """
@@ -229,7 +231,8 @@ def late(n):
     """Return delays that hold all ranks but rank 0 before their backward pass.
 
     The held ranks begin when rank 0 has read its gradients, or when rank 0 waits for the held
-    ranks. If rank 0 does not wait, the gradients of the held ranks are missing in what it reads.
+    ranks, but after one second at the latest. If rank 0 does not wait, the gradients of the held
+    ranks are missing in what it reads.
     """
     delay = Delay(until="pass ended", on=0, at=BEGAN.format(0), patience=1)
     return {rank: delay for rank in range(1, n)}
@@ -319,7 +322,10 @@ def sends_buckets(run, made, mistakes=None):
         found = [o.bytes for o in sent(run, rank, p)]
         guess = next((sentence for sentence, left in known.items() if left == found), "")
         started = f"operations of {_listed(found)} bytes" if found else "no all-reduce"
-        text = f"{asked} Rank {rank} started {started}. Expected: {_listed(due) if due else 'none'}"
+        where = f"Rank {rank} started"
+        if len(made.passes) > 1:
+            where = f"In backward pass {p} (counted from 0), rank {rank} started"
+        text = f"{asked} {where} {started}. Expected: {_listed(due) if due else 'none'}"
         if mistakes is None or guess in mistakes:
             run.require(
                 found == due,

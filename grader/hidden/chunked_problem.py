@@ -148,10 +148,11 @@ class ChunkedProblem:
         return call(f"schedules.{function}", stages, weights, x, len(self.x), self.m, **options)
 
     def require_step(self, run):
-        """Fail unless a call returned the loss and the gradients that a single device computes.
+        """Fail unless a call returned the loss of a single device, and the right gradients.
 
-        Stages may communicate only by sends and receives. A stage must send exactly one message
-        for each activation and each gradient that another stage needs.
+        The right gradients are ``self.gradients``: see ``request``. Stages may communicate only by
+        sends and receives. A stage must send exactly one message for each activation and each
+        gradient that another stage needs.
         """
         self.require_gradients(run)
         run.returns(
@@ -182,19 +183,23 @@ class ChunkedProblem:
         )
 
 
-def require_right(run, name, stages, kinds, v, m):
-    """Fail unless each schedule is complete, and the stages can execute all of them together.
+def right_schedules(run, name, returned, kinds, v, m):
+    """Return the schedules of all stages as lists of actions.
 
-    Each message begins with ``name``: the function and its arguments, but without the stage.
+    ``returned`` has the schedules as the student's function returned them. Fail unless each
+    schedule is complete, and the stages can execute all of them together. Each message begins with
+    ``name``: the function and its arguments, but without the stage.
     """
+    stages = [chunked.as_actions(actions) for actions in returned]
     for stage, actions in enumerate(stages):
         text = f"{name}, stage {stage}: "
-        form = f"this is not a list of actions like ('F', 0, 0): {str(actions)[:200]}"
+        form = f"this is not a list of actions like ('F', 0, 0): {returned[stage]!r:.200}"
         run.require(actions is not None, text + form)
         wrong = chunked.complete(actions, kinds, v, m)
         run.require(wrong is None, f"{text}{wrong}. The stage's actions: {str(actions)[:300]}")
     end = chunked.makespan(stages, dict.fromkeys(kinds, 1.0))
     run.require(not isinstance(end, str), f"{name}: {end}")
+    return stages
 
 
 def made_by(world, function, shapes, kinds):
@@ -205,11 +210,12 @@ def made_by(world, function, shapes, kinds):
     asked = [(stage, *shape) for shape in shapes for stage in range(shape[0])]
     (run,) = world(1, call(f"schedules.{function}", *asked, driver="in_turn"))
     answers = iter(run.answers(len(asked)))
-    made = {shape: [chunked.as_actions(next(answers)) for _ in range(shape[0])] for shape in shapes}
-    for shape, stages in made.items():
+    returned = {shape: [next(answers) for _ in range(shape[0])] for shape in shapes}
+    made = {}
+    for shape, stages in returned.items():
         v = shape[1] if len(shape) == 3 else 1
         name = f"{function}(…, {', '.join(map(str, shape))})"
-        require_right(run, name, stages, kinds, v, shape[-1])
+        made[shape] = right_schedules(run, name, stages, kinds, v, shape[-1])
     return run, made
 
 

@@ -118,7 +118,7 @@ class LargeAttention(SharedCalls):
                 text = (
                     f"according to the operating system, rank {rank}'s process held"
                     f" {grown[rank] / MIB:.2f} MiB in addition to its arguments when it"
-                    f" communicated in the {way} pass. That is as much as {tensors:.0f} tensors"
+                    f" communicated in the {way} pass. That is as much as {tensors:.1f} tensors"
                     f" (T/{self.n}, d) of"
                     f" {self.shard_bytes / MIB:.2f} MiB. {most} tensors are enough, including those"
                     " that travel."

@@ -189,8 +189,10 @@ def require_messages(run, problem, counts, what):
 def require_flow(run, ranks, m, did, where, inner=None):
     """Fail if a rank has done more than i/m of its floating-point operations before its i-th send.
 
-    The meter counts only the floating-point operations of products. With ``inner``, only products
-    of this inner dimension count. The caller has to make sure that the meter saw the products: see
+    The messages are the results of micro-batches. In a message, ``did`` and the number of the send
+    (counted from 0) say what was late, and ``where`` says to which rank it has to go. The meter
+    counts only the floating-point operations of products. With ``inner``, only products of this
+    inner dimension count. The caller has to make sure that the meter saw the products: see
     ``PipelineProblem.require_products``.
     """
     for rank in ranks:
@@ -246,10 +248,10 @@ def require_work_between(run, rank, what, first=1.0):
     """Fail unless a rank used enough processor time before each of its sends.
 
     The rank should compute equally long before each send, and ``first`` times as long before its
-    first send. Two fifths of the average time are enough. ``run`` is a call on a pipeline of
-    ``large``. Another call must come before it, as a warm-up. The system measures the time, because
-    a submission might deceive the meter. If the system cannot measure the time, nothing is
-    required.
+    first send. So the time before the first send is divided by ``first``. Two fifths of the average
+    time are enough. ``run`` is a call on a pipeline of ``large``. Another call must come before it,
+    as a warm-up. The system measures the time, because a submission might deceive the meter. If the
+    system cannot measure the time, nothing is required.
     """
     spent = run.spent(rank)
     if spent is None:
@@ -263,6 +265,9 @@ def require_work_between(run, rank, what, first=1.0):
     )
     text += f" On average it used {average / 1e6:.1f} ms before a send. Send each {what.split()[0]}"
     text += " as soon as it is computed."
+    if first != 1:
+        text += f" (Before the first send, the rank has {first:g} times as much work. So the time"
+        text += f" before this send was divided by {first:g}.)"
     run.require(least >= 0.4 * average, text)
 
 
@@ -274,9 +279,9 @@ def require_in_step(run, towards):
     for rank in range(run.report.size):
         if late := run.not_sent_on(rank):
             text = (
-                f"rank {rank + towards} received the message of micro-batch {late[0]} from rank"
+                f"rank {rank + towards} received message {late[0]} (counted from 0) from rank"
                 f" {rank}, and then waited for the next message before it sent its own result for"
-                " this micro-batch."
+                " this message."
             )
             run.require(
                 False,

@@ -268,7 +268,10 @@ def require_followed(run, p):
             ):
                 told = run.told(rank, f"{name.format(layer)} got")
                 times = len(run.marks(rank, f"{name.format(layer)} began"))
-                text = f"rank {rank} called {function} {times} times for layer {layer}, not once."
+                text = (
+                    f"rank {rank} called {function} {times} times for layer {layer} (counted from"
+                    " 0), not once."
+                )
                 run.require(len(told) == times == 1 and len(told[0]) == len(due), text)
                 for (argument, array), number in zip(due.items(), told[0]):
                     text = (
@@ -301,7 +304,8 @@ def require_order(run, rank, layers, shard_bytes):
     for number, gather in enumerate(done):
         text = (
             f"rank {rank}'s all-gather number {number} (counted from 0) sends {gather.bytes} bytes,"
-            f" and its shard of a layer has {shard_bytes}. Gather one layer with each all-gather."
+            f" but the rank's shard of a layer has {shard_bytes} bytes. Gather one layer with each"
+            " all-gather."
         )
         run.require(gather.bytes == shard_bytes, text)
     moments = [(FORWARD, l, min(l + 2, layers)) for l in range(layers)]

@@ -13,8 +13,9 @@ from grader.reference import sharded, single_device, zero
 def late(n):
     """Return delays that hold all ranks but rank 0 at the beginning of their call.
 
-    The held ranks begin when rank 0 has returned, or when rank 0 waits for the held ranks. If rank
-    0 does not wait, it uses data that it has not received yet.
+    The held ranks begin when rank 0 has returned, or when rank 0 waits for the held ranks, but
+    after one second at the latest. If rank 0 does not wait, it uses data that it has not received
+    yet.
     """
     return {rank: Delay(until="", on=0, patience=1) for rank in range(1, n)}
 

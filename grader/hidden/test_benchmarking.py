@@ -131,7 +131,7 @@ def test_bus_bandwidth(world, rng):
 @number("2.1")
 @weight(0.75)
 def test_usual_bandwidth(world, rng):
-    """usual_bandwidth converts the lecture's two figures, and others"""
+    """usual_bandwidth converts the lecture's two results, 277 and 70, and other bandwidths"""
     cases = [(277.0, 4, "whole"), (70.0, 4, "part")]
     cases += [
         (float(rng.uniform(1, 500)), n, counted) for n in SIZES for counted in ("whole", "part")
@@ -158,8 +158,8 @@ def test_usual_bandwidth(world, rng):
 @number("2.1")
 @weight(0.125)
 def test_bandwidth_misuse(world, rng):
-    """Unknown collectives, impossible times and impossible world sizes raise ValueError with the
-    value
+    """Unknown collectives, unknown values of counted, and impossible times and world sizes raise
+    ValueError with the value
     """
     refuses(
         world,
@@ -294,8 +294,8 @@ def test_barrier(world, rng):
             [[unmet[0] + meeting, *(t + meeting for t in right[1:])]] * 2
         ),
         (
-            "the barrier was timed from the second call on. Read the clock before each"
-            " call, after its barrier"
+            "from the second call on, the barrier is part of the measured time. Read the clock"
+            " before each call, after its barrier"
         ): ([[right[0], *(t + meeting for t in right[1:])]] * 2),
     }
     require_samples(run, [right] * 2, 0, mistakes)
@@ -423,12 +423,12 @@ def _demand_silence(run, rank):
     since = None
     for event in events(run, rank):
         if event == "clock":
-            during = [kind for kind in since or () if kind.startswith("comm")]
+            during = [kind[5:] for kind in since or () if kind.startswith("comm ")]
             timed = since is not None and "operation" in since
             run.require(
                 not (timed and during),
-                f"rank {rank} communicates while it times a call: {during[:1]}. Exchange the times"
-                " outside of what is timed.",
+                f"rank {rank} communicates while it times a call: {', '.join(during[:1])}."
+                " Exchange the times outside of what is timed.",
             )
             since = {}
         elif since is not None:
@@ -487,7 +487,8 @@ def test_stopwatch_misuse(world, rng):
         made = events(run, 0).count("operation")
         run.require(
             made == 0,
-            f"the ValueError comes after {made} calls of the operation. Check the arguments first.",
+            f"the ValueError comes after {made} call{'s' if made > 1 else ''} of the operation."
+            " Check the arguments first.",
         )
 
 
@@ -542,6 +543,11 @@ def require_rows(run, n, asked, answers):
         f" size, {len(asked)} in all.",
     )
     ran = [event.removeprefix("run ") for event in events(run, 0) if event.startswith("run ")]
+    run.require(
+        len(ran) == len(asked),
+        f"the sweep called run {len(ran)} times. It must call run once for each collective at each"
+        f" size, {len(asked)} times in all.",
+    )
     for i, (right, got) in enumerate(
         zip([f"{collective} {size}" for collective, size in asked], ran)
     ):
@@ -551,13 +557,14 @@ def require_rows(run, n, asked, answers):
             f" ({right.replace(' ', ', ')}). First run all sizes of the first collective, then all"
             " sizes of the second, and so on.",
         )
-    for (collective, size), (seconds, wrong), row in zip(asked, answers, rows):
+    for i, ((collective, size), (seconds, wrong), row) in enumerate(zip(asked, answers, rows)):
         algorithm = truth.algorithm_bandwidth(size, seconds)
         bus = truth.bus_bandwidth(collective, size, n, seconds)
         different = table_rows.row_difference(
             row, (collective, size, seconds, algorithm, bus, wrong)
         )
-        run.require(different is None, f"{collective}, {size} bytes: {different}")
+        which = f"row {i} (counted from 0), {collective}, {size} bytes"
+        run.require(different is None, f"{which}: {different}")
 
 
 @number("2.3")
@@ -578,12 +585,23 @@ def test_sweep_is_lazy(world, rng):
         f"the sweep made {seen.count('run')} runs and yielded {seen.count('row')} rows. It must"
         " make 12 runs, and yield one row for each.",
     )
-    first = seen.index("row") if "row" in seen else len(seen)
-    run.require(
-        seen == ["run", "row"] * 12,
-        f"{first} runs had ended before the first row was yielded. Yield each row as soon as its"
-        " run has ended.",
-    )
+    if seen != ["run", "row"] * 12:
+        text = f"{_first_late_row(seen)} Yield each row as soon as its run has ended."
+        run.require(False, text)
+
+
+def _first_late_row(seen):
+    """Return a sentence about the first row that was yielded at a wrong time.
+
+    ``seen`` has a "run" for each run that ended, and a "row" for each row that was yielded.
+    """
+    row = next(i for i in range(len(seen)) if seen[i] != ("run", "row")[i % 2]) // 2
+    which = f"row {row} (counted from 0)" if row else "the first row"
+    at = [i for i, event in enumerate(seen) if event == "row"][row]
+    runs = seen[:at].count("run")
+    if runs <= row:
+        return f"{which} was yielded before its run had ended."
+    return f"{runs} runs had ended before {which} was yielded."
 
 
 @number("2.3")
@@ -603,9 +621,8 @@ def test_sweep_misuse(world, rng):
     for run in runs:
         run.raises_value_error(truth.NO_COLLECTIVE)
         ran = [event for event in events(run, 0) if event.startswith("run")]
-        run.require(
-            not ran, f"the ValueError comes after {len(ran)} runs. Check all collectives first."
-        )
+        runs = f"{len(ran)} run{'s' if len(ran) > 1 else ''}"
+        run.require(not ran, f"the ValueError comes after {runs}. Check all collectives first.")
 
 
 # ——— 2.4: the model
@@ -644,7 +661,7 @@ def test_fit(world, rng):
             np.array(right) / units,
             tolerance=FIT,
             select=lambda r: numbers(r[i][:2]) / units,
-            label=f"[{i}] (α in {units[0]:.0e} s, β in {units[1]:.0e} bytes/s)",
+            label=f"the result of call [{i}] (α in {units[0]:.0e} s, β in {units[1]:.0e} bytes/s)",
             known_mistakes=[
                 {sentence: np.array(values) / units for sentence, values in mistakes.items()}
             ],
@@ -720,7 +737,9 @@ def test_predictions(world, rng):
 @number("2.4")
 @weight(0.25)
 def test_fit_misuse(world, rng):
-    """Too few sizes, and times that do not grow with the size, raise ValueError"""
+    """Fewer than two different sizes or times, numbers of sizes and times that differ, and times
+    that do not grow with the size raise ValueError
+    """
     unlike = "The numbers of times and sizes differ."
     few = "Two different sizes, and two different times, are needed."
     falling = "The times do not grow with the sizes."

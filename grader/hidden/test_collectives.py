@@ -2,7 +2,8 @@
 
 They judge every rank, with other roots, shapes, dtypes and memory layouts than the public checks.
 Inputs are random integers, also in float tensors. The integers are so small that their sums and
-products have no rounding errors. Every comparison is therefore exact.
+products have no rounding errors. Comparisons are therefore exact, except those of problem 1.1's
+averages.
 """
 
 from itertools import product
@@ -61,8 +62,8 @@ COLLECTIVES = (
 def integers(rng, shape, dtype=np.float32, low=-50, high=50):
     """Return random integers from ``low`` to ``high``, without zero, in any dtype.
 
-    If ``low`` is not given, the integers of a 64-bit dtype are so large that a smaller dtype would
-    change them.
+    If ``low`` is −50, as by default, the integers of a 64-bit dtype are multiplied by a constant.
+    Then they are so large that a smaller dtype would change them.
     """
     values = rng.integers(low, high, size=shape)
     values = np.where(values == 0, high, values)
@@ -378,7 +379,7 @@ def test_result_stands_alone(world, rng, collective):
         results = getattr(truth, collective)(xs, **options)
         run.returns_without_gradient(*results)
         for rank, kept in enumerate(
-            run.read(driver_results.kept_bytes, "the memory that it keeps")
+            run.read(driver_results.kept_bytes, "the memory that the result keeps")
         ):
             own = 0 if results[rank] is None else results[rank].nbytes
             # A slice would keep the whole tensor alive, which has n times as many bytes.
@@ -483,9 +484,9 @@ def the_sum(xs):
 def _sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
     """Call a function that sums the ranks' tensors, judge the sums, and return the runs.
 
-    ``tensors`` has (shape, dtype, layout) for each input. The entries of the inputs are integers
-    between ``-high`` and ``high``. ``kept`` is a pair: a request for two further calls, and the
-    expected results of these calls.
+    ``tensors`` has (shape, dtype, layout) for each input. The entries of the inputs are what
+    ``integers`` draws from ``-high`` to ``high``. ``kept`` is a pair: a request
+    for two further calls, and the expected results of these calls.
     """
     inputs = [
         [integers(rng, shape, dtype, -high, high) for _ in range(n)] for shape, dtype, _ in tensors

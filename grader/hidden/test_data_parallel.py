@@ -69,8 +69,8 @@ def late(n, to=0):
     """Return delays that hold all ranks but ``to``.
 
     The held ranks begin when rank ``to`` has returned, or when rank ``to`` waits for the held
-    ranks. If rank ``to`` does not wait, it returns before it has received anything from the held
-    ranks.
+    ranks, but after one second at the latest. If rank ``to`` does not wait, it returns before it
+    has received anything from the held ranks.
     """
     return {rank: Delay(until="", on=to, patience=1) for rank in range(n) if rank != to}
 
@@ -451,9 +451,9 @@ def trainings(rng, n):
     """Return a training of one step and a training of five steps.
 
     The training of one step has one row for each rank. In the training of five steps, the memory
-    layout of tensors differs from rank to rank, all ranks but rank 0 come late, and the shards are
-    much larger than the weights: see ``averages_own_gradients``. On two ranks, also return a
-    training of two steps with large numbers.
+    layout of tensors differs from rank to rank, and all ranks but rank 0 come late. Each rank has
+    so many rows that gathering them exceeds the limit of ``averages_own_gradients``. On two ranks,
+    also return a training of two steps with large numbers.
     """
     # If the gradient of an entry is no larger than AdamW's ε, an error of 1e−17 in the gradient
     # becomes an error of 1e−9 · lr in the step.

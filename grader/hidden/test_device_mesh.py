@@ -82,7 +82,7 @@ def test_coordinates_misuse(world):
         for place, shape in (*beyond, *negative)
     ]
     for run, (_, given, shape) in zip(world(1, *(r for r, *_ in requests)), requests):
-        because = "A negative number does not count from the end here" if min(given) < 0 else ""
+        because = "A negative number does not count from the end here." if min(given) < 0 else ""
         run.raises_value_error(*map(str, given), *map(str, shape), because=because)
 
 
@@ -138,9 +138,10 @@ def test_every_rank_makes_every_group(world, rng):
 
 
 def require_all_groups(run, mesh):
-    """Fail unless all ranks together have made the group of every row and of every column.
+    """Fail unless every rank has made the group of every row and of every column.
 
-    The mesh has several rows and several columns, so none of these groups is that of all ranks.
+    Also fail if a rank used ``use_local_synchronization``. The mesh has several rows and several
+    columns, so none of these groups is that of all ranks.
     """
     for unmade in run.report.unmade():
         missing, made = unmade.absent[0], unmade.made[0]
@@ -186,8 +187,8 @@ def test_groups_on_gloo(world, rng):
 @number("7.1")
 @weight(0.25)
 def test_groups_misuse(world, rng):
-    """A mesh that is not as large as the world, or that has no row, raises ValueError with the
-    numbers
+    """A mesh that is not as large as the world, or that has no row or a negative side, raises
+    ValueError with the numbers
     """
     for n, shapes in ((4, [(2, 3), (1, 3), (4, 4)]), (2, [(2, 2), (1, 1), (0, 2)])):
         own = tokens(rng, n)
@@ -195,7 +196,7 @@ def test_groups_misuse(world, rng):
         for run, shape in zip(runs, shapes):
             run.raises_value_error(*map(str, shape), str(n), given=f"a mesh of {named(shape)}")
     (run,) = world(4, groups_call((-2, -2), tokens(rng, 4), may_raise=True))
-    run.raises_value_error("-2", because="A side of a mesh cannot be negative")
+    run.raises_value_error("-2", because="A side of a mesh cannot be negative.")
 
 
 # ——— 7.2

@@ -76,8 +76,8 @@ def forward_runs(world, rng, n):
 @number("5.2")
 @weight(1.5)
 def test_forward(world, rng):
-    """pipeline_forward returns the output of a single device on 1 to 4 stages, with one to many
-    micro-batches
+    """pipeline_forward returns the same output as a single device, on 1 to 4 stages, with one to
+    many micro-batches
     """
     for n in SIZES:
         runs, in_turn, both = forward_runs(world, rng, n)
@@ -232,7 +232,7 @@ def test_backward_flows(world, rng):
                 run,
                 range(1, n),
                 p.m,
-                "sent the gradient of micro-batch",
+                "sent gradient number",
                 "back to the previous stage",
                 inner,
             )

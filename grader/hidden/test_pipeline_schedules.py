@@ -186,6 +186,7 @@ def require_step(run, problem):
 
     In each direction, a rank may send only one message for each micro-batch. A rank may multiply
     the rows of only one micro-batch at a time. A rank must not change its inputs or its schedule.
+    If a rank records spans, it must record the actions of its schedule, in order.
     """
     given = [args[0] for args, _ in run.report.calls[run.index].arguments]
     run.returns(
@@ -200,7 +201,9 @@ def require_step(run, problem):
         "this is the sum of the micro-batches' losses. The loss of the whole batch is their mean": (
             problem.cast(m * problem.loss)
         ),
-        "this is divided by the number of micro-batches twice": problem.cast(problem.loss / m),
+        "this is divided by the number of micro-batches one time too many": (
+            problem.cast(problem.loss / m)
+        ),
         "this is the loss of only the last micro-batch": problem.cast(
             np.mean(problem.y[-problem.rows :] ** 2)
         ),
@@ -527,6 +530,11 @@ def require_little_memory(world, rng, n=3, m=8, layers=5):
     saved = 2 * layers * message
     for rank in range(n):
         alive = n - rank
+        kept = (
+            f"{alive} micro-batches alive at a time need"
+            if alive > 1
+            else "1 micro-batch alive at a time needs"
+        )
         # If the other micro-batches were kept, they would take (m - alive) * saved bytes. One
         # quarter of this is allowed. The last term is the memory that a step itself needs.
         most = alive * saved + (m - alive) * saved / 4 + 12 * message
@@ -536,8 +544,8 @@ def require_little_memory(world, rng, n=3, m=8, layers=5):
             f" {(grown or 0) / 2**20:.0f} MiB with {m} micro-batches."
         )
         text += (
-            f" {alive} micro-batches alive at a time need {alive * saved / 2**20:.0f} MiB, and all"
-            f" micro-batches together need {m * saved / 2**20:.0f} MiB."
+            f" {kept} {alive * saved / 2**20:.0f} MiB, and all micro-batches together need"
+            f" {m * saved / 2**20:.0f} MiB."
         )
         text += (
             " After a micro-batch's backward pass, something still keeps what its forward pass"
@@ -663,8 +671,9 @@ def require_no_wait_in_spans(run, rank, send):
         for span in run.spans(other) if other != rank else ():
             text = (
                 f"stage {other} waited inside its span of {span.action}: the span did not end"
-                f" before stage {rank} started its send number {send}, but stage {other} could not"
-                " go on without this send. Leave the span before you receive or wait."
+                f" before stage {rank} started its send number {send} (counted from 1), but stage"
+                f" {other} could not go on without this send. Leave the span before you receive or"
+                " wait."
             )
             run.require(not span.start < moment < span.end, text)
 
@@ -764,7 +773,7 @@ def test_run_schedule_misuse(world, rng):
 @weight(0.5)
 def test_bubble_in_theory(world, rng):
     """bubble_fraction returns the idle fraction of the total time, for any number of stages and
-    micro-batches
+    micro-batches; a number that is not positive raises ValueError with the value
     """
     cases = [(p, m) for p in (1, 2, 3, 8) for m in (1, 2, 5, 8, 64)]
     cases += [(p, m) for p, m in rng.integers((2, 3), (40, 100), (5, 2)).tolist()]
@@ -819,7 +828,7 @@ def recorded(rng, p, m, first):
 @weight(0.75)
 def test_bubble_measured(world, rng):
     """measured_bubble counts all time that is not work, from the first start to the last end of any
-    stage
+    stage; without any span it raises ValueError
     """
     one = ("forward", 0, 1.0, 3.0)
     timelines = [

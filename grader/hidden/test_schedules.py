@@ -57,7 +57,7 @@ def interleaved(world, rng):
 @weight(0.25)
 def test_chunk_layers(world, rng):
     """chunk_layers gives chunk c of stage s the layers of part c·n + s, for any number of stages,
-    chunks and layers; L that does not divide into n·v parts raises ValueError with both numbers
+    chunks and layers; numbers that are impossible or do not fit raise ValueError with the numbers
     """
     cases = [
         (each * n * v, stage, n, v)
@@ -180,7 +180,9 @@ def test_interleaved_misuse(world, rng):
 @number("8.1")
 @weight(0.25)
 def test_interleaved_bubble(world, rng):
-    """interleaved_bubble returns the idle fraction of the total time, for any n, v and m"""
+    """interleaved_bubble returns the idle fraction of the total time, for any n, v and m; numbers
+    that are impossible or do not fit raise ValueError with the numbers
+    """
     cases = [(n, v, k * n) for n in (1, 2, 3, 8) for v in (1, 2, 5) for k in (1, 2, 8)]
     cases += [(n, v, k * n) for n, v, k in rng.integers((4, 1, 1), (20, 9, 12), (3, 3)).tolist()]
     name = "schedules.interleaved_bubble"
@@ -460,7 +462,7 @@ def _too_much(run, of_tiny, p, stages, reason, limit):
         if grown is not None and grown > most:
             found.append(
                 f"according to the operating system, rank {rank}'s process took {grown / MIB:.1f}"
-                f" MiB. At most {alive} of {p.m} micro-batches are alive at a time, and need"
+                f" MiB. At most {alive} of {p.m} micro-batches may be alive at a time. They need"
                 f" {alive * p.saved / MIB:.1f} MiB; {most / MIB:.1f} MiB are allowed. {reason}"
             )
     return found

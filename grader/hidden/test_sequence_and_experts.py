@@ -100,9 +100,9 @@ def test_pair_traffic(world, rng):
         p.has_y(forward)
         p.has_gradients(backward)
         shard = p.bytes * (n - 1) / n
-        sentence = "One all-gather and one reduce-scatter of the sequence send no more than that."
+        sentence = f"One all-gather and one reduce-scatter send {2 * shard:.0f} bytes."
         require_traffic(forward, 2 * shard, sentence, least=2 * shard)
-        sentence = "Two all-gathers and one reduce-scatter of the sequence send no more than that."
+        sentence = f"Two all-gathers and one reduce-scatter send {3 * shard:.0f} bytes."
         require_traffic(backward, 3 * shard, sentence, least=3 * shard)
 
 

@@ -199,7 +199,7 @@ def test_shards(world, rng):
                 run.require(
                     not done,
                     f"rank {rank} communicated, although every rank has the whole weight:"
-                    f" {done[:1]}",
+                    f" {', '.join(map(str, done[:1]))}",
                 )
 
 
@@ -818,7 +818,7 @@ def pair_call(pair, x, upstream, layout="contiguous", trained=ALL):
 @weight(1.25)
 def test_megatron_pair(world, rng):
     """On 1 to 4 ranks, a pair gives every rank the output and all gradients of a single device,
-    also if shards are frozen
+    also if shards or x require no gradient
     """
     for n in SIZES:
         narrow, one_row = Pair(rng, n, hidden=3, dtype=np.float32), Pair(rng, n, hidden=1)

@@ -35,7 +35,7 @@ class Calls:
         return self.served[rank][call] if call < len(self.served[rank]) else None
 
     def ask_for_peaks(self) -> bool:
-        """Return whether a rank has a call of which the peak of its memory is wanted."""
+        """Return whether the judge wants the peak of a rank's memory in any call."""
         return any(given.weighs == PEAK for own in self.served for given in own)
 
     def serves(self, rank: int, name: object) -> Served | None:

@@ -65,13 +65,14 @@ class Hub:
             judges: for each rank the socket to the judge.
             ranks: for each rank the socket to the rank.
             tell: sends the judge a message.
-            steps: the rule for messages in step, see ``in_step``; by default it never applies.
+            steps: the rule that withholds messages, see ``in_step``; by default it never applies.
             size: how many ranks have calls to make. By default all ranks have calls to make.
             memory: returns the bytes of a rank's memory, or 0 if the system does not say.
             resident: returns a rank's memory in parts, and its peak: see ``Resident``.
             overwritten: shows to how many bytes of inherited memory a rank has written, see
                 ``Weighing``; returns None if the system does not say.
-            process_memory: returns the bytes of the memory of a rank's process alone, likewise.
+            process_memory: returns the bytes of the memory of a rank's process alone, or 0 if the
+                system does not say.
             spent: returns the nanoseconds of a rank's processor time, or 0 if the system does not
                 say.
             is_strict: whether operations are carried out in nccl's order, see ``strict``.
@@ -173,7 +174,7 @@ class Hub:
         return self._give_early(self.slow.awaited)
 
     def _give_early(self, waits: Mapping[int, Collection]) -> int:
-        """Give results that ``SlowGathers.lift`` gives up, tell the judge, and return their number.
+        """Give the results that ``SlowGathers.lift`` returns, tell the judge, return their number.
 
         ``waits`` says what each rank waits for.
         """
@@ -193,9 +194,8 @@ class Hub:
         held = sum(own.size() for own in self.answers)
         if held + unread > MAX_HELD and not self.is_full:
             self.is_full = True
-            self.tell(
-                {"limit": f"had more than {MAX_HELD >> 20} MiB of sent data that no rank received"}
-            )
+            limit = f"had more than {MAX_HELD >> 20} MiB of data that was sent but not received"
+            self.tell({"limit": limit})
 
     def _look_for_standstill(self) -> None:
         """Tell the judge, once, if all ranks wait and no rank can continue.

@@ -70,11 +70,13 @@ class Steps:
         return bool(towards) and source == receive.rank - towards
 
     def lift(self) -> list[tuple[int, int, int]]:
-        """Stop withholding messages. Use this when all ranks wait and some messages are withheld.
+        """Stop withholding the messages that are withheld now. Return what they waited for.
 
-        The rule no longer applies to the receivers of these messages until their calls end. Return
-        (sender, call, number) for each message that was withheld. ``number`` is the number of the
-        previous message, which the receiver has not passed on.
+        Use this when all ranks wait and some messages are withheld. Until the current call of a
+        receiver ends, no further message to this receiver is withheld.
+
+        Return (sender, call, number) for each message that was withheld. The receiver has not
+        passed on the message before it, and ``number`` is the number of that earlier message.
         """
         found = [
             (rank - self.towards[call], call, self.received[rank, call] - 1)

@@ -172,7 +172,7 @@ class Matching:
     def _collect(self, together: list[Posted]) -> None:
         """Answer a collective that all its ranks have joined.
 
-        If the ranks disagree, no rank gets an answer.
+        If the ranks disagree, or if ``collect`` returns None, no rank gets an answer.
         """
         if difference([posted.operation for posted in together]) is not None:
             return
@@ -197,8 +197,8 @@ def _fits(send: Posted, receive: Posted) -> bool:
 def collect(together: list[Posted]) -> list[bytes] | None:
     """Return the bytes that each rank of a collective gets, in the order of the group.
 
-    Return None if the ranks have sent data that do not fit together, or if a result does not have
-    the size that its rank expects.
+    Return None if the ranks have sent data that do not fit together, if the dtype does not allow
+    the reduction, or if a result does not have the size that its rank expects.
     """
     results = _results(together)
     if results is None or any(
@@ -300,11 +300,14 @@ def check(posted: Posted) -> None:
         raise frames.FrameError("an operation without proper split sizes")
     others = [other for other in (operation.peer, operation.root) if other is not None]
     if not set(others) <= set(operation.group):
-        raise frames.FrameError("an operation with a peer or a root that is not in its group")
+        which = "peer" if operation.peer not in (None, *operation.group) else "root"
+        raise frames.FrameError(f"an operation with a {which} that is not in its group")
     itemsize = combine.ITEMSIZES.get(operation.dtype or "", 0)
     if operation.kind == "all_to_all" and operation.sent != pieces[0]:
-        raise frames.FrameError("an operation without proper split sizes")
-    if operation.kind != "barrier" and (not itemsize or operation.bytes % itemsize):
-        raise frames.FrameError("an operation whose dtype is unknown, or does not fit its bytes")
+        raise frames.FrameError("an all-to-all whose split sizes are not what it sends")
+    if operation.kind != "barrier" and not itemsize:
+        raise frames.FrameError("an operation whose dtype is unknown")
+    if operation.kind != "barrier" and operation.bytes % itemsize:
+        raise frames.FrameError("an operation whose bytes do not fit its dtype")
     if operation.bytes != sum(operation.sent or operation.received) * itemsize:
         raise frames.FrameError("an operation whose bytes do not match its elements")

@@ -6,10 +6,11 @@ waits for the result before that, all ranks come to a standstill. The hub then g
 the same, and tells the judge. So the judge learns, without a clock, whether a rank computes while
 it gathers.
 
-A rank with a thread that the hub knows nothing of never stands still for certain. The judge then
-sees that the ranks are idle, and the hub gives the results that some thread waits for. In both
-cases each rank gets one result, the earliest that it waits for, and the hub tells the judge. The
-rank may then go on and compute, while a helper thread of it waits for the next result.
+If a rank has a thread that the hub knows nothing of, the hub never finds a standstill. But the
+judge sees that the ranks are idle, and tells the hub. The hub then gives results that threads wait
+for. In both cases each waiting rank gets one result, the earliest that it waits for, and the hub
+tells the judge. The rank may then go on and compute, while one of its helper threads waits for the
+next result.
 """
 
 from collections import Counter, defaultdict

@@ -52,9 +52,9 @@ class Waits:
             del self.by_rank[rank]
 
     def read(self, rank: int, waits: object) -> list:
-        """Return ``waits``, which a rank says that its threads wait for, after checking it.
+        """Check and return ``waits``: what a rank says that its threads wait for.
 
-        Raises FrameError if it does not have the agreed form, or if the rank waits for its next
+        Raises FrameError if ``waits`` does not have the agreed form, or if the rank waits for new
         calls before it has made the current calls.
         """
         if not isinstance(waits, list) or len(waits) > MAX_WAITING_THREADS:

@@ -24,7 +24,7 @@ SMALL, SMALL_SEND, PART = 4, 8, 1 / 3
 # To measure overwritten memory takes about 5 ms. The hub does it when it weighs a rank for the
 # first time in a call, and at this part of the other times.
 OVERWRITTEN_PART = 1 / 8
-# The hub weighs a rank, too, if so many bytes more than before wait for the rank to read them.
+# The hub also weighs a rank if the rank has at least this many more unread bytes than before.
 UNREAD_STEP = 1 << 18
 # If the peak is wanted, the hub also weighs all ranks whenever about this many seconds have passed.
 # This takes 0.1 ms for each rank, because it does not count files and other processes.
@@ -74,7 +74,11 @@ class Weighing:
         return True
 
     def is_much_unread(self, rank: int, call: int, unread: int) -> bool:
-        """Return whether the rank leaves more bytes unread than ever before in this call."""
+        """Return whether to weigh the rank because it leaves many bytes unread.
+
+        This is so if there are at least ``UNREAD_STEP`` more unread bytes than when this method
+        last returned True in this call. Then record their number.
+        """
         is_much = unread >= self.unread[rank, call] + UNREAD_STEP
         if is_much:
             self.unread[rank, call] = unread
@@ -140,7 +144,11 @@ class Weighing:
         return growth if growth.own > most or together > most_together else None
 
     def _overwritten(self, rank: int) -> int:
-        """Return to how many bytes of inherited memory a rank has written since it settled."""
+        """Return to how many bytes of inherited memory a rank has written since it settled.
+
+        Return 0 if the system did not say it when the rank settled. Raises FrameError if the system
+        said it then, but does not say it now.
+        """
         first = self.overwritten_first.get(rank)
         if first is None:
             return 0
@@ -166,8 +174,9 @@ class Weighing:
         """Weigh a rank that returns from a call: see ``new_most``.
 
         So the judge gets a number even if the rank communicates nothing. A peak may have come after
-        the last operation, so it is measured in any case. Otherwise the result is None if the rank
-        was weighed before in this call. It is also None if the system never reports memory.
+        the last operation, so it is measured in any case. If the check asks for the current memory,
+        and the rank was weighed earlier in this call, it is not weighed again, and the result is
+        None. The result is also None if the system never reports memory.
 
         Raises:
             FrameError: the system reported the rank's memory earlier, but does not any more.

@@ -2,15 +2,16 @@
 
     python -m grader.intake.hand_in [--anyway]
 
-The program reads ``handout/`` in the same way as the grader. All files, except those of extra
-credit, must be there, readable and importable. At least one problem must be complete. With
-``--anyway`` the program also packs files that cannot be imported. It exits with 0 if it has written
-submission.zip. Otherwise it prints the reason and exits with 2, and an older submission.zip stays
-as it was.
+The program reads ``handout/`` in the same way as the grader. All files must be there, readable and
+importable. Only a file of extra credit may be left out. At least one problem must be complete. With
+``--anyway`` the program also packs files that cannot be imported, and files without a complete
+problem. It exits with 0 if it has written submission.zip. Otherwise it prints the reason and exits
+with 2, and an older submission.zip stays as it was.
 """
 
 import argparse
 import re
+import signal
 import subprocess
 import sys
 import zipfile
@@ -24,6 +25,11 @@ from grader.course_file import BadCourse, course
 from grader.intake.staging import NOT_ATTEMPTED, ROOT, read
 
 STUB = re.compile(r"raise NotImplementedError\(\"Problem (\d+\.\d+): ")
+# The line that names an exception, after the lines of the code that raised it. These are indented.
+EXCEPTION = re.compile(
+    r"^Traceback \(most recent call last\):\n(?:[ ].*\n|\n)*([A-Za-z_][\w.]*(?:: .*)?)$",
+    re.MULTILINE,
+)
 IMPORT_SECONDS = 60  # time limit of one process that imports files
 
 
@@ -46,8 +52,9 @@ def import_errors(files: Iterable[str]) -> dict[str, str]:
 def import_error(*files: str) -> str:
     """Return why files of ``handout/`` cannot be imported together; "" if they can be imported.
 
-    The reason is the last line that Python prints to stderr. If the traceback names a line of the
-    last of ``files``, the number of that line is added.
+    The reason is the exception that ended Python, in one line. If the traceback names a line of the
+    last of ``files``, the number of that line is added. If no exception ended Python, the reason is
+    the exit code or the signal.
     """
     file = files[-1]
     modules = ", ".join(f"handout.{Path(file).stem}" for file in files)
@@ -65,12 +72,20 @@ def import_error(*files: str) -> str:
         return f"the import does not end within {IMPORT_SECONDS} seconds"
     if not done.returncode:
         return ""
+    exceptions = EXCEPTION.findall(done.stderr)
+    if done.returncode != 1 or not exceptions:  # an exception ends Python with exit code 1
+        return _end_of_import(done.returncode)
     place = re.findall(rf'File ".*/({re.escape(file)})", line (\d+)', done.stderr)
-    last = (
-        done.stderr.strip().splitlines()
-        or [f"the import ends Python with exit code {done.returncode}"]
-    )[-1]
-    return last + (f" (line {place[-1][1]})" if place else "")
+    return exceptions[-1] + (f" (line {place[-1][1]})" if place else "")
+
+
+def _end_of_import(code: int) -> str:
+    """Return a sentence about a process that ended with an exit code, or with −signal."""
+    if code >= 0:
+        return f"the import ends Python with exit code {code}"
+    known = -code in list(signal.Signals)
+    name = signal.Signals(-code).name if known else f"signal {-code}"
+    return f"{name} ends Python during the import"
 
 
 def pack(texts: dict[str, str], target: Path) -> None:
@@ -85,7 +100,9 @@ def main() -> int:
         prog="python -m grader.intake.hand_in", description=__doc__.split("\n\n")[0]
     )
     parser.add_argument(
-        "--anyway", action="store_true", help="pack files that cannot be imported, too"
+        "--anyway",
+        action="store_true",
+        help="also pack files that cannot be imported, and files without a complete problem",
     )
     parser.add_argument("--to", type=Path, default=ROOT / "submission.zip")
     arguments = parser.parse_args()
@@ -112,8 +129,12 @@ def main() -> int:
             " files as they are, but then their parts get no points"
         )
     attempted = [number for number, part in problems.items() if part not in found.absent]
-    if len(left) == len(attempted):
-        return _cannot("no problem is complete yet. First write all functions of one problem")
+    if len(left) == len(attempted) and not arguments.anyway:
+        return _cannot(
+            "no problem is complete yet. First write all functions of one problem. make submission"
+            " ANYWAY=1 packs the files as they are: some checks of a problem may give points before"
+            " the problem is complete"
+        )
     try:
         pack(found.texts, arguments.to)
     except OSError as error:

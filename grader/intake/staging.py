@@ -30,6 +30,7 @@ NOT_ATTEMPTED = "Not attempted"  # the first words of the reason, if an optional
 # memory.
 FUNCTION = re.compile(r"^(?=[ \t]*(?:async )?def )", re.MULTILINE)
 STUB = re.compile(r'[^"]*\"\"\"(?:[^"]|"(?!""))*\"\"\"\s*raise NotImplementedError\(\"Problem ')
+DRIVE = re.compile("[A-Za-z]:")  # the beginning of a Windows path that names a drive
 MAX_FILE_BYTES = 1 << 20
 MAX_ARCHIVE_FILES = 2000
 MAX_READ = MAX_FILE_BYTES + 1  # one byte more shows that a file is too large
@@ -288,10 +289,9 @@ def _from_zip(archive_path: Path) -> Found:
     paths = {}
     for entry in entries:
         path = PurePosixPath(entry.filename.replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts or ":" in entry.filename:
+        if path.is_absolute() or ".." in path.parts or DRIVE.match(str(path)):
             raise Refused(
-                "the zip archive holds a path that leaves it, or that contains a colon:"
-                f" {_printable(entry.filename)}"
+                f"the zip archive holds a path that leaves it: {_printable(entry.filename)}"
             )
         if stat.S_ISLNK(entry.external_attr >> 16):
             raise Refused(f"the zip archive holds a link: {_printable(entry.filename)}")

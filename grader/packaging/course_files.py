@@ -67,7 +67,7 @@ FIGURE = re.compile(r"\(figures/([\w-]+\.svg)\)")
 
 
 class NotAdapted(ValueError):
-    """Raised if a text lacks the words that have to be adapted."""
+    """Raised if a text does not have exactly one place with the words that have to be adapted."""
 
 
 def for_course(contents: Mapping[str, bytes], course: Course) -> dict[str, bytes]:
@@ -127,7 +127,10 @@ def _adaptations(course: Course) -> dict[str, Callable[[str, str], str]]:
 
 
 def _of_python(name: str, text: str, course: Course) -> str:
-    """Return a student's file without the text about parts that the course does not take."""
+    """Return a student's file without the text about parts that the course does not take.
+
+    If it is the file of a part, its first line gives the part's points in this course.
+    """
     for file, part, sentence, instead in REFERENCES:
         if file == name and part not in course.parts:
             text = _replaced(name, text, sentence, instead)

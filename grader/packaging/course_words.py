@@ -1,6 +1,7 @@
 """Writes the texts that depend on several parts of a course: lists of commands, and a few words.
 
-If the course takes all parts, each text is the same as in ``handout/ASSIGNMENT.md``.
+Each text replaces a text in ``handout/ASSIGNMENT.md`` or ``for_students.md``. If the course takes
+all parts, both texts are the same.
 """
 
 from grader.course_file import NOT, ON_TOP, Course
@@ -93,7 +94,7 @@ def _keys(numbers: list[int]) -> str:
 def _of_part(course: Course) -> list[tuple[str, str]]:
     first = course.course.parts[0]
     if first == "collectives":
-        told = "K= takes words of a name, a problem (1.7) or a function (shift_right)"
+        told = "K= takes words of a check's name, a problem (1.7) or a function (shift_right)"
         some = "make test K=ring", f"run some checks: {told}"
     else:
         some = _some_checks(course)
@@ -171,10 +172,13 @@ def _commands(course: Course) -> list[tuple[str, str]]:
 
 def _some_checks(course: Course) -> tuple[str, str]:
     if "collectives" in course.parts:
-        told = "run some checks: words of a name, a problem (K=1.7), a function (K=shift_right)"
-        return "make test K=ring", told
+        words = "words of a check's name, a problem (K=1.7), a function (K=shift_right)"
+        return "make test K=ring", f"run some checks: {words}"
     problem = next(iter(course.problems))
-    return f"make test K={problem}", "run some checks: a problem, words of a name, a function"
+    return (
+        f"make test K={problem}",
+        "run some checks: a problem, words of a check's name, a function",
+    )
 
 
 def _demos(course: Course) -> list[tuple[str, str]]:

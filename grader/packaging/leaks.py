@@ -50,9 +50,10 @@ def secrets() -> dict[str, str]:
 
 
 def _telling(text: str) -> list[str]:
-    """Return the lines of SHORTEST characters or more that do something.
+    """Return the lines of SHORTEST characters or more that could give an answer away.
 
-    Imports, decorators, comments and lines with only a quoted name count as lines that do nothing.
+    Left out are imports, decorators, comments, lines that begin with three quotes, and lines with
+    only a quoted name. The lines are returned without indentation and comments, as by ``code``.
     """
     lines = (code(line) for line in text.splitlines())
     return [

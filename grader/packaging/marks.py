@@ -7,6 +7,8 @@ A mark is a special HTML comment, which GitHub does not show. So on GitHub, the 
     <!-- with 3 and not 5: text -->         the text is inserted if it takes part 3 but not part 5
     <!-- write NAME -->text<!-- end -->     the text NAME of ``course_words.py`` replaces the text
 
+Instead of a part's number, ``several`` means that the course takes more than one part.
+
 If a line has only marks, the whole line is removed. Marks of the first form may be nested. A line
 that also has other text must not begin with a mark, because GitHub would not format such a line.
 
@@ -37,7 +39,10 @@ class BadMarks(ValueError):
 
 
 def holds(condition: str, parts: Collection[int]) -> bool:
-    """Return whether a condition, such as ``3 and not 5 or 4``, is true for these parts."""
+    """Return whether a condition, such as ``3 and not 5 or 4``, is true for these parts.
+
+    Raise BadMarks if the condition has a mistake.
+    """
     return any(
         all(_is_so(term.strip(), parts) for term in both.split(" and "))
         for both in condition.split(" or ")

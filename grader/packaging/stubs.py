@@ -83,7 +83,7 @@ def main() -> int:
                 target.write_text(text)
     if stale:
         print(
-            ("not as the solutions generate it: " if "--check" in sys.argv else "wrote ")
+            ("different from what the solutions generate: " if "--check" in sys.argv else "wrote ")
             + ", ".join(stale)
         )
     return 1 if stale and "--check" in sys.argv else 0

@@ -133,7 +133,10 @@ def grade_for_prairielearn(grade: Path) -> int:
 
 
 def grade_for_github(submission: Path) -> int:
-    """Print the report and the annotations. Return 1 if a check failed (a stub is no failure).
+    """Print the report and the annotations, and add a summary if GitHub names a file for it.
+
+    Return the grader's exit code if it is not 0. Otherwise return 1 if a check failed, and 0 if
+    not. A function that is still a stub does not count as failed.
 
     The report contains text of the submission that could look like a workflow command. So GitHub is
     told to read no commands while the report is printed.

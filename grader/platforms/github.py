@@ -15,7 +15,7 @@ from itertools import groupby
 
 from grader.assignment import PARTS
 from grader.check.record import FAILED, PASSED, UNIMPLEMENTED
-from grader.platforms.shown import ShownEntry, fitted, for_students, notes
+from grader.platforms.shown import WRONG, ShownEntry, counted, fitted, for_students, notes
 from grader.reports.results_json import points_of
 from grader.reports.summary import points
 
@@ -86,10 +86,11 @@ def _summary(document: dict) -> str:
 
 def _row(number: str, entries: list[ShownEntry]) -> str:
     title = entries[0].name.partition(" · ")[0]
-    states = {entry.status for entry in entries}
+    counts = counted([state for entry in entries for state in entry.states])
     got, most = sum(e.score for e in entries), sum(e.most for e in entries)
-    is_quiet = states in ({PASSED}, {UNIMPLEMENTED})  # all passed, or nothing is written yet
-    state = "".join(states) if is_quiet else "**failed**"
+    is_quiet = set(counts) in ({PASSED}, {UNIMPLEMENTED})  # all passed, or nothing is written yet
+    told = [f"**{n} {s}**" if s in WRONG else f"{n} {s}" for s, n in counts.items()]
+    state = "".join(counts) if is_quiet else ", ".join(told)
     return f"| {number} {title} | {points(got)} of {points(most)} | {state} |"
 
 

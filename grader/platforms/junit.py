@@ -14,7 +14,14 @@ from itertools import groupby
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from grader.check.record import ERROR, FAILED, NOT_RUN, SKIPPED, UNIMPLEMENTED
+from grader.check.record import (
+    ERROR,
+    FAILED,
+    NOT_ATTEMPTED,
+    NOT_RUN,
+    SKIPPED,
+    UNIMPLEMENTED,
+)
 from grader.platforms.shown import ShownEntry, every_check
 
 # For each status, the element that says why a testcase did not pass.
@@ -22,6 +29,7 @@ ELEMENTS = {
     FAILED: "failure",
     UNIMPLEMENTED: "failure",
     SKIPPED: "skipped",
+    NOT_ATTEMPTED: "skipped",
     ERROR: "error",
     NOT_RUN: "error",
 }

@@ -10,11 +10,23 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from grader.assignment import PARTS
-from grader.check.record import FAILED, PASSED
+from grader.check.record import (
+    ERROR,
+    FAILED,
+    NOT_ATTEMPTED,
+    NOT_RUN,
+    PASSED,
+    SKIPPED,
+    UNIMPLEMENTED,
+)
 from grader.diagnosis.finding import printable
 from grader.reports.results_json import points_of
 from grader.reports.summary import points
 
+# The states of checks, worst first. Hidden checks that are shown together have the worst of their
+# states.
+WORST_FIRST = (FAILED, ERROR, NOT_RUN, UNIMPLEMENTED, NOT_ATTEMPTED, SKIPPED, PASSED)
+WRONG = (FAILED, ERROR, NOT_RUN)
 SMALLEST = 200  # no message is cut to fewer characters
 
 
@@ -29,6 +41,7 @@ class ShownEntry:
     status: str
     message: str
     seconds: float
+    states: tuple[str, ...]  # of each check
     check: str = ""  # the id of the check; "" for the hidden checks of a problem
 
     @property
@@ -41,7 +54,10 @@ class ShownEntry:
 
     @property
     def headline(self) -> str:
-        """Return the line that says what is wrong: the second line, or the only line."""
+        """Return the second line of the message, or its only line, or the status if it is empty.
+
+        If the message begins with a line about the call, the second line says what is wrong.
+        """
         lines = [line.strip() for line in self.message.splitlines() if line.strip()]
         return (lines[1] if len(lines) > 1 else lines[0] if lines else self.status)[:300]
 
@@ -77,6 +93,7 @@ def _entry(test: dict) -> ShownEntry:
         about["status"],
         printable(test["output"]),
         about["seconds"],
+        (about["status"],),
         about["check"],
     )
 
@@ -84,15 +101,25 @@ def _entry(test: dict) -> ShownEntry:
 def _folded(number: str, tests: list[dict]) -> ShownEntry:
     states = [test["extra_data"]["status"] for test in tests]
     title = tests[0]["name"].partition(" · ")[0]
+    counts = counted([state for state in states if state != PASSED])
+    rest = " " + ", ".join(f"{count} {state}" for state, count in counts.items()) + "."
+    passed = f"{states.count(PASSED)} of {len(tests)} hidden checks passed."
     return ShownEntry(
         number,
         f"{title} · hidden checks",
         sum(test["score"] for test in tests),
         sum(test["max_score"] for test in tests),
-        states[0] if len(set(states)) == 1 else FAILED,
-        f"{states.count(PASSED)} of {len(tests)} hidden checks passed.",
+        min(states, key=WORST_FIRST.index),
+        passed + (rest if counts else ""),
         round(sum(test["extra_data"]["seconds"] for test in tests), 3),
+        tuple(states),
     )
+
+
+def counted(states: list[str]) -> dict[str, int]:
+    """Return how many checks have each state. States that no check has are left out."""
+    order = (PASSED, FAILED, ERROR, NOT_RUN, SKIPPED, UNIMPLEMENTED, NOT_ATTEMPTED)
+    return {state: states.count(state) for state in order if state in states}
 
 
 def share(document: dict) -> float:

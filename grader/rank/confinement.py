@@ -87,8 +87,9 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
     # could open the files of such a process in /proc.
     _prctl(PR_SET_DUMPABLE, 1)
     _limit(device)
-    # Give this process shared memory of its own, which disappears when this process ends. Only root
-    # outside of containers may do that. In all other cases the supervisor removes shared memory.
+    # Give this process shared memory of its own, which disappears when this process ends. This call
+    # needs CAP_SYS_ADMIN, which most containers do not grant. Without this capability, the
+    # supervisor removes shared memory.
     _libc().unshare(CLONE_NEWIPC)
     if tier.uid:
         _become(user, keep_reading=tier.reader, groups=_gpu_groups() if device == "cuda" else [])
@@ -124,8 +125,8 @@ def kill_as(user: int) -> None:
     """Kill all other processes of a rank's user.
 
     Call this in a helper process, because it permanently becomes that user. Raises Unconfined and
-    kills nothing if ``user`` is no rank's user, or if the helper could still signal processes of
-    other users.
+    kills nothing if ``user`` is no rank's user, if the helper cannot become this user, or if the
+    helper could still signal processes of other users.
     """
     if user not in UIDS:
         raise Unconfined("not a rank's user")
@@ -159,7 +160,7 @@ CAPABILITIES = struct.pack("Ii", 0x20080522, 0)  # version 3 of the interface, t
 def _drop_capabilities(keep_reading: bool) -> None:
     """Drop all of root's capabilities; with ``keep_reading``, all but the one to read every file.
 
-    Without capabilities, even root can only access its own files and processes.
+    Without capabilities, the permissions of files and processes apply to root as to other users.
     """
     wanted = 1 << CAP_DAC_READ_SEARCH if keep_reading else 0
     # effective, permitted, inheritable; the low words first
@@ -169,11 +170,13 @@ def _drop_capabilities(keep_reading: bool) -> None:
 
 @contextlib.contextmanager
 def eyes_of(user: int) -> Iterator[None]:
-    """Look at files as a rank's user inside the context, but keep all of root's capabilities.
+    """Let this process access files as a rank's user, inside a ``with`` block.
 
-    This changes nothing if ``user`` is no rank's user, or if this process is not root. The system
-    shows the open files of a process to the user of that process. To see these files as root, this
-    process would need CAP_SYS_PTRACE, a capability that most containers do not grant.
+    The process keeps all of root's capabilities. Nothing changes if the system is not Linux, if
+    ``user`` is not the user of a rank, or if this process does not run as root.
+
+    The system shows the open files of a process to the user of that process. To see these files as
+    root, this process would need CAP_SYS_PTRACE, a capability that most containers do not grant.
     """
     if not LINUX or user not in UIDS or os.geteuid() != 0:
         yield
@@ -254,14 +257,18 @@ def gpu_files(folder: str = "/dev") -> list[str]:
 def _gpu_groups() -> list[int]:
     """Return the ids of the groups, such as ``video``, that a user must be in to use the GPUs.
 
-    These are the groups of the GPU files that other users may not both read and write.
+    These are the groups of the GPU files that other users may not both read and write. The group
+    of root is left out.
     """
     found = [os.stat(path) for path in gpu_files()]
     return sorted({of.st_gid for of in found if of.st_gid and of.st_mode & 0o006 != 0o006})
 
 
 def _opened(allowed: list[tuple[str, int]]) -> list[tuple[int, int]]:
-    """Return a descriptor of each path that exists, with the rights that make sense for it."""
+    """Return a descriptor of each path, with the rights that make sense for the path.
+
+    Paths that do not exist, or that this process cannot reach, are left out.
+    """
     found = []
     for path, rights in allowed:
         try:

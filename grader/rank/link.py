@@ -147,9 +147,10 @@ class Wire:
         self.arrived |= found
 
     def _begin_to_wait(self, key: Any) -> None:
-        """Record that this thread waits; if the hub is the network, also tell the hub.
+        """Record that this thread waits for ``key``, unless the frame of this key has arrived.
 
-        If all threads wait now, the frame to the hub says what each thread waits for.
+        If the hub is the network, also tell the hub. If all threads wait now, tell it what each
+        thread waits for. Otherwise tell it only the operation that this thread waits for, if any.
         """
         if key in self.arrived:
             return

@@ -70,8 +70,9 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
         rank = Rank(wire, inputs.meta, stacks_fd, home)
         while True:
             meta, arguments = rank.read(inputs)
-            # The arguments are copies. If a rank is weighed, its start must not count their bytes
-            # twice, because student code could free them.
+            # The arguments are copies of the bytes in ``inputs``. If the hub measures the memory of
+            # this rank, its first measurement must not count these bytes twice. Otherwise the
+            # memory could grow by as much in a call, and no growth would be measured.
             del inputs
             rank.make_calls(meta, arguments)
             if not rank.network:
@@ -113,8 +114,9 @@ def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tu
 
 
 def _own_files() -> list[int]:
-    """Return a list with an open descriptor of this process's folder in /proc, or an empty list.
+    """Return a list with an open descriptor of this process's folder in /proc.
 
+    The list is empty if there is no such folder, as on systems other than Linux.
     When memory is short, Linux removes entries of /proc from its cache if nobody has them open.
     Then Landlock's rule for this folder is lost, and this process cannot count its threads.
     """
@@ -124,7 +126,7 @@ def _own_files() -> list[int]:
 
 
 class Marks:
-    """Adds marks to a rank's trail. Before one of these marks, the rank may wait for the judge."""
+    """Adds marks to a rank's trail. If the judge asks for it, the rank waits before one of them."""
 
     def __init__(self, wire: Wire, current: dict, network: Network | None) -> None:
         self.wire, self.current, self.network = wire, current, network
@@ -276,7 +278,10 @@ class Rank:
         self.wire.send(frames.EVENT, {**self.current, "progress": progress})
 
     def read(self, inputs: frames.Frame) -> tuple[dict, list]:
-        """Return what the judge says of the calls of one check, and the arguments of each call."""
+        """Return the judge's description of one check's calls, and the arguments of each call.
+
+        If this process is in no process group now, first join the group of all ranks.
+        """
         if not dist.is_initialized():
             self._join(inputs.meta)
         return inputs.meta, tensors.decode(
@@ -309,9 +314,10 @@ class Rank:
         self.wire.send(frames.DONE, {**imported, "may_go_on": self._is_unchanged()})
 
     def _settle(self) -> None:
-        """Give back freed memory, and wait until the hub has measured how much memory is left.
+        """Give back freed memory, and wait until the hub has measured this rank's memory.
 
-        Then the growth of a rank's memory in a call is exact: see ``CallEvidence.grown``.
+        Then the hub can measure exactly how much the rank's memory grows in a call: see
+        ``CallEvidence.grown``.
         """
         gc.collect()
         free_at_once()
@@ -319,7 +325,10 @@ class Rank:
             self.network.store.check([frames.SETTLED_KEY])
 
     def _is_unchanged(self) -> bool:
-        """Return whether this process is unchanged, so that another check's calls may follow."""
+        """Return whether another check's calls may follow in this process.
+
+        They may follow if the hub is the network, and student code has not changed the process.
+        """
         try:
             return self.network is not None and surroundings.look() == self.before
         except Exception:  # a setting was changed and cannot even be read

@@ -1,9 +1,10 @@
-"""The meter records the products of matrices and the sends of a call on a rank, in program order.
+"""The meter records what one rank does in a call, in program order.
 
-With each product and each send, it records how many bytes of memory were alive. It works below the
-Python API, as the recorder does. So it does not matter whether student code computes a product
-itself or lets autograd compute it. The program order on one rank is the same in every run. So a
-verdict that depends only on this order is also the same in every run.
+It records products of matrices, sends, and operators that make up a loss. With each of these, it
+records how many bytes the living tensors have. It works below the Python API, as the recorder does.
+So it does not matter whether student code computes a product itself or lets autograd compute it.
+The program order on one rank is the same in every run. So a verdict that depends only on this order
+is also the same in every run.
 """
 
 import weakref
@@ -50,13 +51,13 @@ class Meter(TorchDispatchMode):
     """Keeps a ledger of products, of sends, and of operators that make up a loss.
 
     ``ledger`` holds one list ``[kind, amount, alive, at, inner]`` for each of these, in program
-    order. The amount is the number of floating-point operations of a product (kind ``product``),
-    the bytes of a send (kind ``send``), or the number of entries that an operator of a loss reads
-    (kind ``entries``). ``alive`` is the number of bytes that are alive just after a product or an
-    operator, or just before a send. It counts tensors that were made since the meter was entered
-    and still exist. Tensors that existed before, and views of them, do not count. ``at`` is the
-    time in seconds of the monotonic clock. ``inner`` is the inner dimension of a product, and 0 for
-    the other kinds.
+    order, but only for the first ``MOST``. The amount is the number of floating-point operations of
+    a product (kind ``product``), the bytes of a send (kind ``send``), or the number of entries of
+    the largest tensor that an operator of a loss reads (kind ``entries``). ``alive`` is the number
+    of bytes that are alive just after a product or an operator, or just before a send. It counts
+    tensors that were made since the meter was entered and still exist. Tensors that existed before,
+    and views of them, do not count. ``at`` is the time in seconds of the monotonic clock. ``inner``
+    is the inner dimension of a product, and 0 for the other kinds.
     """
 
     def __init__(

@@ -368,7 +368,8 @@ def _check(kind: str, tensors: Tensors, in_order: bool) -> None:
             raise ValueError(f"{kind}: only dense tensors can be communicated")
         if not in_order and _last(tensor) > tensor.untyped_storage().nbytes():
             raise ValueError(
-                f"{kind}: the tensor needs to be contiguous: it has more elements than its memory"
+                f"{kind}: the tensor has more elements than its memory. Was it expanded, or was its"
+                " memory freed?"
             )
         if dtype_of(tensor) not in combine.ITEMSIZES:
             raise ValueError(f"{kind}: tensors of {tensor.dtype} cannot be communicated")

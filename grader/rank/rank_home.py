@@ -155,5 +155,8 @@ def refusal(submission_dir: str, engine: Path) -> str:
     for name in confinement.SECRETS:
         secret = (engine / name).resolve()
         if real == secret or real in secret.parents or secret in real.parents:
-            return f"ranks that may read the submission's folder could also read the folder {name}"
+            return (
+                "ranks that may read the submission's folder could also read files in the folder"
+                f" {name}"
+            )
     return ""

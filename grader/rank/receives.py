@@ -3,8 +3,8 @@
 It runs beside student code. A program that never waits for an ``irecv`` is wrong. But gloo may be
 so quick that the result is right by luck, or gloo may drop the receive, and then another rank
 hangs. With this module the result is wrong every time. The message is received into other memory,
-and ``wait()`` copies it into the tensor. Until then the tensor holds nan, or ``UNFILLED`` for
-integers. Receives on a GPU are not changed.
+and ``wait()`` copies it into the tensor. Until then the tensor holds nan, or ``UNFILLED`` if its
+dtype is not floating-point. Receives on a GPU are not changed.
 """
 
 import sys
@@ -25,9 +25,9 @@ TORCHS = str(Path(torch.__file__).parent)
 class Receives:
     """A context manager: inside it, messages reach their tensors in ``wait()``, and not before.
 
-    At the end it adds a mark for each receive that the program has not waited for. Some receives
-    were not awaited in the line that issued them. It also adds a mark for each of the first
-    ``MAX_LEFT_OPEN`` of these receives.
+    At the end it adds a mark for each receive that the program has not waited for. It adds another
+    kind of mark for receives that were not awaited in the line that issued them, at most
+    ``MAX_LEFT_OPEN`` of these marks.
     """
 
     # The receives that nobody has waited for are kept until the process ends. gloo drops a receive
@@ -74,7 +74,8 @@ class Receives:
             work = receive(group, landing, *rest)
             with torch.no_grad():
                 for tensor in tensors:
-                    tensor.fill_(float("nan") if tensor.is_floating_point() else UNFILLED)
+                    has_nan = tensor.is_floating_point() or tensor.is_complex()
+                    tensor.fill_(float("nan") if has_nan else UNFILLED)
             self.landed[id(work)] = work, number, landing, tensors, _line()
             return work
 

@@ -185,11 +185,12 @@ def refuse_uncharged_memory() -> bool:
 
 
 def refuse_connections() -> bool:
-    """Refuse all system calls that reach another process; return whether that works here.
+    """Refuse system calls that could reach another process; return whether that works here.
 
-    The descriptors that are already open can still be used. A new process may not have a namespace
-    of its own. A filter cannot see what ``clone3`` is asked for. So ``clone3`` fails as if the
-    kernel did not have it, and the C library calls ``clone`` in its place.
+    These are the calls in ``CONNECTING``, and some operations of other calls. The descriptors that
+    are already open can still be used. A new process may not have a namespace of its own. A filter
+    cannot see what ``clone3`` is asked for. So ``clone3`` fails as if the kernel did not have it,
+    and the C library calls ``clone`` in its place.
     """
     if not can_refuse():
         return False

@@ -12,9 +12,10 @@ from grader.wire import frames
 
 
 class HubStore(dist.Store):
-    """A store in which a rank may only count, or record that it has arrived.
+    """A store that a rank may use only as torch does when it makes a group.
 
-    The hub refuses all other uses, because ranks have to communicate through operations.
+    A rank may count, record that it has arrived, and read what others have recorded. The hub
+    refuses all other uses, because ranks have to communicate through operations.
     """
 
     def __init__(self, network: Network) -> None:

@@ -259,7 +259,7 @@ def experts(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
 
 def _marked(mark: Mark) -> Any:
-    """Return a ``Timeline`` of the student's that also marks where each span begins and ends."""
+    """Return a ``handout.timeline.Timeline`` that also marks where each span begins and ends."""
     from handout.timeline import Timeline
 
     class Marked(Timeline):
@@ -292,7 +292,8 @@ def pipeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 def chunks(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     """Run a student's schedules, with as many layers on each stage as in ``pipeline``.
 
-    ``chunks`` is the number of chunks of each stage; 0 means the zero-bubble schedule. With
+    ``chunks`` is the number of chunks of each stage; 0 means the zero-bubble schedule. The number
+    of micro-batches is ``micro_batches``, rounded up to a multiple of the number of stages. With
     ``forward_first``, each stage does all its forward passes first, which turns 1F1B into GPipe.
     """
     from handout import mlp, schedule_runner, schedules

@@ -171,7 +171,7 @@ class HubWork(dist.Work):
         self.was_awaited = False
         self.polls = 0  # how often ``is_completed`` has returned False
         self.lock = threading.Lock()
-        self.answer: dict | None = None  # what the hub told beside the bytes
+        self.answer: dict | None = None  # what the hub's answer says, besides the bytes
         self.future: torch.futures.Future | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -232,7 +232,7 @@ class HubWork(dist.Work):
 
     def source_rank(self) -> int:
         if self.answer is None:
-            raise RuntimeError("source_rank: the receive has not been awaited")
+            raise RuntimeError("the source rank is not known yet: call wait() before source_rank()")
         return self.answer["source"]
 
     _source_rank = source_rank
@@ -289,7 +289,8 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor:
     """
     if tensor.is_neg() or tensor.is_conj():
         raise RuntimeError(
-            "a lazy view cannot be communicated: use resolve_neg() or resolve_conj()"
+            "a negated or conjugated view cannot be communicated: call resolve_neg() or"
+            " resolve_conj() first"
         )
     flat = tensor.detach().as_strided((tensor.numel(),), (1,))
     return flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)

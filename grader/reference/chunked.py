@@ -234,8 +234,9 @@ def why_interleaved_is_late(stages: Stages) -> str:
         due = min(v * m, interleaved_alive(stage, n, v))
         if first < due:
             return (
-                f" Stage {stage} runs only {first} forward passes before its first backward pass."
-                f" It needs {due}, so that later stages do not wait. Is the warm-up too short?"
+                f" Stage {stage} runs only {first} forward pass{'es' * (first > 1)} before its"
+                f" first backward pass. It needs {due}, so that other stages do not wait. Is the"
+                " warm-up too short?"
             )
     return ""
 

@@ -100,7 +100,8 @@ class Mixture:
 
         ``of_tokens[rank]`` is the gradient of a rank's tokens through the experts, and
         ``of_logits[rank]`` is the gradient of the rank's tokens through the logits.
-        ``of_gates[rank]`` is the gate's gradient from the rank's tokens alone. The method
+        ``of_gates[rank]`` is the gate's gradient from the rank's tokens alone. Without
+        ``through_p``, the gradients through the experts lack the factor p. The method
         ``of_weights`` returns the gradients of the experts' weights.
         """
         of_tokens, of_gates, of_logits = [], [], []

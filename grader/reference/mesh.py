@@ -29,7 +29,7 @@ COLUMNS_FIRST = (
     "the ranks are numbered column by column. Number them row by row: neighbours in a row have"
     " consecutive ranks"
 )
-OTHER_SIDE = "the rank was divided by the number of rows. A row has T ranks, so divide by T"
+OTHER_SIDE = "D, the number of rows, was used in place of T, the number of ranks in a row"
 ALL_RANKS = "this is the group of all ranks. Make one group for each row and one for each column"
 OWN_ROWS = "this is the gradient of this rank's own rows of the batch. Average it over the column"
 SUMMED = (

@@ -44,7 +44,7 @@ STACKED = (
 )
 CUT_ROWS = (
     "a partial gradient was cut along rows. A rank needs its columns of the sum"
-    " (dim=1). A call that takes one tensor for all ranks cuts along rows"
+    " (dim=1). reduce_scatter_tensor takes one tensor and cuts it along rows"
 )
 TANH = "this is gelu's approximation by tanh. Use the exact gelu: F.gelu without “approximate”"
 GELU_TWICE = "gelu was applied twice in each layer"

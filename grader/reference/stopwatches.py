@@ -16,10 +16,11 @@ ACROSS = (
 
 
 def events(run: Any, rank: int) -> list[str]:
-    """Return one string for each argument that a rank called and each communication, in order.
+    """Return one string for each event of a rank in this call, in order.
 
-    For an argument, the string is its name, such as "operation" or "clock". For a communication,
-    the string is "comm" and the kind of the communication, such as "comm barrier".
+    If the rank called an argument, the string is the argument's name, such as "operation" or
+    "clock". For a mark of the driver, it is the name of the mark. For a communication, it is "comm"
+    and the kind of the communication, such as "comm barrier".
     """
     trail = [event for event in run.report.ranks[rank].trail if event.call == run.index]
     return [
@@ -44,8 +45,8 @@ def require_looks(run: Any, warm_up: int, iterations: int) -> None:
         )
         run.require(
             "clock" in seen,
-            "the argument clock was never called. This check simulates time, and only clock() shows"
-            " the simulated time.",
+            f"rank {rank} never called the argument clock. This check simulates time, and only"
+            " clock() shows the simulated time.",
         )
         calls = [i for i, event in enumerate(seen) if event == "operation"]
         before, after = "clock" in seen[: calls[warm_up]], "clock" in seen[calls[-1] :]

@@ -214,7 +214,8 @@ def left_out(
     """Return a dict that explains which parameters of a rank a broadcast left out.
 
     ``own`` and ``after`` are the rank's parameters before and after the broadcast, and ``roots``
-    are the root's parameters. ``frozen`` and ``strided`` are sets of indices. There are two
+    are the root's parameters. ``frozen`` has the indices of the parameters that do not require a
+    gradient. ``strided`` has the indices of the parameters that are not contiguous. There are two
     mistakes. In the first, exactly the frozen parameters kept their values. In the second, exactly
     the strided parameters kept their values. In both, all other parameters have the root's values.
     In all other cases the dict is empty.
@@ -244,7 +245,7 @@ def require_average(run: Any, size: int) -> None:
     text = (
         f"the ranks sent {sent:.0f} bytes in all. An average of gradients of {size} bytes over {n}"
         f" ranks takes at least {least}. Does each rank compute the gradients of the whole batch?"
-        " Each rank differentiates its own rows, and the gradients are averaged over the ranks."
+        " Each rank must compute the gradients of its own rows. Average them over the ranks."
     )
     # Thirds of bytes do not add up exactly.
     run.require(sent > least - 0.5, text)

@@ -32,7 +32,8 @@ BEFORE_THE_STEP = (
     " into the caller's tensors, for example by copy_"
 )
 NOT_SCATTERED = (
-    "only this rank's own gradients were used. Reduce-scatter the gradients of all ranks"
+    "each rank updated its shard with its own gradients only. Reduce-scatter the gradients of all"
+    " ranks"
 )
 ALONE_ON_EACH = "each rank trained only with its own gradients. Average them over the ranks"
 FIRST_RATE = (
@@ -65,6 +66,8 @@ def trained(
     """Return the weights after every step, and for each rank the two moments of its shard.
 
     ``steps[step]`` has the gradients of all weights, which are the same on all ranks.
+    ``optimizer`` makes an optimizer from a learning rate. If it is not AdamW, each rank has () in
+    place of the moments.
     """
     n = len(rates)
     of_steps = [shards(step, n) for step in steps]

@@ -213,7 +213,7 @@ def _check(record: Record) -> Html:
 
 
 def _ran(record: Record) -> Html | None:
-    """Return how often a check ran, on how many ranks, and how long; None if it never ran."""
+    """Return how often a check started ranks, how many, and its seconds; None if it never did."""
     if not record.worlds:
         return None
     sizes = sorted(set(record.worlds))
@@ -365,7 +365,8 @@ def _printed(ranks: Sequence[RankSummary]) -> list[Html]:
     blocks = []
     for one in ranks:
         if one.printed:
-            before = f"… {one.printed_before:,} lines before\n" if one.printed_before else ""
+            count = one.printed_before
+            before = f"… {count:,} line{'s' * (count > 1)} before\n" if count else ""
             blocks += [
                 tag("p", f"Rank {one.rank}", class_="soft"),
                 tag("pre", before, "\n".join(one.printed)),

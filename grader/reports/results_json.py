@@ -37,8 +37,8 @@ def points_of(document: dict) -> tuple[float, float]:
     """Return the points that count, and the points that the assignment is worth.
 
     If only extra credit was graded, as in a task of one part, return the earned and the possible
-    points of the extra credit. The course's rule cannot be applied then, because it also needs the
-    points of the assignment.
+    points of the extra credit. In this case the course's rule for how extra credit counts cannot be
+    applied, because it also needs the points of the assignment.
     """
     tests = document["tests"]
     base = [test for test in tests if not test["extra_data"].get("extra_credit")]

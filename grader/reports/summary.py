@@ -89,10 +89,19 @@ def counted(base: float, total: float, extra: float, counts: str) -> float:
 
 
 def rule(total: Group, counts: str) -> str:
-    """Return sentences that say how extra credit counts, and give the points with it."""
+    """Return sentences that say how extra credit counts, and give the points with it.
+
+    If only extra credit was graded, the course's rule cannot be applied: see
+    ``results_json.points_of``.
+    """
+    if not total.base.records:
+        return f"No other problem was graded. In all: {points(total.extra.score)} points."
     means = {
-        ON_TOP: "It is added to the points above.",
-        UP_TO_THE_TOTAL: "It is added to the points above, but the sum is at most their total.",
+        ON_TOP: "It is added to the other points.",
+        UP_TO_THE_TOTAL: (
+            "It is added to the other points, but the sum is at most"
+            f" {points(max(total.base.score, total.base.best))} points."
+        ),
         NOT: "It does not count.",
     }[counts]
     all_points = counted(total.base.score, total.base.best, total.extra.score, counts)

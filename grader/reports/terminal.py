@@ -87,8 +87,10 @@ def _messages(console: Console, records: list[Record], has_points: bool = True) 
             console.print(Text(clean(f"For the instructor: {told}")), soft_wrap=True)
     for status, words in TO_DO.items():
         if untouched := [record for record in records if record.status == status]:
-            numbers = ", ".join(dict.fromkeys(record.number for record in untouched))
-            told = f"\n{words}, {len(untouched)} checks: problems {numbers}"
+            numbers = list(dict.fromkeys(record.number for record in untouched))
+            checks = "1 check" if len(untouched) == 1 else f"{len(untouched)} checks"
+            problems = "problem" if len(numbers) == 1 else "problems"
+            told = f"\n{words}, {checks}: {problems} {', '.join(numbers)}"
             console.print(Text(told, style=STATUS_STYLES[status]))
 
 

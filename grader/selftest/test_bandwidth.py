@@ -18,6 +18,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
+from rich.console import Console
 
 from grader.selftest.grading import ROOT
 from handout.bandwidth import __main__ as command_line
@@ -480,9 +481,9 @@ def test_without_anything_implemented_nothing_is_written(tmp_path):
         ("--max-bytes 0", "'0' is not a size"),
         ("--max-bytes -1", "argument --max-bytes: "),
         ("--min-bytes 2MiB --max-bytes 1MiB", "is larger than the largest"),
-        ("--world-size 0", "'0' is not a whole number of at least 1"),
-        ("--iterations 0", "'0' is not a whole number of at least 1"),
-        ("--factor 1", "'1' is not a whole number of at least 2"),
+        ("--world-size 0", "'0' is not a whole number from 1 to"),
+        ("--iterations 0", "'0' is not a whole number from 1 to"),
+        ("--factor 1", "'1' is not a whole number from 2 to"),
         ("--world-size 99 --device cuda", "each of the 99 local ranks needs a GPU of its own"),
         ("--dtype bfloat16 --world-size 300", "not exact in bfloat16"),
         ("--dtype float8", "invalid choice"),
@@ -610,3 +611,44 @@ def test_two_agents_give_the_same_columns(tmp_path):
     rows = table(tmp_path)
     assert tuple(rows[0]) == report.COLUMNS and len(rows) == 4
     assert {row["wrong_out_of_place"] for row in rows} == {"0"}
+
+
+# ——— the fit
+
+
+def fitted(fit, sizes, capsys) -> str:
+    """Return what a report prints about the fit of a student's function."""
+    made = object.__new__(report.Report)
+    made.console, made.fits = Console(soft_wrap=True, highlight=False), {}
+    made.rows = [
+        {"collective": "all_reduce", "size": size, "seconds": 1.0, "skipped": None}
+        for size in sizes
+    ]
+    made.student = types.SimpleNamespace(
+        fit_latency_bandwidth=fit, half_peak_size=lambda a, b: 1, predict_seconds=lambda a, b, s: 1
+    )
+    made.fit()
+    return capsys.readouterr().out
+
+
+def failing(text: str):
+    def fit(sizes, seconds):
+        raise ValueError(text)
+
+    return fit
+
+
+def test_fit_of_one_size_needs_two(capsys):
+    assert "all_reduce     no fit: it needs two sizes" in fitted(failing("x"), [8, 8], capsys)
+
+
+@pytest.mark.parametrize("text", ["math domain error", "times do not grow", ""])
+def test_fit_that_raises_is_told_in_its_own_words(text, capsys):
+    printed = fitted(failing(text), [8, 16], capsys)
+    words = f"raised ValueError: {text}" if text else "raised ValueError\n"
+    assert f"all_reduce     no fit: fit_latency_bandwidth {words}" in printed
+
+
+def test_fit_of_three_numbers_is_no_missing_fit(capsys):
+    with pytest.raises(ValueError, match="too many values"):
+        fitted(lambda sizes, seconds: (1.0, 2.0, 3.0), [8, 16], capsys)

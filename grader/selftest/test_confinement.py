@@ -22,7 +22,7 @@ from grader.intake.staging import stage_submission
 from grader.rank import confinement, seccomp
 from grader.selftest.conftest import PREAMBLE
 from grader.selftest.grading import ROOT, eventually
-from grader.supervisor import ending
+from grader.supervisor import ending, probe
 from grader.wire import machine_limits, tiers
 from grader.wire.os_support import close_from
 from grader.wire.tiers import TIERS
@@ -236,7 +236,7 @@ BROKEN = [
     (
         "confinement._landlock = lambda *_: os.kill(os.getpid(), 9)",
         "with landlock",
-        "the process that tried it was ended: Killed",
+        "a trial process was ended by a signal: Killed",
     ),
     ("probe._close = lambda engine: None", "uid", "a rank could read the folder grader"),
     (
@@ -345,12 +345,15 @@ def test_a_tier_that_does_not_work_is_a_sentence(monkeypatch):
 @pytest.mark.parametrize(
     "body, words",
     [
-        ("torch.ones(1 << 28)", f"A rank may use {machine_limits.rank_memory_limit() >> 20} MiB"),
-        ("bytearray(1 << 30)", f"A rank may use {machine_limits.rank_memory_limit() >> 20} MiB"),
-        ("open('x', 'wb').write(bytes(20 << 20))", f"A file may have {tiers.FILE_BYTES >> 20} MiB"),
+        ("torch.ones(1 << 28)", f"grow by at most {machine_limits.rank_memory_limit() >> 20} MiB"),
+        ("bytearray(1 << 30)", f"grow by at most {machine_limits.rank_memory_limit() >> 20} MiB"),
+        (
+            "open('x', 'wb').write(bytes(20 << 20))",
+            f"A file may have at most {tiers.FILE_BYTES >> 20} MiB",
+        ),
         (
             "[open('/dev/null') for _ in range(2000)]",
-            f"A process may have {tiers.FILES_OPEN['cpu']} open files",
+            f"a process may have at most {tiers.FILES_OPEN['cpu']} open files",
         ),
         ("open('/etc/shadow').read()", "A rank may write in its working directory"),
         (
@@ -758,3 +761,17 @@ def test_no_shared_memory_is_left(submit):
     made = platform.machine() not in seccomp.MACHINES
     assert told(world, "broken") == str(made)
     assert segments() == before
+
+
+@pytest.mark.parametrize(
+    "linux, user, reasons",
+    [
+        (False, 0, {"uid+landlock": "needs Linux", "landlock": "needs Linux", "none": ""}),
+        (True, 1000, {"uid+landlock": "needs root", "landlock": "", "uid": "needs root"}),
+    ],
+)
+def test_tier_that_cannot_be_tried_says_what_it_needs(linux, user, reasons, monkeypatch):
+    monkeypatch.setattr(tiers, "LINUX", linux)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(probe, "failure", lambda name, engine: "")
+    assert reasons.items() <= probe.all_that_work(ROOT).items()

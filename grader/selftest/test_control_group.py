@@ -314,7 +314,7 @@ def test_without_groups_worlds_are_looked_at(monkeypatch, grounds):
 
 @pytest.mark.skipif(not landlock_abi(), reason="this kernel has no Landlock")
 def test_ranks_that_could_leave_are_not_said_to_be_held(monkeypatch, places):
-    for tier, reason in (("none", "student code may write to"), ("landlock", "")):
+    for tier, reason in (("none", "student code can write to"), ("landlock", "")):
         monkeypatch.setenv("LOCKSTEP_TIER", tier)
         server = Server.start()
         said = server.facts()["unheld"]

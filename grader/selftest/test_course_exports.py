@@ -147,7 +147,7 @@ def test_a_number_with_two_names_is_told(tmp_path):
     names = ("Bob_2002_assignsubmission_file_a.py", "Eve_2001_assignsubmission_file_a.py")
     assert not doubts(exported(tmp_path, *names))
     [told] = doubts(exported(tmp_path, "Rob_2002_assignsubmission_file_a.py"))
-    assert told.startswith("The number 2002 has several submissions: Bob-2002, Rob-2002.")
+    assert told.startswith("The student's number 2002 has several submissions: Bob-2002, Rob-2002.")
 
 
 def test_a_file_on_canvas_does_not_make_the_export_one_of_moodle(tmp_path):

@@ -92,7 +92,7 @@ def test_each_submission_is_graded_once(graded, tmp_path):
     course = graded()
     assert [course.times(name) for name in "abc"] == [1, 1, 1] and course.code == 0
     assert {result.status for result in course.results.values()} == {GRADED}
-    assert "3 submissions, 0 graded already." in course.printed
+    assert "3 submissions, 0 graded or refused already." in course.printed
     assert "[3/3]" in course.printed and "2 points" in course.printed
     a = course.results["a"]
     assert (a.days_late, a.kept_percent, a.total, a.total_kept) == (2, 80, 2, 1.6)
@@ -110,7 +110,7 @@ def test_a_second_run_grades_what_is_new_or_changed(graded, tmp_path):
     before, after = ((tmp_path / f"graded {name}").read_text() for name in "bB")
     assert before != after, "whoever has the first report knows the inputs of the second grading"
     assert second.results["b"].seed == after.strip() and int(after)
-    assert "4 submissions, 2 graded already." in second.printed
+    assert "4 submissions, 2 graded or refused already." in second.printed
 
 
 def test_what_another_version_graded_is_told_and_graded_again_if_asked(graded, monkeypatch):

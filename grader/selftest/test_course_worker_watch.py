@@ -47,7 +47,7 @@ def test_a_scheduler_without_workers_is_told_once_in_ten_minutes(now, capsys):
 def test_jobs_that_wait_in_the_queue_are_waited_for(now, capsys, monkeypatch):
     monkeypatch.setattr(worker_watch, "queued", lambda jobs: {"7"})
     looks(WorkerWatch(lambda: 0, lambda: ["7", "8"], now), now, 900)
-    assert "No job of Slurm has connected (squeue --me" in capsys.readouterr().out
+    assert "No job of Slurm is connected (squeue --me" in capsys.readouterr().out
 
 
 def test_jobs_that_have_all_ended_end_the_wait(now, monkeypatch):

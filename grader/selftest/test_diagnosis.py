@@ -11,7 +11,16 @@ from grader.diagnosis.hints import Context, likely_cause
 from grader.diagnosis.rank_summaries import stands
 from grader.diagnosis.root_cause import diagnose
 from grader.selftest.test_agreement import operation
-from grader.world.report import STANDSTILL, Call, Delay, RankReport, Returned, WorldReport
+from grader.wire.events import GroupMade
+from grader.world.report import (
+    STANDSTILL,
+    Call,
+    Delay,
+    Raised,
+    RankReport,
+    Returned,
+    WorldReport,
+)
 from grader.world.watchdog import StackFrame
 
 SOURCE = """import torch.distributed as dist
@@ -129,7 +138,7 @@ def test_who_waits_in_a_call_with_slow_gathers_did_not_wait_twice_for_certain(re
 @pytest.mark.parametrize(
     "delay, words",
     [
-        (Delay("compute ended", on=0), "“compute ended” on rank 0"),
+        (Delay("compute ended", on=0), "rank 0 reaches the point “compute ended”"),
         (Delay("", on=0), "rank 0 returns"),
         (Delay("", on=0, patience=1), "rank 0 waits or returns"),
         (Delay(STANDSTILL, on=0), "all other ranks wait"),
@@ -153,3 +162,76 @@ def test_memory_that_was_never_filled_is_recognised(dtype, value):
     assert "never filled" in likely_cause(got, right, Context(0, 2, [right] * 2))
     got[1, 1] = 1e-20
     assert "never filled" not in (likely_cause(got, right, Context(0, 2, [right] * 2)) or "")
+
+
+# ——— ranks that only waited
+
+
+def test_rank_that_returned_did_not_wait_for_one_that_died(report):
+    made = report("failed", ([], None), ([], 3))
+    made.ranks[1].exit = 3
+    assert "waited" not in str(diagnose(made, 0))
+
+
+def test_rank_that_computed_did_not_wait_for_one_that_died(report):
+    made = report("failed", ([], 3), ([], 3))
+    made.ranks[1].exit = 3
+    assert "waited" not in str(diagnose(made, 0))
+
+
+def test_rank_with_an_open_operation_waited_for_one_that_died(report):
+    made = report("failed", ([], 3), ([receive()], 4), ([], None))
+    made.ranks[0].exit = 3
+    assert "(rank 1 only waited, and is not the cause.)" in str(diagnose(made, 0))
+
+
+def raised(at=1, text="no"):
+    return Raised("KeyError", text, [], False, False, False, at)
+
+
+def test_rank_that_computed_did_not_wait_for_one_that_raised(report):
+    made = report("failed", ([], 3), ([], 3))
+    made.ranks[1].outcomes[0] = raised()
+    assert "waited" not in str(diagnose(made, 0))
+
+
+@pytest.mark.parametrize("how", ["operation", "group", "consequence"])
+def test_rank_that_waited_for_one_that_raised_is_not_the_cause(report, how):
+    made = report("failed", ([], 3), ([], 4), ([], 3))
+    made.ranks[0].outcomes[0] = raised()
+    if how == "operation":
+        made.ranks[1].trail.append(receive())
+    elif how == "group":
+        made.ranks[1].trail.append(GroupMade(1, 0, [0, 1], False, 1, None, None))
+    else:
+        made.ranks[1].outcomes[0] = raised(at=0, text="Connection closed by peer")
+    text = str(diagnose(made, 0))
+    assert "(rank 1 only waited for rank 0, and is not the cause.)" in text
+
+
+def test_rank_that_waited_for_another_rank_is_not_said_to_have_waited_for_the_one_that_raised(
+    report,
+):
+    made = report("failed", ([], 3), ([receive()], 4), ([], 3))
+    made.ranks[2].outcomes[0] = raised()
+    assert "(rank 1 only waited, and is not the cause.)" in str(diagnose(made, 0))
+
+
+@pytest.mark.parametrize("line", [None, 3])
+def test_rank_that_returned_or_computes_did_not_wait_for_a_busy_one(report, line):
+    made = report("late", ([], line), ([], 3), ([receive()], 4))
+    made.ranks[1].busy = True
+    made.ranks[0].stacks = made.ranks[1].stacks
+    text = str(diagnose(made, 0))
+    assert "rank 1 is busy" in text and "rank 0" not in text
+    made.ranks[2].rank = 2
+    made.ranks[2].trail[0] = replace(receive(), rank=2)
+    assert "(rank 2 only waited, and is not the cause.)" in str(diagnose(made, 0))
+
+
+def test_busy_rank_that_returned_is_not_busy_any_more(report):
+    made = report("late", ([], None), ([receive()], 4))
+    made.ranks[0].busy, made.ranks[0].stacks = True, made.ranks[1].stacks
+    text = str(diagnose(made, 0))
+    assert "rank 0 is busy" not in text and "used little processor time" not in text
+    assert "rank 0 used most of this time, and then returned." in text

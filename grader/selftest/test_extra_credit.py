@@ -185,11 +185,11 @@ def test_the_terminal_and_the_page_show_two_totals(rules):
     rules('[extra_credit]\nproblems = ["3.5", "5.6"]\ncounts = "up to the total"')
     text = shown(RECORDS)
     assert "8 of 10" in text and "6 of 7" in text and "14" not in text
-    assert "the sum is at most their total. In all: 10 points." in text
+    assert "the sum is at most 10 points. In all: 10 points." in text
     assert text.index("1.2 ") < text.index("8 of 10") < text.index("Extra credit")
     html = page.page(RECORDS, "mine", [])
     assert "<b>8</b> of 10 points" in html
-    assert "Extra credit: 6 of 7 points. It is added to the points above, but the sum" in html
+    assert "Extra credit: 6 of 7 points. It is added to the other points, but the sum" in html
     assert "extra credit 6 of 6" in html
 
 
@@ -265,8 +265,10 @@ def test_another_part_that_is_left_out_fails(optional, tmp_path):
 
 def test_what_is_not_attempted_is_told_once():
     open_ones = [replace(RECORDS[3], status=NOT_ATTEMPTED), RECORDS[0]]
-    assert "Not attempted, 1 checks: problems 5.6" in shown(open_ones)
+    assert "Not attempted, 1 check: problem 5.6" in shown(open_ones)
     assert "not attempted" in page.page(open_ones, "mine", [])
+    two = [replace(one, status=NOT_ATTEMPTED) for one in RECORDS[2:4]]
+    assert "Not attempted, 2 checks: problems 3.5, 5.6" in shown(two)
 
 
 # ——— parts

@@ -463,14 +463,17 @@ EXCHANGE = {"kind": "all_to_all", "reduction": None}
         (operation(0, **EXCHANGE, pieces=[[2, 4]]), "split sizes"),
         (operation(0, **EXCHANGE, pieces=[[6], [6]]), "split sizes"),
         (operation(0, **EXCHANGE, pieces=[[7, -1], [2, 4]]), "split sizes"),
-        (operation(0, **EXCHANGE, pieces=[[2, 3], [2, 4]]), "split sizes"),
-        (operation(0, **EXCHANGE, sent=[6], pieces=[[2, 4], [2, 4]]), "split sizes"),
+        (operation(0, **EXCHANGE, pieces=[[2, 3], [2, 4]]), "split sizes are not what it sends"),
+        (operation(0, **EXCHANGE, sent=[6], pieces=[[2, 4], [2, 4]]), "are not what it sends"),
         (operation(0, pieces=[[2, 4], [2, 4]]), "split sizes"),
-        (operation(0, group=[0], kind="broadcast", root=1), "not in its group"),
-        (operation(0, group=[0], kind="send", peer=1, received=[]), "not in its group"),
-        (operation(0, dtype="float31"), "dtype"),
-        (operation(0, dtype=None), "dtype"),
-        (operation(0, bytes=23), "dtype"),
+        (operation(0, group=[0], kind="broadcast", root=1), "a root that is not in its group"),
+        (
+            operation(0, group=[0], kind="send", peer=1, received=[]),
+            "a peer that is not in its group",
+        ),
+        (operation(0, dtype="float31"), "whose dtype is unknown"),
+        (operation(0, dtype=None), "whose dtype is unknown"),
+        (operation(0, bytes=23), "whose bytes do not fit its dtype"),
         (operation(0, BYTES[:-4]), "bytes"),
         (operation(0, b""), "bytes"),
         (operation(0, sent=[1 << 60], received=[6]), "bytes"),
@@ -573,7 +576,7 @@ def test_a_rank_whose_world_has_ended_ends_in_silence_when_it_sends(wire, capfd)
 
 @pytest.mark.parametrize("view", [torch._neg_view(torch.ones(2)), torch.ones(2) * 1j], ids=str)
 def test_a_view_that_is_computed_when_it_is_read_is_not_communicated(view):
-    with pytest.raises(RuntimeError, match="use resolve_neg"):
+    with pytest.raises(RuntimeError, match="call resolve_neg"):
         raw(view.conj())
 
 
@@ -688,7 +691,7 @@ def test_what_nobody_takes_is_bounded(ends, monkeypatch):
     for number in range(5):
         both.post(0, operation(number, kind="send", peer=1, received=[], **MESSAGE))
     assert [line["limit"] for line in both.told] == [
-        "had more than 0 MiB of sent data that no rank received"
+        "had more than 0 MiB of data that was sent but not received"
     ]
 
 
@@ -706,7 +709,7 @@ def test_what_nobody_reads_is_bounded(ends, monkeypatch):
     for number in range(6):
         both.post(0, operation(number, blob, **alone))
     both.heard[both.ranks[0]] = bytearray()
-    assert "had more than 2 MiB of sent data that no rank received" in [
+    assert "had more than 2 MiB of data that was sent but not received" in [
         line.get("limit") for line in both.told
     ]
 

@@ -297,3 +297,18 @@ def test_no_zip_breaks_the_intake(tmp_path_factory, cuts, length):
     stage_submission(path, tmp_path / "stage")
     assert staged_names(tmp_path / "stage") >= {f"handout/{name}" for name in GIVEN}
     assert {p.name for p in tmp_path.iterdir()} == {"x.zip", "stage"}
+
+
+@pytest.mark.parametrize(
+    "name", ["notes 12:30.txt", "week 1: b/notes.py", "handout/x:y.txt", "handout/C:/x.py"]
+)
+def test_colons_in_names_of_other_files_do_no_harm(tmp_path, folder, name):
+    zipped = archive(tmp_path, {"handout/collectives.py": SOURCE, name: "x"})
+    assert "collectives" not in stage_submission(zipped, folder).absent
+    assert "handout/collectives.py" in staged_names(folder)
+
+
+@pytest.mark.parametrize("name", ["C:x.py", "./c:/x.py", "C:\\x.py", "z:"])
+def test_drives_in_a_zip_are_refused(tmp_path, folder, name):
+    zipped = archive(tmp_path, {"collectives.py": SOURCE, name: SOURCE})
+    assert "a path that leaves it" in refused(tmp_path, folder, zipped)

@@ -12,6 +12,7 @@ from grader.assignment import PARTS
 from grader.check.record import (
     ERROR,
     FAILED,
+    NOT_ATTEMPTED,
     NOT_RUN,
     PASSED,
     SKIPPED,
@@ -274,3 +275,63 @@ def test_a_target_that_cannot_be_written_is_refused(words, complaint, tmp_path):
     graded = grade(ROOT / "handout", results, "--format", words)
     assert graded.code == 2 and complaint in graded.complaint and "Trace" not in graded.complaint
     assert not results.exists()
+
+
+def test_junit_shows_what_was_not_attempted_as_skipped():
+    root = read_junit(junit.text(document(states=(NOT_ATTEMPTED,))))
+    assert len(root.findall(".//skipped")) == len(root.findall(".//testcase")) == 2 * len(NUMBERS)
+    assert {suite.get("skipped") for suite in root.findall("testsuite")} == {"2"}
+
+
+def mixed_document(*states: str) -> dict:
+    """Return a document of one problem, with a hidden check for each state but the first."""
+    made = [
+        Record(f"{i}::1.1", "collectives", "1.1", f"check {i}", 1.0, "after_published" * bool(i))
+        for i in range(len(states))
+    ]
+    made = [
+        dataclasses.replace(
+            one, status=state, finding=Finding("x"), visibility=one.visibility or "visible"
+        )
+        for one, state in zip(made, states)
+    ]
+    return results_json.as_results(made, 1.0, [], {})
+
+
+def test_mixed_hidden_checks_say_how_many_are_in_each_state():
+    mixed = mixed_document(PASSED, FAILED, PASSED, SKIPPED, SKIPPED)
+    _, folded = shown.for_students(mixed)
+    assert folded.message == "1 of 4 hidden checks passed. 1 failed, 2 skipped."
+    assert folded.status == FAILED
+
+
+@pytest.mark.parametrize(
+    "states, status",
+    [
+        ((PASSED, SKIPPED), SKIPPED),
+        ((PASSED, UNIMPLEMENTED), UNIMPLEMENTED),
+        ((UNIMPLEMENTED, FAILED), FAILED),
+        ((PASSED, NOT_RUN, ERROR), ERROR),
+    ],
+)
+def test_mixed_hidden_checks_have_the_worst_of_their_states(states, status):
+    _, folded = shown.for_students(mixed_document(PASSED, *states))
+    assert folded.status == status
+
+
+@pytest.mark.parametrize(
+    "states, state",
+    [
+        ((PASSED, PASSED, PASSED), "passed"),
+        ((UNIMPLEMENTED, UNIMPLEMENTED), "not implemented"),
+        ((FAILED, FAILED), "**2 failed**"),
+        ((PASSED, PASSED, SKIPPED), "2 passed, 1 skipped"),
+        ((PASSED, FAILED, SKIPPED, FAILED), "1 passed, **2 failed**, 1 skipped"),
+        ((SKIPPED, SKIPPED), "2 skipped"),
+    ],
+)
+def test_row_of_a_summary_counts_the_states_of_all_checks(states, state):
+    (row,) = [
+        line for line in github.summary(mixed_document(*states)).splitlines() if "| 1.1" in line
+    ]
+    assert row.endswith(f"| {state} |")

@@ -2,15 +2,19 @@
 
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from grader.check.api import CheckFailed, call
+from grader.check.call_evidence import CallEvidence
 from grader.hidden.pipeline_problem import require_work_between
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import Ends, use
 from grader.wire import frames, os_support
+from grader.wire.events import Mark
+from grader.world.report import Call, RankReport, WorldReport
 
 pytestmark = pytest.mark.skipif(not os_support.LINUX, reason="the system does not say")
 SECONDS = 0.02
@@ -94,7 +98,8 @@ def test_a_message_past_the_clock_is_told(submit):
     )
     run = worked(submit, [SECONDS] * 3, silence)
     with pytest.raises(
-        CheckFailed, match="rank 0 issued a send that the grader's clock did not see"
+        CheckFailed,
+        match="the grader did not measure rank 0's processor time before one of its sends",
     ):
         run.spent(0)
 
@@ -166,3 +171,14 @@ def test_a_process_that_is_gone_has_no_time():
         os._exit(0)
     os.waitpid(pid, 0)
     assert os_support.processor_time(pid) == 0
+
+
+@pytest.mark.parametrize("passed, looks, told", [(3, 2, 2), (2, 3, 2), (4, 4, 4), (0, 1, 1)])
+def test_wrong_number_of_measurements_is_told(passed, looks, told):
+    trail = [Mark(0, 0, frames.PAUSE, at) for at in range(passed)]
+    rank = RankReport(0, trail, spent={0: [1] * looks})
+    evidence = CallEvidence(
+        WorldReport(1, [Call("schedules.f", [([], {})])], Path("/nowhere"), [rank]), 0
+    )
+    with pytest.raises(CheckFailed, match=f"was measured {told} times?, not 3 times"):
+        evidence.spent_between_pauses(0, 3)

@@ -54,7 +54,8 @@ def test_standstill_stays_when_frames_arrive_that_the_hub_knew_of(held_back):
 
 
 @pytest.mark.parametrize(
-    "limit, in_call, in_world", [("20 seconds", 30.0, 30.0), ("40 seconds in 2 calls", 5.0, 50.0)]
+    "limit, in_call, in_world",
+    [("20 seconds", 30.0, 30.0), ("40 seconds in all calls together", 5.0, 50.0)],
 )
 @pytest.mark.parametrize("excused", [0.0, 15.0])
 def test_time_of_the_machine_does_not_count(idle, monkeypatch, limit, in_call, in_world, excused):
@@ -144,3 +145,24 @@ def test_a_rank_that_crashes_when_it_shows_its_stacks_is_late(idle, pending, cod
     judge.step(time.monotonic(), silent=True)
     assert judge.report.ending == ending
     assert judge.report.ranks[0].exit == (None if ending == "late" else code)
+
+
+@pytest.mark.parametrize(
+    "allowed, starting, words", [(5.0, 0, "5"), (20.0, 0, "20"), (5.0, 1, "65")]
+)
+def test_limit_that_applied_is_named(idle, monkeypatch, allowed, starting, words):
+    """Imports of torch, and the start of a GPU, extend the limit of processor time."""
+    judge, asked = idle
+    monkeypatch.setattr(judge, "_ask_stacks", lambda now, verdict, limit: asked.append(limit))
+    monkeypatch.setattr(judge, "_used", lambda: {2**30: 100.0})
+    judge.cpu_allowed, judge.starting = allowed, set(range(starting))
+    judge.spending.own = {2**30: 100.0}
+    judge.step(time.monotonic(), silent=True)
+    assert asked == [f"{words} seconds of processor time"]
+
+
+def test_rank_that_begins_a_call_is_not_busy(idle):
+    judge, _ = idle
+    judge.report.ranks[0].busy = True
+    judge.on_call_began(0)
+    assert not judge.report.ranks[0].busy

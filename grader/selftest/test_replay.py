@@ -300,4 +300,4 @@ def test_the_account_says_what_is_computing_waiting_and_hidden():
         4.0,
         2.0,
     )
-    assert "The step takes 8000 ms" in str(found) and "50 % of it during computing" in str(found)
+    assert "The step takes 8000 ms" in str(found) and "50 % of it without waiting" in str(found)

@@ -203,3 +203,18 @@ def test_both_commands_answer_a_slip_with_a_sentence(option, sentence):
         said = done.stdout + done.stderr
         assert sentence in said and "Traceback" not in said and "usage:" not in said
         assert done.returncode == (4 if command[0] == "grader.check" else 2)
+
+
+def test_list_of_problems_is_left_out_if_it_is_empty():
+    own = Candidate("grader/selftest/test_frames.py::test_a_frame", names=("test_a_frame",))
+    for candidates in ([], [own]):
+        with pytest.raises(NothingChosen) as refused:
+            chosen("nonsense", candidates)
+        assert str(refused.value) == "no check matches “nonsense”."
+
+
+def test_problem_without_known_functions_has_no_empty_brackets(monkeypatch):
+    monkeypatch.setattr("grader.check.selection.HANDOUT", ROOT / "nowhere")
+    with pytest.raises(NothingChosen) as refused:
+        chosen("nonsense", [Candidate("a", "1.1", ("broadcast",))])
+    assert str(refused.value).splitlines()[1:] == [f"    1.1  {TITLES['1.1']}"]

@@ -353,3 +353,46 @@ def test_stubs_are_counted():
         + 'raise NotImplementedError("Problem 2.1: b")'
     )
     assert hand_in.unwritten({"a.py": text}) == {"1.1": 2, "2.1": 1}
+
+
+WARNS = "/x/handout/collectives.py:3: UserWarning: old\n  warnings.warn('old')\n"
+RAISES = (
+    'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\n'
+    '  File "/x/handout/collectives.py", line 7, in <module>\n    raise KeyError("a")\n'
+)
+
+
+@pytest.mark.parametrize(
+    "code, printed, reason",
+    [
+        (3, WARNS, "the import ends Python with exit code 3"),
+        (-11, WARNS, "SIGSEGV ends Python during the import"),
+        (-99, "", "signal 99 ends Python during the import"),
+        (1, "", "the import ends Python with exit code 1"),
+        (1, "bye: now\n", "the import ends Python with exit code 1"),
+        (5, f"{RAISES}KeyError: 'a'\n", "the import ends Python with exit code 5"),
+        (1, f"{WARNS}{RAISES}KeyError: 'a'\n", "KeyError: 'a' (line 7)"),
+        (1, f"{RAISES}KeyError\n", "KeyError (line 7)"),
+        (1, f"{RAISES}mine.Bad_1: a\nb\n{WARNS}", "mine.Bad_1: a (line 7)"),
+    ],
+)
+def test_reason_of_a_failed_import_is_its_exception_or_its_exit_code(
+    code, printed, reason, monkeypatch
+):
+    done = subprocess.CompletedProcess([], code, "", printed)
+    monkeypatch.setattr(hand_in.subprocess, "run", lambda *_, **__: done)
+    assert hand_in.import_error("collectives.py") == reason
+
+
+@pytest.mark.parametrize("anyway", [False, True])
+def test_files_without_a_complete_problem_are_packed_anyway(anyway, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(hand_in, "ROOT", tmp_path)
+    shutil.copytree(ROOT / "handout", tmp_path / "handout")
+    monkeypatch.setattr(hand_in, "import_errors", lambda files: {})
+    monkeypatch.setattr(
+        "sys.argv", ["hand_in", *["--anyway"] * anyway, "--to", f"{tmp_path}/s.zip"]
+    )
+    assert hand_in.main() == (0 if anyway else 2)
+    assert (tmp_path / "s.zip").exists() == anyway
+    said = capsys.readouterr().err
+    assert anyway or "no problem is complete yet" in said and "ANYWAY=1 packs" in said

@@ -64,6 +64,17 @@ def test_files_below_a_folder_are_counted_once(tmp_path):
     assert written(str(tmp_path)).bytes() == 2 * MIB
 
 
+def test_files_of_ranks_in_folders_of_shared_memory_are_counted(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(bytes(MIB))
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    (tmp_path / "folder" / "inner" / "file").write_bytes(bytes(2 * MIB))
+    monkeypatch.setattr(world_usage, "SHARED", str(tmp_path))
+    of_ranks, of_others = Files(), Files()
+    world_usage.add_shared(of_ranks, {os.getuid()})
+    world_usage.add_shared(of_others, {os.getuid() + 1})
+    assert (of_ranks.bytes(), of_others.bytes()) == (3 * MIB, 0)
+
+
 @pytest.mark.parametrize(
     "name", [b"\xff\xfe", b"\x1cRssAnon: 9 kB", b"\xe2\x80\xa8RssAnon:", b"a\nRssAnon: 9 k", b")"]
 )

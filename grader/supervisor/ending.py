@@ -90,16 +90,18 @@ def end_descendants(
 ) -> tuple[bool, set[int]]:
     """Kill every descendant of this process.
 
+    If the system is not Linux, kill only the processes in ``known``: no others can be found.
+
     Args:
         known: children that are killed at once, without a search.
         spare: children that are left alone, with all their descendants.
-        users: users of ranks. If a descendant is found that is not in ``known``, all processes of
-            these users are killed, too.
+        users: ids of the system's users that run ranks. If a descendant is found that is not in
+            ``known``, all processes of these users are killed, too.
         wake: a descriptor from ``wakeup``.
         seconds: how long to try.
 
     Returns:
-        A tuple: whether nothing is left alive, and the pids of the processes that were killed.
+        A tuple: whether no living process is left, and the pids of the processes that were killed.
     """
     left, met, dead_only = set(known), set(known), 0
     began = looked = time.monotonic()

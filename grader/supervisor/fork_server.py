@@ -2,10 +2,11 @@
 
     python -I fork_server.py ENGINE DOOR FOLDER fork|spawn [MODULE …]
 
-Each MODULE is one of ``frames.HEAVY``. The server imports it at once, and not when the first rank
-needs it. DOOR is the descriptor of an inherited socket. The socket has no name, so only a process
-that has inherited its other end can send to it. Judges inherit the other end. Ranks, and processes
-that ranks start, do not.
+ENGINE is the root folder of the repository. The fourth argument says whether ranks are forked or
+spawned. Each MODULE is one of ``frames.HEAVY``. The server imports it at once, and not when the
+first rank needs it. DOOR is the descriptor of an inherited socket. The socket has no name, so only
+a process that has inherited its other end can send to it. Judges inherit the other end. Ranks, and
+processes that ranks start, do not.
 
 A judge's request is one datagram of JSON, ``{"size": n, …}``. The datagram also carries
 descriptors: the socket for the answer, and three for each rank that the world may have. The

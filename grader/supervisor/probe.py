@@ -71,7 +71,7 @@ def _ways_out(own: control_group.Group, world: dict, tier: str) -> Iterator[str]
     for path in paths:
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_WRONLY))
-            yield f"student code may write to {path.name} of its control group"
+            yield f"student code can write to {path.name} of its control group"
 
 
 def all_that_work(engine: Path) -> dict[str, str]:
@@ -80,7 +80,8 @@ def all_that_work(engine: Path) -> dict[str, str]:
     The reason is empty if the tier works.
     """
     possible = tiers.candidates()
-    return {name: failure(name, engine) if name in possible else "needs root" for name in TIERS}
+    lacks = "needs root" if tiers.LINUX else "needs Linux"
+    return {name: failure(name, engine) if name in possible else lacks for name in TIERS}
 
 
 def failure(name: str, engine: Path) -> str:
@@ -139,7 +140,7 @@ def _asked(complaints: Callable[[], Iterator[str]]) -> str:
         reason = answer.read().decode(errors="replace")
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
-        return f"the process that tried it was ended: {signal.strsignal(os.WTERMSIG(status))}"
+        return f"a trial process was ended by a signal: {signal.strsignal(os.WTERMSIG(status))}"
     return reason
 
 
@@ -155,11 +156,9 @@ def _complaints(world: dict, tier: str, engine: Path, server: int) -> Iterator[s
         try:
             Path(path).read_bytes()
         except OSError as error:
-            yield (
-                "a rank could not read"
-                f" {'the submission' if path.startswith(home.submission_dir) else 'Python'}"
-                f" ({error.strerror})"
-            )
+            is_ours = path.startswith(home.submission_dir)
+            what = "the submission" if is_ours else "Python or torch"
+            yield f"a rank could not read {what} ({error.strerror})"
     try:
         Path("own").write_text("")
     except OSError as error:

@@ -40,9 +40,10 @@ from grader.supervisor.world_usage import (
 from grader.wire import frames, os_support, removal, tiers
 from grader.wire.control_group import Group
 
-# Seconds between two looks at the world. With more than 10 ranks this time is longer, because each
-# look takes longer.
-LOOK_AT_WORLD_EVERY = 0.1
+# Seconds between two looks at the world. A look at many ranks takes long, and the hub carries no
+# messages meanwhile. So the time between two looks is also at least ``TIMES_THE_LAST_LOOK`` times
+# the processor time of the last look.
+LOOK_AT_WORLD_EVERY, TIMES_THE_LAST_LOOK = 0.1, 4
 # When the judge asks for the calls of another check, the ranks have to be at rest within these
 # seconds: see ``Hub.is_at_rest``.
 COME_TO_REST_SECONDS = 0.5
@@ -265,8 +266,11 @@ class NextCheck:
 def _look_after(
     judge: socket.socket, wake: int, ranks: RankProcesses, limits: WorldLimits, hub: Hub | None
 ) -> None:
-    """Tell the judge of ranks that end and of limits that are exceeded, until the world is over."""
-    looked, group = time.monotonic(), limits.group
+    """Tell the judge of ranks that end and of limits that are exceeded, until the world is over.
+
+    Also serve the hub, if there is one, and answer the judge's questions.
+    """
+    next_look, group = time.monotonic() + LOOK_AT_WORLD_EVERY, limits.group
     wanted: NextCheck | None = None
     sources: list[socket.socket | int | Hub] = [judge, wake]
     if hub:
@@ -281,12 +285,13 @@ def _look_after(
             hub.serve()
         if hub:
             hub.weigh_between()
-        if time.monotonic() - looked > max(
-            LOOK_AT_WORLD_EVERY, LOOK_AT_WORLD_EVERY / 10 * len(ranks.alive)
-        ):
-            looked = time.monotonic()
+        if time.monotonic() > next_look:
+            begun = time.process_time()
             if exceeded := _exceeded(limits, ranks.alive):
                 _tell(judge, {"limit": exceeded})
+            taken = time.process_time() - begun
+            pause = max(LOOK_AT_WORLD_EVERY, TIMES_THE_LAST_LOOK * taken)
+            next_look = time.monotonic() + pause
         if wake in readable:
             if signal.SIGTERM in ending.signals(wake):  # the server has died, or ends all worlds
                 return

@@ -65,6 +65,11 @@ class Files:
         of_file = found.st_size if stat.S_ISREG(found.st_mode) else 0
         self.sizes[found.st_dev, found.st_ino] = max(of_file, found.st_blocks * 512)
 
+    def include(self, others: "Files") -> None:
+        """Count the files of another folder, too. If they cannot be counted, note the reason."""
+        self.sizes |= others.sizes
+        self.hidden = self.hidden or others.hidden
+
     def add_open(self, found: os.stat_result) -> None:
         """Count what a descriptor shows, if it is a pipe, a socket, or a file without a name.
 
@@ -164,6 +169,7 @@ class WorldLimits:
             most = tiers.TASKS[self.device]
             return f"had more than {most} processes and threads per rank"
         files = written(self.folder)
+        add_shared(files, self.users)
         if files.hidden:
             return files.hidden
         unseen = add_open(files, family)
@@ -171,7 +177,6 @@ class WorldLimits:
         self.unseen = {pid: self.unseen.get(pid, 0) + 1 for pid in unseen}
         if self.can_look and max(self.unseen.values(), default=0) > UNSEEN_LOOKS:
             return "hid which files they have open"
-        add_shared(files, self.users)
         on_disk = files.bytes(self.disk)
         in_memory = files.bytes() - on_disk + files.queued()
         # the memory of this process for messages in the hub
@@ -218,13 +223,13 @@ def resident(pid: int) -> Resident:
 
 
 def overwritten(pid: int) -> int | None:
-    """Return a number of bytes that grows when a process first writes to an inherited page.
+    """Return private dirty bytes minus anonymous bytes, or None if the system does not show them.
 
-    Return None if the system does not show it. A forked process shares the pages of its parent
-    until it writes to them. ``memory`` counts such a page before and after. The number, which is
-    negative, is the private dirty bytes minus the anonymous bytes. It does not change when the
-    process allocates or frees memory of its own. To read it takes about 5 ms in a process that has
-    imported torch.
+    The difference grows when a process first writes to a page that it inherited. A forked process
+    shares the pages of its parent until it writes to them. Such a page is anonymous before and
+    after the write, but private and dirty only after it. Private memory that the process allocates
+    or frees itself does not change the difference. The difference is usually negative, so only its
+    growth has a meaning. To read it takes about 5 ms in a process that has imported torch.
     """
     names = (b"Private_Dirty:", b"Anonymous:")
     try:
@@ -408,10 +413,17 @@ def _mapped(maps: bytes) -> list[mappings.Mapped]:
 
 
 def add_shared(files: Files, users: set[int]) -> None:
-    """Add to ``files`` the files that these users have in shared memory (/dev/shm)."""
+    """Add to ``files`` the files that these users have in shared memory (/dev/shm).
+
+    In a folder that one of these users has made there, the files of all users count.
+    """
     with contextlib.suppress(OSError), os.scandir(SHARED) as entries:
         for entry in itertools.islice(entries, MAX_ENTRIES):
             with contextlib.suppress(OSError):
                 found = entry.stat(follow_symlinks=False)
-                if found.st_uid in users:
+                if found.st_uid not in users:
+                    continue
+                if stat.S_ISDIR(found.st_mode):
+                    files.include(written(entry.path))
+                else:
                     files.add(found)

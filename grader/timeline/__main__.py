@@ -60,16 +60,24 @@ def _arguments() -> argparse.Namespace:
         help="a part's name, number or title (default: the last part that is not extra credit)",
     )
     parser.add_argument(
-        "--submission", type=Path, default=Path("handout"), help="a directory or a zip (handout)"
+        "--submission",
+        type=Path,
+        default=Path("handout"),
+        help="a directory or a zip (default: handout)",
     )
     parser.add_argument(
-        "--ranks", metavar="N", help=f"2 to {MAX_RANKS} (as many as there are cores, 2 to 4)"
+        "--ranks",
+        metavar="N",
+        help=(
+            f"2 to {MAX_RANKS} ranks (default: as many as there are cores, at least 2 and at most"
+            f" 4); with --cluster 2 to {tiers.MAX_RANKS} ranks (default: as in FILE)"
+        ),
     )
     parser.add_argument(
         "--cluster",
         type=Path,
         metavar="FILE",
-        help=f"show the times of the cluster that FILE describes, 2 to {tiers.MAX_RANKS} ranks",
+        help="show the times of the cluster that FILE describes",
     )
     parser.add_argument(
         "--micro-batches",
@@ -81,7 +89,7 @@ def _arguments() -> argparse.Namespace:
         type=Path,
         default=Path("."),
         metavar="FOLDER",
-        help="where to write the two files (.)",
+        help="where to write the two files (default: the current folder)",
     )
     return parser.parse_args()
 
@@ -121,6 +129,7 @@ def _micro_batches(arguments: argparse.Namespace) -> int | None:
 
 
 def _write(into: Path, contents: list[str]) -> None:
+    name = ""  # while the folder itself is made
     try:
         into.mkdir(parents=True, exist_ok=True)
         for name, content in zip(OUTPUTS, contents):

@@ -103,7 +103,8 @@ class Cluster:
         its slowest link. If k ranks of each node take part and a node has k ports, nccl makes k
         rings, which leave a node through different ports. Each ring carries S/k. So between nodes,
         the bandwidth is k·β [N2]. In a gather, a scatter and an all-to-all, a rank sends through
-        its own port.
+        its own port. The result is 0 for a single rank. Raise ValueError for a kind that is not in
+        this table:
 
         all-reduce                        2(n−1)(α + S/(nβ))    [P]
         all-gather, reduce-scatter         (n−1)(α + S/(nβ))    [T]

@@ -88,10 +88,11 @@ class ScenePlayer:
         return PlayedScene(scene, picture, disturbed=disturbed)
 
     def play_again_if_disturbed(self, scene: Scene) -> PlayedScene:
-        """Play a scene, and play it a second time if other programs disturbed it.
+        """Play a scene. Play it a second time if other programs disturbed it.
 
-        The disturbance may be over by the second time. Return the second play only if it has a
-        drawing and was not disturbed. Otherwise return the first play.
+        The disturbance may be over by the second time. A scene that did not come to its end is not
+        played again. Return the second play only if it has a drawing and was not disturbed.
+        Otherwise return the first play.
         """
         first = self.play(scene)
         if not first.disturbed or first.diagnosis:

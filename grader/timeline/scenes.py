@@ -55,7 +55,7 @@ SCENES = {
             "all_reduce of 4 MiB, the last rank 20 ms late",
             "collectives.all_reduce",
             "reduction",
-            "No rank finishes a collective before the last rank has joined it. So the other ranks"
+            "No rank finishes an all-reduce before the last rank has joined it. So the other ranks"
             " wait, and a time that they measure would include the waiting.",
             {"late": True},
             share=False,
@@ -145,8 +145,8 @@ SCENES = {
             MICRO_BATCHES,
             "In theory ranks wait as long as with GPipe, but forward and backward passes take"
             " turns. Count on rank 0 how many micro-batches have gone forward and not yet backward."
-            " Rank 0 has to keep these in memory: with GPipe all micro-batches, with 1F1B as many"
-            " as there are stages.",
+            " Rank 0 has to keep these in memory: with GPipe all micro-batches, with 1F1B at most"
+            " as many as there are stages.",
         ),
     ],
     "sharded_data_parallel": [
@@ -154,8 +154,8 @@ SCENES = {
             "fully_sharded_step, four layers",
             "sharded_data_parallel.fully_sharded_step",
             "fully_sharded",
-            "There is a gather before every layer, forward and backward, and a reduce-scatter after"
-            " every layer of the backward pass. A rank computes nothing during these"
+            "There is an all-gather before every layer, forward and backward, and a reduce-scatter"
+            " after every layer of the backward pass. A rank computes nothing during these"
             " communications.",
             {"ahead": False},
         ),
@@ -203,8 +203,8 @@ SCENES = {
             "1F1B",
             "interleaved_schedule",
             1,
-            "Your interleaved schedule with one chunk. The stages wait as long as with GPipe, but"
-            " keep fewer micro-batches alive.",
+            "Your interleaved schedule with one chunk. The stages wait as long as with GPipe. But"
+            " with n stages, stage s keeps at most n − s micro-batches alive, and with GPipe all.",
         ),
         _chunked(
             "interleaved 1F1B, two chunks on each stage",
@@ -218,8 +218,8 @@ SCENES = {
             "zero-bubble, ZB-H1",
             "zero_bubble_schedule",
             0,
-            "The gradients of the weights have a separate colour. Computing them fills the time in"
-            " which the stages wait with the other schedules, most of all at the end.",
+            "The gradients of the weights have a separate colour. No other stage needs them, so a"
+            " stage can compute them at times when it would wait in 1F1B, most of all at the end.",
         ),
     ],
     "sequence_and_experts": [
@@ -359,7 +359,8 @@ ELSEWHERE = {
             "all_reduce",
             "all_reduce",
             "One collective. Its time is that of a ring with the α and β of the slowest link:"
-            " 2(n−1)(α + S/(nβ)).",
+            " 2(n−1)(α + S/(nβ)). Between nodes, β may be that of several ports together: see the"
+            " assumptions below.",
         ),
         _reduction(
             "ring_all_reduce",
@@ -380,8 +381,9 @@ ELSEWHERE = {
         _buckets(
             "a bucket for each layer",
             1,
-            "The all-reduces overlap with the backward pass, as long as they take less time than"
-            " the pass. The last all-reduce cannot overlap, because nothing is left to compute.",
+            "The all-reduces overlap with the backward pass. If they take longer than the pass, the"
+            " rest of them follows it. The last all-reduce cannot overlap, because nothing is left"
+            " to compute.",
         ),
         _buckets(
             "a bucket for four layers",
@@ -416,14 +418,17 @@ ELSEWHERE = {
     "device_mesh": [
         _mesh(
             8,
-            "Each row's sums stay in a node of 8 devices. Only the averages of the columns leave"
-            " the node. Each column averages the gradients of an eighth of the weights.",
+            "If a node has 8 devices, each row's sums stay in a node, and only the averages of the"
+            " columns leave it. Each column averages the gradients of an eighth of the weights."
+            " (With 8 ranks in all there is only one row, and no gradients are averaged. If the"
+            " number of ranks is not divisible by 8, a row has one rank.)",
         ),
         _mesh(
             16,
-            "The same batch. A row has 16 ranks, so each sum has twice as many rows of the batch,"
-            " and leaves the node in every pair of layers. (With 16 ranks in all there is only one"
-            " row, and no gradients are averaged.)",
+            "The same batch. A row has 16 ranks, so each sum has twice as many rows of the batch."
+            " If a node has 8 devices, each sum also leaves the node. (With 16 ranks in all there"
+            " is only one row, and no gradients are averaged. If the number of ranks is not"
+            " divisible by 16, a row has one rank.)",
         ),
     ],
 }

@@ -116,7 +116,7 @@ class Account:
         if not self.whole:
             return "Nothing takes any time on this cluster."
         hidden = max(0.0, 1 - self.exposed / self.communicating) if self.communicating else 0.0
-        beside = f", {100 * hidden:.0f} % of it during computing" if self.communicating else ""
+        beside = f", {100 * hidden:.0f} % of it without waiting" if self.communicating else ""
         return (
             f"The step takes {milliseconds(self.whole)}. On average over the ranks,"
             f" {milliseconds(self.computing)} are computing"

@@ -16,22 +16,27 @@ from pathlib import Path
 from rich.console import Console
 
 from grader.check.selection import OPTIONS, NothingChosen, part_named
+from grader.command_line import SentenceParser, seed
 from grader.course_file import BadCourse, course
 from grader.session import ROOT, SESSION
 from grader.wire import machine_limits
 
+CANNOT = "cannot watch"
+
 
 def _arguments() -> argparse.Namespace:
     there = "solutions" if (ROOT / "solutions").exists() else "handout"
-    parser = argparse.ArgumentParser(
-        prog="python -m grader.watch", description=(__doc__ or "").split("\n\n")[0]
+    parser = SentenceParser(
+        cannot=CANNOT,
+        prog="python -m grader.watch",
+        description=(__doc__ or "").split("\n\n")[0],
     )
     parser.add_argument(
         "submission", type=Path, nargs="?", default=ROOT / there, help=f"a directory ({there})"
     )
     for name, details in OPTIONS.items():
         parser.add_argument(name, **details)
-    parser.add_argument("--seed", type=int, metavar="N", help="use the same inputs every time")
+    parser.add_argument("--seed", type=seed, metavar="N", help="use the same inputs every time")
     parser.add_argument("--lines", action="store_true", help="print lines, even on a terminal")
     return parser.parse_args()
 
@@ -44,13 +49,13 @@ def main() -> int:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.default_int_handler)
     if not arguments.submission.is_dir():
-        print(f"cannot watch: {arguments.submission} is no directory", file=sys.stderr)
+        print(f"{CANNOT}: {arguments.submission} is no directory", file=sys.stderr)
         return 2
     try:
         course()
         part = arguments.part and part_named(arguments.part)
     except (BadCourse, NothingChosen) as error:
-        print(f"cannot watch: {error}", file=sys.stderr)
+        print(f"{CANNOT}: {error}", file=sys.stderr)
         return 2
     print("Starting …", flush=True)
     # These imports take a while.

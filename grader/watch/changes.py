@@ -47,7 +47,10 @@ class Changes:
 
 
 def parse(text: str) -> File:
-    """Return the definitions of a file. Raises SyntaxError if the file is not valid Python."""
+    """Return the definitions of a file.
+
+    Raise SyntaxError, ValueError or RecursionError if Python cannot parse the file.
+    """
     statements: dict[str, list[ast.stmt]] = {}
     tree = ast.parse(text)
     for statement in tree.body:
@@ -158,7 +161,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _used(statement: ast.stmt) -> set[str]:
-    """Return all names and attributes that a statement reads."""
+    """Return all names and attributes that a statement reads or assigns."""
     found = set()
     for node in ast.walk(statement):
         if isinstance(node, ast.Name):

@@ -88,7 +88,7 @@ def _serve(watcher: Connection, submission: Path, options: Options, seed: int | 
     try:
         owner = SessionOwner(submission, seed, ahead=HEAVY)
     except (NotThere, OSError) as error:
-        return watcher.send(Failed(f"there is nothing to watch: {error}"))
+        return watcher.send(Failed(str(error)))
     try:
         owner.share()
         checker = Checker(watcher, owner, submission, options, seed)
@@ -145,7 +145,11 @@ class Checker(Catalogue):
             while True:
                 request = self.watcher.recv()
                 while request and request.checks:
-                    self.owner.stage_again(self.submission, self.seed)
+                    try:
+                        self.owner.stage_again(self.submission, self.seed)
+                    except (NotThere, OSError) as error:  # the folder was removed, for example
+                        self.watcher.send(Failed(str(error)))
+                        return True
                     self.owner.share()
                     session.items = [items[check] for check in request.checks]
                     request = self._run(session, request.number)

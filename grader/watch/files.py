@@ -23,7 +23,7 @@ class Saved:
 
 
 class FileWatcher:
-    """Watches files of some folders. The connection ``saved`` receives each ``Saved``."""
+    """Watches the Python files in some folders and below. ``saved`` receives each ``Saved``."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self.saved, self.theirs = Pipe(duplex=False)

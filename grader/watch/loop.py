@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 import webbrowser
 from collections.abc import Iterable
@@ -77,7 +78,7 @@ class Watch:
         return connection.wait(sources, seconds)  # type: ignore[arg-type]  # descriptors are numbers
 
     def _progress(self) -> str:
-        """Return a line on how long the checks have been running; "" before LONG_SECONDS."""
+        """Return a line on how long the run has taken; "" without a run or before LONG_SECONDS."""
         seconds = time.monotonic() - self.began
         if not self.is_running or not self.state.waiting or seconds < LONG_SECONDS:
             return ""
@@ -104,7 +105,8 @@ class Watch:
         own = {path for path in saved.paths if path.name in course().files and self._is_own(path)}
         if any(_is_of_the_engine(path) for path in saved.paths):
             self._stop()
-            return self._start("The checks or the grader have changed: collecting again.")
+            sentence = "A check, the grader or a given module has changed: collecting again."
+            return self._start(sentence)
         if own and self.is_ready:
             names = ", ".join(sorted(path.name for path in own))
             self._take_over(f"Saved {names}")
@@ -194,7 +196,8 @@ class Watch:
             page.write(REPORT, records, self.submission.resolve().name, [])
         except OSError as error:
             return f"The report cannot be written: {error.strerror or error}"
-        if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or os.name != "posix":
+        has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+        if has_display or sys.platform in ("darwin", "win32"):
             webbrowser.open(REPORT.as_uri())
         older = " Checks still to run show their last result." if self.is_running else ""
         return f"The report: {REPORT}.{older}"

@@ -156,7 +156,8 @@ def _top(state: WatchState, said: str, width: int) -> list[Text]:
 def _problems(state: WatchState, width: int) -> list[Text]:
     """Return a line for each part: its problems, and the sign of each of their checks.
 
-    A part of extra credit is left out until it is attempted.
+    A part without checks is left out. A part of extra credit is also left out if it is not
+    attempted, and if none of its checks waits to be run.
     """
     lines = []
     parts = course().parts
@@ -179,7 +180,7 @@ def _messages(state: WatchState) -> list[Text]:
     lines: list[Text] = []
     for check in state.failures():
         record, is_old = state.records[check], check in state.waiting
-        told = f"{_head(record)}: {record.status}{', before the last change' if is_old else ''}"
+        told = f"{_head(record)}: {record.status}{', to be run again' if is_old else ''}"
         lines.append(Text(told, style="dim" if is_old else STATUS_STYLES[record.status]))
         lines += [Text(f"  {line}") for line in clean(record.message).splitlines()]
         lines.append(Text())

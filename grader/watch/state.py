@@ -20,7 +20,7 @@ class WatchState:
     # Every check that is watched, in the order of the problems. Each has the record of its last
     # run.
     records: dict[str, Record] = field(default_factory=dict)
-    # The checks that have to be run, in this order: their records are older than the code.
+    # The checks that have to be run, in this order: their records may be older than the code.
     waiting: list[str] = field(default_factory=list)
     # The checks that failed when they were last run, the newest failure last.
     failed: list[str] = field(default_factory=list)

@@ -6,7 +6,7 @@ module finds disagreements in the trails of the ranks (see ``events``), without 
 backend. It uses two rules:
 
 - The k-th collective of a group must have the same kind, number of elements, dtype, reduction and
-  root on all ranks of the group.
+  root on all ranks of the group. In an all-to-all, the number of elements may differ.
 - The k-th send from rank i to rank j with a certain group and tag belongs to the k-th receive of
   rank j from rank i with this group and tag. Both must have the same number of elements and the
   same dtype.
@@ -171,7 +171,8 @@ def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
     """Return the disagreements, and the operations that still wait for other ranks.
 
     The disagreements are sorted by the time at which the last of their operations was issued. After
-    the first disagreement in a group, the group's later collectives are not examined.
+    the first disagreement in a group, the group's later collectives are not examined. They are not
+    examined either after a collective for which some ranks are in a later call than others.
     """
     disagreements: list[Disagreement] = []
     waiting: list[Waiting] = []

@@ -2,6 +2,7 @@
 
 The kernel enforces these bounds all the time. The world's supervisor also measures what the ranks
 use, but only now and then.
+
 To make control groups, this process must have the right to do so. Root has this right, except in
 most containers. The supervisor enters the group before it starts a rank. So the ranks, and all
 processes that the ranks start, are in the group from their beginning. To move a process into a
@@ -190,7 +191,7 @@ def find() -> tuple[tuple[Path, ...], str]:
 
 
 def _place(controller: str) -> Path | None:
-    """Return the folder in which this process may make groups of a controller; None if none."""
+    """Return the folder in which this process may make groups of a controller, or None."""
     for own in machine_limits.own_groups(controller):
         if not (own / "cgroup.procs").exists():
             continue  # this is no group, but a folder with several hierarchies

@@ -290,7 +290,7 @@ def read_operation(rank: int, call: int, content: dict, size: int) -> Operation:
             raise FrameError("an operation with a count that is not a whole number from 0 on")
     group = values["group"]
     if rank not in group or len(set(group)) < len(group):
-        raise FrameError("an operation of a group that the rank is not in")
+        raise FrameError("an operation of a group that lacks its rank, or that lists a rank twice")
     others = [other for other in (values["peer"], values["root"]) if other is not None]
     if not all(0 <= other < size for other in [*group, *others]):
         raise FrameError("an operation with a rank that does not exist")
@@ -303,7 +303,7 @@ def _read_group(rank: int, call: int, at: int, content: dict, size: int) -> Grou
         raise FrameError("a group of no known form")
     known = [is_whole(other) and 0 <= other < size for other in ranks]
     if not all(known) or len(set(ranks)) < len(ranks):
-        raise FrameError("a group of ranks that do not exist")
+        raise FrameError("a group with a rank that does not exist, or that is listed twice")
     if not _is_line(file, line):
         raise FrameError("a group that was made at no known line")
     return GroupMade(rank, call, ranks, is_local, at, file, line)
@@ -317,7 +317,7 @@ def _read_progress(rank: int, call: int, content: dict) -> Progress:
     what, at, of, file, line = (content.get(name) for name in ("what", "at", "of", "file", "line"))
     if _is_line(file, line) and what in PROGRESS and is_whole(at) and (of is None or is_whole(of)):
         return Progress(rank, call, what, at, of, file, line)
-    raise FrameError("a malformed progress of an operation")
+    raise FrameError("a malformed report of an operation's progress")
 
 
 def _read_step(content: Any) -> Step:

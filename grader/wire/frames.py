@@ -55,8 +55,8 @@ WAIT = b"W"  # every thread of the rank waits from now on; the frame says for wh
 AWAIT = b"B"
 ANSWER = b"A"  # the result of an operation, of a request to the store, or of a USE
 
-# The operations of ranks are carried by gloo or by the hub. With ``strict`` they are carried by the
-# hub, and the hub enforces nccl's order.
+# The operations of ranks are carried by the hub, or by gloo. On GPUs, nccl takes the place of gloo.
+# With ``strict`` they are carried by the hub, and the hub enforces nccl's order.
 NETWORKS = GLOO, HUB, STRICT = "gloo", "hub", "strict"
 HUBS = HUB, STRICT
 # A WAIT names what each thread waits for: the number of an operation, or one of these words.
@@ -104,8 +104,8 @@ UNFILLED = 77
 # The value in memory between the entries of a tensor that is not contiguous. No sum or average of
 # whole numbers on a few ranks gives this value. In tensors of integers the value is 55.
 BETWEEN_ENTRIES = 55.8125
-# The name of a USE. If the judge wants to know a rank's processor time, the rank sends this USE
-# when a call begins and before each send: see ``report.Call.clocks``.
+# The name of a USE. If the judge wants to know a rank's processor time, the driver of the call
+# sends this USE, mostly when the call begins and before each send: see ``report.Call.clocks``.
 PAUSE = "pause"
 # If a rank will be weighed, it asks torch's store for this key just before its first call, when it
 # has given back the memory that it does not need.

@@ -94,7 +94,7 @@ def own_groups(controller: str) -> Iterator[Path]:
 def _read(controller: str, name: str) -> Iterator[str]:
     """Yield the content of the file ``name`` in each folder of ``own_groups(controller)``.
 
-    Folders that are not visible to this process are left out.
+    Folders that lack this file, or that are not visible to this process, are left out.
     """
     for group in own_groups(controller):
         try:

@@ -52,7 +52,7 @@ def adopt_orphans() -> None:
 def family(ancestor: int, spare: Collection[int] = ()) -> dict[int, int]:
     """Return the living descendants of a process, each with its number of threads.
 
-    Processes in ``spare`` and their descendants are left out. On other systems than Linux the
+    Processes in ``spare`` and their descendants are left out. On systems other than Linux the
     result is empty.
     """
     found: dict[int, int] = {}
@@ -74,7 +74,7 @@ def family(ancestor: int, spare: Collection[int] = ()) -> dict[int, int]:
 def children(pid: int) -> list[int]:
     """Return the children of a process, including dead ones that nobody has collected.
 
-    On other systems than Linux the result is empty.
+    On systems other than Linux the result is empty.
     """
     return _way_to_children(pid)(pid) if LINUX else []
 
@@ -169,7 +169,10 @@ def use_huge_pages() -> None:
 
 
 def close_from(first: int) -> None:
-    """Close all descriptors from ``first`` on, however high they are."""
+    """Close all descriptors from ``first`` on, however high they are.
+
+    If the system does not list the open descriptors, close only those below 65,536.
+    """
     try:
         found = [int(name) for name in os.listdir("/dev/fd")]
     except OSError:

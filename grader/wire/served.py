@@ -39,10 +39,12 @@ class Served:
 
     With ``weighs`` the hub measures the rank's memory whenever the rank starts an operation other
     than a receive. In a world of more than 4 ranks, it measures only at some of the small sends:
-    see ``hub.weighing``. The hub also measures the memory when the rank returns, if it was not
-    measured before in this call, or if it is a peak. With ``SETTLED`` the hub measures the current
-    memory, and with ``PEAK`` the most memory so far. Before its first call, the rank gives back
-    freed memory. Otherwise a call could use this memory, and no growth would be measured.
+    see ``hub.weighing``. It also measures when the rank leaves many results unread. With
+    ``SETTLED`` the hub measures the current memory. With ``PEAK`` it measures the most memory so
+    far, and it measures between operations, too. When the rank returns, the hub measures once more
+    if it has not measured in this call before, or with ``PEAK``. Before its first call, the rank
+    gives back freed memory. Otherwise a call could use this memory, and no growth would be
+    measured.
 
     With ``clocks`` the hub measures the rank's processor time at each ``PAUSE``. With ``squares``
     the hub adds up the squares of the numbers that each operation sends. It reads the bytes that

@@ -57,11 +57,14 @@ class Tier:
         alone = self.landlock and not self.uid
         nothing = not self.landlock and not self.uid
         found = {
-            "read and change whatever the user who grades may, also signal the grader": nothing,
+            (
+                "read and change all that the grader's user can read and change, and signal the"
+                " grader"
+            ): nothing,
             "signal the grader": alone and abi < 6,
             "change limits and priorities of the grader's processes": alone,
             "change permissions, owners and times of the grader's files": alone,
-            "see what other processes were started with": not self.landlock,
+            "see the command lines of other processes": not self.landlock,
             "leave files in /tmp and /dev/shm behind, and share them with other ranks": nothing,
             "share files in /tmp and /dev/shm with other ranks of its world": (
                 self.uid and not self.landlock
@@ -71,13 +74,15 @@ class Tier:
                 "see names, sizes and times of files that it may not read, and so send anything to"
                 " another rank without a record of it"
             ): (self.reader or not self.uid),
-            "share sockets that have no file with other ranks": not self.landlock or abi < 6,
+            "send data to other ranks through abstract sockets, which have no file": (
+                not self.landlock or abi < 6
+            ),
             "leave System V semaphores and queues behind": not self.uid,
             (
                 "take more memory than a world may, between two measurements or in memory that"
                 " belongs to no process"
             ): (not is_held),
-            "open connections to other machines": True,  # in checks on gloo
+            "open connections to other machines, in checks on gloo or on GPUs": True,
             # The following are ways to cheat, not to harm. Without a hub, the rank itself reports
             # what it communicated.
             "forge the record of what it communicated": not has_hub,
@@ -88,12 +93,15 @@ class Tier:
                 "hold more memory than a problem allows, where no check measures it, or below the"
                 " limit of a check"
             ): True,
-            "forge its report of a call: when parts began, when it waited, what it left": True,
-            # For example, the size of /proc/PID/fd is how many files a process has open. A rank
-            # can change it thousands of times in a call.
             (
-                "send another rank kilobytes in each call without a record of it, through what the"
-                " system shows of processes"
+                "forge its report of a call: when parts of it began, when it waited, and which"
+                " operations it did not wait for"
+            ): True,
+            # The size of /proc/PID/fd is how many files a process has open. A rank can change it
+            # thousands of times in a call.
+            (
+                "send another rank kilobytes in each call without a record of it, through facts"
+                " that the system shows about processes, such as the number of open files"
             ): LINUX,
         }
         return [gap for gap, there in found.items() if there]

@@ -99,7 +99,9 @@ def encode(value: Any) -> tuple[Any, bytes]:
         if isinstance(value, Strided):
             value, layout = value.array, value.layout
         if not isinstance(value, np.ndarray) or layout not in LAYOUTS:
-            raise TypeError(f"a check cannot send {type(value).__name__}, {layout}")
+            raise TypeError(
+                f"a check cannot send a value of type {type(value).__name__} in layout “{layout}”"
+            )
         key = str(len(arrays))
         arrays[key] = np.ascontiguousarray(value).reshape(value.shape)
         return {"tensor": key, "layout": layout, "leaf": is_leaf}

@@ -190,7 +190,8 @@ class Server:
             except OSError:  # the server ended, or did not answer in time
                 answer = ""
         if not answer:
-            raise WorldsUnavailable(f"the fork server does not run or answer: {self.errors()}")
+            why = self.errors() or "it wrote no error"
+            raise WorldsUnavailable(f"the fork server does not run or answer: {why}")
         return json.loads(answer)
 
     def errors(self) -> str:

@@ -81,7 +81,8 @@ def look(torch: Any) -> dict:
     """Use each GPU once with this ``torch``, and return what was found, as plain JSON.
 
     ``fault`` says why torch can use no GPU; it is empty if torch can use a GPU. ``gpus`` has the
-    name and the free bytes of each GPU.
+    name and the free bytes of each GPU. ``nccl`` is the version of nccl; it is empty if there is
+    none.
     """
     found: dict[str, Any] = {"fault": "", "gpus": [], "nccl": ""}
     if not torch.version.cuda:

@@ -79,11 +79,12 @@ class HeldRanks:
         return delay is not None and delay.at == at and (rank, call) not in self.released
 
     def release(self, everybody: bool = False) -> None:
-        """Release the held ranks that need not wait any more; all held ranks if ``everybody``.
+        """Release the held ranks that may go on. If ``everybody``, release all held ranks.
 
-        A held rank need not wait any more if rank ``on`` of its delay has passed the mark
-        ``until``. It also need not wait if the call has ended on rank ``on``, because rank ``on``
-        will never pass the mark. ``_has_had_patience`` says when ``patience`` releases a rank.
+        The delay of a held rank names a mark ``until`` and a rank ``on``. The held rank may go on
+        when rank ``on`` has passed this mark. It may also go on when the call has ended on rank
+        ``on``, because rank ``on`` can then no longer pass the mark. If the delay has ``patience``,
+        ``_has_had_patience`` gives two more reasons to go on.
         """
         for rank, call in self._ranks_and_calls():
             delay = self._delay(rank, call)

@@ -102,6 +102,7 @@ class ProgressJudge:
             self.starting.remove(rank)
             self.call_began = self.began = time.monotonic()
             self.cpu_before.pop(self.pids.get(rank, 0), None)
+        self.report.ranks[rank].busy = False  # it has computed nothing in this call yet
 
     def on_frame(self) -> None:
         """Record that a rank has sent a frame.
@@ -209,11 +210,12 @@ class ProgressJudge:
         )
 
     def _look(self, now: float, silent: bool) -> None:
-        """Look at what the ranks' processes do.
+        """Look at what the ranks' processes do. In two cases, ask for the ranks' stacks.
 
-        Ask for the ranks' stacks if a limit is exceeded. Also ask for the stacks if all processes
-        are idle. But do not ask idle processes while a rank still starts its GPU, or while a rank
-        is held with ``patience``: that rank will be released anyway.
+        Ask for the stacks if a limit is exceeded, or if all processes are idle. Idle processes are
+        not asked while a rank still starts its GPU. They are not asked either while a rank is held
+        by a delay with ``patience``, because such a delay ends by itself. When a quarter of the
+        call's time limit has passed, first release the ranks that are held until ``STANDSTILL``.
         """
         used = self._used()
         watched = {self.pids[rank.rank] for rank in self._unsettled() if rank.rank in self.pids}
@@ -233,9 +235,7 @@ class ProgressJudge:
         elif self._is_over(in_call, limits.wall_seconds, self.excused_before):
             self._ask_stacks(now, "late", f"{limits.wall_seconds:g} seconds")
         elif self._is_over(in_all, limits.world_seconds, self.excused_at_start):
-            self._ask_stacks(
-                now, "late", f"{limits.world_seconds:g} seconds in {len(self.calls)} calls"
-            )
+            self._ask_stacks(now, "late", f"{limits.world_seconds:g} seconds in all calls together")
         elif idle >= watchdog.IDLE_SECONDS and not self.held.are_patient and not self.starting:
             self._on_idle(now)
 
@@ -255,8 +255,9 @@ class ProgressJudge:
     def _on_too_much_computing(self, now: float, used: dict[int, float]) -> None:
         for rank, pid in self.pids.items():
             self.report.ranks[rank].busy = used.get(pid, 0.0) > self.cpu_allowed / 2
-        limit = f"{self.limits.cpu_seconds:g} seconds of processor time"
-        if any(used[pid] > self.limits.cpu_seconds > 2 * self.spending.own[pid] for pid in used):
+        most = self.cpu_allowed + (GPU_START_SECONDS if self.starting else 0.0)
+        limit = f"{most:g} seconds of processor time"
+        if any(used[pid] > most > 2 * self.spending.own[pid] for pid in used):
             limit += " (most of it in processes that a rank started)"
         self._ask_stacks(now, "late", limit)
 

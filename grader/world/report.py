@@ -31,7 +31,9 @@ class Delay:
     ``then`` seconds more.
 
     If ``until`` is ``STANDSTILL``, the rank is held until all ranks that are not held wait. The hub
-    reports when this is the case. Without a hub, the judge needs half a second to see it.
+    reports when this is the case. Without a hub, the judge needs half a second to see it, or more
+    if the system does not show what threads do. The rank is also released when a quarter of the
+    call's time limit has passed.
 
     With ``patience``, two more events release the held rank. One is that rank ``on`` has passed its
     own mark ``at``, and now waits. The other is that ``patience`` seconds have passed (a quarter of
@@ -61,14 +63,13 @@ class Call:
     in_step: int = 0
     # for each rank, the judge's functions that it may call and their results: see ``wire.served``
     served: list[dict] = field(default_factory=list)
-    # have the hub measure each rank's memory whenever the rank issues an operation other than a
-    # receive. If the rank issues no such operation, the hub measures when the call ends. The hub
-    # measures the current memory (``served.SETTLED``) or the peak so far (``served.PEAK``). In a
-    # world with such a call, the ranks are new processes, and may not start other processes. They
-    # give back freed memory before their first call
+    # have the hub measure each rank's memory: the current memory (``served.SETTLED``) or the peak
+    # so far (``served.PEAK``). ``served.Served`` says at which times. In a world with such a call,
+    # the ranks are new processes, and may not start other processes. They give back freed memory
+    # before their first call
     weighs: str = ""
-    # have the hub measure each rank's processor time before every send, if the driver has a meter;
-    # the rank waits until this is done
+    # have the hub measure each rank's processor time when the call begins and before every send, if
+    # the driver has a meter; the rank waits until this is done
     clocks: bool = False
     # have the hub withhold the result of an all-gather from a rank until the rank has used a
     # function of ``served`` (see ``hub.slow_gathers``). With gloo this has no effect

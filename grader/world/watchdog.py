@@ -4,8 +4,10 @@ A rank that waits in a communication sleeps: its threads use no processor time a
 runnable. A rank that computes is runnable. A rank that gets no processor, because other programs
 use all processors, is runnable, too. So a world is idle if three things are true for half a second:
 no frame came from any rank, no runnable thread of any rank was kept waiting for a processor, and
-the threads used almost no processor time. If a world is idle, the judge asks for the ranks' Python
-stacks. If every rank's stacks show a communication, no rank will ever go on.
+the threads used almost no processor time. If the system does not show what threads do, a world is
+idle if no frame came for ``IDLE_SECONDS_BLIND``. If a world is idle, the judge asks for the ranks'
+Python stacks. If every rank's stacks show a communication, and are the same in a second reading, no
+rank will ever go on.
 """
 
 import os
@@ -142,8 +144,9 @@ class Sleepers:
     def sleeps(self, pid: int, now: float) -> bool | None:
         """Return whether the main thread of a process waits; None if the system does not show it.
 
-        The main thread waits if it has done nothing for a while and no thread of the process wants
-        to run. If another thread wants to run, the main thread may only wait for that thread.
+        The main thread waits if it has done nothing for a while and no thread of the process is
+        ready to run. While another thread is ready to run, the main thread does not count as
+        waiting: perhaps it waits only for this other thread.
         """
         threads = pulse(pid)
         if pid not in threads:

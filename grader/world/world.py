@@ -386,7 +386,7 @@ class World:
             rank.done, rank.may_go_on = True, frame.meta.get("may_go_on") is True
             self.imported |= {name for name in frames.HEAVY if frame.meta.get(name) is True}
         else:
-            raise frames.FrameError("a frame that only the judge may send")
+            raise frames.FrameError("a frame that a rank may not send to the judge")
 
     def _read(self, rank: RankReport, frame: frames.Frame) -> Event | Returned | Raised | None:
         """Return the content of a frame as typed data; None if the frame has no content.
@@ -420,8 +420,8 @@ class World:
         self.events += weight(event)
         if self.events > self.limits.events:
             raise frames.FrameError(
-                f"more than {self.limits.events} operations and marks of all ranks together (a"
-                " large one counts several times)"
+                f"more than {self.limits.events} events of all ranks together, such as operations"
+                " (a large event counts several times)"
             )
         rank.trail.append(event)
         if isinstance(event, Mark):

@@ -8,16 +8,18 @@ Without ``torchrun``, the command starts all ranks on this machine. ``torchrun``
 itself, on one machine or on many. Rank 0 prints a table, and writes it to ``<out>.csv`` and
 ``<out>.json`` after every row. At the end rank 0 draws ``<out>.png``. A size is S, the number of
 bytes of the whole array. Each size is rounded down so that the array can be cut into n equal parts,
-one for each of the n ranks. In the files, times are in seconds and bandwidths in GB/s. Ctrl-C ends
-the sweep and keeps the finished rows. A second Ctrl-C ends the program at once.
+one for each of the n ranks. A part has at least one entry, so very small sizes are rounded up. In
+the files, times are in seconds and bandwidths in GB/s. Ctrl-C ends the sweep and keeps the finished
+rows. A second Ctrl-C, more than a second later, ends the program at once.
 
-By default there is one rank for each GPU, but at most 4. With fewer than two GPUs there is one rank
-for each core, at least 2 and at most 4. Sizes go up to 4 MiB on CPUs and up to 8 GiB on GPUs. If
-the buffers for the largest size do not fit into 90 % of the free memory, sizes go up to the largest
-power of two whose buffers fit.
+By default there is one rank for each GPU, but at most 4. With fewer than two GPUs, or with
+``--device cpu``, there is one rank for each core, at least 2 and at most 4. ``--device cuda`` with
+one GPU starts one rank. Sizes go up to 4 MiB on CPUs and up to 8 GiB on GPUs. If the buffers for
+the largest size do not fit into 90 % of a rank's share of the free memory, sizes go up to the
+largest power of two whose buffers fit.
 
-The exit code is 0 if all went well, 1 if a function is not implemented yet or a value is wrong, 2
-for bad input, and 130 after Ctrl-C.
+The exit code is 0 if all went well; 1 if a function is not implemented yet or raises an error, or
+if a value is wrong; 2 for bad input; and 130 after Ctrl-C.
 """
 
 import argparse
@@ -54,12 +56,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """Return a type for argparse: whole numbers of at least ``least`` and at most 9 digits."""
+    """Return a type for argparse: whole numbers from ``least`` on, with 9 digits or fewer."""
 
     def parse(text: str) -> int:
         if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
             raise argparse.ArgumentTypeError(
-                f"{text!r} is not a whole number of at least {least} and at most 9 digits"
+                f"{text!r} is not a whole number from {least} to 999999999"
             )
         return int(text)
 
@@ -102,7 +104,7 @@ def parse() -> argparse.Namespace:
         "--world-size",
         type=whole(1),
         metavar="N",
-        help="local ranks to start (default: GPUs or cores, up to 4)",
+        help="local ranks to start (default: GPUs or cores, up to 4); ignored under torchrun",
     )
     say("--device", choices=("cpu", "cuda"), help="default: cuda if every local rank has a GPU")
     say("--module", default="handout", help="the package with your functions (default: handout)")

@@ -183,8 +183,8 @@ class Case:
     def wrong(self) -> tuple[int, int | None]:
         """Return the numbers of wrong values on this rank, out of place and in place.
 
-        The second number is None if torch has no in-place form of the collective. Out of place,
-        each changed entry of the input counts as wrong, too.
+        The second number is None if the collective is not one of ``IN_PLACE``. Out of place, each
+        changed entry of the input counts as wrong, too.
         """
         mine, expected = pattern(self.rank, self.n, self.dtype), self.expected()
 

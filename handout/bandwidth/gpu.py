@@ -42,8 +42,8 @@ def back_to_back(
 def link() -> dict | None:
     """Return what connects GPU 0 to the other GPUs, and how fast it is, according to the driver.
 
-    The dict has a ``name`` and ``bandwidth``, in GB/s and one direction. Return None if there is no
-    driver to ask.
+    The dict has a ``name`` and ``bandwidth``, in GB/s and one direction. Return None if nvidia-smi
+    does not answer, or names a generation of PCIe that is not in ``LANE``.
     """
     speeds = [float(told) for told in re.findall(r"Link \d+: ([\d.]+) GB/s", ask("nvlink", "-s"))]
     if speeds:

@@ -23,6 +23,10 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def cores_text(number: int) -> str:
+    return "1 core" if number == 1 else f"{number} cores"
+
+
 def hardware() -> dict:
     """Return this rank's machine, device, number of cores, and ``available()`` memory in bytes."""
     if gpu.in_use():
@@ -71,7 +75,7 @@ def environment(ranks: list[dict]) -> dict:
         ranks
         if on_gpu
         else [
-            rank | {"device": f"{rank['device']}, {rank['cores']} cores"}
+            rank | {"device": f"{rank['device']}, {cores_text(rank['cores'])}"}
             for rank in machines.values()
         ]
     )

@@ -12,7 +12,8 @@ def draw(student: ModuleType, environment: dict, rows: list[dict], fits: dict) -
     """Return a PNG of the bus bandwidth over the size S.
 
     For each collective it shows the measured bandwidth and, as a dashed line, the bandwidth that
-    the fitted model predicts. On GPUs a dotted line shows how fast their links are in theory.
+    the fitted model predicts. If the driver says how fast the links of the GPUs are, a dotted line
+    shows it.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

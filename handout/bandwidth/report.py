@@ -15,7 +15,7 @@ from typing import NoReturn
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from handout.bandwidth.machine import environment, in_memory
+from handout.bandwidth.machine import cores_text, environment, in_memory
 from handout.bandwidth.picture import draw
 from handout.bandwidth.units import size_text
 
@@ -104,9 +104,9 @@ class Report:
         )
         self.task = self.progress.add_task("", total=len(options.collectives) * len(options.sizes))
         self.console.print(
-            f"{env['hardware']}; {env['ranks']} ranks on {env['machines']}"
-            f" machine{'s' if env['machines'] > 1 else ''}, {env['backend']}; Python"
-            f" {env['python']}, torch {env['torch']}"
+            f"{env['hardware']}; {env['ranks']} rank{'s' if env['ranks'] > 1 else ''} on"
+            f" {env['machines']} machine{'s' if env['machines'] > 1 else ''}, {env['backend']};"
+            f" Python {env['python']}, torch {env['torch']}"
             + (f", nccl {env['nccl']}" if env["nccl"] else "")
         )
         if env["topology"]:
@@ -128,8 +128,8 @@ class Report:
             )
         if env["device"] == "cpu" and env["cores"] < env["ranks"]:
             lines.append(
-                f"{env['ranks']} ranks share {env['cores']} cores: the times include waiting for a"
-                " core."
+                f"{env['ranks']} ranks share {cores_text(env['cores'])}: the times include waiting"
+                " for a core."
             )
         return lines
 
@@ -219,15 +219,17 @@ class Report:
             done = [
                 row for row in self.rows if row["collective"] == collective and not row["skipped"]
             ]
+            sizes, seconds = [r["size"] for r in done], [r["seconds"] for r in done]
             try:
-                alpha, beta = self.student.fit_latency_bandwidth(
-                    [r["size"] for r in done], [r["seconds"] for r in done]
-                )
-            except ValueError:
-                few = len({row["size"] for row in done}) < 2
-                why = "it needs two sizes" if few else "the times do not grow with the size"
+                fitted = self.student.fit_latency_bandwidth(sizes, seconds)
+            except ValueError as error:
+                said = f": {error}"[:300] if str(error) else ""
+                why = f"fit_latency_bandwidth raised ValueError{said}"
+                if len(set(sizes)) < 2:
+                    why = "it needs two sizes"
                 self.console.print(f"{collective:<14} no fit: {why}")
                 continue
+            alpha, beta = fitted
             half = self.student.half_peak_size(alpha, beta)
             # The picture needs ``predict_seconds``. If ``predict_seconds`` is a stub, this call
             # raises NotImplementedError before the picture is begun.

@@ -11,8 +11,8 @@ def in_bytes(text: str) -> int:
     match = re.fullmatch(r"0*([1-9]\d{0,11}) ?([KMGT]iB|B|)", text)
     if not match:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a size. A size is a positive whole number, with or without"
-            f" {', '.join(UNITS)}"
+            f"{text!r} is not a size. A size is a positive whole number of at most 12 digits, with"
+            f" or without a unit: {', '.join(UNITS)}"
         )
     return int(match[1]) * UNITS[match[2] or "B"]
 

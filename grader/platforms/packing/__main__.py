@@ -2,7 +2,8 @@
 
     python -m grader.platforms.packing [--to FOLDER] [--image NAME]
 
-``README.md`` in that folder says what goes where. An older folder is replaced as a whole.
+``README.md`` in that folder says what goes where. A folder that an earlier run has written is
+replaced as a whole. Any other folder stays as it is, and the program exits with 2.
 """
 
 import argparse
@@ -19,7 +20,10 @@ PACKED_MARK = ".packed"  # only a folder with this file is ever replaced
 
 
 def write(contents: Contents, target: Path) -> None:
-    """Write the files into a new folder, and replace the folder that an earlier run has written."""
+    """Write the files into a new folder, and replace the folder that an earlier run has written.
+
+    Raise CannotPack if ``target`` is a folder that no earlier run has written.
+    """
     if target.exists() and not (target / PACKED_MARK).exists():
         raise CannotPack(f"{target} was not written by this command; name another folder")
     target.parent.mkdir(parents=True, exist_ok=True)

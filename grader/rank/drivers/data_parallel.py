@@ -85,7 +85,7 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
         squared: the indices of parameters, of any shape, whose squares are added to the loss.
         factors: functions of the judge, one for each pass; they may be left out. The gradient that
             reaches the first layer is multiplied by the number that the pass's function returns.
-            Nobody knows this number before the function is called.
+            The rank does not know this number before it calls the function.
         as_list: whether the buckets get the parameters as a list. Otherwise they get an iterator
             that can be used only once.
 

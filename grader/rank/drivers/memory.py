@@ -38,7 +38,7 @@ def free_at_once() -> None:
 
 
 def meet_at_rest() -> None:
-    """Give back freed memory, and enter a barrier, at which the hub measures the memory left."""
+    """Give back freed memory, and enter a barrier, at which the hub measures the rank's memory."""
     gc.collect()
     free_at_once()
     dist.barrier()

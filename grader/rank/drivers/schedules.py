@@ -87,7 +87,7 @@ def freed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Compute B, the first half of the backward pass, for ``times`` micro-batches.
 
     As a pipeline does, keep the results, and drop the saved tensors z. A mark says how many z are
-    still in memory. Then the ranks meet, so that the hub measures how much memory is left. All
+    still in memory. Then the ranks meet, so that the hub measures how much memory they use. All
     micro-batches have the same x, so only the results take memory. Return their number.
     """
     weights, saved, grad_y = args
@@ -139,11 +139,11 @@ def _changed(
 ) -> Callable:
     """Return a function that changes each grad_z, and then calls ``backward_weights`` (W).
 
-    The change is drawn from a seed that nobody knows before W begins, and is added in place. So
-    only a product of x and the new grad_z gives the gradient that the judge expects. A product that
-    B has computed in advance gives another gradient. The change is divided by the number of entries
-    of grad_z in all ``many`` micro-batches, so that it is about as large as a gradient. ``first``
-    is called before each change.
+    The change is drawn from a seed that the rank does not know before W begins, and is added in
+    place. So only a product of x and the new grad_z gives the gradient that the judge expects. A
+    product that B has computed in advance gives another gradient. The change is divided by the
+    number of entries of grad_z in all ``many`` micro-batches, so that it is about as large as a
+    gradient. ``first`` is called before each change.
     """
     served = iter(kwargs["changes"])
 

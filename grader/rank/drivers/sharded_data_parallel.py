@@ -38,7 +38,7 @@ def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     """Make steps with a student's ``ZeroAdamW``, one for each list of gradients in ``args[1]``.
 
     ``args[2]`` holds a function of the judge for each step but the first. The function returns the
-    learning rate of its step. Nobody knows this rate before the call, and it differs from rank to
+    learning rate of its step. No rank knows this rate before the call, and it differs from rank to
     rank. Return the weights before the first step and after each step, the optimizer, and the
     gradients as they are at the end.
     """
@@ -93,11 +93,11 @@ def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) ->
     """Call a step of a sharded model whose layers the judge follows, and return its result.
 
     The last two arguments are lists of the judge's functions: one function for each layer's forward
-    pass, and one for each layer's backward pass. Each function returns a number that nobody knows
-    before the call. A layer's forward pass multiplies the layer's output by the number for this
-    forward pass. Its backward pass multiplies the gradient of this output by the number for this
-    backward pass. Before the rank asks for a number, a mark records the fingerprints of the layer's
-    arguments. With ``metered``, also return the meter's ledger.
+    pass, and one for each layer's backward pass. Each function returns a number that the rank does
+    not know before the call. A layer's forward pass multiplies the layer's output by the number for
+    this forward pass. Its backward pass multiplies the gradient of this output by the number for
+    this backward pass. Before the rank asks for a number, a mark records the fingerprints of the
+    layer's arguments. With ``metered``, also return the meter's ledger.
     """
     from handout import mlp  # the copy beside the submission
 

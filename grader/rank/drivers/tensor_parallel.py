@@ -13,10 +13,11 @@ from grader.rank.meter import Meter
 
 
 def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Return the value of a differentiable function, and the gradients of its arguments.
+    """Call a differentiable function. Return its value and the gradients of its arguments.
 
-    The function may be a ``torch.autograd.Function``. The last argument is the gradient of the
-    value, or None to differentiate ``value.sum()``. This argument is returned as well.
+    The function may be a ``torch.autograd.Function``. The last entry of ``args`` is not an argument
+    of the function. It is the gradient of the value, or None to differentiate ``value.sum()``, and
+    is returned as well.
     """
     *args, upstream = args
     value = getattr(function, "apply", function)(*args)

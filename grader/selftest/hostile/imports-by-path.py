@@ -2,7 +2,7 @@
 
 threat: 16
 full: 1.6
-unless none: read and change whatever the user who grades may, also signal the grader
+unless none: read and change all that the grader's user can read and change, and signal the grader
 """
 
 import importlib

@@ -5,7 +5,7 @@ part: sharded_data_parallel
 control: 6.1
 extends: solutions
 some: 6.4
-unless any: forge its report of a call: when parts began, when it waited, what it left
+unless any: forge its report of a call: when parts of it began, when it waited, and which operations it did not wait for
 seconds: 90
 """
 

@@ -2,7 +2,7 @@
 
 threat: 15
 full: 1.6
-unless uid, none: see what other processes were started with
+unless uid, none: see the command lines of other processes
 """
 
 

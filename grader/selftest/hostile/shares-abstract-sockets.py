@@ -3,7 +3,7 @@
 threat: 22
 full: hidden 1.6
 zero: public 1.6
-unless any: share sockets that have no file with other ranks
+unless any: send data to other ranks through abstract sockets, which have no file
 """
 
 

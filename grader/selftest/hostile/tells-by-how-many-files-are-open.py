@@ -2,7 +2,7 @@
 
 threat: 22
 full: 1.6
-unless any: send another rank kilobytes in each call without a record of it, through what the system shows of processes
+unless any: send another rank kilobytes in each call without a record of it, through facts that the system shows about processes, such as the number of open files
 """
 
 NUMBER = 187

@@ -161,7 +161,7 @@ MUTANTS = [
         "    times = []\n    for _",
         "    times, clock = [], time.perf_counter\n    for _",
         WATCH,
-        "the argument clock was never called",
+        "never called the argument clock",
     ),
     Mutant(
         "the times are exchanged while the watch runs",
@@ -703,7 +703,7 @@ MUTANTS = [
         "    if len(set(sizes)) < 2 or len(set(seconds)) < 2:\n",
         "    if len(set(sizes)) < 2 or len(set(seconds)) < len(seconds):\n",
         {"hidden fit", "public model"},
-        "two different ones of each are needed",
+        "two different sizes and two different times are needed",
     ),
     Mutant(
         "as many of the sizes and times as there are of both",

@@ -216,7 +216,7 @@ MUTANTS = [
     work.wait()  # only now may total be read""",
         "    work.wait()\n    result = compute()",
         {"public overlapped_all_reduce", "hidden compute_does_not_wait"},
-        "rank 1 is delayed by this check until “compute ended” on rank 0",
+        "rank 1 is delayed by this check until rank 0 reaches the point “compute ended”",
     ),
     Mutant(
         "never waits",
@@ -1458,7 +1458,7 @@ def all_gather""",
             old,
             new,
             {f"hidden {check}" for check in checks},
-            "so it must not differentiate through it",
+            "so it would compute a wrong gradient",
         )
         for function, old, new, *checks in GOES_ON
     ),

@@ -53,7 +53,7 @@ MUTANTS = [
     for i in range(num_micro_batches):
         x_i = x[i * rows :][:rows]""",
         {"hidden forward_flows"},
-        "rank 1 received the message of micro-batch 0 from rank 0, and then waited for the next message before it sent its own",
+        "rank 1 received message 0 (counted from 0) from rank 0, and then waited for the next message before it sent its own",
     ),
     Mutant(
         "the first stage computes everything before it sends anything, by numpy, which the meter does not see",
@@ -1616,7 +1616,7 @@ MUTANTS = [
         "        saved.append((x, z))\n",
         "        saved.append((x if len(saved) < 2 else saved[1][0], z))\n",
         {"hidden forward_saves", "hidden run_schedule"} | FREES,
-        "this value belongs at [0][1][0]. Is the order right?",
+        "this value belongs at element [0][1][0]. Is the order right?",
     ),
     Mutant(
         "the input of the third layer is sent on",

@@ -458,7 +458,7 @@ MUTANTS = [
             "hidden zero_traffic",
             "hidden zero_memory",
         },
-        "this rank's own gradients were used",
+        "each rank updated its shard with its own gradients only",
     ),
     mutant(
         "the weights are gathered before the step",

@@ -1,0 +1,195 @@
+"""Messages of checks say where a fault is: in which call, in which pass, on which rank."""
+
+import importlib
+from collections import namedtuple
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from grader.check.api import CheckFailed
+from grader.check.call_result import CallResult
+from grader.hidden import bucket_problem, test_pipeline_schedules
+from grader.hidden import test_benchmarking as hidden_benchmarking
+from grader.selftest.grading import ROOT
+from grader.selftest.test_agreement import operation
+from grader.wire.events import Mark
+from grader.world.report import Call, RankReport, Returned, WorldReport
+
+
+def public(part: str):
+    """Return the module of a part's public checks."""
+    path = ROOT / "tests" / f"test_{part}.py"
+    spec = importlib.util.spec_from_file_location(f"public_{part}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def call_result(function: str, values: list, *trails: list, args=()) -> CallResult:
+    """Return the result of a call that returned ``values[rank]`` on each rank."""
+    trails = trails or ([],) * len(values)
+    ranks = [
+        RankReport(rank, list(trail), {0: Returned(value, list(args), {})})
+        for rank, (value, trail) in enumerate(zip(values, trails))
+    ]
+    call = Call(function, [(list(args), {})] * len(values))
+    return CallResult(WorldReport(len(values), [call], Path("/nowhere"), ranks), 0)
+
+
+def marks(rank: int, *names: str) -> list[Mark]:
+    return [Mark(rank, 0, name, 10 * at) for at, name in enumerate(names)]
+
+
+def told(function, *arguments) -> str:
+    """Return the message with which a check fails."""
+    with pytest.raises(CheckFailed) as failed:
+        function(*arguments)
+    return str(failed.value)
+
+
+def test_wrong_split_names_its_call():
+    run = call_result("pipeline_parallel.split_layers", [[[[0, 1], [2, 3], [4]], [[0], [1]]]])
+    text = told(public("pipeline_parallel").test_split_layers, lambda n, request: [run])
+    assert "split_layers(4, 3): expected the layers [[0, 1], [2], [3]], got [[0], [1]]" in text
+
+
+def test_wrong_count_of_actions_names_the_rank_and_the_count():
+    turn = ["action began", "action ended", "call ended"]
+    trails = (marks(0, *turn), marks(1, "action began", "action ended", *turn))
+    for rank, trail in enumerate(trails):
+        trail.insert(0, operation(rank, "barrier", 0))
+    run = call_result("collectives.in_rank_order", ["first", "second"], *trails)
+    text = told(public("collectives").test_in_rank_order, lambda n, request: [run])
+    assert "rank 1 ran the action 2 times instead of once." in text
+
+
+def test_timing_that_is_none_names_its_rank():
+    timing = [2.0, [2.0, 5.0, 2.0]]
+    run = call_result("benchmarking.stopwatch", [timing, 3.25])
+    text = told(public("benchmarking").test_stopwatch, lambda n, *requests: [run, run])
+    assert "Rank 1 returned 3.25." in text
+
+
+def test_clock_that_is_never_called_names_its_rank():
+    trails = (marks(0, "clock", "operation", "clock"), marks(1, "operation"))
+    run = call_result("benchmarking.stopwatch", [[1.0, [1.0]]] * 2, *trails)
+    text = told(hidden_benchmarking.stopwatches.require_looks, run, 0, 1)
+    assert "rank 1 never called the argument clock." in text
+
+
+Row = namedtuple("Row", "collective size seconds algbw busbw wrong")
+ROWS = [("reduce", 10**9, 1.0, 1.0, 1.0, 0), ("reduce", 10**9, 2.0, 0.5, 0.5, 0)]
+
+
+def swept(rows, *names: str) -> CallResult:
+    return call_result("benchmarking.sweep", [rows], marks(0, *names))
+
+
+def test_repeated_runs_are_counted():
+    run = swept(ROWS, *["run reduce 1000000000"] * 2, "row", *["run reduce 1000000000"] * 2, "row")
+    asked, answers = [("reduce", 10**9)] * 2, [(1.0, 0), (2.0, 0)]
+    text = told(hidden_benchmarking.require_rows, run, 2, asked, answers)
+    assert "the sweep called run 4 times." in text and "2 times in all" in text
+
+
+def test_public_sweep_counts_repeated_runs():
+    rows = [
+        ("all_reduce", 10**9, 1.0, 1.0, 1.0, 0),
+        ("all_reduce", 4 * 10**9, 1.0, 4.0, 4.0, 0),
+        ("broadcast", 10**9, 2.0, 0.5, 0.5, 0),
+        ("broadcast", 4 * 10**9, 4.0, 1.0, 1.0, 7),
+    ]
+    run = swept(rows, *["run a 1", "run a 1", "row"] * 4)
+    text = told(public("benchmarking").test_sweep, lambda n, request: [run])
+    assert "the sweep called run 8 times." in text and "4 times in all" in text
+
+
+def test_wrong_row_of_a_repeated_size_is_told_by_its_number():
+    wrong = [ROWS[0], (*ROWS[1][:2], 3.0, *ROWS[1][3:])]
+    run = swept(wrong, *["run reduce 1000000000", "row"] * 2)
+    asked, answers = [("reduce", 10**9)] * 2, [(1.0, 0), (2.0, 0)]
+    text = told(hidden_benchmarking.require_rows, run, 2, asked, answers)
+    assert "row 1 (counted from 0), reduce, 1000000000 bytes: expected seconds 2.0" in text
+
+
+@pytest.mark.parametrize(
+    "order, words",
+    [
+        (["run"] * 12 + ["row"] * 12, "12 runs had ended before the first row was yielded."),
+        (
+            ["run", "row"] * 10 + ["run", "run", "row", "row"],
+            "12 runs had ended before row 10 (counted from 0) was yielded.",
+        ),
+        (["run", "row", "row", "run"] + ["run", "row"] * 10, "row 1 (counted from 0) was yielded"),
+    ],
+)
+def test_sweep_that_is_not_lazy_names_the_first_late_row(order, words, monkeypatch):
+    monkeypatch.setattr(hidden_benchmarking, "require_rows", lambda *_: None)
+    run = swept([], *order)
+    rng = np.random.default_rng(0)
+    assert words in told(hidden_benchmarking.test_sweep_is_lazy, lambda n, request: [run], rng)
+
+
+def test_sweep_that_is_lazy_passes(monkeypatch):
+    monkeypatch.setattr(hidden_benchmarking, "require_rows", lambda *_: None)
+    run = swept([], *["run", "row"] * 12)
+    rng = np.random.default_rng(0)
+    hidden_benchmarking.test_sweep_is_lazy(lambda n, request: [run], rng)
+
+
+def test_wrong_bucket_names_its_pass():
+    trail = [
+        *marks(0, bucket_problem.BEGAN.format(0)),
+        operation(0, count=2, at=5),
+        Mark(0, 0, bucket_problem.BEGAN.format(1), 10),
+        operation(0, count=1, at=15),
+    ]
+    run = call_result("data_parallel.GradientBuckets", [[]], trail)
+    made = SimpleNamespace(
+        buckets=[[0]],
+        sizes={0: 8},
+        ranks=range(1),
+        passes=range(2),
+        registered=[0],
+        frozen=[],
+        bucket_bytes=8,
+        dtype=np.dtype(np.float32),
+    )
+    text = told(bucket_problem.sends_buckets, run, made)
+    assert "In backward pass 1 (counted from 0), rank 0 started operations of 4 bytes." in text
+    made.passes = range(1)
+    run.report.ranks[0].trail[:] = [
+        *marks(0, bucket_problem.BEGAN.format(0)),
+        operation(0, count=1),
+    ]
+    assert "pass" not in told(bucket_problem.sends_buckets, run, made).partition("Expected")[0]
+
+
+def test_one_micro_batch_is_singular(monkeypatch):
+    monkeypatch.setattr(test_pipeline_schedules, "require_weighed", lambda *_: None)
+    texts = []
+    run = SimpleNamespace(
+        values=lambda: None,
+        grown_since=lambda *_, **__: 1 << 40,
+        require=lambda condition, text: texts.append(text),
+    )
+    rng = np.random.default_rng(0)
+    test_pipeline_schedules.require_little_memory(lambda n, *requests: [run, run], rng)
+    assert " 3 micro-batches alive at a time need " in texts[0]
+    assert " 1 micro-batch alive at a time needs " in texts[2]
+
+
+@pytest.mark.parametrize(
+    "args, words",
+    [
+        ([[]], "rank 0 changed a list that it was given: tensors in the list were"),
+        ([{}], "rank 0 changed a dict that it was given: tensors in the dict were"),
+        ([{"a": []}], "rank 0 changed a list or a dict that it was given: tensors in it were"),
+    ],
+)
+def test_changed_container_is_called_what_it_is(args, words):
+    run = call_result("collectives.f", [1], args=args)
+    run.report.ranks[0].outcomes[0] = Returned(1, args, {}, intact=False)
+    assert words in told(run.keeps_inputs)
