@@ -289,7 +289,7 @@ def confinement_notes(found: dict) -> list[str]:
         notes.append("    On this system, nothing limits their memory, processes and files.")
         return notes + [f"    Here student code can {gap}." for gap in found["gaps"]]
     looks = f"checked from outside every {found['looks'] * 1e3:.0f} ms, less often in large worlds"
-    held = "limited by the kernel for each world"
+    held = "the kernel limits them for each world"
     if found["unheld"]:
         held = f"{looks}; the kernel does not limit them ({found['unheld']})"
     notes.append(f"    Memory and processes: {held}.")

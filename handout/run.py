@@ -215,7 +215,10 @@ def device_mesh(module_name: str) -> None:
     of_whole = torch.autograd.grad(mlp.loss(mlp.forward(alone, batch)), alone)
     try:
         data, tensor = student.coordinates(rank, shape)
-        show(f"is at ({data}, {tensor}). If no line follows, the ranks wait for each other.")
+        show(
+            f"is at ({data}, {tensor}). If the program prints no more, the ranks wait for each"
+            " other."
+        )
         row, column = student.mesh_groups(shape)
         members = [dist.get_process_group_ranks(group) for group in (row, column)]
         show(f"is in row {members[0]} and column {members[1]}")

@@ -358,7 +358,8 @@ def pass_on(stream, said):
 def watch(pip, folder):
     """Wait until pip has ended.
 
-    Print every few seconds how much pip has unpacked, because pip does not show this itself.
+    Every few seconds, print how much pip has unpacked, because pip does not show this itself. Print
+    nothing if the folder has grown by 10 MB or less since the last look.
     """
     begin = before = bytes_in(folder)
     while True:

@@ -14,7 +14,11 @@ from grader.world.report import Raised, Returned, WorldReport
 
 
 def answers_in(report: WorldReport) -> dict[str, Answers]:
-    """Return, for each function, how it answered the calls of a world."""
+    """Count, for each function, the calls of one world by their outcome.
+
+    Calls with right arguments are counted as accepted or refused (by a ValueError). Calls with
+    wrong arguments are counted as wrong, however they ended.
+    """
     found: dict[str, Answers] = defaultdict(Answers)
     for index, call in enumerate(report.calls):
         outcomes = [rank.outcomes.get(index) for rank in report.ranks]

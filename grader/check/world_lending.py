@@ -33,7 +33,7 @@ from grader.session import Session
 from grader.wire.frames import GLOO
 from grader.wire.os_support import LINUX
 from grader.world import world as worlds
-from grader.world.fork_server_client import WorldsUnavailable
+from grader.world.fork_server_client import WorldsUnavailable, usual_network
 from grader.world.limits import Limits
 from grader.world.processes import Processes
 from grader.world.report import Call, WorldReport
@@ -142,7 +142,7 @@ class RankStarter:
         """
         exits = {rank.exit for rank in report.ranks}
         is_killed = report.ending == "failed" and -signal.SIGKILL in exits
-        has_crashed = self.network == GLOO and -signal.SIGSEGV in exits
+        has_crashed = (self.network or usual_network()) == GLOO and -signal.SIGSEGV in exits
         return report.ending == "lost" or is_killed or has_crashed
 
     def _start(self, size: int, calls: list[Call]) -> WorldReport:

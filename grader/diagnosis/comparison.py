@@ -133,7 +133,7 @@ def _values(
     if not finite.all():
         at = tuple(map(int, np.argwhere(~finite)[0]))
         count = f"{(~finite).sum()} of {got.size} entries are not finite"
-        sentence = f"{name}{got[at]} at {list(at)}; {count}"
+        sentence = f"{name}{got[at]} at {list(at)}; {count}" if at else f"{name}got {got[at]}"
         return Difference(sentence, _side_by_side(got, expected, path, count, ~finite), path=path)
     exact, ours = expected.astype(np.float64), got.astype(np.float64)
     if tolerance.relative == 0:

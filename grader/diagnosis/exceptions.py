@@ -43,8 +43,8 @@ BOUNDS = [
     (
         ("PermissionError: [Errno 13]",),
         (
-            "A rank may write in its working directory. It may read there and in Python's folders."
-            " It may touch nothing else."
+            "A rank may write only in its working directory. It may read this directory, your"
+            " submission, and files of Python and of the system that a program needs."
         ),
     ),
 ]

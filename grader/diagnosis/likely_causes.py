@@ -50,8 +50,8 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
     if kinds == {"send"} and not returned:
         return [
             likely_line(
-                "every rank sends first and nobody is there to receive. A blocking send may wait"
-                " for its receiver:",
+                f"{_who(report, waiting, 'send')} first and nobody is there to receive. A blocking"
+                " send may wait for its receiver:",
                 "start the send with isend, receive, and then wait for the send; or let some"
                 " ranks receive first.",
             )
@@ -63,12 +63,21 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
     if kinds == {"recv"}:
         return [
             likely_line(
-                "every rank receives first and nobody has sent. Start the send, then receive."
+                f"{_who(report, waiting, 'receive')} first and nobody has sent. Start the send,"
+                " then receive."
             )
         ]
     if len(kinds) > 1:
         return [likely_line("the ranks have taken different branches: compare the lines above.")]
     return []
+
+
+def _who(report: WorldReport, waiting: list[Waiting], verb: str) -> str:
+    """Return the ranks that wait, with this verb: "every rank sends" or "ranks 0 and 2 send"."""
+    ranks = sorted({w.operation.rank for w in waiting})
+    if len(ranks) == report.size:
+        return f"every rank {verb}s"
+    return f"{rank_list(ranks)} {verb if len(ranks) > 1 else verb + 's'}"
 
 
 def _unmade(report: WorldReport) -> list[Line]:

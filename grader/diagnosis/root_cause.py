@@ -136,7 +136,8 @@ def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnos
     if held_back := _held_back(report, waiting):
         why = [Line(STILL)] if held_back[-1].kind == LIKELY else _why(report, waiting, call)
         return Diagnosis(
-            "Deadlock in nccl's order: no rank can go on.", [*standing, *held_back, *why]
+            "Deadlock in the order in which nccl runs operations: no rank can go on.",
+            [*standing, *held_back, *why],
         )
     if not waiting and not likely_cause(report, waiting, call):
         return Diagnosis(

@@ -117,9 +117,10 @@ def decide(limit: Limit, upload: Upload, now: datetime) -> Decision:
 
 
 def _told(results: dict | None) -> list[Past]:
-    """Return the list of submissions that the results of an earlier submission hold.
+    """Return the list of submissions from the results of one earlier submission.
 
-    An entry that does not have the form in which we write it is left out.
+    This module writes such a list into each submission's results. Entries of another form are left
+    out.
     """
     extra = results.get("extra_data") if results else None
     uploads = extra.get(UPLOADS) if isinstance(extra, dict) else None

@@ -134,7 +134,8 @@ class LargeAttention(SharedCalls):
         for rank in range(self.n):
             # torch's kernel goes through a block in tiles. We measured a quarter of a block, and
             # pages of its code as large as a block, which the system need not count.
-            run.require_grown(rank, self.block_bytes // 8, "the scores of an eighth of a block")
+            part = f"the scores of one eighth of a (T/{self.n}, T/{self.n}) block"
+            run.require_grown(rank, self.block_bytes // 8, part)
             grown = run.grown_since(of_tiny, rank, IMPORTED_BLOCKS * self.block_bytes) or 0
             blocks = grown / self.block_bytes
             text = (

@@ -216,10 +216,10 @@ def _parameters(rng):
 
 
 def _laid_out(parameters, how):
-    """Return the parameters, with the matrices in the memory layout ``how``.
+    """Return the parameters. The two matrices get the memory layout that ``how`` names.
 
-    ``parameters`` has all that ``_parameters`` returns except the first tensor: two matrices, a
-    scalar and a vector. In the result, the second matrix and the vector require a gradient.
+    ``parameters`` has two matrices, a scalar and a vector: what ``_parameters`` returns, without
+    its first tensor. In the result, the second matrix and the vector require a gradient.
     """
     matrix, other, scalar, vector = parameters
     return [Strided(matrix, how), Leaf(Strided(other, how)), scalar, Leaf(vector)]

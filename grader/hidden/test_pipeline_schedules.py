@@ -531,9 +531,8 @@ def require_little_memory(world, rng, n=3, m=8, layers=5):
     for rank in range(n):
         alive = n - rank
         kept = (
-            f"{alive} micro-batches alive at a time need"
-            if alive > 1
-            else "1 micro-batch alive at a time needs"
+            f"In 1F1B this rank has at most {alive} micro-batch{'es' * (alive > 1)} alive at a"
+            f" time, which need{'s' * (alive == 1)}"
         )
         # If the other micro-batches were kept, they would take (m - alive) * saved bytes. One
         # quarter of this is allowed. The last term is the memory that a step itself needs.
@@ -544,7 +543,7 @@ def require_little_memory(world, rng, n=3, m=8, layers=5):
             f" {(grown or 0) / 2**20:.0f} MiB with {m} micro-batches."
         )
         text += (
-            f" {kept} {alive * saved / 2**20:.0f} MiB, and all micro-batches together need"
+            f" {kept} {alive * saved / 2**20:.0f} MiB. All {m} micro-batches together need"
             f" {m * saved / 2**20:.0f} MiB."
         )
         text += (

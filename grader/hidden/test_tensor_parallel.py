@@ -575,9 +575,10 @@ def test_backward_misuse(world, rng):
 
 
 def added_as_it_lies(partials):
-    """Return, for each rank, a dict with the wrong sum if entries are added in memory order.
+    """Return, for each rank, a dict from the sentence about a mistake to the wrong sum.
 
-    The tensors of even ranks are transposed in memory.
+    The mistake is to add the entries in the order in which they lie in memory. The sum is wrong
+    because the tensors of even ranks are transposed in memory.
     """
     orders = ["C" if rank % 2 else "F" for rank in range(len(partials))]
     total = sum(partial.ravel(order) for partial, order in zip(partials, orders))

@@ -54,7 +54,10 @@ class SlowGathers:
         return True
 
     def on_await(self, rank: int, number: int) -> None:
-        """Record that a thread of a rank waits for an operation, if it is one of ``before``."""
+        """Record that a thread of a rank waits for an operation.
+
+        Do nothing if the operation is not an all-gather that ``before`` lists.
+        """
         if (rank, number) in self.before:
             self.awaited[rank].add(number)
 

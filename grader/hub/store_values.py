@@ -40,11 +40,11 @@ class Keys:
         self._check_small(rank, call, meta)
         number, do, keys = (meta.get(name) for name in ("number", "do", "keys"))
         if not frames.is_whole(number) or not isinstance(keys, list) or len(keys) > MAX_KEYS:
-            raise frames.FrameError("a question to the store of no known form")
+            raise frames.FrameError("a request to torch's store of an unknown form")
         if not all(frames.is_text(key, MAX_KEY_LETTERS) for key in keys):
-            raise frames.FrameError("a question to the store of no known form")
+            raise frames.FrameError("a request to torch's store of an unknown form")
         if do in ("set", "add", "get") and len(keys) != 1:
-            raise frames.FrameError("a question to the store that does not name exactly one key")
+            raise frames.FrameError("a request to torch's store that does not name exactly one key")
         if do in ("get", "wait"):
             self.waiting.append((rank, number, meta))
         else:

@@ -11,7 +11,10 @@ MAX_WAITING_THREADS = 64  # waiting threads that a rank may report
 
 @dataclass
 class Waits:
-    """The waits of the ranks that have calls to make."""
+    """What the ranks of a world wait for.
+
+    This is only about ranks that have calls to make: see ``Hub``.
+    """
 
     # rank → what each of its threads waits for; it holds only ranks whose threads all wait
     by_rank: dict[int, list] = field(default_factory=dict)
@@ -52,10 +55,11 @@ class Waits:
             del self.by_rank[rank]
 
     def read(self, rank: int, waits: object) -> list:
-        """Check and return ``waits``: what a rank says that its threads wait for.
+        """Check and return ``waits``, the list of what a rank's threads wait for.
 
-        Raises FrameError if ``waits`` does not have the agreed form, or if the rank waits for new
-        calls before it has made the current calls.
+        The rank itself has sent this list. Raises FrameError if the list does not have the right
+        form. Also raises it if the list says that the rank waits for new calls, although the rank
+        has not made all current calls.
         """
         if not isinstance(waits, list) or len(waits) > MAX_WAITING_THREADS:
             raise frames.FrameError("a wait of no known form")

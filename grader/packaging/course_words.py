@@ -85,10 +85,11 @@ def _and(words: list[str], comma: str = "") -> str:
 
 def _keys(numbers: list[int]) -> str:
     if len(numbers) == 1:
-        return f"{numbers[0]} those of the part"
+        return f"{numbers[0]} runs the checks of this part"
     if numbers[-1] - numbers[0] == len(numbers) - 1:
-        return f"{numbers[0]} to {numbers[-1]} those of a part"
-    return f"{_and([str(number) for number in numbers])} those of a part"
+        return f"{numbers[0]} to {numbers[-1]} run the checks of the part with this number"
+    listed = _and([str(number) for number in numbers])
+    return f"{listed} run the checks of the part with this number"
 
 
 def _of_part(course: Course) -> list[tuple[str, str]]:
@@ -199,7 +200,7 @@ def _list(word: str, numbers: list[str]) -> str:
 
 
 def cluster_part(course: Course) -> str:
-    """Return the part for the example of a modelled cluster; "" if the course has none."""
+    """Return the part that the example of a modelled cluster draws; "" if there is no such part."""
     return next((name for name in CLUSTER_PARTS if name in course.parts), "")
 
 

@@ -5,6 +5,7 @@ the grades are published. For other platforms, the hidden checks of a problem ar
 entry. This entry has the sum of their points, but not their names and messages.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
@@ -27,6 +28,7 @@ from grader.reports.summary import points
 # states.
 WORST_FIRST = (FAILED, ERROR, NOT_RUN, UNIMPLEMENTED, NOT_ATTEMPTED, SKIPPED, PASSED)
 WRONG = (FAILED, ERROR, NOT_RUN)
+CALL = re.compile(r"[\w.]+(\(.*\))? on \d+ ranks?")
 SMALLEST = 200  # no message is cut to fewer characters
 
 
@@ -54,12 +56,15 @@ class ShownEntry:
 
     @property
     def headline(self) -> str:
-        """Return the second line of the message, or its only line, or the status if it is empty.
+        """Return the line of the message that says what is wrong; the status if there is none.
 
-        If the message begins with a line about the call, the second line says what is wrong.
+        That is the first line, or the second line if the first one is about the call: see
+        ``call_failure``.
         """
         lines = [line.strip() for line in self.message.splitlines() if line.strip()]
-        return (lines[1] if len(lines) > 1 else lines[0] if lines else self.status)[:300]
+        if len(lines) > 1 and CALL.fullmatch(lines[0]):
+            return lines[1][:300]
+        return (lines[0] if lines else self.status)[:300]
 
 
 def every_check(document: dict) -> list[ShownEntry]:

@@ -351,7 +351,7 @@ def kept_mistakes(weights: list, saved: list, grad_y: np.ndarray, kept: list) ->
         "this is the gradient of the layer's output, not that of z": [
             (x, grad) for (x, _), grad in zip(kept, after)
         ],
-        "this keeps (x, z), as it was saved. W needs the gradient of z": list(saved),
+        "this is z from saved. W needs the gradient of z in its place": list(saved),
         "x and grad_z are swapped": [(grad_z, x) for x, grad_z in kept],
     }
     if len(kept) > 1:

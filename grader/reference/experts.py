@@ -144,7 +144,10 @@ class Mixture:
         ]
 
     def backward_mistakes(self, grads: list) -> list[dict[str, Any]]:
-        """Return, for each rank, a dict of mistakes. Values are (grad_x, grad_gate, gradients)."""
+        """Return, for each rank, a dict from each mistake to the results that it gives.
+
+        The results are (grad_x, grad_gate, gradients).
+        """
         of_tokens, of_gates, of_logits = self.backward(grads)
         bare, bare_weights = self.backward(grads, through_p=False)[0], self.of_weights(grads, False)
         right, gate = self.gradients(grads), sum(of_gates)

@@ -81,9 +81,9 @@ CROSSED = (
 )
 TWICE = "these are twice the right gradients. Is each micro-batch's gradient added only once?"
 TAKEN = (
-    "a backward pass used the activations of the {} micro-batch that waits for its backward pass,"
-    " not those of its own micro-batch. This is right only if the backward passes run in the {} of"
-    " the forward passes"
+    "a backward pass used the {} activations that no backward pass had used yet, not the"
+    " activations of its own micro-batch. This is right only if the backward passes run in the {}"
+    " of the forward passes"
 )
 REVERSED = "the micro-batches are in reverse order"
 INTERLEAVED = "micro-batch i holds every m-th row (i, i + m, …). Take consecutive rows"

@@ -143,7 +143,11 @@ class Followed:
 def followed_step(
     weights: list, x: np.ndarray, forward: Sequence[float], backward: Sequence[float]
 ) -> Followed:
-    """Make the step of ``scaled_step``. Return its results, and what the layers' functions get."""
+    """Make the step of ``scaled_step``. Return its results and the arguments of its functions.
+
+    The arguments are x of the forward function, and grad_y of the backward function, of each layer:
+    see ``Followed``.
+    """
     y, saved = np.asarray(x, np.float64), []
     for weight, factor in zip(weights, forward):
         z = y @ np.asarray(weight, np.float64)

@@ -259,7 +259,7 @@ def optimizer_difference(optimizer: object) -> str | None:
     if not isinstance(optimizer, dict) or not isinstance(groups := optimizer.get("groups"), list):
         return None
     if (kind := optimizer.get("optimizer")) != "AdamW":
-        return f"the optimizer is of the type {kind}. Return torch.optim.AdamW."
+        return f"the optimizer is of the type {kind}. Use torch.optim.AdamW."
     for group in groups:
         for name, default in DEFAULTS.items():
             got = group.get(name) if isinstance(group, dict) else None

@@ -46,7 +46,7 @@ def f32(values) -> np.ndarray:
         (np.array([True, False]), np.array([1, 0]), "expected dtype int64, got bool"),
         # finiteness
         (f32([1, np.nan, np.inf]), f32([1, 2, 3]), "nan at [1]; 2 of 3 entries are not finite"),
-        (f32(-np.inf), f32(1), "-inf at []; 1 of 1 entries are not finite"),
+        (f32(-np.inf), f32(1), "got -inf"),
         # values
         (
             f32([[1, 2], [3, 5]]),

@@ -100,6 +100,20 @@ def test_crossed_blocking_sends(submit):
     assert "every rank sends first" in message
 
 
+def test_only_ranks_that_receive_are_said_to_receive_first(submit):
+    world = submit("""
+        def broken(x):
+            if dist.get_rank() == 2:
+                return x
+            other = 1 - dist.get_rank()
+            dist.recv(torch.empty_like(x), other)
+            dist.send(x, other)
+            return x
+        """)
+    message = verdict(world, 3)
+    assert "ranks 0 and 1 receive first" in message and "every rank" not in message
+
+
 def test_receives_without_a_sender(submit):
     world = submit("""
         def broken(x):

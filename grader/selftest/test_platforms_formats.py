@@ -109,6 +109,20 @@ def test_autolab_reads_scores_and_feedback(message):
     assert first["1.2 Barrier: one rank after the other · public check"]["passed"] is False
 
 
+@pytest.mark.parametrize(
+    "message, headline",
+    [
+        ("ring(float32 (4,)) on 2 ranks\n  Deadlock.\nmore", "Deadlock."),
+        ("ring on 1 rank\nrank 0 raised", "rank 0 raised"),
+        ("collectives.py cannot be read:\nit is a pipe", "collectives.py cannot be read:"),
+        ("", "failed"),
+    ],
+)
+def test_the_headline_of_an_entry_says_what_is_wrong(message, headline):
+    entry = shown.ShownEntry("1.1", "a check", 0, 1, "failed", message, 0.1, ("failed",))
+    assert entry.headline == headline
+
+
 def test_autolabs_problems_are_those_of_the_guide():
     guide = (ROOT / "grader/platforms/GUIDE.md").read_text()
     assignment = (ROOT / "handout/ASSIGNMENT.md").read_text()

@@ -353,7 +353,7 @@ def test_refusals_do_not_count_and_their_sentences_do_not_add_up():
         (1, earlier(24)),  # just long enough ago
         (2, earlier(30, 25)),
         (3, earlier(23, 2)),
-        (1, [Earlier(NOON - HOUR)]),  # no results to show again
+        (1, [Earlier(NOON - HOUR)]),  # no earlier submission has results that can be shown again
         (1, [Earlier(NOON - HOUR, scored=False)]),  # still being graded
         (1, [Earlier(NOON - HOUR, error=True, results=graded())]),  # failed: does not count
         # what a failure left
@@ -420,7 +420,10 @@ def test_one_graded_in_doubt_counts():
     decision = decide(
         DAILY[1], upload(Earlier(NOON - 3 * HOUR), Earlier(NOON - HOUR, error=True)), NOON
     )
-    assert decision.instead is None and "no results to show again" in decision.note
+    assert (
+        decision.instead is None
+        and "no earlier submission has results that can be shown again" in decision.note
+    )
     decision.remember(document)
     assert [past["graded"] for past in document["extra_data"]["uploads"]] == [True, False, True]
 

@@ -112,7 +112,7 @@ GROUP = {
         ),
         (
             {"optimizer": "Adam", "groups": [GROUP]},
-            "of the type Adam. Return torch.optim.AdamW",
+            "of the type Adam. Use torch.optim.AdamW",
         ),
         (
             {"optimizer": "AdamW", "groups": [GROUP, GROUP | {"eps": 1e-6}]},

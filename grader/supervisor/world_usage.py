@@ -317,7 +317,11 @@ class _Count:
             self.entries, self.listings_left = before, self.listings_left - 1
 
     def _list(self, place: int, path: str, depth: int) -> bool:
-        """Count once what is in a folder. Return whether all entries were found."""
+        """Count the files in a folder and its subfolders, in one pass.
+
+        Return False if an entry of this folder could not be examined, usually because it had
+        vanished in the meantime.
+        """
         folders, are_found = [], True
         with os.scandir(place) as entries:
             for entry in entries:

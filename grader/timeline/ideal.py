@@ -105,8 +105,9 @@ def measured_shares(drawn: Sequence[Span]) -> str:
     return (
         f"Shares of the measured time: {waiting:.2f} waiting, {communicating:.2f} communicating,"
         f" {computing:.2f} computing outside of passes. In theory a rank waits only between passes,"
-        " and all passes of a kind take equally long. Here a rank may also wait for a core or for"
-        " memory in the middle of a pass, so passes of a kind differ in length."
+        " and all passes of one kind, such as forward passes, take equally long. Here a rank may"
+        " also wait for a core or for memory in the middle of a pass. So passes of one kind may"
+        " take different times."
     )
 
 

@@ -114,8 +114,9 @@ SCENES = {
             "tensor_parallel_forward and tensor_parallel_backward, four layers cut by columns",
             "tensor_parallel.tensor_parallel_forward",
             "columns",
-            "There is a communication after every layer, forward and backward. A rank cannot"
-            " compute during the communication, because the next layer needs its result.",
+            "There is a communication after every layer, forward and backward. The next layer needs"
+            " its result. So during the communication a rank can compute nothing in the forward"
+            " pass, and at most the gradient of this layer's weights in the backward pass.",
         ),
         Scene(
             "megatron_pair, the same four layers as two pairs",
@@ -182,10 +183,11 @@ SCENES = {
             "mesh_step, four layers as two pairs, on a mesh with two ranks in a row",
             "device_mesh.mesh_step",
             "mesh",
-            "For each pair, forward and backward, the ranks of a row compute a sum, and wait for"
-            " the slowest of them. At the end, or in between, gradients are averaged down the"
-            " columns. Ranks of different rows communicate only there. (With 2 ranks there is one"
-            " row, and each column has one rank, so averages send nothing. RANKS=4 draws a mesh of"
+            "For each pair of layers, the ranks of a row add up their results in the forward pass,"
+            " and wait for the slowest of them. In the backward pass they do this for each pair but"
+            " the first. Gradients are averaged down the columns, at the end or earlier. Ranks of"
+            " different rows communicate only for these averages. (With 2 ranks there is one row,"
+            " and each column has one rank, so averages send nothing. RANKS=4 draws a mesh of"
             " 2 × 2. If the number of ranks is odd, a row has one rank.)",
             {"in_row": 2},
         ),
@@ -381,8 +383,8 @@ ELSEWHERE = {
         _buckets(
             "a bucket for each layer",
             1,
-            "The all-reduces overlap with the backward pass. If they take longer than the pass, the"
-            " rest of them follows it. The last all-reduce cannot overlap, because nothing is left"
+            "The all-reduces overlap with the backward pass. If they take longer than this pass,"
+            " they go on after its end. The last all-reduce cannot overlap, because nothing is left"
             " to compute.",
         ),
         _buckets(

@@ -204,9 +204,10 @@ def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
 def examine_groups(trails: list[list]) -> tuple[Disagreement | None, list[Unmade]]:
     """Return the first disagreement about the groups that ranks make, and the unmade groups.
 
-    ``trails`` has the trail of each rank. The k-th group that one rank makes belongs to the k-th
-    group that every other rank makes, and must have the same ranks. Groups with ``is_local`` are
-    not compared. After the first disagreement nothing more is examined.
+    An unmade group is a group that some ranks began to make, and other ranks never made. ``trails``
+    has the trail of each rank. Groups with ``is_local`` are left out. Of the others, the k-th group
+    that one rank makes belongs to the k-th group that every other rank makes, and must have the
+    same ranks. After the first disagreement nothing more is examined.
     """
     made = [[group for group in groups_made(trail) if not group.is_local] for trail in trails]
     unmade: list[Unmade] = []

@@ -1,9 +1,9 @@
-"""Serves the functions that the judge passes to a student's function.
+"""Answers the calls of the functions that the judge gives to a student's function.
 
-Examples are a probe, the clock and the operation of a stopwatch, and the runs of a sweep. If the
-hub is the network, the hub answers each call of such a function, outside of the ranks. So a rank
-does not know an answer before it asks, and the hub knows whether the rank has asked. On other
-networks a rank answers its own calls. This module needs the standard library only.
+Examples of such functions are a probe, the clock and the operation of a stopwatch, and the runs of
+a sweep. If the hub carries the ranks' messages, the hub also answers these calls, outside of the
+ranks. So a rank does not know an answer before it asks, and the hub knows whether the rank has
+asked. On other networks a rank answers its own calls. This module needs the standard library only.
 """
 
 import inspect

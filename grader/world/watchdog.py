@@ -5,9 +5,10 @@ runnable. A rank that computes is runnable. A rank that gets no processor, becau
 use all processors, is runnable, too. So a world is idle if three things are true for half a second:
 no frame came from any rank, no runnable thread of any rank was kept waiting for a processor, and
 the threads used almost no processor time. If the system does not show what threads do, a world is
-idle if no frame came for ``IDLE_SECONDS_BLIND``. If a world is idle, the judge asks for the ranks'
-Python stacks. If every rank's stacks show a communication, and are the same in a second reading, no
-rank will ever go on.
+idle if no frame came for ``IDLE_SECONDS_BLIND``. If a world is idle, the judge asks the ranks that
+have not ended for their Python stacks. The ranks are stuck if all stacks show a communication, an
+operation still waits for other ranks, and the stacks are the same in a second reading. If this is
+not certain, the ranks must seem to wait ``DOUBTS`` times in a row: see ``progress_judge.py``.
 """
 
 import os

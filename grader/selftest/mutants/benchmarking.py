@@ -396,7 +396,7 @@ MUTANTS = [
         raise ValueError(f"{warm_up} calls of warm-up and {iterations} iterations")
 """,
         {"hidden stopwatch_misuse"},
-        "the ValueError comes after 1 calls of the operation",
+        "the ValueError comes after 1 call of the operation",
     ),
     Mutant(
         "one call of warm-up too many",

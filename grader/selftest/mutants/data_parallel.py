@@ -964,7 +964,7 @@ def train""",
         "torch.optim.AdamW(weights, lr=lr)",
         "torch.optim.Adam(weights, lr=lr)",
         {"public train", "hidden train_weights", "hidden train_state"},
-        "the optimizer is of the type Adam. Return torch.optim.AdamW",
+        "the optimizer is of the type Adam. Use torch.optim.AdamW",
     ),
     Mutant(
         "no step from the fourth on",

@@ -509,7 +509,7 @@ MUTANTS = [
     return (gradient + theirs) / 2
 """,
         {"hidden step_in_strict_order"},
-        "Deadlock in nccl's order",
+        "Deadlock in the order in which nccl",
     ),
     mutant(
         "the loss is averaged over the column",

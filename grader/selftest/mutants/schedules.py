@@ -413,7 +413,7 @@ MADE = {}
         KEPT,
         "    return grad_y, list(saved)\n",
         HALVES,
-        "this keeps (x, z), as it was saved. W needs the gradient of z",
+        "this is z from saved. W needs the gradient of z in its place",
     ),
     mutant(
         "x and grad_z in the other order",

@@ -178,8 +178,8 @@ MUTANTS = [
     ),
     mutant(
         "the gradient may have any shape",
-        '    if grad_y.shape != x.shape:\n        raise ValueError(f"a gradient of {tuple(grad_y.shape)} for rows',
-        '    if False:\n        raise ValueError(f"a gradient of {tuple(grad_y.shape)} for rows',
+        "    _check_pair(pair, x)\n    if grad_y.shape != x.shape:\n",
+        "    _check_pair(pair, x)\n    if False:\n",
         {"hidden pair_misuse"},
         "expected a ValueError on every rank",
     ),
@@ -527,7 +527,7 @@ MUTANTS = [
         "    for work in dist.batch_isend_irecv([sent, received]):\n        work.wait()\n",
         "    works = [dist.isend(block, (rank + 1) % n), dist.irecv(arrived, (rank - 1) % n)]\n    for work in works:\n        work.wait()\n",
         {"hidden ring_in_strict_order"},
-        "Deadlock in nccl's order",
+        "Deadlock in the order in which nccl",
     ),
     mutant(
         "the gradients of a block do not travel",
@@ -999,8 +999,8 @@ MUTANTS = [
     ),
     mutant(
         "gradients of any shape",
-        '    if grad_y.shape != x.shape:\n        raise ValueError(f"a gradient of {tuple(grad_y.shape)} for tokens',
-        '    if False:\n        raise ValueError(f"a gradient of {tuple(grad_y.shape)} for tokens',
+        "    _check_gate(gate, weights, x)\n    if grad_y.shape != x.shape:\n",
+        "    _check_gate(gate, weights, x)\n    if False:\n",
         {"hidden mixture_misuse"},
         "expected a ValueError on every rank",
     ),

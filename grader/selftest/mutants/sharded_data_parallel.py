@@ -389,7 +389,7 @@ MUTANTS = [
             "hidden zero_traffic",
             "hidden zero_memory",
         },
-        "the optimizer is of the type Adam. Return torch.optim.AdamW",
+        "the optimizer is of the type Adam. Use torch.optim.AdamW",
     ),
     mutant(
         "the default learning rate",
