@@ -16,7 +16,7 @@ def ring_attention() -> Picture:
     for index, (name, causal) in enumerate((("not causal", False), ("causal", True))):
         _square(picture, 22 + index * 176, name, causal)
     lines = (
-        "The number in a block is the step in which it is computed.",
+        "A block's number is the step that computes it.",
         "A rank has one block of scores at a time.",
         "Between two steps, keys and values move on by a rank.",
     )

@@ -6,6 +6,7 @@ Most serve to make worlds of small submissions that are written down in the test
 import signal
 import tempfile
 import textwrap
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,13 +33,21 @@ settings.load_profile("no clock")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the long tests that are not run now: see ``sampling``."""
-    left_out = [
+    """Leave out the long tests and the variants that are not run now: see ``sampling``."""
+    variants: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("varied"):
+            variants[item.nodeid.partition("[")[0]].append(item)
+    left_out = {
         item
         for item in items
         if item.get_closest_marker("long") and sampling.is_left_out(item.nodeid)
-    ]
-    config.hook.pytest_deselected(items=left_out)
+    }
+    for name, of_test in variants.items():
+        marker = of_test[0].get_closest_marker("varied")
+        kept = sampling.variants(of_test, lambda item: item.nodeid, *marker.args)
+        left_out.update(item for item in of_test if item not in kept)
+    config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
 
 

@@ -1,9 +1,11 @@
-"""Chooses which cases of a campaign are tried.
+"""Chooses which cases of a campaign, which long tests and which variants of a test are tried.
 
-`make test` (LOCKSTEP_CASES=first) tries the first case of each kind, and no long test. `make sample`
-(LOCKSTEP_CASES=sample) tries a share of all cases and long tests, which LOCKSTEP_SAMPLE_SEED
+A test with the marker ``varied`` has many parameter sets that try much the same: its variants.
+
+`make test` (LOCKSTEP_CASES=first) tries the first case of each kind, a few variants, and no long
+test. `make sample` (LOCKSTEP_CASES=sample) tries a share of each, which LOCKSTEP_SAMPLE_SEED
 chooses. With LOCKSTEP_CASES=all everything is tried. If LOCKSTEP_CASES is not set, because somebody
-runs one file of tests, the first cases and all long tests are tried.
+runs one file of tests, the first cases, all variants and all long tests are tried.
 """
 
 import hashlib
@@ -17,7 +19,7 @@ FIRST, SAMPLE, ALL, UNSET = "first", "sample", "all", ""
 VARIABLE = "LOCKSTEP_CASES"
 EXTENT = os.environ.get(VARIABLE, UNSET)
 SEED = os.environ.get("LOCKSTEP_SAMPLE_SEED", "")
-LONG_SHARE = 0.1  # of the long tests, the part that a sample runs
+LONG_SHARE = 0.15  # of the long tests and of the variants, the part that a sample runs
 if EXTENT not in (FIRST, SAMPLE, ALL, UNSET):
     raise ValueError(f"LOCKSTEP_CASES={EXTENT}: there are {FIRST}, {SAMPLE} and {ALL}")
 IS_WHOLE = EXTENT == ALL
@@ -51,6 +53,19 @@ def count(first: int, sample: int, whole: int) -> int:
 def is_left_out(name: str) -> bool:
     """Return whether the long test of this name is not run now."""
     return EXTENT == FIRST or EXTENT == SAMPLE and not is_in_sample(name, LONG_SHARE)
+
+
+def variants(cases: list[Case], name: Callable[[Case], str], count: int = 1) -> list[Case]:
+    """Return the variants of one test to try now.
+
+    `make test` tries ``count`` of them, at equal distances in the list. Variants that stand beside
+    each other differ least.
+    """
+    if EXTENT == SAMPLE:
+        return [case for case in cases if is_in_sample(name(case), LONG_SHARE)]
+    if EXTENT != FIRST or len(cases) <= count:
+        return cases
+    return [cases[number * len(cases) // count] for number in range(count)]
 
 
 def is_in_sample(name: str, share: float) -> bool:

@@ -467,6 +467,7 @@ def test_the_link_is_what_the_driver_says(says, found, tmp_path, monkeypatch):
 # ——— what is not implemented, and bad input
 
 
+@pytest.mark.long
 def test_without_anything_implemented_nothing_is_written(tmp_path):
     code, _, err = finish(start(tmp_path, "--module", "handout", *TINY, "--world-size", "1"))
     assert (code, err) == (1, "Not implemented yet: Problem 2.3: sweep.\n")

@@ -89,6 +89,7 @@ def steps(done: subprocess.CompletedProcess) -> dict[str, float]:
 # ——— the solutions
 
 
+@pytest.mark.long
 def test_the_bubble_of_real_programs_is_that_of_theory_where_messages_are_free(tmp_path, server):
     done = timed(
         "pipeline_parallel", ROOT / "solutions", tmp_path, "--micro-batches=5", server=server
@@ -128,6 +129,7 @@ def test_the_ring_takes_as_long_as_the_all_reduce_on_equal_links(tmp_path, serve
     }
 
 
+@pytest.mark.long
 def test_more_ranks_than_a_check_ever_has_are_drawn_in_80_columns(tmp_path, server):
     done = timed(
         "tensor_parallel",
@@ -195,6 +197,7 @@ def test_an_exception_is_told_as_without_a_cluster(tmp_path, server):
     assert "GradientBuckets, a bucket for each layer: " in done.stdout
 
 
+@pytest.mark.varied
 @pytest.mark.parametrize("part", [name for name in ON_CLUSTERS if not PARTS[name].is_extra])
 def test_stubs_are_named_and_nothing_is_written(part, tmp_path, server):
     done = timed(part, ROOT / "handout", tmp_path, server=server, ranks=2)
@@ -216,6 +219,7 @@ def test_without_run_schedule_the_passes_are_drawn(tmp_path, server):
     assert "pipeline_forward, pipeline_backward: 2 micro-batches" in done.stdout
 
 
+@pytest.mark.varied(3)
 @pytest.mark.parametrize(
     "part, options, on, sentence",
     [

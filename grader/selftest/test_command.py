@@ -72,6 +72,7 @@ def test_a_terminal_shows_how_far_it_is(results, workers):
     assert "Grading" in shown.decode() and {0, 48} < counts  # and something between
 
 
+@pytest.mark.long
 def test_no_workers_are_one(results):
     graded = grade(ROOT / "handout", results, "--problem", "1.2", "--workers", "0")
     assert graded.code == 0 and graded.document["extra_data"]["workers"] == 1
@@ -99,6 +100,7 @@ def test_the_handout_gets_nothing_and_is_not_called_wrong(results):
     )
 
 
+@pytest.mark.long
 def test_without_a_file_all_other_parts_are_graded_as_usual(tmp_path, results):
     numbers = ["1.2", "2.1", "3.1", "4.1", "5.1"]  # one of each part stands for the rest
     options = [f"--problem={number}" for number in numbers]

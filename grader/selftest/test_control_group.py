@@ -312,6 +312,7 @@ def test_without_groups_worlds_are_looked_at(monkeypatch, grounds):
     assert report.ending == "finished" and "lockstep" not in report.ranks[0].outcomes[0].value
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not landlock_abi(), reason="this kernel has no Landlock")
 def test_ranks_that_could_leave_are_not_said_to_be_held(monkeypatch, places):
     for tier, reason in (("none", "student code can write to"), ("landlock", "")):

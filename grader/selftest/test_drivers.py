@@ -228,6 +228,7 @@ class Buffers(Keeps):
         return x * 2
 
 
+@pytest.mark.varied(3)
 @pytest.mark.parametrize(
     "function, kept, beside",
     [
@@ -446,6 +447,7 @@ def test_a_work_that_is_waited_for_twice_is_told(submit):
     assert "Likely: rank 0 called wait() twice on the same send or receive." in message
 
 
+@pytest.mark.varied
 @pytest.mark.parametrize(
     "line, doubts",
     [
@@ -543,6 +545,7 @@ print(full, kept() - before)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told to free at once")
 def test_a_block_that_is_freed_takes_no_memory_where_the_heap_had_a_gap():
     done = subprocess.run([sys.executable, "-c", GAP], cwd=ROOT, capture_output=True, text=True)

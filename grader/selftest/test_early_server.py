@@ -27,6 +27,7 @@ def test_a_session_takes_the_early_server(no_server_yet):
     assert early.server.process.poll() is not None and not early.folder.exists()
 
 
+@pytest.mark.long
 def test_an_early_server_that_nobody_takes_ends(no_server_yet):
     EarlyServer.start()
     early = EarlyServer.here
@@ -35,6 +36,7 @@ def test_an_early_server_that_nobody_takes_ends(no_server_yet):
     EarlyServer.end()  # of none
 
 
+@pytest.mark.varied
 @pytest.mark.parametrize("option, code", [("--seed=soon", 4), ("--collect-only", 0)])
 def test_nothing_is_left_where_nothing_is_graded(tmp_path, no_server_yet, option, code):
     done = subprocess.run(

@@ -429,6 +429,7 @@ def test_output_is_shown(submit):
     )
 
 
+@pytest.mark.varied
 @pytest.mark.parametrize("junk", ["b'junk' * 99", "b'LKSP' + bytes(99)", "b''"])
 def test_forged_frames_are_refused(submit, junk):
     source = f"""
@@ -583,6 +584,7 @@ def test_a_deadlock_of_threads(submit):
     assert "Deadlock" in message, message
 
 
+@pytest.mark.long
 def test_a_deadlock_beside_a_busy_thread(submit):
     """The ranks never fall silent as far as the system can tell, but say nothing, and stand in
     communications.

@@ -285,6 +285,7 @@ def numbers(n, *shape):
     return per_rank(*(rng.integers(1, 9, shape).astype(np.float32) for _ in range(n)))
 
 
+@pytest.mark.varied(6)
 @pytest.mark.parametrize("n", [2, 3, 4])
 @pytest.mark.parametrize(
     "program",
@@ -325,6 +326,7 @@ def test_nobody_sends_to_himself(on_both, n):
     assert gloo == hub == [[True] * n]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", ["functions", "gradients", "ddp", "dtensor"])
 def test_what_torch_builds_on_collectives_gives_the_same(on_both, program):
     gloo, hub = on_both(3, call(f"collectives.{program}", numbers(3, 4, 3)))

@@ -180,6 +180,7 @@ def all_gone(text: str, n: int) -> bool:
 # ——— Ctrl-C, and the end of the process that started the ranks
 
 
+@pytest.mark.varied
 @pytest.mark.parametrize("before, method", EVERY_METHOD)
 def test_ctrl_c_ends_all_ranks_and_says_so(tmp_path, before, method):
     with Terminal(tmp_path, program(tmp_path, STUCK, before=before)) as terminal:
@@ -199,6 +200,7 @@ def test_ctrl_c_ends_all_ranks_and_says_so(tmp_path, before, method):
     assert not list((tmp_path / "temporary").iterdir())
 
 
+@pytest.mark.long
 def test_ctrl_c_while_ranks_are_starting_ends_them(tmp_path):
     """Twice, as an impatient user would."""
     with Terminal(tmp_path, program(tmp_path, STUCK, before=THREAD)) as terminal:
@@ -212,6 +214,7 @@ def test_ctrl_c_while_ranks_are_starting_ends_them(tmp_path):
     assert said.endswith("Interrupted: all 2 ranks have been ended.\n")
 
 
+@pytest.mark.long
 def test_ctrl_c_in_another_thread_waits_until_a_rank_has_started(tmp_path):
     """Any thread may take the signal, and Python raises KeyboardInterrupt in the main one: here,
     between a start and its record.
@@ -258,6 +261,7 @@ def test_ctrl_c_has_no_effect_while_an_interrupted_program_ends(tmp_path, caught
     assert (done.returncode, done.stderr) == (130, "Interrupted: all 2 ranks have been ended.\n")
 
 
+@pytest.mark.long
 @FORK_ONLY
 def test_ctrl_c_has_its_effect_again_at_a_prompt(tmp_path):
     command = program(tmp_path, CTRL_C_AGAIN.format(caught="SystemExit", then="pass"))
@@ -266,6 +270,7 @@ def test_ctrl_c_has_its_effect_again_at_a_prompt(tmp_path):
     assert "\nKeyboardInterrupt\n" in done.stderr
 
 
+@pytest.mark.varied
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_to_the_parent_alone_ends_all_ranks(tmp_path, number):
     """`timeout -s INT`, `kill`, and what no process can prepare for."""
@@ -431,6 +436,7 @@ def test_of_several_failures_the_cause_is_told(tmp_path, codes, reports, told):
     assert str(found).startswith(str(told or found)) and found != "later: Connection closed by peer"
 
 
+@pytest.mark.long
 @FORK_ONLY
 def test_a_child_that_a_rank_leaves_behind_does_not_hide_its_end(tmp_path):
     """A forked child holds all that its rank held, also the pipe that tells of the rank's end."""
@@ -495,6 +501,7 @@ if __name__ == "__main__":
     assert alone[1] == "1.0" and {number for *_, number in ranks} == {alone[2]}
 
 
+@pytest.mark.long
 def test_what_is_printed_into_a_pipe_comes_out_once(tmp_path):
     """Also where the launcher's own text still lies in its buffer, and where a rank is killed by
     the failure of another.
@@ -512,6 +519,7 @@ def main():
     assert sorted(done.stdout.splitlines()) == ["before", "rank 0", "rank 1", "rank 2"]
 
 
+@pytest.mark.long
 def test_a_reader_that_has_gone_costs_one_traceback(tmp_path):
     """`python first.py | head`"""
     main = "def main():\n    while True:\n        print('more')\n"
@@ -601,6 +609,7 @@ def test_the_first_program_prints_what_the_text_says(tmp_path):
     assert sorted(done.stdout.splitlines()) == sorted(printed.splitlines())
 
 
+@pytest.mark.long
 def test_the_program_that_tries_an_all_reduce_prints_what_the_text_says(tmp_path):
     """With the solution in the place of the stub."""
     chapter = (ROOT / "handout" / "ASSIGNMENT.md").read_text().split("\n## ")[4]
@@ -613,6 +622,7 @@ def test_the_program_that_tries_an_all_reduce_prints_what_the_text_says(tmp_path
     assert sorted(done.stdout.splitlines()) == [f"{rank} True True" for rank in range(3)]
 
 
+@pytest.mark.long
 def test_the_broken_program_fails_as_the_text_says(tmp_path):
     see, _, _ = first_hour()
     assert see.count("    dist.all_reduce(x)\n") == 1

@@ -62,6 +62,7 @@ def asked(tmp_path_factory):
     return ask
 
 
+@pytest.mark.varied(6)
 @pytest.mark.parametrize("by_environment", [False, True])
 @pytest.mark.parametrize("value", NASTY)
 def test_values_arrive_as_they_are(asked, value, by_environment):

@@ -61,6 +61,7 @@ def ranks(request: pytest.FixtureRequest) -> list[dict]:
     return [json.loads(file.read_text()) for file in files]
 
 
+@pytest.mark.varied
 @pytest.mark.parametrize("comparison", COMPARISONS)
 def test_the_reference_computes_what_torch_computes(ranks, comparison):
     for rank, found in enumerate(ranks):

@@ -528,6 +528,7 @@ def test_where_a_page_cannot_be_written_nothing_is_graded(tmp_path, kind):
     )
 
 
+@pytest.mark.long
 def test_an_old_page_stays_where_grading_fails(tmp_path):
     (tmp_path / "report.html").write_text("an old one")
     for submission, *options in ([tmp_path / "nowhere"], [ROOT / "handout", "--problem", "9.9"]):

@@ -69,6 +69,7 @@ def text_of(data: bytes) -> str:
 # ——— where hidden things are
 
 
+@pytest.mark.varied(3)
 @pytest.mark.parametrize(
     "folder", ["image/", "github/", *(f"harbor/{part}/environment/" for part in PARTS)]
 )

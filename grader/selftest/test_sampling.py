@@ -53,6 +53,18 @@ def test_make_test_leaves_out_long_tests_and_a_sample_some(choose):
     assert abs(left(sampling.SAMPLE) / 2000 - (1 - sampling.LONG_SHARE)) < 0.05
 
 
+def test_make_test_tries_variants_at_equal_distances_and_a_sample_some(choose):
+    def tried(extent: str, count: int) -> list[str]:
+        choose(extent, "7")
+        return sampling.variants(NUMBERS, str, count)
+
+    assert tried(sampling.FIRST, 1) == ["0"]
+    assert tried(sampling.FIRST, 4) == ["0", "500", "1000", "1500"]
+    assert tried(sampling.FIRST, 3000) == tried(sampling.ALL, 1) == NUMBERS
+    assert tried(sampling.UNSET, 1) == NUMBERS
+    assert abs(len(tried(sampling.SAMPLE, 1)) / 2000 - sampling.LONG_SHARE) < 0.05
+
+
 def collected(**environment: str) -> list[str]:
     """Return the hostile cases that pytest would run."""
     line = [sys.executable, "-m", "pytest", "-n", "0", "--collect-only"]

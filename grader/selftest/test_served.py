@@ -685,6 +685,7 @@ IDLES = """
     """
 
 
+@pytest.mark.varied(4)
 @pytest.mark.parametrize(
     "way", ["sleeping thread", "threads", "futures", "polls", "polls of a thread"]
 )

@@ -88,6 +88,7 @@ def test_it_holds_no_line_of_an_answer_or_of_a_hidden_check(copy):
     assert leaks.leaks(contents) == []
 
 
+@pytest.mark.varied(2)
 @pytest.mark.parametrize("file", FILES)
 def test_a_line_that_leaks_is_found(file):
     answer = (ROOT / "solutions" / file).read_text()
@@ -224,6 +225,7 @@ def test_a_students_make_offers_nothing_that_a_student_lacks():
         assert target in text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", [pack.handout, pack.autograder])
 def test_the_same_files_make_the_same_zip(tmp_path, what):
     for name in ("a.zip", "b.zip"):

@@ -351,6 +351,7 @@ def _parsed(part: str, **more) -> argparse.Namespace:
     return argparse.Namespace(**{"part": part, "cluster": None, "micro_batches": None} | more)
 
 
+@pytest.mark.varied
 @pytest.mark.parametrize(
     "load, first", [(99.0, BUSY), (0.0, "Drawn from benchmarking.py: stopwatch.")]
 )
@@ -791,6 +792,7 @@ def with_stubs(tmp_path: Path, part: str, *functions: str) -> Path:
     return folder
 
 
+@pytest.mark.varied
 @pytest.mark.parametrize("part", [name for name, part in PARTS.items() if not part.is_extra])
 def test_stubs_are_named_and_nothing_is_written(part, tmp_path, server):
     done = timeline(part, ROOT / "handout", tmp_path, "--ranks", "2", server=server)
@@ -802,6 +804,7 @@ def test_stubs_are_named_and_nothing_is_written(part, tmp_path, server):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.varied
 @pytest.mark.parametrize("part", [name for name, part in PARTS.items() if part.is_extra])
 def test_an_untouched_file_of_extra_credit_is_told(part, tmp_path, server):
     done = timeline(part, ROOT / "handout", tmp_path, "--ranks", "2", server=server)
@@ -848,6 +851,7 @@ def test_a_deadlock_is_drawn_with_its_diagnosis(tmp_path, server):
     assert [event["args"]["waits for"] for event in slices if event["ph"] == "B"] == [[1], [0]] * 2
 
 
+@pytest.mark.long
 def test_a_rank_that_has_returned_is_said_to_have(tmp_path, server):
     submission = with_stubs(tmp_path, "collectives")
     wrong = """

@@ -55,6 +55,7 @@ def test_an_import_that_does_not_end_is_tried_once_for_each_number_of_ranks(chec
     assert "in another check on 2 ranks" in why(check(), 2)
 
 
+@pytest.mark.long
 def test_other_files_and_other_visibilities_are_tried(checks):
     check = checks("if True:\n" + LOOPS)
     why(check(), 1)
@@ -64,6 +65,7 @@ def test_other_files_and_other_visibilities_are_tried(checks):
     assert "Not run" in why(check("hidden"), 1)
 
 
+@pytest.mark.long
 def test_a_loop_in_a_function_is_tried_in_every_check(checks):
     check = checks(f"def first(x):\n{LOOPS}\ndef other(x):\n    return x\n")
     for _ in range(2):

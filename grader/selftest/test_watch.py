@@ -70,6 +70,7 @@ def test_five_edits(watching):
     assert re.search(r"1\.6 .*: not implemented", "\n".join(watch.until(ENDED)))
 
 
+@pytest.mark.long
 def test_saving_again_ends_the_run_that_is_under_way(watching):
     watch = watching("--only", "1.6")
     watch.until(ENDED)
@@ -166,6 +167,7 @@ def test_words_that_match_no_check_are_told(watching):
 # ——— on a terminal
 
 
+@pytest.mark.long
 def test_keys_and_the_terminal_is_as_it_was(copy):
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs)

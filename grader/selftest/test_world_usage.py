@@ -311,6 +311,7 @@ def counted(folder, pid):
     return files.bytes() + shared, world_usage.map_removed(family)
 
 
+@pytest.mark.varied(8)
 @pytest.mark.parametrize(
     "code, due, is_left",
     [
