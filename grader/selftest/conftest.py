@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items
         if item.get_closest_marker("long") and sampling.is_left_out(item.nodeid)
     }
-    for name, of_test in variants.items():
+    for of_test in variants.values():
         marker = of_test[0].get_closest_marker("varied")
         kept = sampling.variants(of_test, lambda item: item.nodeid, *marker.args)
         left_out.update(item for item in of_test if item not in kept)

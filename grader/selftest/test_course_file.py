@@ -159,6 +159,12 @@ def test_what_the_file_cannot_mean_is_refused_with_a_sentence(course, text):
     assert sentence.endswith((".", "?")) and len(sentence) < 250
 
 
+@pytest.mark.parametrize("document", [[], "course", None])
+def test_json_without_sections_is_refused_with_a_sentence(document):
+    with pytest.raises(ValueError, match="it must consist of sections"):
+        of(document)
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(BadCourse, match=r"none.toml cannot be read: No such file"):
         read(tmp_path / "none.toml")
