@@ -200,6 +200,8 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
     If some ranks were still busy, the diagnosis names them first. It says that ranks that only
     waited for busy ranks are not the cause.
     """
+    of_all_calls = report.limit.endswith("in all calls together")
+    limit = report.limit if of_all_calls else f"{report.limit} in one call"
     returned = [r for r in report.ranks if isinstance(r.outcomes.get(call), Returned)]
     computing = [rank for rank in report.ranks if rank.busy and rank not in returned]
     if unsent := never_went_out(report, waiting, call):
@@ -208,9 +210,8 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
             [*_standing(report, waiting, call), *unsent, Line(STILL)],
         )
     if not computing and (spent := [rank.rank for rank in returned if rank.busy]):
-        used = f"{rank_list(spent)} used most of this time, and then returned."
-        lines = _standing(report, waiting, call)
-        return Diagnosis(f"Stopped after {report.limit} in one call. {used}", lines)
+        used = f"{rank_list(spent).capitalize()} used most of this time, and then returned."
+        return Diagnosis(f"Stopped after {limit}. {used}", _standing(report, waiting, call))
     if not computing:  # no rank computes, but the grader has found no deadlock
         lines = _standing(report, waiting, call)
         lines += _why(report, waiting, call) if waiting else [Line(ASK)]
@@ -237,5 +238,5 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
             " functions?"
         )
     else:
-        headline = f"Stopped after {report.limit} in one call: an endless loop?"
+        headline = f"Stopped after {limit}: an endless loop?"
     return Diagnosis(headline, [*lines, *polling(report), Line(STILL)])

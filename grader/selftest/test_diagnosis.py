@@ -234,4 +234,13 @@ def test_busy_rank_that_returned_is_not_busy_any_more(report):
     made.ranks[0].busy, made.ranks[0].stacks = True, made.ranks[1].stacks
     text = str(diagnose(made, 0))
     assert "rank 0 is busy" not in text and "used little processor time" not in text
-    assert "rank 0 used most of this time, and then returned." in text
+    assert "in one call. Rank 0 used most of this time, and then returned." in text
+
+
+@pytest.mark.parametrize("limit", ["40 seconds in all calls together", "20 seconds"])
+def test_a_limit_of_all_calls_is_not_said_to_be_one_of_a_call(report, limit):
+    made = report("late", ([], 3), ([receive()], 4))
+    made.ranks[0].busy, made.limit = True, limit
+    headline = diagnose(made, 0).headline
+    assert headline.startswith(f"Stopped after {limit}")
+    assert ("in one call" in headline) == ("all calls" not in limit)
