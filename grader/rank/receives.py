@@ -4,7 +4,7 @@ It runs beside student code. A program that never waits for an ``irecv`` is wron
 so quick that the result is right by luck, or gloo may drop the receive, and then another rank
 hangs. With this module the result is wrong every time. The message is received into other memory,
 and ``wait()`` copies it into the tensor. Until then the tensor holds nan, or ``UNFILLED`` if its
-dtype is not floating-point. Receives on a GPU are not changed.
+dtype has no nan. Receives on a GPU are not changed.
 """
 
 import sys

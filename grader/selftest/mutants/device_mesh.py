@@ -122,7 +122,7 @@ MUTANTS = [
         PLACE,
         "    return divmod(rank, data)\n",
         COORDINATES | {"hidden groups", "hidden every_rank_makes_every_group"},
-        "A row has T ranks, so divide by T",
+        "D, the number of rows, was used in place of T",
     ),
     mutant(
         "there is a third group, of all ranks",
@@ -173,7 +173,7 @@ MUTANTS = [
         RANK,
         "    return data * rows + tensor\n",
         COORDINATES | {"hidden groups", "hidden every_rank_makes_every_group"},
-        "A row has T ranks, so divide by T",
+        "D, the number of rows, was used in place of T",
     ),
     mutant(
         "each rank makes its own groups only",

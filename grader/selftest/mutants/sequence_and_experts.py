@@ -83,7 +83,7 @@ MUTANTS = [
         "    total = torch.empty_like(shards[0])\n    dist.reduce_scatter(total, shards)\n    return total\n",
         "    total = torch.cat(shards)\n    dist.all_reduce(total)\n    return total.chunk(len(shards))[dist.get_rank()].clone()\n",
         {"hidden pair_traffic"},
-        "One all-gather and one reduce-scatter of the sequence",
+        "One all-gather and one reduce-scatter send",
     ),
     mutant(
         "gathered rows are remembered",
