@@ -4,13 +4,15 @@ no folder shows.
 
 import mmap
 import os
+import platform
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from grader.selftest.grading import ROOT
+from grader.selftest.grading import ROOT, eventually
 from grader.supervisor import world_supervisor, world_usage
 from grader.supervisor.world_supervisor import RankProcesses
 from grader.supervisor.world_usage import MAX_LISTINGS, Files, WorldLimits, add_open, written
@@ -62,6 +64,20 @@ def test_files_below_a_folder_are_counted_once(tmp_path):
     os.link(tmp_path / "a" / "file", tmp_path / "again")
     (tmp_path / "link").symlink_to("/")
     assert written(str(tmp_path)).bytes() == 2 * MIB
+
+
+def test_memory_is_seen_although_the_first_thread_has_ended():
+    end_thread = {"x86_64": 60, "aarch64": 93}[platform.machine()]  # exit(2)
+    program = (
+        "import ctypes, sys, threading; threading.Thread(target=sys.stdin.read).start();"
+        f" print('begun', flush=True); ctypes.CDLL(None).syscall({end_thread}, 0)"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program], **pipes) as other:
+        other.stdout.readline()
+        eventually(lambda: "Z" in Path(f"/proc/{other.pid}/stat").read_text().split()[2])
+        assert world_usage.memory(other.pid) and world_usage.overwritten(other.pid) is not None
+        other.kill()
 
 
 def test_files_of_ranks_in_folders_of_shared_memory_are_counted(tmp_path, monkeypatch):

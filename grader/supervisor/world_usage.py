@@ -232,33 +232,31 @@ def overwritten(pid: int) -> int | None:
     growth has a meaning. To read it takes about 5 ms in a process that has imported torch.
     """
     names = (b"Private_Dirty:", b"Anonymous:")
-    try:
-        with confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid):
-            shown = _sizes(Path(f"/proc/{pid}/smaps_rollup").read_bytes(), names)
-    except OSError:
-        return None
+    shown = _shown(pid, names, "smaps_rollup")
     return shown[names[0]] - shown[names[1]] if len(shown) == 2 else None
 
 
-def _shown(pid: int, names: tuple[bytes, ...]) -> dict[bytes, int]:
-    """Return these lines of a process's status file, in bytes; {} if it cannot be read."""
-    if own := _of_thread(pid, pid, names):
+def _shown(pid: int, names: tuple[bytes, ...], file: str = "status") -> dict[bytes, int]:
+    """Return these lines of a file about a process, in bytes; {} if it cannot be read."""
+    if own := _of_thread(pid, pid, names, file):
         return own
     try:  # if its first thread has ended, the other threads show the memory
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return {}
-    found = (_of_thread(pid, int(thread), names) for thread in threads)
+    found = (_of_thread(pid, int(thread), names, file) for thread in threads)
     return next((own for own in found if own), {})
 
 
-def _of_thread(pid: int, thread: int, names: tuple[bytes, ...]) -> dict[bytes, int]:
+def _of_thread(pid: int, thread: int, names: tuple[bytes, ...], file: str) -> dict[bytes, int]:
+    path = f"/proc/{pid}/task/{thread}/{file}"
     try:
-        # Read bytes, because a thread's name may not be valid text.
-        status = Path(f"/proc/{pid}/task/{thread}/status").read_bytes()
+        if file == "status":  # everybody may read it
+            return _sizes(Path(path).read_bytes(), names)
+        with confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid):
+            return _sizes(Path(path).read_bytes(), names)
     except OSError:
         return {}
-    return _sizes(status, names)
 
 
 def _sizes(text: bytes, names: tuple[bytes, ...]) -> dict[bytes, int]:
