@@ -286,7 +286,7 @@ def confinement_notes(found: dict) -> list[str]:
         ]
     notes += [f"    {tier} does not work: {reason}" for tier, reason in found["failed"].items()]
     if not os_support.LINUX:
-        notes.append("    On this system, nothing limits their memory, processes and files.")
+        notes.append("    On this system, nothing limits the memory, processes and files of ranks.")
         return notes + [f"    Here student code can {gap}." for gap in found["gaps"]]
     looks = f"checked from outside every {found['looks'] * 1e3:.0f} ms, less often in large worlds"
     held = "the kernel limits them for each world"

@@ -13,6 +13,9 @@ from grader.world.report import Returned, WorldReport
 # Messages show paths without the folders of libraries, because these do not help a student.
 LIBRARIES = re.compile(r"/[^\s'\":]*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
 
+# The first line of such a message, which names the call: see ``failure``.
+CALL_LINE = re.compile(r"[\w.]+(\(.*\))? on \d+ ranks?")
+
 
 def failure(
     report: WorldReport,

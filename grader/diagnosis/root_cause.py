@@ -20,7 +20,7 @@ from grader.diagnosis.rank_summaries import (
 from grader.wire.agreement import Waiting
 from grader.wire.events import Mark, operations
 from grader.world import watchdog
-from grader.world.report import Raised, RankReport, Returned, WorldReport
+from grader.world.report import IN_ALL_CALLS, Raised, RankReport, Returned, WorldReport
 
 DEADLOCK = "Deadlock: no rank can go on."
 ASK = (
@@ -200,7 +200,7 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
     If some ranks were still busy, the diagnosis names them first. It says that ranks that only
     waited for busy ranks are not the cause.
     """
-    of_all_calls = report.limit.endswith("in all calls together")
+    of_all_calls = report.limit.endswith(IN_ALL_CALLS)
     limit = report.limit if of_all_calls else f"{report.limit} in one call"
     returned = [r for r in report.ranks if isinstance(r.outcomes.get(call), Returned)]
     computing = [rank for rank in report.ranks if rank.busy and rank not in returned]

@@ -15,7 +15,7 @@ from itertools import groupby
 
 from grader.assignment import PARTS
 from grader.check.record import FAILED, PASSED, UNIMPLEMENTED
-from grader.platforms.shown import WRONG, ShownEntry, counted, fitted, for_students, notes
+from grader.platforms.shown import WRONG, ShownEntry, count_states, fitted, for_students, notes
 from grader.reports.results_json import points_of
 from grader.reports.summary import points
 
@@ -86,7 +86,7 @@ def _summary(document: dict) -> str:
 
 def _row(number: str, entries: list[ShownEntry]) -> str:
     title = entries[0].name.partition(" · ")[0]
-    counts = counted([state for entry in entries for state in entry.states])
+    counts = count_states([state for entry in entries for state in entry.states])
     got, most = sum(e.score for e in entries), sum(e.most for e in entries)
     is_quiet = set(counts) in ({PASSED}, {UNIMPLEMENTED})  # all passed, or nothing is written yet
     told = [f"**{n} {s}**" if s in WRONG else f"{n} {s}" for s, n in counts.items()]

@@ -5,12 +5,12 @@ the grades are published. For other platforms, the hidden checks of a problem ar
 entry. This entry has the sum of their points, but not their names and messages.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 
 from grader.assignment import PARTS
+from grader.check.call_failure import CALL_LINE
 from grader.check.record import (
     ERROR,
     FAILED,
@@ -28,7 +28,6 @@ from grader.reports.summary import points
 # states.
 WORST_FIRST = (FAILED, ERROR, NOT_RUN, UNIMPLEMENTED, NOT_ATTEMPTED, SKIPPED, PASSED)
 WRONG = (FAILED, ERROR, NOT_RUN)
-CALL = re.compile(r"[\w.]+(\(.*\))? on \d+ ranks?")
 SMALLEST = 200  # no message is cut to fewer characters
 
 
@@ -58,11 +57,10 @@ class ShownEntry:
     def headline(self) -> str:
         """Return the line of the message that says what is wrong; the status if there is none.
 
-        That is the first line, or the second line if the first one is about the call: see
-        ``call_failure``.
+        That is the first line, or the second line if the first one is about the call.
         """
         lines = [line.strip() for line in self.message.splitlines() if line.strip()]
-        if len(lines) > 1 and CALL.fullmatch(lines[0]):
+        if len(lines) > 1 and CALL_LINE.fullmatch(lines[0]):
             return lines[1][:300]
         return (lines[0] if lines else self.status)[:300]
 
@@ -106,7 +104,7 @@ def _entry(test: dict) -> ShownEntry:
 def _folded(number: str, tests: list[dict]) -> ShownEntry:
     states = [test["extra_data"]["status"] for test in tests]
     title = tests[0]["name"].partition(" · ")[0]
-    counts = counted([state for state in states if state != PASSED])
+    counts = count_states([state for state in states if state != PASSED])
     rest = " " + ", ".join(f"{count} {state}" for state, count in counts.items()) + "."
     passed = f"{states.count(PASSED)} of {len(tests)} hidden checks passed."
     return ShownEntry(
@@ -121,10 +119,10 @@ def _folded(number: str, tests: list[dict]) -> ShownEntry:
     )
 
 
-def counted(states: list[str]) -> dict[str, int]:
+def count_states(states: list[str]) -> dict[str, int]:
     """Return how many checks have each state. States that no check has are left out."""
-    order = (PASSED, FAILED, ERROR, NOT_RUN, SKIPPED, UNIMPLEMENTED, NOT_ATTEMPTED)
-    return {state: states.count(state) for state in order if state in states}
+    in_order = (PASSED, *WORST_FIRST)
+    return {state: states.count(state) for state in in_order if state in states}
 
 
 def share(document: dict) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from grader.check.api import CheckFailed, Delay, Leaf, Probe, call, per_rank
+from grader.check.call_failure import CALL_LINE
 
 X = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 
@@ -94,7 +95,7 @@ def test_crossed_blocking_sends(submit):
             return x
         """)
     message = verdict(world, 2)
-    assert "Deadlock" in message
+    assert "Deadlock" in message and CALL_LINE.fullmatch(message.splitlines()[0])
     assert "rank 0 waits at collectives.py:9:  dist.send(x, other)" in message
     assert "its send of 4 × float32 to rank 0 at collectives.py:9 waits for rank 0" in message
     assert "every rank sends first" in message

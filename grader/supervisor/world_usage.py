@@ -232,7 +232,11 @@ def overwritten(pid: int) -> int | None:
     growth has a meaning. To read it takes about 5 ms in a process that has imported torch.
     """
     names = (b"Private_Dirty:", b"Anonymous:")
-    shown = _shown(pid, names, "smaps_rollup")
+    try:
+        with confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid):
+            shown = _shown(pid, names, "smaps_rollup")
+    except OSError:
+        return None
     return shown[names[0]] - shown[names[1]] if len(shown) == 2 else None
 
 
@@ -249,14 +253,12 @@ def _shown(pid: int, names: tuple[bytes, ...], file: str = "status") -> dict[byt
 
 
 def _of_thread(pid: int, thread: int, names: tuple[bytes, ...], file: str) -> dict[bytes, int]:
-    path = f"/proc/{pid}/task/{thread}/{file}"
     try:
-        if file == "status":  # everybody may read it
-            return _sizes(Path(path).read_bytes(), names)
-        with confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid):
-            return _sizes(Path(path).read_bytes(), names)
+        # Read bytes, because a thread's name may not be valid text.
+        text = Path(f"/proc/{pid}/task/{thread}/{file}").read_bytes()
     except OSError:
         return {}
+    return _sizes(text, names)
 
 
 def _sizes(text: bytes, names: tuple[bytes, ...]) -> dict[bytes, int]:

@@ -8,7 +8,7 @@ from grader.world import watchdog
 from grader.world.held_ranks import HeldRanks
 from grader.world.limits import Limits
 from grader.world.processor_time import Spending
-from grader.world.report import Call, Raised, RankReport, WorldReport
+from grader.world.report import IN_ALL_CALLS, Call, Raised, RankReport, WorldReport
 from grader.world.stacks import Stacks, is_communicating, seems_to_wait
 
 # Seconds between two looks at what the ranks do: ``LOOK_SECONDS`` for each rank, because a look at
@@ -235,7 +235,7 @@ class ProgressJudge:
         elif self._is_over(in_call, limits.wall_seconds, self.excused_before):
             self._ask_stacks(now, "late", f"{limits.wall_seconds:g} seconds")
         elif self._is_over(in_all, limits.world_seconds, self.excused_at_start):
-            self._ask_stacks(now, "late", f"{limits.world_seconds:g} seconds in all calls together")
+            self._ask_stacks(now, "late", f"{limits.world_seconds:g} seconds {IN_ALL_CALLS}")
         elif idle >= watchdog.IDLE_SECONDS and not self.held.are_patient and not self.starting:
             self._on_idle(now)
 

@@ -19,6 +19,8 @@ from grader.wire.served import Growth
 from grader.world.watchdog import StackFrame
 
 CALL_BEGAN = "call began"  # the first mark of every call
+# the end of ``WorldReport.limit`` if the limit holds for all calls, not for each call
+IN_ALL_CALLS = "in all calls together"
 STANDSTILL = "a standstill"  # all ranks that are not held wait in a communication
 
 
