@@ -91,7 +91,7 @@ soak: $(READY)  ## run all hostile submissions in all tiers, all malformed value
 	LOCKSTEP_CASES=all $(PY) -m pytest -n auto --dist worksteal -m campaign grader/selftest
 
 sample: $(READY) stubs  ## run a random sample of mutation-test, fuzz, rehearse and soak; SAMPLE_SEED=7 repeats one
-	@echo "A sample of the long tests, about 10 minutes. To repeat it: make sample SAMPLE_SEED=$$LOCKSTEP_SAMPLE_SEED"
+	@echo "A sample of the long tests, about 20 minutes. To repeat it: make sample SAMPLE_SEED=$$LOCKSTEP_SAMPLE_SEED"
 	$(PY) -m grader.selftest.fuzz --inputs 10000 --seed "$$LOCKSTEP_SAMPLE_SEED"
 	@echo "A rehearsal may use half a core, so mutants are tried at the same time."
 	$(PY) -m grader.gradescope.rehearse --one-of "$$LOCKSTEP_SAMPLE_SEED" & rehearsal=$$!; \
