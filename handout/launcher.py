@@ -81,7 +81,7 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
 
     Raises:
         ValueError: ``world_size`` is not positive.
-        RuntimeError: this process is a rank itself.
+        RuntimeError: this process has a process group already, for example because it is a rank.
         SystemExit: a rank failed.
         Interrupted: Ctrl-C was pressed.
     """
@@ -92,8 +92,9 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
         return
     if dist.is_initialized():
         raise RuntimeError(
-            "launch() was called on a rank. Call it once, outside of the function that the ranks"
-            " run."
+            "this process has a process group already. Either launch() was called on a rank: call"
+            " it once, outside of the function that the ranks run. Or the program called"
+            " init_process_group: remove this call, because launch() calls it on each rank."
         )
     ranks: list[BaseProcess] = []
     is_main = threading.current_thread() is threading.main_thread()

@@ -31,6 +31,7 @@ Saved = list[tuple[Tensor, Tensor]]  # for each layer of a chunk (x, z): its inp
 Kept = list[tuple[Tensor, Tensor]]  # for each layer of a chunk (x, grad_z)
 
 NAMES = {"F": "forward", "B": "backward", "BW": "backward", "W": "weights"}  # kinds of spans
+EARLIER = {"B": "F", "BW": "F", "W": "B"}  # which action of this micro-batch and chunk comes first
 
 
 class Message(NamedTuple):
@@ -67,8 +68,9 @@ def _sends(action: Action, stage: int, n: int, parts: int) -> Message | None:
 def simulate(schedules: list[list[Action]], durations: dict[str, float]) -> list[list[Span]]:
     """Return, for each stage, the spans of its actions: when each began and ended.
 
-    Messages are assumed to take no time. So each action begins as soon as its stage is free and the
-    message that it needs has been sent.
+    Messages are assumed to take no time. So each action begins as soon as its stage is free, the
+    message that it needs has been sent, and the earlier pass that it needs has ended: F before B or
+    BW, and B before W.
 
     Args:
         schedules: for each stage its actions.
@@ -80,21 +82,26 @@ def simulate(schedules: list[list[Action]], durations: dict[str, float]) -> list
     n, parts = len(schedules), _parts(schedules)
     ready: dict[Message, float] = {}  # when a message was sent
     spans: list[list[Span]] = [[] for _ in schedules]
+    ended: set[tuple[int, Action]] = set()  # (stage, action)
     moved = True
     while moved:
         moved = False
         for stage, own in enumerate(schedules):
             while len(spans[stage]) < len(own):
                 action = own[len(spans[stage])]
+                kind, *where = action
                 needed = _needs(action, stage, n, parts)
                 if needed and needed not in ready:
+                    break
+                if kind in EARLIER and (stage, (EARLIER[kind], *where)) not in ended:
                     break
                 start = max(
                     spans[stage][-1].end if spans[stage] else 0.0,
                     ready[needed] if needed else 0.0,
                 )
-                end = start + durations[action[0]]
-                spans[stage].append(Span(NAMES[action[0]], action[2], start, end))
+                end = start + durations[kind]
+                spans[stage].append(Span(NAMES[kind], action[2], start, end))
+                ended.add((stage, action))
                 if sent := _sends(action, stage, n, parts):
                     ready[sent] = end
                 moved = True

@@ -96,8 +96,8 @@ def _wrong(item: Item) -> Flag | None:
     strong, weak = _strongest(item.rest), _strongest(-item.rest)
     if (~item.passed[strong]).mean() < STRONG_FAIL:
         return None
-    what = "Strong students fail it where weak ones pass" if r < 0 else (
-        "Strong students pass it hardly more often than weak ones")  # fmt: skip
+    often = "less" if r < 0 else "hardly more"
+    what = f"Students who do well in the other checks pass this one {often} often than the rest"
     lost = [f"{int((~item.passed[group]).sum())} of the {int(group.sum())} {name}"
             for group, name in ((strong, "strongest"), (weak, "weakest"))]  # fmt: skip
     return Flag(WRONG, f"{what}: {lost[0]} fail it, and {lost[1]}. Is the check wrong?")

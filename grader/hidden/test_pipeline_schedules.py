@@ -73,7 +73,8 @@ def made_by(world, rng, function):
     for again in changed.read(schedules.as_actions, "the list of actions of a second call"):
         text = (
             f"{function}(0, 2, 3) was called twice. The check emptied the first list, and the"
-            f" second call then returned {again}. Make a new list in each call."
+            f" second call then returned {'no such list' if again is None else again}. Make a new"
+            " list in each call."
         )
         changed.require(again == of_shape[2, 3][0], text)
     return run, of_shape

@@ -541,6 +541,7 @@ def test_events_weigh_what_they_take():
     assert weight(read_event(0, {"call": 0, "operation": large}, 2)) > 5
 
 
+@pytest.mark.long
 def test_very_many_lanes_are_examined_in_time():
     """Sends and receives with a tag each: looking each of them up among all others would take
     minutes.

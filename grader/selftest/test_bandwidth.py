@@ -411,6 +411,7 @@ def on_a_gpu(monkeypatch):
     dist.destroy_process_group()
 
 
+@pytest.mark.long
 def test_on_gpus_the_time_by_events_stands_beside_the_stopwatch(
     on_a_gpu, tmp_path, monkeypatch, capsys
 ):

@@ -109,6 +109,7 @@ def test_a_single_rank_meets_nobody():
     assert pass_mistakes([{0: A}], [[0]], SHAPES) == [{}]
 
 
+@pytest.mark.long
 def test_rounding_errors_stay_far_below_the_tolerance():
     """Of twelve layers, as one device of torch computes them: the most layers of a check."""
     rng = np.random.default_rng(1)

@@ -109,6 +109,7 @@ def test_the_bubble_of_real_programs_is_that_of_theory_where_messages_are_free(t
     )
 
 
+@pytest.mark.long
 def test_buckets_hide_communication_and_at_most_all_of_it(tmp_path, server):
     done = timed("data_parallel", ROOT / "solutions", tmp_path, server=server, ranks=2, on=EQUAL)
     assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
@@ -168,6 +169,7 @@ def test_every_scene_has_its_driver():
 # ——— mistakes
 
 
+@pytest.mark.long
 def test_a_deadlock_is_told_as_without_a_cluster(tmp_path, server):
     submission = with_stubs(tmp_path, "collectives")
     text, send = (submission / "collectives.py").read_text(), "send = dist.P2POp("
@@ -185,6 +187,7 @@ def test_a_deadlock_is_told_as_without_a_cluster(tmp_path, server):
     assert [event["args"]["waits for"] for event in slices if event["ph"] == "B"] == [[1], [2], [0]]
 
 
+@pytest.mark.long
 def test_an_exception_is_told_as_without_a_cluster(tmp_path, server):
     submission = with_stubs(tmp_path, "data_parallel")
     with open(submission / "data_parallel.py", "a") as file:
@@ -197,7 +200,7 @@ def test_an_exception_is_told_as_without_a_cluster(tmp_path, server):
     assert "GradientBuckets, a bucket for each layer: " in done.stdout
 
 
-@pytest.mark.varied
+@pytest.mark.long
 @pytest.mark.parametrize("part", [name for name in ON_CLUSTERS if not PARTS[name].is_extra])
 def test_stubs_are_named_and_nothing_is_written(part, tmp_path, server):
     done = timed(part, ROOT / "handout", tmp_path, server=server, ranks=2)
@@ -212,6 +215,7 @@ def test_an_optional_part_that_is_left_out_is_named(tmp_path, server):
     assert done.returncode == 2 and "nothing is written yet in device_mesh.py" in done.stderr
 
 
+@pytest.mark.long
 def test_without_run_schedule_the_passes_are_drawn(tmp_path, server):
     submission = with_stubs(tmp_path, "pipeline_parallel", "run_schedule", "bubble_fraction")
     done = timed("pipeline_parallel", submission, tmp_path, server=server, ranks=2)
@@ -383,6 +387,7 @@ def passes(ranks: int, many: int) -> list[Span]:
     return found
 
 
+@pytest.mark.long
 def test_sixty_four_lanes_fit_into_80_columns_and_a_screen():
     picture = Picture("many", passes(64, 128), ["computes 83 %"] * 64, compact=True)
     lines = text_drawing.text([picture], 80)[0].plain.splitlines()

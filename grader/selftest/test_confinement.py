@@ -131,6 +131,7 @@ def judge():
 """
 
 
+@pytest.mark.varied
 def test_a_tier_keeps_what_it_says(confined, grounds, tmp_path):
     secrets = [str(ROOT / name) for name in ("grader/hidden", "solutions", "grader/selftest")]
     names = f"PATHS = {secrets!r}\nPLACE = {str(tmp_path)!r}\nJUDGE = {os.getpid()}\n"
@@ -159,6 +160,7 @@ def lists_itself():
 """
 
 
+@pytest.mark.varied
 @pytest.mark.skipif(not os.access(DROP_CACHES, os.W_OK), reason="only root may drop caches")
 def test_a_rank_may_read_its_own_files_when_memory_is_short(confined, grounds):
     """Linux then drops folders of /proc from its cache, and Landlock's rules with them."""
@@ -332,6 +334,7 @@ print("entered", os.getuid() > 0, len(os.listdir("/proc/self/fd")) > 2)
     assert (done.stdout, done.stderr) == ("hidden\nentered True True\n", "")
 
 
+@pytest.mark.long
 def test_a_tier_that_does_not_work_is_a_sentence(monkeypatch):
     monkeypatch.setenv("LOCKSTEP_TIER", "fortress")
     server = Server.start()
@@ -442,6 +445,7 @@ def test_few_signals_can_be_queued(confined, grounds):
     assert sent <= tiers.SIGNALS_QUEUED
 
 
+@pytest.mark.varied
 def test_processes_are_counted(confined, grounds):
     source = """
         def broken(many):
@@ -477,6 +481,7 @@ def f():
 """
 
 
+@pytest.mark.varied
 @pytest.mark.parametrize(
     "which, number", [("supervisor", "SIGKILL"), ("supervisor", "SIGSTOP"), ("server", "SIGKILL")]
 )

@@ -259,6 +259,7 @@ def test_a_world_has_a_group_of_its_own(server, places, grounds):
     assert told[0] != told[1]
 
 
+@pytest.mark.long
 def test_who_takes_memory_in_one_burst_is_told(server, grounds):
     report = world(server, grounds, "burst", 450).run()
     assert (
@@ -295,6 +296,7 @@ def test_a_group_goes_with_whoever_is_killed(server, places, grounds, which):
         assert world(server, grounds, "where").run().ending == "finished"
 
 
+@pytest.mark.long
 def test_a_server_leaves_no_group(places, grounds):
     server = Server.start()
     assert world(server, grounds, "where").run().ending == "finished"

@@ -176,6 +176,7 @@ def test_what_is_just_possible_is_taken(course):
     assert course('[late]\ndue = "2027-03-01T07:59:00Z"').late.due.utcoffset() == timedelta(0)
 
 
+@pytest.mark.varied(3)
 @pytest.mark.parametrize(
     "command",
     [

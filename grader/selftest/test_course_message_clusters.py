@@ -179,6 +179,7 @@ def test_an_ambiguity_that_spoils_most_of_a_part_is_found():
     assert flagged == {f"{n} {k}" for n in ("2.1", "2.3") for k in range(4)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [11, 12])
 def test_a_course_without_faults_has_no_marks(seed):
     found = marked(make(seed, 80))

@@ -89,6 +89,7 @@ def test_what_a_student_wrote_is_shown_and_is_never_markup(hostile):
     assert all(c.isprintable() or c == "\n" for c in hostile)
 
 
+@pytest.mark.long
 def test_links_lead_to_reports_beside_the_page_alone(hostile, made):
     for content in (hostile, made):
         tree = Tree(content).root

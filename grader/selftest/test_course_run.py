@@ -148,6 +148,7 @@ def test_a_submission_that_ends_two_graders_is_set_aside(graded):
     assert all(course.results[name].status == GRADED for name in "acdef")
 
 
+@pytest.mark.varied
 @pytest.mark.parametrize(
     "outcome, why",
     [

@@ -21,6 +21,7 @@ def in_turn_on_two_ranks(world, delays=HELD):
     return ended.at <= began.at
 
 
+@pytest.mark.long
 def test_an_action_lasts_until_the_others_stand_still(submit, on_gloo):
     world = submit("""
         def turns(action):

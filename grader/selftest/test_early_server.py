@@ -17,6 +17,7 @@ def no_server_yet(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.mark.long
 def test_a_session_takes_the_early_server(no_server_yet):
     EarlyServer.start()
     early = EarlyServer.here

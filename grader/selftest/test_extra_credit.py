@@ -274,6 +274,7 @@ def test_what_is_not_attempted_is_told_once():
 # ——— parts
 
 
+@pytest.mark.long
 def test_checks_of_parts_that_a_course_does_not_take_are_not_run(tmp_path):
     path = tmp_path / "course.toml"
     path.write_text('[course]\nparts = ["benchmarking"]')

@@ -161,6 +161,7 @@ def test_judging_without_end_is_stopped(place):
     assert time.process_time() - began < 5
 
 
+@pytest.mark.long
 def test_the_ranks_own_time_is_not_the_judges():
     start = world(X).runner
 

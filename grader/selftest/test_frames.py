@@ -88,6 +88,7 @@ def test_arbitrary_bytes_are_refused_or_wait_for_more(data):
     outcome(data)
 
 
+@pytest.mark.long
 @given(
     some_frames,
     st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4),
@@ -102,6 +103,7 @@ def test_a_frame_with_changed_bytes_gives_a_frame_or_is_refused(frame, changes):
     )
 
 
+@pytest.mark.long
 @given(some_frames, st.integers(0, 3), st.integers(1, 255))
 def test_a_changed_magic_is_always_refused(frame, place, change):
     stream = bytearray(pack(frame.kind, frame.meta, frame.blob))

@@ -22,6 +22,7 @@ def test_no_stream_breaks_the_judge(seed):
     assert len(tally.outcomes) > 25
 
 
+@pytest.mark.varied
 @pytest.mark.parametrize("seed", ["1", "2", pytest.param(secrets.token_hex(4), id="new")])
 def test_no_submission_breaks_the_intake(seed, tmp_path):
     tally = fuzz.Tally()

@@ -41,6 +41,7 @@ def test_a_step_that_fails_hides_no_other(monkeypatch):
     assert gpu_check.table(rows).row_count == 10
 
 
+@pytest.mark.long
 def test_programs_that_fail_or_hang_are_told():
     programs = ["print('right')", "raise ValueError('wrong')", "import time; time.sleep(60)"]
     ends = gpu_check.run(programs, [{}] * 3, seconds=2)

@@ -380,6 +380,7 @@ def test_solutions_pass_on_gpus_as_far_as_these_can_be_pretended(tmp_path):
     assert any("the hub carries their messages, and not nccl" in note for note in also["notes"])
 
 
+@pytest.mark.long
 def test_no_gpu_is_said_and_no_result_is_lost(tmp_path):
     results = tmp_path / "results.json"
     results.write_text('{"tests": ["an earlier result"]}')

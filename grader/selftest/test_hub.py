@@ -896,7 +896,7 @@ def test_a_bfloat16_is_rounded_as_torch_rounds(numbers):
 # ——— hostile streams
 
 
-@pytest.mark.varied
+@pytest.mark.long
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_no_stream_breaks_the_hub(seed):
     tally = fuzz.Tally()

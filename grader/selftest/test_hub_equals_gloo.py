@@ -308,6 +308,7 @@ def test_a_program_gives_the_same(on_both, n, program):
 LAYOUTS = ("contiguous", "transpose", "slice", "rows of a transpose")
 
 
+@pytest.mark.varied
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_tensors_that_are_not_contiguous_are_treated_alike(on_both, n):
     pairs = [(given, result) for given in LAYOUTS for result in LAYOUTS]

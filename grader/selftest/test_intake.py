@@ -217,6 +217,7 @@ def test_an_archive_of_several_disks(tmp_path):
     )
 
 
+@pytest.mark.long
 def test_a_file_packed_in_another_way_is_not_unpacked(tmp_path):
     """zipfile unpacks bzip2 and LZMA in steps that have no end: a kilobyte may become a gigabyte at
     once.

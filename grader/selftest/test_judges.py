@@ -31,6 +31,7 @@ def checks(grading_session):
     return Checks(grading_session.server)
 
 
+@pytest.mark.varied(2)
 @pytest.mark.parametrize("part", PARTS)
 def test_no_check_raises_where_every_value_is_as_expected(checks, part):
     """Else whatever a rank's values make it raise would be told as a fault of ours."""

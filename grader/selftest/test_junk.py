@@ -49,8 +49,8 @@ CASES = [
     for turn in range(len(NAMES))
     for number, kind in enumerate(JUNK)
 ]
-# `make test` tries every other part: each takes seconds, because all of its checks run.
-TRIED = tried(CASES, name=" ".join, kind=lambda case: NAMES.index(case[1]) // 4, share=0.1)
+# `make test` tries one: each takes seconds, because all checks of its part run.
+TRIED = tried(CASES, name=" ".join, kind=lambda case: "any", share=0.1)
 
 
 def junk(part: str, value: str) -> str:

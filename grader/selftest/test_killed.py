@@ -22,7 +22,7 @@ from grader.selftest.test_command import SCHEMA
 
 pytestmark = pytest.mark.campaign
 
-KILLS = count(first=2, sample=6, whole=100)
+KILLS = count(first=1, sample=6, whole=100)
 TOGETHER = [2, 8] if IS_WHOLE else [2]
 FEW = ["--problem", "1.2", "--problem", "1.6"]
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")

@@ -270,7 +270,7 @@ def test_ctrl_c_has_its_effect_again_at_a_prompt(tmp_path):
     assert "\nKeyboardInterrupt\n" in done.stderr
 
 
-@pytest.mark.varied
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_to_the_parent_alone_ends_all_ranks(tmp_path, number):
     """`timeout -s INT`, `kill`, and what no process can prepare for."""
@@ -296,6 +296,7 @@ def test_a_signal_to_the_parent_alone_ends_all_ranks(tmp_path, number):
     assert not list((tmp_path / "temporary").iterdir())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", ["import", "deadlock"])
 def test_ctrl_c_in_handout_run_leaves_no_traceback(tmp_path, moment):
     (tmp_path / "mine").mkdir()
@@ -370,6 +371,7 @@ def test_a_rank_that_ends_without_a_word_is_named(tmp_path, end, sentence):
     assert done.returncode == 1 and re.fullmatch(sentence, done.stderr), done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not LINUX, reason="/proc is on Linux only")
 def test_a_rank_that_dies_is_named_although_others_notice_first(tmp_path):
     """A dying rank loses its connections before the launcher learns of its end."""
@@ -453,6 +455,7 @@ def test_a_child_that_a_rank_leaves_behind_does_not_hide_its_end(tmp_path):
     )
 
 
+@pytest.mark.long
 def test_no_rank_begins_before_all_have_joined(tmp_path):
     """Else one that returns at once closes connections which others still make."""
     main = """
@@ -638,6 +641,7 @@ def test_the_broken_program_fails_as_the_text_says(tmp_path):
     )
 
 
+@pytest.mark.long
 def test_the_deadlock_says_as_much_as_the_text_and_ends_with_ctrl_c(tmp_path):
     see, _, body = first_hour()
     start, end = see.index("    rank, n ="), see.index("\n\nif __name__")

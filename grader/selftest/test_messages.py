@@ -226,6 +226,7 @@ def test_all_tensors_of_a_call_fit_into_a_frame():
     assert "too large to judge, together with the tensors before it" in values[1][1].description
 
 
+@pytest.mark.long
 def test_very_many_tensors_fit_into_a_frame():
     trees, parcel = tensors.encode(
         [torch.ones([1] * frames.MAX_DIMENSIONS)] * (frames.MAX_TENSORS + 1)

@@ -99,6 +99,7 @@ def test_a_product_counts_whichever_way_it_is_written(name, mode):
         assert products(function) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(set(PRODUCTS) - set(WHOLE_IN_INFERENCE)))
 def test_a_product_counts_in_inference_mode(name):
     function, expected = PRODUCTS[name]
@@ -296,6 +297,7 @@ def test_what_dies_after_the_meter_is_left_does_no_harm():
 # ——— sends
 
 
+@pytest.mark.long
 def test_sends_stand_among_the_products_in_the_order_of_the_program(submit):
     """Products of 2·2·2·2, and sends of 16 bytes, of 8 by isend, and of 2 · 16 in a batch."""
     world = submit("""

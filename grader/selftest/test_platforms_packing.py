@@ -222,6 +222,7 @@ def test_points_of_the_tasks_add_up():
 # ——— the command
 
 
+@pytest.mark.long
 def test_packing_replaces_its_own_folder_and_no_other(tmp_path):
     target = tmp_path / "platforms"
     write({"a/old.sh": b"x"}, target)

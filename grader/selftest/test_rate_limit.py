@@ -470,6 +470,7 @@ def test_without_a_time_the_list_is_handed_on():
     assert decision.instead is None and document["extra_data"]["uploads"] == uploads
 
 
+@pytest.mark.long
 def test_the_limit_holds_after_many_submissions():
     times = [NOON - n * MINUTE for n in range(20_000, 0, -1)]
     uploads = [

@@ -291,6 +291,7 @@ def test_every_operation_of_a_batch_is_recorded(submit):
 # ——— groups: three ranks, of which 2 and 1 form one
 
 
+@pytest.mark.varied(2)
 @pytest.mark.parametrize(
     "line, expected",
     [

@@ -68,6 +68,7 @@ def undeclared(contents: dict[str, bytes], declared: set[str]) -> dict[str, set[
     return {name: missing for name, missing in found.items() if missing}
 
 
+@pytest.mark.long
 def test_what_a_students_copy_imports_is_declared():
     assert undeclared(pack.handout(), set(STUDENTS)) == {}
 
@@ -79,6 +80,7 @@ def test_what_the_repository_imports_is_declared():
     assert undeclared(contents, set(STUDENTS) | set(MAINTAINERS)) == {}
 
 
+@pytest.mark.long
 def test_what_grades_imports_is_locked():
     contents = {
         name: data for name, data in pack.autograder().items() if not name.startswith("handout/")

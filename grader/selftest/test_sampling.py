@@ -90,6 +90,7 @@ def test_make_test_tries_a_hostile_submission_of_each_threat():
     assert sample != collected(LOCKSTEP_CASES="sample", LOCKSTEP_SAMPLE_SEED="2")
 
 
+@pytest.mark.long
 def test_a_word_that_is_none_of_the_three_is_refused():
     assert (
         "LOCKSTEP_CASES=many: there are first, sample and all"

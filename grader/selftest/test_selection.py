@@ -65,6 +65,7 @@ def test_a_function_means_its_problem(checks, number, function):
     assert number in problems(function, checks)
 
 
+@pytest.mark.varied
 @pytest.mark.parametrize("number", TITLES)
 def test_a_number_means_the_problem_and_nothing_else(checks, number):
     everything = {one.id for one in checks if one.number == number}

@@ -274,6 +274,7 @@ HOLDS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", HOLDS)
 def test_a_ranks_memory_is_that_of_the_files_that_it_has_written_as_well(submit, where, on_hub):
     world = submit(f"""
@@ -440,6 +441,7 @@ def test_pages_of_files_do_not_count_and_do_not_hide_a_peak(submit, on_hub):
         assert 63 < found < 66
 
 
+@pytest.mark.long
 def test_no_bytes_of_the_inputs_are_left_that_student_code_could_free(submit, on_hub):
     world = submit("""
         import gc
@@ -699,6 +701,7 @@ def test_ranks_with_an_idle_thread_get_their_gathers(submit, on_hub, way, early,
     assert [run.awaited_early(rank) for rank in range(2)] == [found, found]
 
 
+@pytest.mark.varied
 @pytest.mark.parametrize("way", ["wait", "future", "polls"])
 def test_a_program_with_an_idle_thread_that_waits_for_each_gather_is_told(submit, on_hub, way):
     world = submit("""

@@ -117,6 +117,7 @@ def test_a_hidden_check_that_leaks_is_found():
     assert len(leaks.leaks({"tests/test_collectives.py": hidden})) > 50
 
 
+@pytest.mark.long
 def test_every_name_that_a_file_imports_is_there(copy):
     modules = [
         str(path.relative_to(copy).with_suffix("")).replace("/", ".")
@@ -159,6 +160,7 @@ def test_in_it_nothing_is_implemented_yet_and_all_checks_are_there(copy):
     assert ABOUT_HIDDEN_CHECKS not in " ".join(done.stdout.split())
 
 
+@pytest.mark.long
 def test_a_student_is_not_told_what_their_own_code_could_do_to_them(copy):
     done = command(copy, "-m", "grader", "handout", "--problem", "1.2")
     assert done.returncode == 0 and " ".join(ABOUT_HIDDEN_CHECKS.split()) in " ".join(

@@ -30,6 +30,7 @@ def ring(n: int, size: int, late: int = 0) -> list[Writer]:
     return ranks
 
 
+@pytest.mark.long
 @given(n=st.integers(2, 12), chunk=st.integers(1, 1000), alpha=st.sampled_from([0.0, 0.25, 3.0]))
 def test_a_ring_of_sends_takes_as_long_as_the_all_reduce(n, chunk, alpha):
     on = cluster(n, Link(alpha, BETA))

@@ -90,6 +90,7 @@ def test_each_operation_waits_for_those_before_it(drawn):
         three.close()
 
 
+@pytest.mark.long
 def test_a_long_chain_of_ends_is_no_deep_recursion():
     two = Ends(2, is_strict=True)
     try:

@@ -351,7 +351,7 @@ def _parsed(part: str, **more) -> argparse.Namespace:
     return argparse.Namespace(**{"part": part, "cluster": None, "micro_batches": None} | more)
 
 
-@pytest.mark.varied
+@pytest.mark.long
 @pytest.mark.parametrize(
     "load, first", [(99.0, BUSY), (0.0, "Drawn from benchmarking.py: stopwatch.")]
 )

@@ -44,6 +44,7 @@ def why(world: CheckWorld, size: int, request=ONE) -> str:
     return f"{type(caught.value).__name__}: {caught.value}"
 
 
+@pytest.mark.long
 def test_an_import_that_does_not_end_is_tried_once_for_each_number_of_ranks(checks):
     check = checks("if True:\n" + LOOPS)
     tried = "in the import of collectives.py: an endless loop outside of all functions?"

@@ -122,7 +122,7 @@ def test_it_works_where_processes_cannot_be_forked(watching):
     "number, body",
     [
         (signal.SIGINT, ENDLESS),
-        (signal.SIGKILL, RIGHT),
+        pytest.param(signal.SIGKILL, RIGHT, marks=pytest.mark.long),
         pytest.param(signal.SIGKILL, ENDLESS, marks=pytest.mark.long),
         pytest.param(signal.SIGINT, RIGHT, marks=pytest.mark.long),
         pytest.param(signal.SIGTERM, ENDLESS, marks=pytest.mark.long),
@@ -147,6 +147,7 @@ def test_nothing_is_left_behind(watching, copy, number, body):
         assert "Traceback" not in "\n".join(watch.lines.queue)
 
 
+@pytest.mark.varied
 @pytest.mark.parametrize(
     "options, sentence",
     [
@@ -159,6 +160,7 @@ def test_a_mistake_of_the_caller_is_a_sentence(copy, options, sentence):
     assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_words_that_match_no_check_are_told(watching):
     watch = watching("--only", "nonsense")
     assert "no check matches “nonsense”" in "\n".join(watch.until("Cannot check"))

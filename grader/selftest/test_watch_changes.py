@@ -128,6 +128,7 @@ def test_functions_that_use_a_changed_one_run_last(state):
     assert numbers(state) == ["3.3", "1.4", "1.7", "3.4"]
 
 
+@pytest.mark.long
 def test_a_function_that_is_deleted_is_found_although_no_docstring_names_it_any_more(state):
     tree = ast.parse(SOLUTIONS["collectives.py"])
     tree.body = [node for node in tree.body if getattr(node, "name", "") != "average"]
@@ -166,12 +167,14 @@ def test_nothing_is_run_while_a_file_is_no_python_and_nothing_is_forgotten(state
     assert not state.errors and numbers(state)[0] == "1.6"
 
 
+@pytest.mark.long
 def test_a_null_byte_and_endless_nesting_are_told_in_a_line(state):
     for text in ("\0", "(" * 5000):
         assert not state.save(Contents(SOLUTIONS | {"collectives.py": text}))
         assert "\n" not in state.errors["collectives.py"]
 
 
+@pytest.mark.long
 def test_checks_that_wait_keep_waiting_when_a_file_is_saved(state):
     state.run_all(["5.6", "5.5"])
     changed = edited("shift_right")

@@ -86,6 +86,7 @@ def run(
     return (*json.loads(done.stdout.splitlines()[-1]), done.stdout)
 
 
+@pytest.mark.varied
 @pytest.mark.parametrize("many", [2, 3, 50])
 def test_every_check_is_run_once_though_a_worker_dies(tmp_path, many):
     code, alive, outcomes, printed = run(tmp_path, CHECKS, many)
@@ -180,6 +181,7 @@ def test_second():
 """
 
 
+@pytest.mark.long
 def test_failures_are_printed_in_the_order_of_the_problems(tmp_path):
     (tmp_path / "test_checks.py").write_text(SLOW_THEN_QUICK)
     plugins = ["-p", "grader.check.plugin", "-p", "grader.check.workers", "-p", "no:cacheprovider"]

@@ -76,6 +76,7 @@ def test_a_server_that_does_not_start_is_said(monkeypatch):
     assert not server.folder.exists()
 
 
+@pytest.mark.long
 @LINUX
 def test_the_server_and_its_folder_go_with_its_owner(tmp_path):
     program = (
