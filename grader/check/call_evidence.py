@@ -191,13 +191,13 @@ class CallEvidence:
         """
         return max((look.overwritten for look in self._growths(rank, operations)), default=0)
 
-    def grown_with_unread(self, rank: int, operations: int | None = None) -> int | None:
-        """Return ``grown``, but count unread results instead of overwritten memory.
+    def grown_with_network(self, rank: int, operations: int | None = None) -> int | None:
+        """Return ``grown``, but count bytes in the network instead of overwritten memory.
 
-        A rank that starts many operations reads their results later. Until then the hub keeps these
-        results. On a real network they would be in the rank's memory.
+        The hub holds what a rank has sent until another rank receives it, and a rank's results
+        until the rank reads them. On a real network, all this would be in the rank's memory.
         """
-        found = (look.own + look.unread for look in self._growths(rank, operations))
+        found = (look.own + look.in_network for look in self._growths(rank, operations))
         return max(found, default=None)
 
     def own_growth(self, rank: int) -> int:

@@ -205,8 +205,9 @@ class LargeModel:
 
         The system measures this memory. A rank holds its shards of the weights and of the
         gradients. In addition, it may hold ``forward`` whole layers until the first operation of
-        the backward pass, and ``backward`` whole layers in the whole step. Results that the rank
-        has not read yet count, too, but two more layers are allowed with them.
+        the backward pass, and ``backward`` whole layers in the whole step. What the rank has sent
+        and nobody has received counts, too, and so do results that the rank has not read. Two more
+        layers are allowed with these.
         """
         there = 2 * self.shards
         for rank in range(self.n):
@@ -219,7 +220,7 @@ class LargeModel:
             ):
                 grown = max(
                     run.grown(rank, operations) or 0,
-                    (run.grown_with_unread(rank, operations) or 0) - 2 * self.layer_bytes,
+                    (run.grown_with_network(rank, operations) or 0) - 2 * self.layer_bytes,
                 )
                 grown -= other
                 text = (
@@ -227,8 +228,9 @@ class LargeModel:
                     f" {grown / MIB:.0f} MiB {way}. The rank's shards of weights and gradients have"
                     f" {there / MIB:.0f} MiB. In addition, {layers} whole layers of"
                     f" {self.layer_bytes / MIB:.1f} MiB are enough; this includes all copies for"
-                    " communication, and results that the rank has not waited for yet. Something"
-                    " keeps layers or whole gradients, perhaps not as tensors."
+                    " communication, data that no rank has received yet, and results that the rank"
+                    " has not waited for yet. Something keeps layers or whole gradients, perhaps not"
+                    " as tensors."
                 )
                 most = there + layers * self.layer_bytes
                 run.require(grown <= most, text)

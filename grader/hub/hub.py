@@ -357,9 +357,21 @@ class Hub:
         given = self.calls.given(rank, call)
         if given and given.weighs:
             weigh = self.weighing.at_the_end if has_returned else self.weighing.new_most
-            unread = self.ranks[rank].queued
-            growth = weigh(rank, call, given.weighs, self.issued[rank, call], unread)
+            in_network = self._in_network(rank)
+            growth = weigh(rank, call, given.weighs, self.issued[rank, call], in_network)
             self._tell_growth(rank, call, growth)
+
+    def _in_network(self, rank: int) -> int:
+        """Return how many bytes the hub holds for a rank: what it sent, and what it has not read."""
+        return self.ranks[rank].queued + self.answers[rank].size()
+
+    def _weigh_if_much(self, rank: int) -> None:
+        """Weigh a rank if the hub holds many more bytes for it than before."""
+        if self.weighing.is_much(rank, self.calls.current(rank), self._in_network(rank)):
+            try:
+                self._weigh(rank)
+            except frames.FrameError as error:  # another rank's frame may have led here
+                self._refuse(rank, str(error))
 
     def _tell_growth(self, rank: int, call: int, growth: Growth | None) -> None:
         if growth is not None:
@@ -494,6 +506,7 @@ class Hub:
         """
         posted = self.answers[rank].take_owed(frame.meta.get("number"))
         self._bring(posted, frame.blob)
+        self._weigh_if_much(rank)
         self.matching.meet(posted)
         for meta, blob in self.answers[rank].take_postponed():
             self._write(rank, meta, blob)
@@ -538,8 +551,4 @@ class Hub:
                 end.write(part)
         except OSError:
             self._hang_up(rank)
-        if self.weighing.is_much_unread(rank, self.calls.current(rank), end.queued):
-            try:
-                self._weigh(rank)
-            except frames.FrameError as error:  # another rank's frame may have led here
-                self._refuse(rank, str(error))
+        self._weigh_if_much(rank)

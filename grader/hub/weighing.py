@@ -24,8 +24,8 @@ SMALL, SMALL_SEND, PART = 4, 8, 1 / 3
 # To measure overwritten memory takes about 5 ms. The hub does it when it weighs a rank for the
 # first time in a call, and at this part of the other times.
 OVERWRITTEN_PART = 1 / 8
-# The hub also weighs a rank if the rank has at least this many more unread bytes than before.
-UNREAD_STEP = 1 << 18
+# The hub also weighs a rank when it holds at least this many more bytes for the rank than before.
+NETWORK_STEP = 1 << 18
 # If the peak is wanted, the hub also weighs all ranks whenever about this many seconds have passed.
 # This takes 0.1 ms for each rank, because it does not count files and other processes.
 SECONDS_BETWEEN = 0.006
@@ -61,8 +61,8 @@ class Weighing:
     mapped: dict[tuple[int, int], int] = field(default_factory=dict)
     # (rank, call) → the bytes of the rank's sends so far
     sent: Counter[tuple[int, int]] = field(default_factory=Counter)
-    # (rank, call) → the most bytes that the rank had not read when it was weighed for that reason
-    unread: Counter[tuple[int, int]] = field(default_factory=Counter)
+    # (rank, call) → the most bytes that the hub held for the rank when it weighed it for that reason
+    held: Counter[tuple[int, int]] = field(default_factory=Counter)
     next_at: float = 0.0  # the time of the next look between operations
 
     def is_time(self) -> bool:
@@ -73,20 +73,20 @@ class Weighing:
         self.next_at = now + CHANCE.uniform(0, 2 * SECONDS_BETWEEN)
         return True
 
-    def is_much_unread(self, rank: int, call: int, unread: int) -> bool:
-        """Return whether to weigh the rank because it leaves many bytes unread.
+    def is_much(self, rank: int, call: int, in_network: int) -> bool:
+        """Return whether to weigh the rank because the hub holds many bytes for it.
 
-        This is so if there are at least ``UNREAD_STEP`` more unread bytes than when this method
-        last returned True in this call. Then record their number.
+        This is so if there are at least ``NETWORK_STEP`` more bytes than when this method last
+        returned True in this call. Then record their number.
         """
-        is_much = unread >= self.unread[rank, call] + UNREAD_STEP
+        is_much = in_network >= self.held[rank, call] + NETWORK_STEP
         if is_much:
-            self.unread[rank, call] = unread
+            self.held[rank, call] = in_network
         return is_much
 
     def forget_calls(self) -> None:
         """Forget the calls of the last check. How much memory the ranks began with is kept."""
-        self.most, self.mapped, self.sent, self.unread = {}, {}, Counter(), Counter()
+        self.most, self.mapped, self.sent, self.held = {}, {}, Counter(), Counter()
 
     def before_calls(self, rank: int, has_settled: bool) -> None:
         """Note how much memory a rank has when a frame arrives before its first call.
@@ -111,13 +111,13 @@ class Weighing:
         return not is_small or key not in self.most or CHANCE.random() < PART
 
     def new_most(
-        self, rank: int, call: int, weighs: str, operations: int, unread: int
+        self, rank: int, call: int, weighs: str, operations: int, in_network: int
     ) -> Growth | None:
         """Weigh a rank, and return the growth of its memory if this is a new maximum in the call.
 
         It is a new maximum of the rank's own memory, or of all bytes of ``Growth`` together. If it
         is none, or if the system does not say how much memory the rank has, return None.
-        ``operations`` and ``unread`` are fields of ``Growth``.
+        ``operations`` and ``in_network`` are fields of ``Growth``.
 
         Raises:
             FrameError: the system reported overwritten memory earlier, but does not any more.
@@ -127,7 +127,7 @@ class Weighing:
             return None
         is_drawn = (rank, call) not in self.most or CHANCE.random() < OVERWRITTEN_PART
         overwritten = self._overwritten(rank) if is_drawn else 0
-        growth = Growth(operations, memory - self.began_with[rank], overwritten, unread)
+        growth = Growth(operations, memory - self.began_with[rank], overwritten, in_network)
         return self._if_new(rank, call, growth)
 
     def between(self, rank: int, call: int, operations: int) -> Growth | None:
@@ -138,7 +138,7 @@ class Weighing:
 
     def _if_new(self, rank: int, call: int, growth: Growth) -> Growth | None:
         """Return the growth if it is a new maximum in the call, and None otherwise."""
-        together = growth.own + growth.overwritten + growth.unread
+        together = growth.own + growth.overwritten + growth.in_network
         most, most_together = self.most.get((rank, call), (growth.own - 1, together - 1))
         self.most[rank, call] = max(most, growth.own), max(most_together, together)
         return growth if growth.own > most or together > most_together else None
@@ -169,7 +169,7 @@ class Weighing:
         return found.peak(self.mapped.setdefault((rank, call), min(found.mapped, allowed)))
 
     def at_the_end(
-        self, rank: int, call: int, weighs: str, operations: int, unread: int
+        self, rank: int, call: int, weighs: str, operations: int, in_network: int
     ) -> Growth | None:
         """Weigh a rank that returns from a call: see ``new_most``.
 
@@ -183,7 +183,7 @@ class Weighing:
         """
         if (rank, call) in self.most and weighs != PEAK:
             return None
-        growth = self.new_most(rank, call, weighs, operations, unread)
+        growth = self.new_most(rank, call, weighs, operations, in_network)
         if growth is None and self.began_with[rank] and not self.memory(rank):
             raise FrameError("a result of a process whose memory cannot be seen")
         return growth

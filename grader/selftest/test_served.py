@@ -248,10 +248,10 @@ def test_a_rank_whose_overwritten_memory_cannot_be_seen_any_more_is_refused():
         weighing.new_most(0, 0, SETTLED, 0, 0)
 
 
-def test_unread_results_are_weighed_when_there_are_many_more_than_before():
+def test_a_rank_is_weighed_when_the_network_holds_many_more_bytes_than_before():
     weighing = Weighing(int, Resident, int, int)
-    unread = [1, 1 << 18, (1 << 18) + 9, 1 << 17, 1 << 19, 1 << 20]
-    much = [weighing.is_much_unread(0, 0, size) for size in unread]
+    held = [1, 1 << 18, (1 << 18) + 9, 1 << 17, 1 << 19, 1 << 20]
+    much = [weighing.is_much(0, 0, size) for size in held]
     assert much == [False, True, False, False, True, True]
 
 
@@ -395,6 +395,16 @@ EVADES = """
                 time.sleep(0.05)
             dist.barrier()
 
+        def park():
+            landing = torch.empty(1 << 17, dtype=torch.float64)
+            for tag in range(12):
+                if dist.get_rank() == 0:
+                    dist.isend(torch.ones(1 << 17, dtype=torch.float64), 1, tag=tag)
+                dist.barrier()
+            if dist.get_rank() == 1:
+                for tag in range(12):
+                    dist.recv(landing, 0, tag=tag)
+
         def map_and_hold():
             with open(Path(torch.__file__).parent / "lib/libtorch_cpu.so", "rb") as file:
                 mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
@@ -422,7 +432,12 @@ def test_inherited_memory_that_a_rank_writes_to_counts_as_its_memory(submit, on_
 
 def test_results_that_a_rank_has_not_read_count_as_well(submit, on_hub):
     run = evading(submit, "start_many", SETTLED)
-    assert run.grown(0) < 8 * MIB < 10 * MIB < run.grown_with_unread(0)
+    assert run.grown(0) < 8 * MIB < 10 * MIB < run.grown_with_network(0)
+
+
+def test_what_a_rank_has_sent_counts_until_it_is_received(submit, on_hub):
+    run = evading(submit, "park", SETTLED)
+    assert run.grown_with_network(0) > run.own_growth(0) + 8 * MIB
 
 
 def test_a_peak_counts_memory_that_takes_the_place_of_mapped_pages(submit, on_hub):

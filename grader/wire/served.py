@@ -26,7 +26,9 @@ class Growth(NamedTuple):
     own: int  # memory that comes from no file; negative if the rank has given some back
     # inherited memory that the rank has written to; 0 if it was not measured at this time
     overwritten: int = 0
-    unread: int = 0  # results that the hub has sent, and that the rank has not read
+    # what the hub holds for the rank: data of operations that are not complete, and results that the
+    # rank has not read
+    in_network: int = 0
 
 
 class Served:
@@ -39,7 +41,7 @@ class Served:
 
     With ``weighs`` the hub measures the rank's memory whenever the rank starts an operation other
     than a receive. In a world of more than 4 ranks, it measures only at some of the small sends:
-    see ``hub.weighing``. It also measures when the rank leaves many results unread. With
+    see ``hub.weighing``. It also measures when it holds many bytes for the rank. With
     ``SETTLED`` the hub measures the current memory. With ``PEAK`` it measures the most memory so
     far, and it measures between operations, too. When the rank returns, the hub measures once more
     if it has not measured in this call before, or with ``PEAK``. Before its first call, the rank
