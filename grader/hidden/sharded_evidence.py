@@ -229,8 +229,8 @@ class LargeModel:
                     f" {there / MIB:.0f} MiB. In addition, {layers} whole layers of"
                     f" {self.layer_bytes / MIB:.1f} MiB are enough; this includes all copies for"
                     " communication, data that no rank has received yet, and results that the rank"
-                    " has not waited for yet. Something keeps layers or whole gradients, perhaps not"
-                    " as tensors."
+                    " has not waited for yet. Something keeps layers or whole gradients, perhaps"
+                    " not as tensors."
                 )
                 most = there + layers * self.layer_bytes
                 run.require(grown <= most, text)

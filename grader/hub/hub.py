@@ -362,7 +362,7 @@ class Hub:
             self._tell_growth(rank, call, growth)
 
     def _in_network(self, rank: int) -> int:
-        """Return how many bytes the hub holds for a rank: what it sent, and what it has not read."""
+        """Return how many bytes the hub holds for a rank: see ``Growth.in_network``."""
         return self.ranks[rank].queued + self.answers[rank].size()
 
     def _weigh_if_much(self, rank: int) -> None:

@@ -26,8 +26,8 @@ class Growth(NamedTuple):
     own: int  # memory that comes from no file; negative if the rank has given some back
     # inherited memory that the rank has written to; 0 if it was not measured at this time
     overwritten: int = 0
-    # what the hub holds for the rank: data of operations that are not complete, and results that the
-    # rank has not read
+    # what the hub holds for the rank: what no rank has received yet, and results that the rank has
+    # not read
     in_network: int = 0
 
 
