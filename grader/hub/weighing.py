@@ -61,7 +61,7 @@ class Weighing:
     mapped: dict[tuple[int, int], int] = field(default_factory=dict)
     # (rank, call) → the bytes of the rank's sends so far
     sent: Counter[tuple[int, int]] = field(default_factory=Counter)
-    # (rank, call) → how many bytes the hub held for the rank when it last weighed it for that reason
+    # (rank, call) → how many bytes the hub held for the rank when it last weighed it for them
     held: Counter[tuple[int, int]] = field(default_factory=Counter)
     next_at: float = 0.0  # the time of the next look between operations
 
