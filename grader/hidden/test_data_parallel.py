@@ -38,6 +38,9 @@ from grader.reference.training_mistakes import (
 )
 
 SIZES = (1, 2, 3, 4)
+# Rows of a rank. Even with 12 bits for each number, these rows would exceed the limit of
+# ``averages_own_gradients``.
+MANY_ROWS = 200
 OVERWRITTEN = (
     "the first step's gradients were overwritten by the second step's. Return"
     " new memory from each step"
@@ -274,7 +277,7 @@ def step_problems(rng, n):
     smaller in the last one: see ``averages_own_gradients``.
     """
     problems = [
-        problem(rng, n, rows=50),
+        problem(rng, n, rows=MANY_ROWS),
         problem(rng, n, layers=2, dtype=np.float32),
         problem(rng, n, layers=1, width=1, rows=1),  # the example in the docstring of the stub
         problem(rng, n, layers=2, rows=1),
@@ -458,7 +461,7 @@ def trainings(rng, n):
     # If the gradient of an entry is no larger than AdamW's ε, an error of 1e−17 in the gradient
     # becomes an error of 1e−9 · lr in the step.
     tolerance = Tolerance(1e-9, "five AdamW steps in float64")
-    long = _training(rng, n, (5, 3, 50, np.float64), tolerance, lr=0.02, delays=late(n))
+    long = _training(rng, n, (5, 3, MANY_ROWS, np.float64), tolerance, lr=0.02, delays=late(n))
     made = [_training(rng, n, (1, 1, 1, np.float32), rounding(np.float32)), long]
     if n == 2:  # large gradients, with a norm in the thousands, must not be clipped
         made.append(_training(rng, n, (2, 2, 3, np.float64), rounding(np.float64), scale=100))
