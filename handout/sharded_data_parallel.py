@@ -199,8 +199,8 @@ def prefetched_step(
         layer_forward, layer_backward: the two passes of one layer, called as ``mlp.layer_forward``
             and ``mlp.layer_backward``. Call each once for every layer, and do not compute layers in
             any other way: from these calls the checks know when you compute. (The checks pass
-            functions that also multiply y, or grad_y, by a number that is not known before the
-            call.)
+            functions that also multiply y, or both gradients, by a number that is not known before
+            the call.)
     Returns:
         ``(loss, gradients)``, as for ``fully_sharded_step``.
     Raises:

@@ -300,15 +300,18 @@ class CallEvidence:
             return None
         return [later - earlier for earlier, later in zip(looks, looks[1:])]
 
-    def told(self, rank: int, name: str) -> list[list[float]]:
+    def told(self, rank: int, name: str, before: str = "") -> list[list[float]]:
         """Return the numbers that a driver reported in marks, as one list for each mark, in order.
 
-        The name of such a mark is ``name``, followed by numbers. Fails if a number is not readable.
+        The name of such a mark is ``name``, followed by numbers. Leave out what the rank reported
+        after it first passed the mark ``before``, if given. Fails if a number is not readable.
         """
         found = []
         for event in self.report.ranks[rank].trail:
             if not isinstance(event, Mark) or event.call != self.index:
                 continue
+            if before and event.name == before:
+                break
             if event.name.startswith(f"{name} "):
                 try:
                     found.append([float(word) for word in event.name[len(name) :].split()])

@@ -255,26 +255,43 @@ class LargeModel:
 def require_followed(run, p):
     """Fail unless each rank called both functions once for each layer, with the right arguments.
 
-    The functions are the judge's ``layer_forward`` and ``layer_backward``. Before a rank gets a
-    layer's factor, it reports fingerprints of the function's arguments. The input of a layer
-    depends on the factors of the earlier layers. So a rank that reports the right fingerprints has
-    computed the earlier layers, and has this layer's whole weight.
+    The functions are the judge's ``layer_forward`` and ``layer_backward``. When a function begins,
+    a rank reports fingerprints of its arguments. Before it gets the layer's factor at the end, it
+    reports fingerprints of the results. The input of a layer depends on the factors of the earlier
+    layers. So a rank that reports the right fingerprints has computed the layers one by one, each
+    between the beginning and the end of its function, with its whole weight.
     """
     for rank in range(p.n):
         given = sharded.followed_step(p.weights, p.batches[rank], p.forward, p.backward)
         for layer, weight in enumerate(p.weights):
             x, grad = given.inputs[layer], given.grads[layer]
-            for name, function, due in (
-                (FORWARD, "layer_forward", {"x": x, "weight": weight}),
-                (BACKWARD, "layer_backward", {"x": x, "weight": weight, "grad_y": grad}),
+            grad_x, gradient = given.results[layer]
+            for name, function, due, results in (
+                (
+                    FORWARD,
+                    "layer_forward",
+                    {"x": x, "weight": weight},
+                    {"y": given.outputs[layer]},
+                ),
+                (
+                    BACKWARD,
+                    "layer_backward",
+                    {"x": x, "weight": weight, "grad_y": grad},
+                    {"grad_x": grad_x, "gradient": gradient},
+                ),
             ):
-                told = run.told(rank, f"{name.format(layer)} got")
-                times = len(run.marks(rank, f"{name.format(layer)} began"))
+                name = name.format(layer)
+                told = run.told(rank, f"{name} got", before=f"{name} began")
+                times = len(run.marks(rank, f"{name} began"))
                 text = (
                     f"rank {rank} called {function} {times} times for layer {layer} (counted from"
                     " 0), not once."
                 )
-                run.require(len(told) == times == 1 and len(told[0]) == len(due), text)
+                run.require(times == 1, text)
+                text = (
+                    f"rank {rank} began layer {layer} (counted from 0) before it called {function}."
+                )
+                run.require(len(told) == 1 and len(told[0]) == len(due), text)
                 for (argument, array), number in zip(due.items(), told[0]):
                     text = (
                         f"rank {rank} called {function} for layer {layer} (counted from 0) with"
@@ -282,6 +299,14 @@ def require_followed(run, p):
                         " layer, with the layer's whole input and its whole weight, and compute"
                         " layers in no other way."
                     )
+                    run.require(sharded.is_fingerprint(number, array), text)
+                gave = run.told(rank, f"{name} gave", before=f"{name} ended")
+                text = (
+                    f"rank {rank}: {function} did not compute layer {layer} (counted from 0) as the"
+                    " given mlp.py does. Do not change mlp or torch."
+                )
+                run.require(len(gave) == 1 and len(gave[0]) == len(results), text)
+                for array, number in zip(results.values(), gave[0]):
                     run.require(sharded.is_fingerprint(number, array), text)
 
 
@@ -334,8 +359,8 @@ def require_order(run, rank, layers, shard_bytes):
 def require_overlap(run, rank, layers):
     """Fail if a rank waits for the gather of a layer before it computes the previous layer.
 
-    The hub withholds the result of an all-gather until the rank begins to compute another layer.
-    The rank may wait at once for the gather of the first layer of each pass, because it can compute
+    The hub withholds the result of an all-gather until the rank has computed another layer. The
+    rank may wait at once for the gather of the first layer of each pass, because it can compute
     nothing meanwhile.
     """
     gathers = sum(o.kind == "all_gather" for o in run.operations(rank))

@@ -33,6 +33,7 @@ from grader.wire.served import PEAK, Growth, Served
 # answered yet, and of answers that ranks have not read yet.
 MAX_HELD = 1 << 26
 MAX_USE_LETTERS = 200  # characters in the name under which a rank uses something
+ENDED = " ended"  # with this ends the name of the use that ends one of the judge's functions
 # When the judge finds that the ranks are idle, the last frame and the last answer must be at least
 # this old. The judge does not see all of them.
 QUIET_SECONDS = 0.25
@@ -414,8 +415,9 @@ class Hub:
             frames.EVENT,
             {"call": self.calls.current(rank), "mark": name, "at": monotonic_ns()},
         )
-        for posted, blob in self.slow.on_use(rank):
-            self._give(posted, blob)
+        if name.endswith(ENDED):
+            for posted, blob in self.slow.on_use(rank):
+                self._give(posted, blob)
         # The rank waits for the answer now. So the time does not include what it computes later.
         if name == frames.PAUSE:
             self.tell({"spent": [rank, self.calls.current(rank), self.spent(rank)]})

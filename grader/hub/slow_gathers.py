@@ -1,7 +1,7 @@
 """The hub can keep the result of an all-gather until the rank has done something else.
 
 ``report.Call.slow_gathers`` asks for this rule. Under this rule, a rank gets the result of an
-all-gather only after it has used one of the judge's functions (see ``wire.served``). If the rank
+all-gather only after one of the judge's functions (see ``wire.served``) has ended. If the rank
 waits for the result before that, all ranks come to a standstill. The hub then gives the result all
 the same, and tells the judge. So the judge learns, without a clock, whether a rank computes while
 it gathers.
@@ -24,7 +24,7 @@ from grader.hub.matching import Posted
 class SlowGathers:
     """Keeps the results of all-gathers that have to wait. A rank is in one call at a time."""
 
-    # rank → how often it has used the judge's functions in this call
+    # rank → how many of the judge's functions have ended in this call
     uses: Counter[int] = field(default_factory=Counter)
     issued: Counter[int] = field(default_factory=Counter)  # rank → its all-gathers in this call
     # (rank, number) of an all-gather that is not answered yet → the values of ``uses`` and
@@ -62,7 +62,7 @@ class SlowGathers:
             self.awaited[rank].add(number)
 
     def on_use(self, rank: int) -> list[tuple[Posted, bytes]]:
-        """Count that a rank uses a function of the judge; return the results kept for this rank."""
+        """Count that a function of the judge has ended; return the results kept for this rank."""
         self.uses[rank] += 1
         return self._taken([own for own in self.kept if own[0].rank == rank])
 

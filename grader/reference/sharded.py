@@ -128,16 +128,20 @@ def scaled_step(
 
 @dataclass
 class Followed:
-    """The results of a step with factors, and what each layer's two functions get.
+    """The results of a step with factors, and what each layer's two functions get and give.
 
     ``inputs[l]`` is the argument x of the forward function of layer l. ``grads[l]`` is the argument
-    grad_y of its backward function, before grad_y is multiplied by the factor ``backward[l]``.
+    grad_y of its backward function. ``outputs[l]`` is y before it is multiplied by the factor
+    ``forward[l]``. ``results[l]`` is (grad_x, gradient) before both are multiplied by the factor
+    ``backward[l]``.
     """
 
     loss: float
     gradients: list[np.ndarray]
     inputs: list[np.ndarray]
     grads: list[np.ndarray]
+    outputs: list[np.ndarray]
+    results: list[tuple[np.ndarray, np.ndarray]]
 
 
 def followed_step(
@@ -145,8 +149,7 @@ def followed_step(
 ) -> Followed:
     """Make the step of ``scaled_step``. Return its results and the arguments of its functions.
 
-    The arguments are x of the forward function, and grad_y of the backward function, of each layer:
-    see ``Followed``.
+    Also return the results of these functions: see ``Followed``.
     """
     y, saved = np.asarray(x, np.float64), []
     for weight, factor in zip(weights, forward):
@@ -154,14 +157,21 @@ def followed_step(
         saved.append((y, z))
         y = factor * gelu(z)
     grad = 2 * y / y.size
-    gradients: list[np.ndarray] = []
     grads: list[np.ndarray] = []
+    results: list[tuple[np.ndarray, np.ndarray]] = []
     for weight, (own, z), factor in reversed(list(zip(weights, saved, backward))):
         grads.insert(0, grad)
-        grad_z = factor * grad * gelu_derivative(z)
-        gradients.insert(0, own.T @ grad_z)
-        grad = grad_z @ np.asarray(weight, np.float64).T
-    return Followed(float(np.mean(y**2)), gradients, [own for own, _ in saved], grads)
+        grad_z = grad * gelu_derivative(z)
+        results.insert(0, (grad_z @ np.asarray(weight, np.float64).T, own.T @ grad_z))
+        grad = factor * results[0][0]
+    return Followed(
+        loss=float(np.mean(y**2)),
+        gradients=[factor * gradient for factor, (_, gradient) in zip(backward, results)],
+        inputs=[own for own, _ in saved],
+        grads=grads,
+        outputs=[gelu(z) for _, z in saved],
+        results=results,
+    )
 
 
 def fingerprint(array: np.ndarray) -> float:

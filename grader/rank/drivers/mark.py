@@ -1,7 +1,6 @@
 """Defines the argument ``mark`` of drivers, and the probes that use it."""
 
 import time
-from collections.abc import Callable
 from typing import Any, Protocol
 
 
@@ -23,15 +22,28 @@ class Mark(Protocol):
         """
 
 
-def make_probe(node: dict, mark: Mark) -> Callable[[], Any]:
-    """Return a function for the student to call. It adds marks when it begins and when it ends.
+class Probe:
+    """A function for the student to call. It adds marks when it begins and when it ends.
 
-    The function lasts ``node["seconds"]`` seconds, and returns the value that the judge has set.
+    The function lasts some seconds, and returns the value that the judge has set. A driver may call
+    ``begin`` and ``end`` itself, and do the student's work between them.
     """
 
-    def probe() -> Any:
-        mark.use(f"{node['probe']} began")
-        time.sleep(node["seconds"])
-        return mark.use(f"{node['probe']} ended")
+    def __init__(self, name: str, seconds: float, mark: Mark) -> None:
+        self.name, self.seconds, self.mark = name, seconds, mark
 
-    return probe
+    def __call__(self) -> Any:
+        self.begin()
+        return self.end()
+
+    def begin(self) -> None:
+        self.mark.use(f"{self.name} began")
+        time.sleep(self.seconds)
+
+    def end(self) -> Any:
+        return self.mark.use(f"{self.name} ended")
+
+
+def make_probe(node: dict, mark: Mark) -> Probe:
+    """Return the function that a node of the arguments describes."""
+    return Probe(node["probe"], node["seconds"], mark)

@@ -95,9 +95,10 @@ def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) ->
     The last two arguments are lists of the judge's functions: one function for each layer's forward
     pass, and one for each layer's backward pass. Each function returns a number that the rank does
     not know before the call. A layer's forward pass multiplies the layer's output by the number for
-    this forward pass. Its backward pass multiplies the gradient of this output by the number for
-    this backward pass. Before the rank asks for a number, a mark records the fingerprints of the
-    layer's arguments. With ``metered``, also return the meter's ledger.
+    this forward pass. Its backward pass multiplies both gradients by the number for this backward
+    pass, as if the gradient of the output had been multiplied. When a pass begins, a mark records
+    the fingerprints of its arguments. The rank gets the number when the pass ends. Before that, a
+    mark records the fingerprints of its results. With ``metered``, also return the meter's ledger.
     """
     from handout import mlp  # the copy beside the submission
 
@@ -108,17 +109,21 @@ def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) ->
     def layer_forward(x: torch.Tensor, weight: torch.Tensor) -> tuple:
         layer = _next_layer(ahead, "layer_forward")
         _tell_fingerprints(mark, f"forward of layer {layer} got", x, weight)
-        factor = forward[layer]()
-        output, z = mlp.layer_forward(x, weight)
-        return factor * output, z
+        forward[layer].begin()
+        y, z = mlp.layer_forward(x, weight)
+        _tell_fingerprints(mark, f"forward of layer {layer} gave", y)
+        return forward[layer].end() * y, z
 
     def layer_backward(
         x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, grad_y: torch.Tensor
     ) -> tuple:
         layer = _next_layer(back, "layer_backward")
         _tell_fingerprints(mark, f"backward of layer {layer} got", x, weight, grad_y)
-        factor = backward[layer]()
-        return mlp.layer_backward(x, z, weight, factor * grad_y)
+        backward[layer].begin()
+        grad_x, gradient = mlp.layer_backward(x, z, weight, grad_y)
+        _tell_fingerprints(mark, f"backward of layer {layer} gave", grad_x, gradient)
+        factor = backward[layer].end()
+        return factor * grad_x, gradient.mul_(factor)  # in place: the gradient is large
 
     followed = [*given, layer_forward, layer_backward]
     return metered(function, followed, {}, mark) if kwargs.get("metered") else function(*followed)
