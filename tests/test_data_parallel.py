@@ -336,16 +336,16 @@ def test_gradient_buckets_overlap(world):
     """
     twice = [[(half, [0, 1]), (half + 0.5, [0, 1])] for half in HALVES]
     passes = [own[:1] for own in twice]
-    # A rank learns a factor of the first layer's gradient only when its backward pass reaches this
-    # layer. The gradient of the last layer is ready before that.
-    factors = per_rank(*[[Probe("first layer of pass 0", 1.0)]] * 2)
-    *runs, of_factors = world(
+    # A rank learns the factors of the first layer's gradient only when its backward pass reaches
+    # this layer. The gradient of the last layer is ready before that.
+    seeds = per_rank(*[[Probe("first layer of pass 0", 1)]] * 2)
+    *runs, of_asking = world(
         2,
         # Rank 0 ends pass 0 before rank 1 begins it. Then rank 1 ends pass 1 before rank 0 begins.
         buckets(twice, delays=late_in_turn(1, 0)),
         # The other way round.
         buckets(twice, delays=late_in_turn(0, 1)),
-        buckets(passes, factors=factors),
+        buckets(passes, seeds=seeds),
     )
     for run in runs:
         run.waits_for_nobody(
@@ -355,11 +355,11 @@ def test_gradient_buckets_overlap(world):
         for rank in range(2):
             overlaps(run, rank, p=0)
             overlaps(run, rank, p=1)
-    of_factors.values()
+    of_asking.values()
     for rank in range(2):
-        asked = of_factors.passed(rank, "first layer of pass 0 began")
-        of_factors.require(
-            any(o.at < asked for o in of_factors.operations(rank)),
+        asked = of_asking.passed(rank, "first layer of pass 0 began")
+        of_asking.require(
+            any(o.at < asked for o in of_asking.operations(rank)),
             f"rank {rank} started no all-reduce before its backward pass came to the first layer."
             " The gradient of the last layer is ready before that. Are the buckets filled, and"
             " started, from the last parameter to the first?",

@@ -24,7 +24,7 @@ from grader.check.call_result import CallResult, as_argument, tensor
 from grader.check.failures import CheckFailed, GraderFault, NotAttempted, Skipped
 from grader.diagnosis.comparison import EXACT, Tolerance, rounding
 from grader.intake.staging import NOT_ATTEMPTED
-from grader.wire.drawn import draw
+from grader.wire.drawn import draw, row_factors
 from grader.wire.events import EMPTY_BYTES, listed
 from grader.wire.frames import GLOO, STRICT
 from grader.wire.served import BENCH_PARAMETERS, PEAK, SETTLED
@@ -59,6 +59,7 @@ __all__ = [
     "on_gloo",
     "in_strict_order",
     "rounding",
+    "row_factors",
     "tensor",
 ]
 

@@ -5,7 +5,16 @@ from functools import cached_property
 
 import numpy as np
 
-from grader.check.api import Delay, Probe, Request, Strided, call, per_rank, rounding
+from grader.check.api import (
+    Delay,
+    Probe,
+    Request,
+    Strided,
+    call,
+    per_rank,
+    rounding,
+    row_factors,
+)
 from grader.reference import single_device
 from grader.reference.buckets import (
     MEMORY_ORDER,
@@ -37,8 +46,8 @@ class Passes:
     frozen: list
     bucket_bytes: int
     layouts: list  # [rank]
-    # [rank][pass]: the factor of the gradient of the rank's first layer; None without factors
-    factors: list | None
+    # [rank][pass]: the seed of the factors at the rank's first layer; None without factors
+    seeds: list | None
     request: Request
 
     @property
@@ -67,13 +76,11 @@ class Passes:
         return [[self._of_pass(rank, p) for p in self.passes] for rank in self.ranks]
 
     def _of_pass(self, rank, p):
-        gradients = single_device.loss_and_gradients(
-            self.weights, self.shards[rank][p], self.uses[rank][p]
-        )[1]
-        if self.factors:
-            gradients[self.uses[rank][p][0]] = (
-                self.factors[rank][p] * gradients[self.uses[rank][p][0]]
-            )
+        x = self.shards[rank][p]
+        factors = row_factors(self.seeds[rank][p], len(x)) if self.seeds else None
+        gradients = single_device.loss_and_gradients(self.weights, x, self.uses[rank][p], factors)[
+            1
+        ]
         for i in self.squared:
             gradients[i] = 2 * self.weights[i] + (0 if gradients[i] is None else gradients[i])
         return [
@@ -153,8 +160,8 @@ def passes_of(rng, n, layers, **options):
     ``layers[rank]`` lists the indices of the weights that the rank uses in a pass, in order. If
     ``then`` is given, ``then[rank]`` replaces ``layers[rank]`` from the second pass on. ``more``
     lists the shapes of further parameters. The loss includes the sum of squares of each further
-    parameter. With ``asks``, the gradient of a rank's first layer is multiplied by a factor. The
-    rank learns this factor only during the pass.
+    parameter. With ``asks``, each row of the gradient that reaches a rank's first layer is
+    multiplied by a factor. The rank learns these factors only during the pass.
 
     The ``options`` are ``passes``, the number of passes of a rank (by default 1), ``dtype`` (by
     default float64), ``registered`` (by default all parameters), ``frozen`` (by default none),
@@ -207,13 +214,12 @@ def _draw_passes(
     }
     asked |= {"squared": squared, "bucket_bytes": options.pop("bucket_bytes", 256)}
     asked_layouts = options.pop("layouts", ["contiguous"] * n)
-    factors = rng.uniform(0.5, 2.0, (n, passes)).tolist() if asks else None
-    if factors:
+    seeds = rng.integers(2**31, size=(n, passes)).tolist() if asks else None
+    if seeds:
         probes = (
-            [Probe(FIRST_LAYER.format(p), factor) for p, factor in enumerate(own)]
-            for own in factors
+            [Probe(FIRST_LAYER.format(p), seed) for p, seed in enumerate(own)] for own in seeds
         )
-        options["factors"] = per_rank(*probes)
+        options["seeds"] = per_rank(*probes)
     request = call(
         "data_parallel.GradientBuckets",
         driver="backward_passes",
@@ -223,7 +229,7 @@ def _draw_passes(
         **options,
     )
     return Passes(
-        weights, shards, uses, layouts=asked_layouts, factors=factors, request=request, **asked
+        weights, shards, uses, layouts=asked_layouts, seeds=seeds, request=request, **asked
     )
 
 

@@ -32,7 +32,7 @@ def started_early(run, rank, p=0):
 def started_before_the_first_layer(run, rank, p=0):
     """Return how many of a rank's communications began before pass ``p`` came to the first layer.
 
-    At the first layer the rank asks for a factor on which this layer's gradient depends. All other
+    At the first layer the rank asks for factors on which this layer's gradient depends. All other
     gradients are known before the rank asks, so the all-reduces of the other buckets can begin
     earlier.
     """

@@ -73,20 +73,28 @@ def backward(weights: list, saved: list, grad_y: np.ndarray) -> tuple[np.ndarray
 
 
 def loss_and_gradients(
-    weights: list, x: np.ndarray, layers: list[int] | None = None
+    weights: list,
+    x: np.ndarray,
+    layers: list[int] | None = None,
+    factors: np.ndarray | None = None,
 ) -> tuple[float, list]:
     """Return the loss, which is the mean of y², and its gradient with respect to every weight.
 
     Each weight is (D, D), and ``x`` is (B, D). ``layers`` has the index of the weight that each
     layer uses; by default each weight is used once, in order. The gradient of an unused weight
     is None. The gradient of a weight that several layers use (a tied weight) is the sum of the
-    gradients from these layers.
+    gradients from these layers. In the backward pass, row b of the gradient that reaches the first
+    layer is multiplied by ``factors[b]``, if given.
     """
     layers = list(range(len(weights))) if layers is None else layers
     used = [weights[i] for i in layers]
     y, saved = forward(used, x)
     gradients: list = [None] * len(weights)
-    for i, own in zip(layers, backward(used, saved, 2 * y / y.size)[1]):
+    grad, of_layers = backward(used[1:], saved[1:], 2 * y / y.size)
+    of_first = backward(used[:1], saved[:1], grad if factors is None else factors[:, None] * grad)[
+        1
+    ]
+    for i, own in zip(layers, of_first + of_layers):
         gradients[i] = own if gradients[i] is None else gradients[i] + own
     return float(np.mean(y**2)), gradients
 

@@ -12,8 +12,11 @@ import torch
 
 from grader.check.api import CheckFailed, Leaf, call, draw
 from grader.rank import drivers
+from grader.rank.drivers.data_parallel import Scaled
+from grader.rank.drivers.mark import Probe
 from grader.reference import sharded
 from grader.selftest.grading import ROOT
+from grader.wire.drawn import row_factors
 from grader.world import watchdog
 from grader.world.watchdog import StackFrame, waits_for_nothing
 from handout import mlp
@@ -27,6 +30,10 @@ class Marks(list):
 
     def __call__(self, name: str) -> None:
         self.append(name)
+
+    def use(self, name: str) -> float:
+        self.append(name)
+        return {"forward": 2.0, "backward": 3.0}[name.split()[0]]
 
     def before_a_send(self) -> None:
         """Nobody looks."""
@@ -339,28 +346,44 @@ def test_lists_of_spans_that_are_changed_are_told(change):
 # ——— followed layers, and large tensors that are drawn
 
 
-def test_a_followed_layer_tells_what_it_got_before_it_asks_for_its_factor():
+def test_a_followed_layer_tells_what_it_got_when_it_begins_and_what_it_gave_before_its_factor():
     marks, x = Marks(), torch.tensor([[1.0, 2.0]], dtype=torch.float64)
     weight = torch.tensor([[0.5, -1.0], [2.0, 0.25]], dtype=torch.float64)
-    told = []  # how many marks there are when a factor is asked for
-
-    def factor(value: float):
-        return lambda: (told.append(len(marks)), value)[1]
 
     def step(given, forward, backward):
         y, z = forward(given, weight.T)
         return y, backward(given, z, weight.T, y)
 
-    y, (grad, _) = drive("followed_layers", step, x, [factor(2.0)], [factor(3.0)], marks=marks)
+    factors = [[Probe(f"{way} of layer 0", 0, marks)] for way in ("forward", "backward")]
+    y, (grad, gradient) = drive("followed_layers", step, x, *factors, marks=marks)
     plain, z = mlp.layer_forward(x, weight.T)
     assert torch.equal(y, 2 * plain)
-    assert torch.equal(grad, mlp.layer_backward(x, z, weight.T, 3 * y)[0])
-    assert told == [1, 2]
-    for mark, name, due in zip(marks, ("forward", "backward"), ([x, weight.T], [x, weight.T, y])):
-        begin = f"{name} of layer 0 got "
-        numbers = [float(word) for word in mark.removeprefix(begin).split()]
-        assert mark.startswith(begin) and len(numbers) == len(due)
-        assert all(map(sharded.is_fingerprint, numbers, map(np.asarray, due)))
+    expected = mlp.layer_backward(x, z, weight.T, y)
+    assert torch.equal(grad, 3 * expected[0]) and torch.equal(gradient, 3 * expected[1])
+    of_ways = {"forward": ([x, weight.T], [plain]), "backward": ([x, weight.T, y], expected)}
+    for mark, (way, what) in zip(
+        marks, ((way, what) for way in of_ways for what in ("got", "began", "gave", "ended"))
+    ):
+        begin = f"{way} of layer 0 {what}"
+        assert mark.startswith(begin)
+        if what in ("got", "gave"):
+            numbers = [float(word) for word in mark.removeprefix(begin).split()]
+            due = of_ways[way][what == "gave"]
+            assert len(numbers) == len(due)
+            assert all(map(sharded.is_fingerprint, numbers, map(np.asarray, due)))
+    assert len(marks) == 8
+
+
+def test_the_factors_of_rows_cannot_be_taken_out_of_the_layer_below():
+    """The gradient of the layer below is no multiple of its gradient without factors."""
+    x = torch.tensor([[1.0, 2.0], [0.5, -1.0]], dtype=torch.float64)
+    weight = torch.eye(2, dtype=torch.float64, requires_grad=True)
+    (plain,) = torch.autograd.grad((x @ weight).sum(), weight)
+    (asked,) = torch.autograd.grad(Scaled.apply(x @ weight, lambda: 7).sum(), weight)
+    factors = torch.from_numpy(row_factors(7, 2))
+    assert torch.allclose(asked, x.T @ factors[:, None].expand(2, 2))
+    ratios = asked / plain
+    assert ratios.max() - ratios.min() > 0.01
 
 
 def test_a_followed_layer_that_is_called_too_often_is_refused():
@@ -369,8 +392,8 @@ def test_a_followed_layer_that_is_called_too_often_is_refused():
         drive(
             "followed_layers",
             lambda forward, _: [forward(one, one) for _ in range(2)],
-            [lambda: 1.0],
-            [lambda: 1.0],
+            [Probe("forward of layer 0", 0, Marks())],
+            [Probe("backward of layer 0", 0, Marks())],
         )
 
 

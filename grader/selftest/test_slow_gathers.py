@@ -87,8 +87,10 @@ def test_the_earliest_gather_is_given_first_and_the_next_after_a_use_without_bla
     both.post(0, awaits(first), awaits(1 - first))
     assert both.hub.give_to_idle() == 1
     assert given(both) == [{0}, set()]
-    both.post(0, use(9, "compute began"))
-    assert given(both) == [{0, 1, 9}, set()] and early(both) == [(0, 0)]
+    both.post(0, use(8, "compute began"))
+    assert given(both) == [{0, 8}, set()]
+    both.post(0, use(9, "compute ended"))
+    assert given(both) == [{0, 1, 8, 9}, set()] and early(both) == [(0, 0)]
 
 
 def test_a_gather_that_is_awaited_before_any_use_is_told_each_time(started, quiet):

@@ -11,3 +11,8 @@ import numpy as np
 def draw(seed: int, index: int, count: int) -> np.ndarray:
     """Return ``count`` numbers in [0, 1), which depend only on the seed and the index."""
     return np.random.Generator(np.random.Philox(key=[seed, index])).random(count)
+
+
+def row_factors(seed: int, rows: int) -> np.ndarray:
+    """Return the factors, from 0.5 to 1.5, of the rows of a gradient: see ``backward_passes``."""
+    return draw(seed, 0, rows) + 0.5

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from grader.rank.drivers.mark import Mark
+from grader.wire.drawn import row_factors
 
 
 class Once:
@@ -52,19 +53,22 @@ def views(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 class Scaled(torch.autograd.Function):
-    """The identity. Its backward pass multiplies the gradient by the number that ``ask`` returns.
+    """The identity. Its backward pass multiplies each row of the gradient by a factor.
 
-    ``ask`` is called in the backward pass, and not before.
+    The factors follow from the seed that ``ask`` returns: see ``row_factors``. ``ask`` is called in
+    the backward pass, and not before. If all rows had the same factor, a program could compute the
+    gradient of the layer below before it asks, and multiply this gradient afterwards.
     """
 
     @staticmethod
-    def forward(ctx: Any, y: torch.Tensor, ask: Callable[[], float]) -> torch.Tensor:
+    def forward(ctx: Any, y: torch.Tensor, ask: Callable[[], int]) -> torch.Tensor:
         ctx.ask = ask
         return y.view_as(y)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple:
-        return grad * ctx.ask(), None
+        factors = torch.from_numpy(row_factors(ctx.ask(), len(grad)))
+        return grad * factors.to(grad).unsqueeze(1), None
 
 
 def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -83,9 +87,10 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
         passes: for each backward pass ``(x, layers)``. ``layers`` is a list: for each layer, the
             index of the weight that it uses.
         squared: the indices of parameters, of any shape, whose squares are added to the loss.
-        factors: functions of the judge, one for each pass; they may be left out. The gradient that
-            reaches the first layer is multiplied by the number that the pass's function returns.
-            The rank does not know this number before it calls the function.
+        seeds: functions of the judge, one for each pass; they may be left out. The gradient that
+            reaches the first layer is multiplied by factors that follow from the number that the
+            pass's function returns. The rank does not know this number before it calls the
+            function.
         as_list: whether the buckets get the parameters as a list. Otherwise they get an iterator
             that can be used only once.
 
@@ -100,13 +105,13 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
         list(parameters) if kwargs.get("as_list") else parameters, kwargs["bucket_bytes"]
     )
     results = []
-    factors = kwargs.get("factors", [])
+    seeds = kwargs.get("seeds", [])
     for p, (x, layers) in enumerate(kwargs["passes"]):
         for weight in weights:
             weight.grad = None
-        used, of_first = [weights[i] for i in layers], 1 if factors else 0
+        used, of_first = [weights[i] for i in layers], 1 if seeds else 0
         y = mlp.forward(used[:of_first], x)
-        loss = mlp.loss(mlp.forward(used[of_first:], Scaled.apply(y, factors[p]) if factors else y))
+        loss = mlp.loss(mlp.forward(used[of_first:], Scaled.apply(y, seeds[p]) if seeds else y))
         loss = loss + sum(weights[i].square().sum() for i in kwargs["squared"])
         mark(f"backward pass {p} began")
         loss.backward()
