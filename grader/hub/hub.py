@@ -410,11 +410,12 @@ class Hub:
         if given is None or not frames.is_text(name, MAX_USE_LETTERS):
             raise frames.FrameError("a use of something that the rank was not given")
         self._expect(rank, number)
-        self._pass_on(
-            rank,
-            frames.EVENT,
-            {"call": self.calls.current(rank), "mark": name, "at": monotonic_ns()},
-        )
+        if name != frames.KEY:  # student code has no part in it
+            self._pass_on(
+                rank,
+                frames.EVENT,
+                {"call": self.calls.current(rank), "mark": name, "at": monotonic_ns()},
+            )
         if name.endswith(ENDED):
             for posted, blob in self.slow.on_use(rank):
                 self._give(posted, blob)

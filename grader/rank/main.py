@@ -301,7 +301,8 @@ class Rank:
         with self.recording:
             if meta["alone"]:
                 self._settle()
-            for index, (call, (args, kwargs)) in enumerate(zip(meta["calls"], arguments)):
+            for index, call in enumerate(meta["calls"]):
+                args, kwargs = self._opened(arguments[index], index, meta)
                 self.current["call"] = index
                 self.marks.pauses = call["pauses"]
                 self.marks.held[:] = [call["held"]] if call["held"] else []
@@ -312,6 +313,15 @@ class Rank:
                     self.wire.take(GO)
         imported = {name: name in sys.modules and name not in there for name in frames.HEAVY}
         self.wire.send(frames.DONE, {**imported, "may_go_on": self._is_unchanged()})
+
+    def _opened(self, arguments: Any, index: int, meta: dict) -> list:
+        """Return the arguments of a call, which may be sealed: see ``sealing``."""
+        if not isinstance(arguments, tensors.Sealed):
+            return arguments
+        if not self.network:
+            return arguments.opened(meta["served"][index]["key"])
+        answer = self.wire.take(self.network.ask(frames.USE, {"use": frames.KEY}))
+        return arguments.opened(answer.meta["gives"])
 
     def _settle(self) -> None:
         """Give back freed memory, and wait until the hub has measured this rank's memory.

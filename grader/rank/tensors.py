@@ -3,6 +3,7 @@
 See ``frames`` for the trees.
 """
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
+from grader.wire import sealing
 from grader.wire.frames import (
     BETWEEN_ENTRIES,
     MAX_BLOB,
@@ -25,6 +27,7 @@ MAX_DEPTH = 8
 MAX_STRING = 10_000
 # the most bytes that all tensors of a call may have together; the rest of a blob is for its header
 MAX_TENSOR_BYTES = MAX_BLOB - MAX_META
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # bytes → dtype
 # The dtypes that the judge can read with numpy, see ``DTYPES`` in ``world/blobs.py``. Tensors of
 # other dtypes are described and not sent, because they are wrong anyway.
 SHIPPABLE = {
@@ -40,12 +43,56 @@ SHIPPABLE = {
 }
 
 
-def decode(tree: Any, blob: bytes, device: torch.device, make_probe: Callable[[dict], Any]) -> Any:
-    """Return the value that the judge sent, with its tensors on ``device``.
+@dataclass
+class Sealed:
+    """A value that can be read only with its key: see ``sealing``."""
 
-    ``make_probe`` turns the node of a probe into a function.
+    text: torch.Tensor  # its tree
+    tensors: dict[str, torch.Tensor]
+    make_probe: Callable[[dict], Any]
+
+    def opened(self, key: int) -> Any:
+        """Return the value. Its tensors keep their memory."""
+        for number, tensor in enumerate([self.text, *self.tensors.values()]):
+            _open(tensor, key, number)
+        return _build(json.loads(bytes(self.text.tolist())), self._tensor, self.make_probe)
+
+    def _tensor(self, node: dict) -> torch.Tensor:
+        tensor = self.tensors[node["tensor"]]
+        return tensor.view(torch.bool) if node["bool"] else tensor
+
+
+def decode(
+    trees: list, blob: bytes, device: torch.device, make_probe: Callable[[dict], Any]
+) -> list:
+    """Return the values that the judge sent, with their tensors on ``device``.
+
+    For a sealed value, return a ``Sealed``. ``make_probe`` turns the node of a probe into a
+    function.
     """
     tensors = load(blob) if blob else {}
+
+    def laid_out(name: str, layout: str) -> torch.Tensor:
+        return _laid_out(tensors[name].to(device, copy=True), layout)
+
+    return [
+        (
+            Sealed(
+                tensors[tree["sealed"]].clone(),
+                {name: laid_out(name, layout) for name, layout in tree["layouts"].items()},
+                make_probe,
+            )
+            if isinstance(tree, dict) and "sealed" in tree
+            else _build(tree, lambda node: laid_out(node["tensor"], node["layout"]), make_probe)
+        )
+        for tree in trees
+    ]
+
+
+def _build(
+    node: Any, find: Callable[[dict], torch.Tensor], make_probe: Callable[[dict], Any]
+) -> Any:
+    """Return the value of a node. ``find`` returns the tensor of a tensor's node."""
 
     def build(node: Any) -> Any:
         if not isinstance(node, dict):
@@ -58,10 +105,22 @@ def decode(tree: Any, blob: bytes, device: torch.device, make_probe: Callable[[d
             return {key: build(value) for key, value in node["dict"]}
         if "probe" in node:
             return make_probe(node)
-        tensor = tensors[node["tensor"]].to(device, copy=True)
-        return _laid_out(tensor, node["layout"]).requires_grad_(node["leaf"])
+        return find(node).requires_grad_(node["leaf"])
 
-    return build(tree)
+    return build(node)
+
+
+def _open(tensor: torch.Tensor, key: int, number: int) -> None:
+    """Give a sealed tensor its values, in its own memory."""
+    stream = sealing.Stream(key, number)
+    bits = tensor.view(BITS[tensor.itemsize])
+    whole = bits.is_contiguous()
+    flat = bits.view(-1) if whole else bits
+    step = sealing.CHUNK // tensor.itemsize if whole else max(tensor.numel(), 1)
+    for begin in range(0, tensor.numel(), step):
+        part = flat[begin : begin + step] if whole else flat
+        random = torch.from_numpy(stream.next(part.numel() * part.itemsize)).view(part.dtype)
+        part.bitwise_xor_(random.view(part.shape).to(part.device))
 
 
 def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:

@@ -20,7 +20,7 @@ from grader.check.call_note import IN_ORDER
 from grader.rank import tensors
 from grader.rank.drivers import DRIVERS
 from grader.world import arrays
-from grader.world.arrays import Foreign, Leaf, Probe, Strided
+from grader.world.arrays import LAYOUTS, Foreign, Leaf, Probe, Strided
 
 CPU = torch.device("cpu")
 DTYPES = [
@@ -38,8 +38,8 @@ DTYPES = [
 
 def to_rank(value, make_probe=None):
     """What a rank gets when the judge sends this."""
-    tree, blob = arrays.encode(value)
-    return tensors.decode(json.loads(json.dumps(tree)), blob, CPU, make_probe)
+    trees, blob = arrays.encode([value])
+    return tensors.decode(json.loads(json.dumps(trees)), blob, CPU, make_probe)[0]
 
 
 def to_judge(value):
@@ -396,3 +396,34 @@ class Unprintable:
 )
 def test_what_cannot_be_sent_is_described(value):
     assert to_judge([value()])
+
+
+# ——— sealed arguments
+
+
+@given(
+    st.lists(st.sampled_from(DTYPES), max_size=5), st.sampled_from(LAYOUTS), st.integers(0, 2**62)
+)
+def test_a_sealed_value_is_what_it_was_when_it_is_opened(dtypes, layout, key):
+    drawn = np.random.default_rng(7)
+    given_arrays = [drawn.integers(0, 2, (3, 4)).astype(dtype) for dtype in dtypes]
+    value = [[*(Strided(own, layout) for own in given_arrays), np.array(3.0)], {"name": [1, "x"]}]
+    trees, blob = arrays.encode([["first"], value], [None, key])
+    first, later = tensors.decode(json.loads(json.dumps(trees)), blob, CPU, None)
+    assert first == ["first"] and isinstance(later, tensors.Sealed)
+    places = [tensor.data_ptr() for tensor in later.tensors.values()]
+    found, named = later.opened(key)
+    assert [tensor.data_ptr() for tensor in found] == places and named == {"name": [1, "x"]}
+    assert found[-1] == 3
+    for tensor, array in zip(found, given_arrays):
+        assert np.array_equal(tensor.numpy(), array) and tensor.numpy().dtype == array.dtype
+
+
+def test_a_sealed_value_shows_nothing_without_its_key():
+    text, numbers = "a-word-of-a-later-call", np.arange(20_000, dtype=np.float64)
+    trees, blob = arrays.encode([None, [numbers, text]], [None, 5])
+    assert text not in json.dumps(trees) and text.encode() not in blob
+    _, later = tensors.decode(trees, blob, CPU, None)
+    (sealed,) = later.tensors.values()
+    assert not np.isin(sealed.numpy(), numbers).any()
+    assert np.array_equal(later.opened(5)[0].numpy(), numbers)

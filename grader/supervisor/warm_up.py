@@ -80,4 +80,4 @@ def _ship() -> None:
                 "layout": layout,
                 "leaf": layout != "contiguous" and dtype.is_floating_point,
             }
-            tensors.decode(node, blob, torch.device("cpu"), lambda *_: None)
+            tensors.decode([node], blob, torch.device("cpu"), lambda *_: None)

@@ -107,6 +107,8 @@ BETWEEN_ENTRIES = 55.8125
 # The name of a USE. If the judge wants to know a rank's processor time, the driver of the call
 # sends this USE, mostly when the call begins and before each send: see ``report.Call.clocks``.
 PAUSE = "pause"
+# The name of the USE with which a rank asks for the key of a call's arguments: see ``sealing``.
+KEY = "key"
 # If a rank will be weighed, it asks torch's store for this key just before its first call, when it
 # has given back the memory that it does not need.
 SETTLED_KEY = "settled"

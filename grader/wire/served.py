@@ -9,7 +9,7 @@ asked. On other networks a rank answers its own calls. This module needs the sta
 import inspect
 from typing import Any, NamedTuple
 
-from grader.wire.frames import PAUSE
+from grader.wire.frames import KEY, PAUSE
 
 LAUNCH_SECONDS = 0.001  # simulated time that the host needs to launch an operation on the device
 
@@ -37,7 +37,8 @@ class Served:
     This object is made from a dict with some or all of these keys:
 
         {"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …],
-         "weighs": SETTLED or PEAK, "clocks": bool, "squares": dtype, "slow_gathers": bool}
+         "weighs": SETTLED or PEAK, "clocks": bool, "squares": dtype, "slow_gathers": bool,
+         "key": the key of the call's arguments, or None}
 
     With ``weighs`` the hub measures the rank's memory whenever the rank starts an operation other
     than a receive. In a world of more than 4 ranks, it measures only at some of the small sends:
@@ -61,6 +62,7 @@ class Served:
         self.weighs, self.clocks = given.get("weighs", ""), given.get("clocks", False)
         self.slow_gathers = given.get("slow_gathers", False)
         self.squares = given.get("squares", "")
+        self.key = given.get("key")
         self.made = 0  # runs so far
 
     def has(self, name: str) -> bool:
@@ -68,6 +70,8 @@ class Served:
         what, _, moment = name.rpartition(" ")
         if moment in ("began", "ended") and what in self.probes or self.clocks and name == PAUSE:
             return True
+        if name == KEY:
+            return self.key is not None
         return (
             self.bench is not None
             and name in Bench.USES
@@ -85,6 +89,8 @@ class Served:
         if self.runs is not None and name.startswith("run "):
             self.made += 1
             return self.runs[self.made - 1]
+        if name == KEY:
+            return self.key
         what, _, moment = name.rpartition(" ")
         return self.probes[what] if moment == "ended" and what in self.probes else None
 

@@ -4,13 +4,16 @@ The judge never imports torch. Without torch, the judge starts in a third of the
 of the memory, and has no module that student code could have patched.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save
 
+from grader.wire import sealing
 from grader.wire.frames import FrameError, is_whole
 from grader.world import blobs
 
@@ -76,12 +79,14 @@ class Foreign:
         return self.description
 
 
-def encode(value: Any) -> tuple[Any, bytes]:
-    """Return a value as a JSON tree, and the tensors in it as a blob: see ``frames``.
+def encode(values: Sequence[Any], keys: Sequence[int | None] = ()) -> tuple[list, bytes]:
+    """Return values as JSON trees, and the tensors in them as a blob: see ``frames``.
 
-    The blob is empty if there are no tensors. Raises TypeError if the value cannot be sent.
+    Value i is sealed with ``keys[i]``, if that is a key: see ``sealing``. The blob is empty if
+    there are no tensors. Raises TypeError if a value cannot be sent.
     """
     arrays: dict[str, np.ndarray] = {}
+    layouts: dict[str, str] = {}
 
     def tree(value: Any) -> Any:
         if value is None or isinstance(value, (bool, int, float, str)):
@@ -104,10 +109,25 @@ def encode(value: Any) -> tuple[Any, bytes]:
             )
         key = str(len(arrays))
         arrays[key] = np.ascontiguousarray(value).reshape(value.shape)
-        return {"tensor": key, "layout": layout, "leaf": is_leaf}
+        layouts[key] = layout
+        is_bool = value.dtype == np.bool_
+        return {"tensor": key, "layout": layout, "leaf": is_leaf, "bool": is_bool}
 
-    encoded = tree(value)
-    return encoded, save(arrays) if arrays else b""
+    def sealed_tree(value: Any, key: int) -> dict:
+        first = len(arrays)
+        text = json.dumps(tree(value)).encode()
+        own = list(arrays)[first:]
+        name = str(len(arrays))
+        arrays[name] = np.frombuffer(text, np.uint8)
+        for number, each in enumerate([name, *own]):
+            arrays[each] = sealing.sealed(arrays[each], key, number)
+        return {"sealed": name, "layouts": {each: layouts[each] for each in own}}
+
+    trees = [
+        tree(value) if key is None else sealed_tree(value, key)
+        for value, key in zip_longest(values, keys)
+    ]
+    return trees, save(arrays) if arrays else b""
 
 
 def decode(trees: Any, blob: bytes) -> list:

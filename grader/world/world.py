@@ -17,7 +17,7 @@ from io import FileIO
 from pathlib import Path
 
 from grader.assignment import OPTIMIZING
-from grader.wire import frames, machine_limits
+from grader.wire import frames, machine_limits, sealing
 from grader.wire.events import Event, Mark, Operation, Program, Progress, read_event, weight
 from grader.wire.served import Growth
 from grader.world import arrays, messages, watchdog
@@ -165,17 +165,19 @@ class World:
                 own.stacks[rank], selectors.EVENT_READ, partial(self._on_stacks, rank)
             )
         self.selector.register(self.supervisor, selectors.EVENT_READ, self._on_supervisor)
+        # The first call needs no key: nothing comes before it.
+        keys = [None, *(sealing.new_key() for _ in self.calls[1:])]
         for rank, wire in enumerate(self.wires):
             arguments, blob = arrays.encode(
-                [[list(c.arguments[rank][0]), c.arguments[rank][1]] for c in self.calls]
+                [[list(c.arguments[rank][0]), c.arguments[rank][1]] for c in self.calls], keys
             )
             meta = {"rank": rank, "size": self.size, "engine": str(ENGINE), "arguments": arguments}
             meta |= {"trace": self.trace, "network": self.network, "alone": self.are_alone}
             meta["served"] = [
                 (c.served[rank] if c.served else {})
                 | {"weighs": c.weighs, "clocks": c.clocks}
-                | {"squares": c.squares, "slow_gathers": c.slow_gathers}
-                for c in self.calls
+                | {"squares": c.squares, "slow_gathers": c.slow_gathers, "key": key}
+                for c, key in zip(self.calls, keys)
             ]
             meta["calls"] = [
                 {
