@@ -52,6 +52,13 @@ def _other_origin(error: Raised) -> tuple[Line, ...]:
     )
 
 
+def _mentions(text: str, word: str) -> bool:
+    """Return whether a text contains a word. A number must not be a part of a longer number."""
+    if not word.lstrip("-").isdecimal():
+        return word in text
+    return re.search(rf"(?<![0-9]){re.escape(word)}(?![0-9])", text) is not None
+
+
 def _is_numbers(value: Any) -> bool:
     """Return whether this is a list of plain numbers, possibly nested. No list may be empty."""
     return (
@@ -204,7 +211,7 @@ class CallResult(CallEvidence):
                 assert found is not None  # this rank did not return
                 self._fail(found.headline, found.lines)
             if isinstance(outcome, Raised) and outcome.is_value_error:
-                if lacking := [word for word in mentioning if word not in outcome.text]:
+                if lacking := [word for word in mentioning if not _mentions(outcome.text, word)]:
                     said = " or ".join(lacking)
                     self._fail(
                         f"rank {rank.rank}'s ValueError does not mention {said}:"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grader.check.api import CheckFailed
-from grader.check.call_result import CallResult
+from grader.check.call_result import CallResult, _mentions
 from grader.hidden import bucket_problem, test_pipeline_schedules
 from grader.hidden import test_benchmarking as hidden_benchmarking
 from grader.selftest.grading import ROOT
@@ -193,3 +193,19 @@ def test_changed_container_is_called_what_it_is(args, words):
     run = call_result("collectives.f", [1], args=args)
     run.report.ranks[0].outcomes[0] = Returned(1, args, {}, intact=False)
     assert words in told(run.keeps_inputs)
+
+
+@pytest.mark.parametrize(
+    "text, word, expected",
+    [
+        ("rank 5 is not one of 4", "5", True),
+        ("a shape of (2,5)", "5", True),
+        ("a shard of 15 entries", "5", False),
+        ("0 1 2 50 51 1234567890", "5", False),
+        ("stage -1 is not there", "-1", True),
+        ("stage -12 is not there", "-1", False),
+        ("torch.float32", "float32", True),
+    ],
+)
+def test_a_text_mentions_a_number_only_as_a_whole(text, word, expected):
+    assert _mentions(text, word) is expected

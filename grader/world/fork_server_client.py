@@ -112,6 +112,9 @@ class Server:
         environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
         # Limit the server and each rank to one thread, because a fork copies no other threads.
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        # Where a student's file asks for more threads, these sleep while they wait. Otherwise their
+        # waiting would count as processor time.
+        environment |= {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
         # With this interface, ranks open no ports that can be reached from outside this machine.
         environment |= {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
         environment |= {
