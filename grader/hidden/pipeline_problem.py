@@ -250,9 +250,9 @@ def require_work_between(run, rank, what, first=1.0):
     The rank should compute equally long before each send, and ``first`` times as long before its
     first send. So the time before the first send is divided by ``first``. Two fifths of the average
     time are enough. More than three times the median time is too much: then the rank computed
-    something else there, such as the whole batch. ``run`` is a call on a pipeline of ``large``. Another call must come before it,
-    as a warm-up. The system measures the time, because a submission might deceive the meter. If the
-    system cannot measure the time, nothing is required.
+    something else there, such as the whole batch. ``run`` is a call on a pipeline of ``large``.
+    Another call must come before it, as a warm-up. The system measures the time, because a
+    submission might deceive the meter. If the system cannot measure the time, nothing is required.
     """
     spent = run.spent(rank)
     if spent is None:

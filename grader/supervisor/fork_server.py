@@ -53,10 +53,12 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
     requests = socket.socket(fileno=int(door))
     requests.set_inheritable(False)
     from grader.rank import confinement
-    from grader.supervisor import world_supervisor
+    from grader.supervisor import own_network, world_supervisor
     from grader.wire import control_group, os_support, tiers
 
     os_support.hide_from_tracers()
+    # Ranks on the hub need no network. Those on gloo get one for each world: see ``run``.
+    has_network = own_network.leave()
     facts: dict[str, Any] = {
         "way": way,
         "tier": "none",
@@ -66,6 +68,7 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
     facts |= {
         "unheld": "ranks are spawned instead of forked",
         "looks": world_supervisor.LOOK_AT_WORLD_EVERY,
+        "has_network": has_network,
     }
     where: tuple[Path, ...] = ()
     if way == "fork":
@@ -452,7 +455,9 @@ def _more(request: dict, facts: dict, engine: Path, supervisors: Supervisors) ->
     from grader.wire import frames, tiers
 
     has_hub = request.get("network") in frames.HUBS
-    gaps = tiers.TIERS[facts["tier"]].gaps(confinement.landlock_abi(), has_hub, not facts["unheld"])
+    gaps = tiers.TIERS[facts["tier"]].gaps(
+        confinement.landlock_abi(), has_hub, not facts["unheld"], facts["has_network"]
+    )
     more: dict[str, Any] = {"gaps": gaps}
     more["standby"] = supervisors.standby and supervisors.standby[0]
     if request.get("tiers") and facts["way"] == "fork":

@@ -25,7 +25,7 @@ from grader.hub.in_step import Steps
 from grader.hub.resident import Resident
 from grader.rank import confinement, rank_home
 from grader.rank.rank_home import RankHome
-from grader.supervisor import cleanup, ending, mappings
+from grader.supervisor import cleanup, ending, mappings, own_network
 from grader.supervisor.world_usage import (
     MORE_TASKS,
     WorldLimits,
@@ -99,6 +99,8 @@ def keep(
     users = rank_home.users(len(descriptors), os.getpid()) if tiers.TIERS[tier].uid else set()
     ranks: RankProcesses | None = None
     hub = None
+    if world.get("network") == frames.GLOO and world.get("device") == "cpu":
+        own_network.leave()
     if world.get("network") in frames.HUBS:
         looks: dict[str, Callable] = {  # they return 0 or None as long as there are no ranks
             "memory": lambda rank: ranks.resident(rank, with_peak=False).own if ranks else 0,

@@ -44,12 +44,15 @@ class Tier:
         parts = ["a user for every rank"] * self.uid + ["Landlock"] * self.landlock
         return " and ".join(parts) or "nothing but limits"
 
-    def gaps(self, abi: int, has_hub: bool, is_held: bool = False) -> list[str]:
+    def gaps(
+        self, abi: int, has_hub: bool, is_held: bool = False, has_network: bool = False
+    ) -> list[str]:
         """Return what student code can do in this tier, but should not be able to do.
 
         ``abi`` is this kernel's version of Landlock. ``has_hub`` says whether the hub carries what
         ranks communicate. ``is_held`` says whether a control group bounds the world's memory and
-        threads, and ranks cannot leave this group.
+        threads, and ranks cannot leave this group. ``has_network`` says whether the ranks of a
+        world on gloo have a network of their own.
 
         If a hostile submission uses a gap, its header names the gap after `unless`, in the same
         words as here. The tests compare these words.
@@ -82,7 +85,10 @@ class Tier:
                 "take more memory than a world may, between two measurements or in memory that"
                 " belongs to no process"
             ): (not is_held),
-            "open connections to other machines, in checks on gloo or on GPUs": True,
+            (
+                "open connections to other machines, and to other gradings on this machine, in"
+                " checks on gloo or on GPUs"
+            ): (not has_network),
             # The following are ways to cheat, not to harm. Without a hub, the rank itself reports
             # what it communicated.
             "forge the record of what it communicated": not has_hub,
