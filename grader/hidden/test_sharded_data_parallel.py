@@ -14,7 +14,6 @@ from grader.hidden.sharded_evidence import (
     imported,
     require_few_layers,
     require_followed,
-    require_gathers,
     require_order,
     require_overlap,
     require_step_traffic,
@@ -458,7 +457,7 @@ def test_layers_are_freed(world, rng):
     p, run = LargeModel.weighed(world, rng, "fully_sharded_step")
     p.has_values(run)
     p.require_little_memory(run, forward=4, backward=8)
-    require_gathers(run, p.layers, p.layer_bytes)
+    require_step_traffic(run, p.layers, p.layer_bytes)
 
 
 def require_refusal(world, rng, function):
@@ -520,7 +519,7 @@ def test_prefetch_takes_little_memory(world, rng):
     p, run = LargeModel.weighed(world, rng, "prefetched_step", is_followed=True)
     p.has_values(run, is_followed=True)
     p.require_little_memory(run, forward=6, backward=12)
-    require_gathers(run, p.layers, p.layer_bytes)
+    require_step_traffic(run, p.layers, p.layer_bytes)
 
 
 @number("6.4")
