@@ -295,31 +295,35 @@ class Rank:
         """Make the calls of one check, and tell the judge when all are made.
 
         After a call that raised an exception, wait until the judge lets this rank continue. Only
-        the judge knows whether the exception was expected.
+        the judge knows whether the exception was expected. On gloo, wait after each call.
         """
         there = {name for name in frames.HEAVY if name in sys.modules}
         with self.recording:
             if meta["alone"]:
                 self._settle()
+            sign: dict = {}
             for index, call in enumerate(meta["calls"]):
-                args, kwargs = self._opened(arguments[index], index, meta)
+                args, kwargs = self._opened(arguments[index], sign)
                 self.current["call"] = index
                 self.marks.pauses = call["pauses"]
                 self.marks.held[:] = [call["held"]] if call["held"] else []
                 # If the hub serves this rank, the hub has removed ``served`` from the inputs.
                 given = meta["served"][index] if "served" in meta else None
                 self.marks.served = None if given is None else Served(meta["rank"], given)
-                if not self._make_call(index, call, args, kwargs):
-                    self.wire.take(GO)
+                if not self._make_call(index, call, args, kwargs) or not self.network:
+                    sign = self.wire.take(GO).meta
         imported = {name: name in sys.modules and name not in there for name in frames.HEAVY}
         self.wire.send(frames.DONE, {**imported, "may_go_on": self._is_unchanged()})
 
-    def _opened(self, arguments: Any, index: int, meta: dict) -> list:
-        """Return the arguments of a call, which may be sealed: see ``sealing``."""
+    def _opened(self, arguments: Any, sign: dict) -> list:
+        """Return the arguments of a call, which may be sealed: see ``sealing``.
+
+        ``sign`` is what the judge sent when the call before had ended.
+        """
         if not isinstance(arguments, tensors.Sealed):
             return arguments
         if not self.network:
-            return arguments.opened(meta["served"][index]["key"])
+            return arguments.opened(sign["key"])
         answer = self.wire.take(self.network.ask(frames.USE, {"use": frames.KEY}))
         return arguments.opened(answer.meta["gives"])
 

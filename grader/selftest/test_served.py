@@ -739,3 +739,32 @@ def test_a_program_with_an_idle_thread_that_waits_for_each_gather_is_told(submit
     (run,) = world(2, call("collectives.step", probes, way, slow_gathers=True))
     run.values()
     assert [run.awaited_early(rank) for rank in range(2)] == [[0, 1, 2]] * 2
+
+
+# ——— the arguments of later calls
+
+
+@pytest.mark.parametrize("network", ["hub", "gloo"])
+def test_a_rank_cannot_read_the_arguments_of_a_later_call(submit, monkeypatch, network):
+    monkeypatch.setenv("LOCKSTEP_NETWORK", network)
+    source = """
+        import sys
+
+        def look(tensor, may_fail=False):
+            frame = sys._getframe()
+            while "arguments" not in frame.f_locals:
+                frame = frame.f_back
+            later = frame.f_locals["arguments"][-1]
+            if may_fail and tensor.sum() == 0:
+                raise ValueError
+            return tensor, [type(later).__name__, [own.sum() for own in later.tensors.values()]]
+    """
+    given = [np.zeros(3), np.ones(3), np.full(3, 7.0)]
+    requests = [call("collectives.look", tensor) for tensor in given]
+    requests.insert(1, call("collectives.look", np.zeros(3), may_fail=True, may_raise=True))
+    first, failed, *rest = submit(source)(2, *requests)
+    for tensor, seen in first.values():
+        assert tensor.tolist() == [0.0] * 3 and seen[0] == "Sealed" and seen[1][0] != 21
+    failed.raises_value_error()
+    for run, expected in zip(rest, given[1:]):
+        assert all(np.array_equal(tensor, expected) for tensor, _ in run.values())

@@ -37,7 +37,9 @@ MAX_DIMENSIONS = 32
 
 # Judge → rank
 INPUTS = b"I"  # the rank's number, the world size, and the calls with their arguments
-GO = b"G"  # a held rank may go on; or, after an exception, the rank may begin its next call
+# A held rank may go on. Or the rank may begin its next call: after an exception, and on gloo after
+# each call. On gloo the frame has the key of the next call.
+GO = b"G"
 # Rank → judge
 EVENT = b"E"  # an event for the rank's trail: see ``events``
 HELD = b"H"  # the rank waits before a mark until the judge sends GO

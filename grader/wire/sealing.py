@@ -3,8 +3,8 @@
 A rank gets the arguments of all calls of a check at once, so that they have their memory before the
 first call. But they may tell what an earlier call has to return: a backward pass gets what its
 forward pass has saved. So their bytes are combined, by exclusive or, with random bytes that follow
-from a key. The rank gets the key from the hub when it has ended the call before. On gloo there is
-no hub, and the key comes with the arguments.
+from a key. The rank gets the key when it has ended the call before: from the hub, or from the judge
+if there is no hub.
 """
 
 import secrets

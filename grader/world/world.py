@@ -105,6 +105,8 @@ class World:
         self.keeps = room > 0 and self.network in frames.HUBS and not self.are_alone
         self.kept = self.is_spoiled = False  # spoiled: something of this world is left in the ranks
         self.events = self.printed = 0  # weight of all events, bytes of all output
+        # For each call, the key of its arguments: see ``sealing``. The first call needs none.
+        self.keys = [None, *(sealing.new_key() for _ in calls[1:])]
         self.sent = [0] * size  # for each rank, the weight of all its frames, in bytes
         self.imported: set[str] = set()  # modules of ``frames.HEAVY`` that ranks had to import
         self.selector = selectors.DefaultSelector()
@@ -165,19 +167,19 @@ class World:
                 own.stacks[rank], selectors.EVENT_READ, partial(self._on_stacks, rank)
             )
         self.selector.register(self.supervisor, selectors.EVENT_READ, self._on_supervisor)
-        # The first call needs no key: nothing comes before it.
-        keys = [None, *(sealing.new_key() for _ in self.calls[1:])]
         for rank, wire in enumerate(self.wires):
             arguments, blob = arrays.encode(
-                [[list(c.arguments[rank][0]), c.arguments[rank][1]] for c in self.calls], keys
+                [[list(c.arguments[rank][0]), c.arguments[rank][1]] for c in self.calls],
+                self.keys,
             )
             meta = {"rank": rank, "size": self.size, "engine": str(ENGINE), "arguments": arguments}
             meta |= {"trace": self.trace, "network": self.network, "alone": self.are_alone}
             meta["served"] = [
                 (c.served[rank] if c.served else {})
                 | {"weighs": c.weighs, "clocks": c.clocks}
-                | {"squares": c.squares, "slow_gathers": c.slow_gathers, "key": key}
-                for c, key in zip(self.calls, keys)
+                | {"squares": c.squares, "slow_gathers": c.slow_gathers}
+                | {"key": key if self.network in frames.HUBS else None}
+                for c, key in zip(self.calls, self.keys)
             ]
             meta["calls"] = [
                 {
@@ -438,14 +440,21 @@ class World:
             raise frames.FrameError("a result of a rank that should have been held first")
         rank.outcomes[call] = outcome
         self.judge.on_outcome()
-        if isinstance(outcome, Raised) and self.calls[call].may_raise:
-            self._send_go(rank.rank)
+        has_raised = isinstance(outcome, Raised)
+        if self.calls[call].may_raise if has_raised else self.network == frames.GLOO:
+            self._send_go(rank.rank, call + 1)
         self.held.release()
 
-    def _send_go(self, rank: int) -> None:
-        """Send a rank the frame that it waits for, so that it goes on."""
+    def _send_go(self, rank: int, to: int | None = None) -> None:
+        """Send a rank the frame that it waits for, so that it goes on.
+
+        If it goes on ``to`` another call, and no hub has the key of this call, send the key, too.
+        """
+        meta = {}
+        if self.network == frames.GLOO and to is not None and to < len(self.keys):
+            meta["key"] = self.keys[to]
         try:
-            self.wires[rank].sendall(frames.pack(frames.GO, {}, nonce=self.nonce))
+            self.wires[rank].sendall(frames.pack(frames.GO, meta, nonce=self.nonce))
         except OSError:
             pass  # the rank has died meanwhile
 
