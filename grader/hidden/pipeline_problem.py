@@ -249,7 +249,7 @@ def require_work_between(run, rank, what, first=1.0):
 
     The rank should compute equally long before each send, and ``first`` times as long before its
     first send. So the time before the first send is divided by ``first``. Two fifths of the average
-    time are enough. More than three times the median time is too much: then the rank computed
+    time are enough. More than 3.5 times the median time is too much: then the rank computed
     something else there, such as the whole batch. ``run`` is a call on a pipeline of ``large``.
     Another call must come before it, as a warm-up. The system measures the time, because a
     submission might deceive the meter. If the system cannot measure the time, nothing is required.
@@ -276,7 +276,7 @@ def require_work_between(run, rank, what, first=1.0):
         f" {most / 1e6:.1f} ms of processor time; {usual / 1e6:.1f} ms are usual before a send."
         " Compute one micro-batch before each send."
     )
-    run.require(most <= 3 * usual, text)
+    run.require(most <= 3.5 * usual, text)
 
 
 def require_in_step(run, towards):

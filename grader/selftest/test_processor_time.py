@@ -73,7 +73,7 @@ def test_work_is_seen_wherever_it_is_done(submit, busy):
 
 @pytest.mark.usefixtures("on_hub")
 @pytest.mark.parametrize(
-    "parts", [[SECONDS] * 4, [4 * SECONDS] + [SECONDS] * 4], ids=["evenly", "a slow start"]
+    "parts", [[SECONDS] * 4, [2 * SECONDS] + [SECONDS] * 4], ids=["evenly", "a slow start"]
 )
 def test_whoever_works_before_each_send_passes(submit, parts):
     require_work_between(worked(submit, parts), 0, "micro-batch")
@@ -88,6 +88,16 @@ def test_whoever_sends_without_work_is_told(submit, parts):
         CheckFailed,
         match=r"Before rank 0 sent one micro-batch, it used only \d+\.\d ms of processor time",
     ):
+        require_work_between(worked(submit, parts), 0, "micro-batch")
+
+
+@pytest.mark.usefixtures("on_hub")
+@pytest.mark.parametrize("place", [0, 2])
+def test_whoever_computes_the_whole_batch_before_one_send_is_told(submit, place):
+    parts = [SECONDS] * 5
+    parts[place] *= 6
+    told = rf"Before rank 0 sent micro-batch {place} \(counted from 0\), it used .* are usual"
+    with pytest.raises(CheckFailed, match=told):
         require_work_between(worked(submit, parts), 0, "micro-batch")
 
 

@@ -110,9 +110,9 @@ def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) ->
         layer = _next_layer(ahead, "layer_forward")
         _tell_fingerprints(mark, f"forward of layer {layer} got", x, weight)
         forward[layer].begin()
-        y, z = mlp.layer_forward(x, weight)
-        _tell_fingerprints(mark, f"forward of layer {layer} gave", y)
-        return forward[layer].end() * y, z
+        output, z = mlp.layer_forward(x, weight)
+        _tell_fingerprints(mark, f"forward of layer {layer} gave", output)
+        return forward[layer].end() * output, z
 
     def layer_backward(
         x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, grad_y: torch.Tensor
@@ -120,10 +120,10 @@ def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) ->
         layer = _next_layer(back, "layer_backward")
         _tell_fingerprints(mark, f"backward of layer {layer} got", x, weight, grad_y)
         backward[layer].begin()
-        grad_x, gradient = mlp.layer_backward(x, z, weight, grad_y)
-        _tell_fingerprints(mark, f"backward of layer {layer} gave", grad_x, gradient)
+        both = mlp.layer_backward(x, z, weight, grad_y)
+        _tell_fingerprints(mark, f"backward of layer {layer} gave", *both)
         factor = backward[layer].end()
-        return factor * grad_x, gradient.mul_(factor)  # in place: the gradient is large
+        return factor * both[0], both[1].mul_(factor)  # in place: a weight's gradient is large
 
     followed = [*given, layer_forward, layer_backward]
     return metered(function, followed, {}, mark) if kwargs.get("metered") else function(*followed)
