@@ -55,7 +55,7 @@ class Sealed:
         """Return the value. Its tensors keep their memory."""
         for number, tensor in enumerate([self.text, *self.tensors.values()]):
             _open(tensor, key, number)
-        return _build(json.loads(bytes(self.text.tolist())), self._tensor, self.make_probe)
+        return _build(json.loads(self.text.numpy().tobytes()), self._tensor, self.make_probe)
 
     def _tensor(self, node: dict) -> torch.Tensor:
         tensor = self.tensors[node["tensor"]]
