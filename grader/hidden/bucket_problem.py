@@ -78,9 +78,8 @@ class Passes:
     def _of_pass(self, rank, p):
         x = self.shards[rank][p]
         factors = row_factors(self.seeds[rank][p], len(x)) if self.seeds else None
-        gradients = single_device.loss_and_gradients(self.weights, x, self.uses[rank][p], factors)[
-            1
-        ]
+        uses = self.uses[rank][p]
+        _, gradients = single_device.loss_and_gradients(self.weights, x, uses, factors)
         for i in self.squared:
             gradients[i] = 2 * self.weights[i] + (0 if gradients[i] is None else gradients[i])
         return [

@@ -91,9 +91,9 @@ def loss_and_gradients(
     y, saved = forward(used, x)
     gradients: list = [None] * len(weights)
     grad, of_layers = backward(used[1:], saved[1:], 2 * y / y.size)
-    of_first = backward(used[:1], saved[:1], grad if factors is None else factors[:, None] * grad)[
-        1
-    ]
+    if factors is not None:
+        grad = factors[:, None] * grad
+    _, of_first = backward(used[:1], saved[:1], grad)
     for i, own in zip(layers, of_first + of_layers):
         gradients[i] = own if gradients[i] is None else gradients[i] + own
     return float(np.mean(y**2)), gradients
