@@ -81,11 +81,10 @@ def left_open(report: WorldReport, call: int, rank: int) -> list[Operation]:
 
 def _marked(trail: list, call: int, form: re.Pattern) -> Iterator[tuple[str, Operation]]:
     """For each mark of this form, yield what the mark says and the operation that it names."""
-    own = operations(trail, call)
     for mark in trail:
         if isinstance(mark, Mark) and mark.call == call and (read := form.fullmatch(mark.name)):
             what, kind, number = read.groups()
-            of_this_kind = [operation for operation in own if operation.kind == kind]
+            of_this_kind = [o for o in operations(trail, call) if o.kind == kind]
             if int(number) < len(of_this_kind):
                 yield what, of_this_kind[int(number)]
 

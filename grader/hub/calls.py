@@ -14,6 +14,7 @@ class Calls:
     steps: Steps  # ``steps.towards`` has an entry for each call
     ended: list[int] = field(init=False)  # by rank: how many calls have ended
     served: list[list[Served]] = field(init=False)  # by rank and call: the judge's functions
+    asks_for_peaks: bool = False  # whether the judge wants the peak of a rank's memory in any call
 
     def __post_init__(self) -> None:
         self.ended = [0] * self.size
@@ -34,9 +35,10 @@ class Calls:
         """Return the functions that the judge gave a rank for a call; None if it gave none."""
         return self.served[rank][call] if call < len(self.served[rank]) else None
 
-    def ask_for_peaks(self) -> bool:
-        """Return whether the judge wants the peak of a rank's memory in any call."""
-        return any(given.weighs == PEAK for own in self.served for given in own)
+    def serve(self, rank: int, given: list[Served]) -> None:
+        """Note which functions the judge gives a rank, for each of its calls."""
+        self.served[rank] = given
+        self.asks_for_peaks |= any(of_call.weighs == PEAK for of_call in given)
 
     def serves(self, rank: int, name: object) -> Served | None:
         """Return the judge's functions for a rank's current call, if one of them has this ``name``.

@@ -254,9 +254,8 @@ class Hub:
                 self.connections.begin_to_read(self.ranks[rank], self._on_rank, rank)
             self.waits.on_judge(rank, frame.kind)
             if frame.kind == frames.INPUTS:
-                self.calls.served[rank] = [
-                    Served(rank, given) for given in frame.meta.pop("served", ())
-                ]
+                served = [Served(rank, given) for given in frame.meta.pop("served", ())]
+                self.calls.serve(rank, served)
             packed = self.judges[rank].reader.pack(frame.kind, frame.meta, frame.blob)
             self.ranks[rank].write(packed)
 
@@ -385,7 +384,7 @@ class Hub:
         its own memory grows, so that the peak does not show how much the rank's own memory grew.
         This look shows it, because it counts no pages of files.
         """
-        if not self.calls.ask_for_peaks() or not self.weighing.is_time():
+        if not self.calls.asks_for_peaks or not self.weighing.is_time():
             return
         for rank in self.have_begun:
             call = self.calls.current(rank)
@@ -396,7 +395,7 @@ class Hub:
 
     def seconds_to_look(self) -> float:
         """Return after how many seconds to call ``weigh_between``; inf if no check asks for it."""
-        if not self.calls.ask_for_peaks():
+        if not self.calls.asks_for_peaks:
             return inf
         return max(0.0, self.weighing.next_at - monotonic())
 

@@ -3,6 +3,7 @@
 A rank looks at these settings if the calls of another check may follow.
 """
 
+import _signal
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ import torch.distributed as dist
 # the variables that a rank sets anew for each check
 ANEW = ("LOCAL_WORLD_SIZE",)
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+SIGNALS = tuple(map(int, signal.valid_signals()))
 
 
 def look() -> tuple[Any, ...]:
@@ -38,7 +40,8 @@ def look() -> tuple[Any, ...]:
         sys.getprofile(),
         sys.getrecursionlimit(),
         [signal.getitimer(which) for which in TIMERS],
-        [signal.getsignal(number) for number in signal.valid_signals()],
+        # not ``signal.getsignal``, which spends most of its time making names of numbers
+        [_signal.getsignal(number) for number in SIGNALS],
         tuple(sys.path),
         os.getcwd(),
         {name: value for name, value in os.environ.items() if name not in ANEW},

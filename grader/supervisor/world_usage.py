@@ -10,7 +10,6 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from grader.hub.resident import Resident
 from grader.rank import confinement
@@ -255,7 +254,7 @@ def _shown(pid: int, names: tuple[bytes, ...], file: str = "status") -> dict[byt
 def _of_thread(pid: int, thread: int, names: tuple[bytes, ...], file: str) -> dict[bytes, int]:
     try:
         # Read bytes, because a thread's name may not be valid text.
-        text = Path(f"/proc/{pid}/task/{thread}/{file}").read_bytes()
+        text = os_support.read_bytes(f"/proc/{pid}/task/{thread}/{file}")
     except OSError:
         return {}
     return _sizes(text, names)

@@ -8,7 +8,7 @@ times at which operations and waits began and ended.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
 from grader.wire.frames import FrameError, is_name, is_whole
 
@@ -238,9 +238,11 @@ MARK_SHOWN = 100  # characters; the rest of a mark's name is cut off
 
 
 Event = Operation | GroupMade | Mark | Progress | Program
-# The fields of an operation that a rank sends, each with its name and type.
-TOLD: list[tuple[str, Any]] = [
-    (field.name, field.type) for field in fields(Operation) if field.name not in ("rank", "call")
+# The fields of an operation that a rank sends, each with its name and the types that it may have.
+TOLD: list[tuple[str, tuple]] = [
+    (field.name, get_args(field.type) or (field.type,))
+    for field in fields(Operation)
+    if field.name not in ("rank", "call")
 ]
 
 
@@ -273,9 +275,9 @@ def read_operation(rank: int, call: int, content: dict, size: int) -> Operation:
     ``size`` is the world size. Raises FrameError if the operation is not of the agreed form.
     """
     values: dict[str, Any] = {"rank": rank, "call": call}
-    for name, kind in TOLD:
+    for name, types in TOLD:
         values[name] = value = content.get(name)
-        if not isinstance(value, kind) or isinstance(value, bool) or not _is_sane(value):
+        if type(value) not in types or not _is_sane(value):
             raise FrameError(f"an operation without a proper {name}")
     if values["kind"] not in KINDS:
         raise FrameError("an operation of no known kind")
@@ -286,8 +288,9 @@ def read_operation(rank: int, call: int, content: dict, size: int) -> Operation:
         values["shape"] or [],
         [values["bytes"]],
     ):
-        if not all(is_whole(count) and count >= 0 for count in counts):
-            raise FrameError("an operation with a count that is not a whole number from 0 on")
+        for count in counts:
+            if not is_whole(count) or count < 0:
+                raise FrameError("an operation with a count that is not a whole number from 0 on")
     group = values["group"]
     if rank not in group or len(set(group)) < len(group):
         raise FrameError("an operation of a group that lacks its rank, or that lists a rank twice")
@@ -334,11 +337,11 @@ def _read_step(content: Any) -> Step:
 
 def _is_sane(value: Any) -> bool:
     """Return whether the value of an operation's field is printable and not too large."""
+    if value is None or is_whole(value):
+        return True
     if isinstance(value, str):
         return is_name(value, MAX_NAME)
-    if isinstance(value, list):
-        return len(value) <= MAX_COUNTS
-    return value is None or is_whole(value)
+    return isinstance(value, list) and len(value) <= MAX_COUNTS
 
 
 def weight(event: Event) -> int:
@@ -385,11 +388,11 @@ def lane(operation: Operation) -> tuple:
 
 
 def groups_made(trail: list, call: int | None = None) -> list[GroupMade]:
-    return [event for event in trail if isinstance(event, GroupMade) and call in (None, event.call)]
+    return [e for e in trail if isinstance(e, GroupMade) and (call is None or e.call == call)]
 
 
 def operations(trail: list, call: int | None = None) -> list[Operation]:
-    return [event for event in trail if isinstance(event, Operation) and call in (None, event.call)]
+    return [e for e in trail if isinstance(e, Operation) and (call is None or e.call == call)]
 
 
 def listed(operations: list[Operation], most: int = 6) -> str:

@@ -165,7 +165,7 @@ def pack(kind: bytes, meta: dict, blob: bytes = b"", nonce: bytes = NOBODY) -> b
 def head(kind: bytes, meta: dict, blob_length: int, nonce: bytes) -> bytes:
     """Return the bytes of a frame without its blob. The caller has to send the blob after them."""
     # A lone surrogate cannot be encoded, so it becomes a question mark.
-    text = json.dumps(meta, ensure_ascii=False).encode(errors="replace")
+    text = ENCODER.encode(meta).encode(errors="replace")
     check_lengths(kind, len(text), blob_length)
     return HEADER.pack(MAGIC, VERSION, kind, nonce, len(text), blob_length) + text
 
@@ -178,9 +178,11 @@ def read_object(text: bytes) -> dict:
     rank writes such an object.
     """
     try:
-        found = DECODER.decode(text.decode())
+        # A short text cannot hold a long integer. The faster decoder does not look for one.
+        decoder = SHORT_DECODER if len(text) <= MAX_DIGITS else DECODER
+        found = decoder.decode(text.decode())
         if b"\\u" in text:  # this may be a lone surrogate, which cannot be printed
-            json.dumps(found, ensure_ascii=False).encode()
+            ENCODER.encode(found).encode()
     except (ValueError, RecursionError) as error:
         raise FrameError(f"a frame without readable JSON ({type(error).__name__})") from None
     if not isinstance(found, dict):
@@ -201,8 +203,10 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-# Made only once, because making a decoder takes as long as decoding a frame.
+# Made only once, because making an encoder or a decoder takes as long as using it for one frame.
+ENCODER = json.JSONEncoder(ensure_ascii=False)
 DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_integer)
+SHORT_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 def is_text(value: Any, most: int) -> TypeGuard[str]:

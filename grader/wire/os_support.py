@@ -116,10 +116,21 @@ def _children_by_search() -> Callable[[int], list[int]]:
 def _stat(pid: int) -> list[bytes]:
     """Return the fields of a process's stat file, from the state on; [] if the process is gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()
+        return read_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except OSError:
         return []
+
+
+def read_bytes(path: str) -> bytes:
+    """Return the bytes of a small file. For files in /proc this is twice as fast as pathlib."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = b""
+        while more := os.read(descriptor, 1 << 16):
+            found += more
+        return found
+    finally:
+        os.close(descriptor)
 
 
 def processor_time(pid: int) -> int:

@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 
 from grader.assignment import GIVEN
+from grader.wire import os_support
 
 IDLE_SECONDS = 0.5
 IDLE_SECONDS_BLIND = 3.0  # the same if the system does not show what threads do
@@ -178,20 +179,19 @@ def _pairs(seen: dict[int, Pulse], before: dict[int, Pulse]) -> Iterator[tuple[T
 def pulse(pid: int) -> Pulse:
     """Return what each thread of a process has done so far; {} if /proc does not show it."""
     threads: Pulse = {}
-    tasks = Path(f"/proc/{pid}/task")
+    tasks = f"/proc/{pid}/task"
     try:
         names = os.listdir(tasks)
     except OSError:
         return threads  # the process has ended, perhaps a moment ago
     for name in names:
         try:
-            state = (
-                (tasks / name / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-            )
-            ran, queued, slices = map(int, (tasks / name / "schedstat").read_text().split())
+            state = os_support.read_bytes(f"{tasks}/{name}/stat").rpartition(b")")[2].split()[0]
+            shown = os_support.read_bytes(f"{tasks}/{name}/schedstat")
+            ran, queued, slices = map(int, shown.split())
         except (OSError, ValueError, IndexError):
             continue  # the thread has ended
-        threads[int(name)] = Thread(ran, queued, slices, state in "RD")
+        threads[int(name)] = Thread(ran, queued, slices, state in b"RD")
     return threads
 
 
