@@ -21,7 +21,7 @@ endif
 
 # Values that the user gives reach the commands through the environment, unchanged: neither make nor the shell interprets
 # their quotes, blanks and dollars. Write "$$SUBMISSION" in a recipe, never $(SUBMISSION).
-WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS CLUSTER MICRO_BATCHES MAX_BYTES INTO SUBMISSIONS ENGINE SETTINGS AT_A_TIME ROSTER DUE MUTATION_TEST LOAD FUZZ IMAGE
+WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS CLUSTER MICRO_BATCHES MAX_BYTES INTO SUBMISSIONS ENGINE SETTINGS AT_A_TIME ROSTER DUE MUTATION_TEST LOAD FUZZ BENCH IMAGE
 $(foreach word,$(WORDS),$(if $(value $(word)),$(eval override $(word) := $$(value $(word)))$(eval export $(word))))
 
 # BEGIN INSTRUCTOR
@@ -178,8 +178,8 @@ lock:  ## lock the newest versions of the autograder's packages, with hashes; ne
 matrix: $(READY)  ## grade solutions and stubs with the oldest and the newest Python and torch (downloads GBs)
 	@$(PY) -m grader.selftest.matrix $(MATRIX)
 
-bench: $(READY)  ## measure how fast worlds, verdicts and grading are, compared with torch's own implementations
-	$(PY) -m grader.selftest.bench
+bench: $(READY)  ## measure how fast worlds, verdicts and grading are, compared with torch's own implementations; BENCH='--times 1'
+	$(PY) -m grader.selftest.bench $$BENCH
 
 fuzz: $(READY)  ## try 120,000 hostile frames and as many submissions; FUZZ='intake --seed S --only N' repeats one
 	$(PY) -m grader.selftest.fuzz $$FUZZ

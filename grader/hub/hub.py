@@ -53,8 +53,8 @@ class Hub:
         tell: Callable[[dict], None],
         steps: Steps | None = None,
         size: int | None = None,
-        memory: Callable[[int], int] = lambda rank: 0,
-        resident: Callable[[int], Resident] = lambda rank: Resident(),
+        memory: Callable[[int, bool], int] = lambda rank, mapped: 0,
+        resident: Callable[[int, bool], Resident] = lambda rank, mapped: Resident(),
         overwritten: Callable[[int], int | None] = lambda rank: None,
         process_memory: Callable[[int], int] = lambda rank: 0,
         spent: Callable[[int], int] = lambda rank: 0,
@@ -68,7 +68,8 @@ class Hub:
             tell: sends the judge a message.
             steps: the rule that withholds messages, see ``in_step``; by default it never applies.
             size: how many ranks have calls to make. By default all ranks have calls to make.
-            memory: returns the bytes of a rank's memory, or 0 if the system does not say.
+            memory: returns the bytes of a rank's memory, or 0 if the system does not say. The
+                second argument says whether to include all mapped memory: see ``Weighing``.
             resident: returns a rank's memory in parts, and its peak: see ``Resident``.
             overwritten: shows to how many bytes of inherited memory a rank has written, see
                 ``Weighing``; returns None if the system does not say.

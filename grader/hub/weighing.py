@@ -24,6 +24,9 @@ SMALL, SMALL_SEND, PART = 4, 8, 1 / 3
 # To measure overwritten memory takes about 5 ms. The hub does it when it weighs a rank for the
 # first time in a call, and at this part of the other times.
 OVERWRITTEN_PART = 1 / 8
+# To read which files and shared memory a rank maps takes most of the other time. The hub does it the
+# first ``ALWAYS_MAPPED`` times that it weighs a rank in a call, and at this part of the other times.
+ALWAYS_MAPPED, MAPPED_PART = 8, 1 / 4
 # The hub also weighs a rank when it holds at least this many more bytes for the rank than before.
 NETWORK_STEP = 1 << 18
 # If the peak is wanted, the hub also weighs all ranks whenever about this many seconds have passed.
@@ -38,14 +41,16 @@ class Weighing:
 
     ``memory`` returns the bytes of a rank's memory, or 0 if the system does not say.
     ``process_memory`` returns the same without the rank's files and other processes. ``resident``
-    returns a rank's memory in parts, and its peak. ``overwritten`` returns a number of bytes that
+    returns a rank's memory in parts, and its peak. The second argument of ``memory`` and
+    ``resident`` says whether to include shared memory and files without a name that the rank maps,
+    of which it has nothing in its page table. ``overwritten`` returns a number of bytes that
     grows by one page whenever the rank writes to a page of inherited memory for the first time; it
     returns None if the system does not say. Below, ``weighs`` says what a check asks for: to weigh
     what a rank has, or the most that it ever had (``PEAK``).
     """
 
-    memory: Callable[[int], int]
-    resident: Callable[[int], Resident]
+    memory: Callable[[int, bool], int]
+    resident: Callable[[int, bool], Resident]
     overwritten: Callable[[int], int | None]
     process_memory: Callable[[int], int]
     # rank → bytes of its memory before any student code ran
@@ -57,6 +62,8 @@ class Weighing:
     # (rank, call) → if the rank was weighed: the largest growth of its own memory so far, and of
     # all memory together, in bytes
     most: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    # (rank, call) → how often the rank was weighed in the call, except between its operations
+    times: Counter[tuple[int, int]] = field(default_factory=Counter)
     # (rank, call) → the bytes from files that a rank had when first weighed in the call
     mapped: dict[tuple[int, int], int] = field(default_factory=dict)
     # (rank, call) → the bytes of the rank's sends so far
@@ -86,7 +93,8 @@ class Weighing:
 
     def forget_calls(self) -> None:
         """Forget the calls of the last check. How much memory the ranks began with is kept."""
-        self.most, self.mapped, self.sent, self.held = {}, {}, Counter(), Counter()
+        self.most, self.mapped = {}, {}
+        self.sent, self.held, self.times = Counter(), Counter(), Counter()
 
     def before_calls(self, rank: int, has_settled: bool) -> None:
         """Note how much memory a rank has when a frame arrives before its first call.
@@ -96,8 +104,8 @@ class Weighing:
         In this case ``has_settled`` is True. The rank then waits, and is measured once more.
         """
         if rank not in self.began_with or has_settled:
-            found = self.resident(rank) if has_settled else Resident()
-            self.began_with[rank] = found.own or self.memory(rank)
+            found = self.resident(rank, True) if has_settled else Resident()
+            self.began_with[rank] = found.own or self.memory(rank, True)
             self.mapped_first[rank] = found.mapped
             self.overwritten_first[rank] = self.overwritten(rank) if has_settled else None
 
@@ -122,7 +130,10 @@ class Weighing:
         Raises:
             FrameError: the system reported overwritten memory earlier, but does not any more.
         """
-        memory = self._peak(rank, call) if weighs == PEAK else self.memory(rank)
+        self.times[rank, call] += 1
+        with_mapped = self.times[rank, call] <= ALWAYS_MAPPED or CHANCE.random() < MAPPED_PART
+        weigh = self._peak if weighs == PEAK else self._present
+        memory = weigh(rank, call, with_mapped)
         if not memory:
             return None
         is_drawn = (rank, call) not in self.most or CHANCE.random() < OVERWRITTEN_PART
@@ -157,14 +168,17 @@ class Weighing:
             raise FrameError("an operation of a process whose memory cannot be seen")
         return max(0, found - first)
 
-    def _peak(self, rank: int, call: int) -> int:
+    def _present(self, rank: int, call: int, with_mapped: bool) -> int:
+        return self.memory(rank, with_mapped)
+
+    def _peak(self, rank: int, call: int, with_mapped: bool) -> int:
         """Return the peak of a rank's memory without bytes from files; 0 if it is not known.
 
         The kernel's peak includes bytes from files. Subtract the bytes from files that the rank had
         when it was first weighed in this call. Do not subtract bytes from files that came later,
         because they may have come after the peak.
         """
-        found = self.resident(rank)
+        found = self.resident(rank, with_mapped)
         allowed = self.mapped_first.get(rank, 0) + MAX_MAPPED
         return found.peak(self.mapped.setdefault((rank, call), min(found.mapped, allowed)))
 
@@ -184,6 +198,6 @@ class Weighing:
         if (rank, call) in self.most and weighs != PEAK:
             return None
         growth = self.new_most(rank, call, weighs, operations, in_network)
-        if growth is None and self.began_with[rank] and not self.memory(rank):
+        if growth is None and self.began_with[rank] and not self.memory(rank, True):
             raise FrameError("a result of a process whose memory cannot be seen")
         return growth

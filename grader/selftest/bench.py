@@ -11,6 +11,7 @@ The command prints:
 - the time of a step of the reference beside torch's own.
 """
 
+import argparse
 import json
 import os
 import platform
@@ -201,15 +202,16 @@ def pss(pid: int) -> int:
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 
-def bench_grading(submission: str, folder: Path, scratch: Path, times: int = 3) -> None:
+def bench_grading(submission: str, folder: Path, scratch: Path, times: int) -> None:
     """Grade a submission several times, and print the time and the memory that this takes.
 
-    ``folder`` is the submission of the empty worlds, which show how little time is possible.
+    ``folder`` is the submission of the empty worlds, which show how little time is possible. Raises
+    AssertionError if a grading gives the solutions less than full marks.
     """
     seconds, peaks, shares = [], [], []
     path = scratch / "results.json"
     # Samples of the memory stop the grader for moments, so these runs are not timed.
-    for sampled in [False] * times + [True] * 2:
+    for sampled in [False] * times + [True] * -(-times // 2):
         began = time.monotonic()
         command = [sys.executable, "-m", "grader", submission, "--results", str(path)]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
@@ -224,6 +226,8 @@ def bench_grading(submission: str, folder: Path, scratch: Path, times: int = 3) 
         else:
             seconds.append(time.monotonic() - began)
             shares.append(time_shares(json.loads(path.read_text()), seconds[-1]))
+        lost = [t["name"] for t in json.loads(path.read_text())["tests"] if is_lost(t)]
+        assert submission != "solutions" or not lost, lost
     peak = f"{max(peaks) / 1e6:.0f} MB" if max(peaks) else "unknown here"
     print(
         f"\nGrading {submission:10} (median of {times}):  {medians(seconds)}   peak memory, sum of"
@@ -245,6 +249,11 @@ def bench_grading(submission: str, folder: Path, scratch: Path, times: int = 3) 
         f"  floor: {len(fresh)} empty worlds, {alone:.1f} s ÷ {cores()} cores ="
         f" {alone / cores():.1f} s"
     )
+
+
+def is_lost(test: dict) -> bool:
+    """Return whether a test of results.json has less than its full score."""
+    return test["score"] < test["max_score"]
 
 
 def time_shares(document: dict, total: float) -> tuple[float, float, float, float]:
@@ -279,6 +288,11 @@ def empty_worlds(folder: Path, sizes: list[int]) -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--times", type=int, default=3, metavar="N", help="time N whole gradings (3)"
+    )
+    times = parser.parse_args().times
     server = Server.start()
     facts = server.facts()
     print(
@@ -294,7 +308,7 @@ def main() -> None:
         bench_feedback()
         server.stop()
         for submission in ("solutions", "handout"):
-            bench_grading(submission, folder, scratch)
+            bench_grading(submission, folder, scratch, times)
     bench_steps()
 
 

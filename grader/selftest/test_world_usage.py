@@ -188,11 +188,11 @@ def test_a_rank_that_hides_files_is_refused(ranks, monkeypatch, files, words):
 
 
 def test_a_rank_that_begins_to_hide_what_it_has_open_is_refused(ranks, monkeypatch):
-    monkeypatch.setattr(world_supervisor, "add_open", lambda files, family: set(family))
+    monkeypatch.setattr(world_supervisor, "add_open", lambda files, family, mapped: set(family))
     assert ranks.resident(0).own > 0  # some systems never show it
     monkeypatch.undo()
     ranks.resident(0)
-    monkeypatch.setattr(world_supervisor, "add_open", lambda files, family: set(family))
+    monkeypatch.setattr(world_supervisor, "add_open", lambda files, family, mapped: set(family))
     with pytest.raises(FrameError, match="hides which files"):
         ranks.resident(0)
 

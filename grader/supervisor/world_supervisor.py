@@ -105,8 +105,10 @@ def keep(
         own_network.leave()
     if world.get("network") in frames.HUBS:
         looks: dict[str, Callable] = {  # they return 0 or None as long as there are no ranks
-            "memory": lambda rank: ranks.resident(rank, with_peak=False).own if ranks else 0,
-            "resident": lambda rank: ranks.resident(rank) if ranks else Resident(),
+            "memory": lambda rank, mapped: (
+                ranks.resident(rank, mapped, with_peak=False).own if ranks else 0
+            ),
+            "resident": lambda rank, mapped: ranks.resident(rank, mapped) if ranks else Resident(),
             "process_memory": lambda rank: memory(ranks.started[rank]) if ranks else 0,
             "overwritten": lambda rank: overwritten(ranks.started[rank]) if ranks else None,
             "spent": lambda rank: ranks.spent(rank) if ranks else 0,
@@ -193,14 +195,15 @@ class RankProcesses:
             for descriptor in own:
                 os.close(descriptor)  # so that a rank's pipes close when it dies
 
-    def resident(self, rank: int, with_peak: bool = True) -> Resident:
+    def resident(self, rank: int, with_mapped: bool = True, with_peak: bool = True) -> Resident:
         """Return the memory of a rank, its processes and its files; zeros if it cannot be measured.
 
         ``own`` counts no pages of mapped files. But ``own`` and ``most`` count all bytes of the
         rank's own files, mapped or not. So that nothing counts twice, the mapped pages of these
         files are subtracted from ``mapped`` and ``most``. Processes that have lost their parent
         count for every rank, because nobody can tell which rank has started them. Without
-        ``with_peak``, only ``own`` is right.
+        ``with_mapped``, mapped memory counts only if the page tables show it: see ``mappings``.
+        Without ``with_peak``, only ``own`` is right.
 
         Raises:
             FrameError: the rank hides files, so what it sends is not accepted.
@@ -214,7 +217,7 @@ class RankProcesses:
         if not found.own:
             return Resident()
         family = {pid, *os_support.family(os.getpid(), spare=others)}
-        unseen = add_open(files, family)
+        unseen = add_open(files, family, with_mapped)
         if pid not in unseen:
             self.seen.add(pid)
         elif pid in self.seen:

@@ -357,7 +357,7 @@ def _opened(name: str, place: int | None = None) -> Iterator[int]:
         os.close(descriptor)
 
 
-def add_open(files: Files, family: Iterable[int]) -> set[int]:
+def add_open(files: Files, family: Iterable[int], with_mapped: bool = True) -> set[int]:
     """Add to ``files`` what processes have open or map, if no folder shows it.
 
     These are pipes, sockets, shared memory, and files that have lost their name or never had one.
@@ -369,10 +369,11 @@ def add_open(files: Files, family: Iterable[int]) -> set[int]:
     for pid in family:
         try:
             with confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid):
+                place, maps = f"/proc/{pid}", b""
                 try:
-                    place, maps = mappings.maps_of(pid)
+                    if with_mapped:
+                        place, maps = mappings.maps_of(pid)
                 except PermissionError:  # look at the descriptors anyway
-                    place, maps = f"/proc/{pid}", b""
                     unseen.add(pid)
                 with os.scandir(f"{place}/fd") as descriptors:
                     for descriptor in descriptors:
