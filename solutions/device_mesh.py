@@ -129,12 +129,6 @@ def _check_shapes(pairs: list[tuple[Tensor, Tensor]], x: Tensor) -> None:
         width = second.shape[1]
 
 
-def _average(gradient: Tensor, column: dist.ProcessGroup) -> Tensor:
-    """Return a gradient's mean over the ranks of a column. Overwrite ``gradient`` with the sum."""
-    dist.all_reduce(gradient, group=column)
-    return gradient / dist.get_world_size(column)
-
-
 # END SOLUTION
 def mesh_step(
     pairs: list[tuple[Tensor, Tensor]],
@@ -190,6 +184,7 @@ def mesh_step(
         saved.append((x, z, hidden, output))
         x = F.gelu(output)
     gradients: list[tuple[Tensor, Tensor]] = []
+    works: list[dist.Work] = []
     grad = mlp.loss_backward(x)  # replicated in the row
     for l in reversed(range(len(pairs))):
         (first, second), (x_in, z, hidden, output) = pairs[l], saved[l]
@@ -197,8 +192,13 @@ def mesh_step(
         of_hidden, of_second = mlp.layer_backward(hidden, output, second, grad)
         # grad: partial in the row; of_first: sharded by columns
         grad, of_first = mlp.layer_backward(x_in, z, first, of_hidden)
-        gradients.insert(0, (_average(of_first, column), _average(of_second, column)))
-        if l > 0:
+        if l > 0:  # before the column: the next pair waits for this sum
             dist.all_reduce(grad, group=row)  # replicated in the row
-    return mlp.loss(x), gradients
+        for own in (of_first, of_second):  # the sums over the column are not needed before the end
+            works.append(dist.all_reduce(own, group=column, async_op=True))
+        gradients.insert(0, (of_first, of_second))
+    for work in works:
+        work.wait()
+    n = dist.get_world_size(column)
+    return mlp.loss(x), [(of_first / n, of_second / n) for of_first, of_second in gradients]
     # END SOLUTION

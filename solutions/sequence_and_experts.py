@@ -51,9 +51,9 @@ def _check_pair(pair: Pair, x: Tensor) -> None:
 def _all_gather_rows(shard: Tensor) -> Tensor:
     """Return the whole sequence, (T, K). The argument is this rank's shard, (T/n, K)."""
     n = dist.get_world_size()
-    shards = [shard.new_empty(shard.shape) for _ in range(n)]
-    dist.all_gather(shards, shard.contiguous())
-    return torch.cat(shards)
+    rows = shard.new_empty(n * len(shard), shard.shape[1])
+    dist.all_gather(list(rows.chunk(n)), shard.contiguous())  # views of rows: contiguous
+    return rows
 
 
 def _reduce_scatter_rows(partial: Tensor) -> Tensor:
@@ -160,17 +160,26 @@ def _check_blocks(q: Tensor, **others: Tensor) -> None:
             raise ValueError(f"{name} is {tuple(other.shape)}, and q is {tuple(q.shape)}")
 
 
+def _start_to_pass_on(block: Tensor) -> tuple[Tensor, list[dist.Work]]:
+    """Start to send a block to the next rank, and to receive the block of the previous rank.
+
+    Return the tensor for that block, and what to wait for before it is used.
+    """
+    rank, n = dist.get_rank(), dist.get_world_size()
+    arriving = torch.empty_like(block)
+    sent = dist.P2POp(dist.isend, block, (rank + 1) % n)
+    received = dist.P2POp(dist.irecv, arriving, (rank - 1) % n)
+    return arriving, dist.batch_isend_irecv([sent, received])
+
+
 def _pass_on(block: Tensor) -> Tensor:
     """Send a block to the next rank, and return the block of the previous rank."""
-    rank, n = dist.get_rank(), dist.get_world_size()
-    if n == 1:
+    if dist.get_world_size() == 1:
         return block
-    arrived = torch.empty_like(block)
-    sent = dist.P2POp(dist.isend, block, (rank + 1) % n)
-    received = dist.P2POp(dist.irecv, arrived, (rank - 1) % n)
-    for work in dist.batch_isend_irecv([sent, received]):
+    arriving, works = _start_to_pass_on(block)
+    for work in works:
         work.wait()
-    return arrived
+    return arriving
 
 
 def _scores(q: Tensor, k: Tensor, owner: int, causal: bool) -> Tensor:
@@ -231,14 +240,17 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
     total, output = torch.zeros_like(largest), q.new_zeros(q.shape)
     for step in range(n):
         owner = (rank - step) % n  # the rank whose keys and values these are
+        # The next block travels while this one is used.
+        arriving, works = _start_to_pass_on(block) if step < n - 1 else (block, [])
         if owner <= rank or not causal:
             scores = _scores(q, block[0], owner, causal)
             before, largest = largest, scores.amax(1, keepdim=True).maximum(largest)
             weights, shrink = (scores - largest).exp_(), (before - largest).exp()
-            total = total * shrink + weights.sum(1, keepdim=True)
-            output = output * shrink + weights @ block[1]
-        if step < n - 1:
-            block = _pass_on(block)
+            total.mul_(shrink).add_(weights.sum(1, keepdim=True))
+            output.mul_(shrink).add_(weights @ block[1])
+        for work in works:
+            work.wait()
+        block = arriving
     return output / total, (largest + total.log()).squeeze(1)
     # END SOLUTION
 
@@ -287,10 +299,12 @@ def ring_attention_backward(
     # BEGIN SOLUTION 9.2: ring_attention_backward
     _check_blocks(q, k=k, v=v, output=output, grad_output=grad_output)
     n, rank, scale = dist.get_world_size(), dist.get_rank(), 1 / math.sqrt(q.shape[1])
-    block, grad_block = torch.stack([k, v]), torch.zeros_like(torch.stack([k, v]))
+    block = torch.stack([k, v])
+    grad_block = torch.zeros_like(block)
     grad_q, of_rows = torch.zeros_like(q), (grad_output * output).sum(1, keepdim=True)
     for step in range(n):
         owner = (rank - step) % n
+        arriving, works = _start_to_pass_on(block) if step < n - 1 else (block, [])
         if owner <= rank or not causal:
             keys, values = block
             weights = (_scores(q, keys, owner, causal) - logsumexp[:, None]).exp_()
@@ -299,9 +313,10 @@ def ring_attention_backward(
             grad_block[0] += grad_scores.T @ q
             grad_block[1] += weights.T @ grad_output
             del weights, grad_scores  # before a block of the next step is made
-        grad_block = _pass_on(grad_block)
-        if step < n - 1:
-            block = _pass_on(block)
+        grad_block = _pass_on(grad_block)  # not earlier: it lacked this rank's part
+        for work in works:
+            work.wait()
+        block = arriving
     grad_k, grad_v = grad_block
     return grad_q, grad_k, grad_v
     # END SOLUTION

@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor
 
 from handout import mlp
@@ -54,8 +53,9 @@ def flatten(tensors: list[Tensor]) -> Tensor:
     for i, other in enumerate(tensors):
         if other.dtype != tensors[0].dtype:
             raise ValueError(f"tensor {i} is {other.dtype}, tensor 0 is {tensors[0].dtype}")
-    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    return F.pad(flat, (0, -len(flat) % dist.get_world_size()))
+    padding = -sum(tensor.numel() for tensor in tensors) % dist.get_world_size()
+    # One copy: to pad the vector afterwards would copy it once more.
+    return torch.cat([*(tensor.reshape(-1) for tensor in tensors), tensors[0].new_zeros(padding)])
     # END SOLUTION
 
 
@@ -347,7 +347,9 @@ def prefetched_step(
         x = y
     gradient = mlp.loss_backward(x)
     gradients: list[Tensor] = []
-    for weight, (own_x, z) in zip(_gathered_ahead(reversed(shards), width), reversed(saved)):
+    layers = _gathered_ahead(reversed(shards), width)
+    for own_x, z in reversed(saved):
+        weight = next(layers)  # zip(layers, …) would keep each layer until the next one is there
         gradient, of_weight = layer_backward(own_x, z, weight, gradient)
         gradients.insert(0, _average_shard(of_weight))
         del weight, of_weight  # before another gather starts

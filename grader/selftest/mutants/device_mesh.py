@@ -36,8 +36,18 @@ AVERAGED = """    dist.all_reduce(gradient, group=column)
     return gradient / dist.get_world_size(column)
 """
 FORWARD = "        dist.all_reduce(output, group=row)  # replicated in the row\n"
-BACKWARD = """        if l > 0:
+BACKWARD = """        if l > 0:  # before the column: the next pair waits for this sum
             dist.all_reduce(grad, group=row)  # replicated in the row
+"""
+SIDES = "    n = dist.get_world_size(column)\n"
+RETURN = "    return mlp.loss(x), ["
+END = """        for own in (of_first, of_second):  # the sums over the column are not needed before the end
+            works.append(dist.all_reduce(own, group=column, async_op=True))
+        gradients.insert(0, (of_first, of_second))
+    for work in works:
+        work.wait()
+    n = dist.get_world_size(column)
+    return mlp.loss(x), [(of_first / n, of_second / n) for of_first, of_second in gradients]
 """
 HIDDEN = "        of_hidden, of_second = mlp.layer_backward(hidden, output, second, grad)\n"
 
@@ -58,7 +68,8 @@ WHOLE_PAIRS = """    import torch
     for l in reversed(range(len(weights))):
         grad, gradient = mlp.layer_backward(*saved[l], weights[l], grad)
         own = gradient.chunk(row.size(), 1 - l % 2)[rank].contiguous()
-        found.insert(0, _average(own, column))
+        dist.all_reduce(own, group=column)
+        found.insert(0, own / column.size())
     return mlp.loss(x), list(zip(found[::2], found[1::2]))
     saved = []
 """
@@ -94,6 +105,16 @@ WHOLE_BATCH = """    import torch
         if l > 0:
             grad = summed(grad)
     return mlp.loss(x[own]), gradients
+"""
+
+
+def average_by(body: str) -> str:
+    """Lines in place of ``END`` that average each gradient by a function with this body."""
+    return f"""
+        def average(gradient):
+{indent(body, "        ")}
+        gradients.insert(0, (average(of_first), average(of_second)))
+    return mlp.loss(x), gradients
 """
 
 
@@ -291,43 +312,43 @@ MUTANTS = [
     # ——— 7.2
     mutant(
         "gradients of the own rows only",
-        AVERAGED,
-        "    return gradient\n",
+        END,
+        average_by("    return gradient\n"),
         STEP,
         "this is the gradient of this rank's own rows of the batch. Average it over the column",
     ),
     mutant(
         "gradients are added up, not averaged",
-        "    return gradient / dist.get_world_size(column)\n",
-        "    return gradient\n",
+        SIDES,
+        "    n = 1\n",
         STEP,
         "Divide the sum by the number of ranks in the column",
     ),
     mutant(
         "gradients are averaged over the row",
-        "(_average(of_first, column), _average(of_second, column))",
-        "(_average(of_first, row), _average(of_second, row))",
+        END,
+        average_by(AVERAGED.replace("column", "row")),
         STEP,
         "the gradients were averaged over the row",
     ),
     mutant(
         "gradients are averaged over all ranks",
-        AVERAGED,
-        "    dist.all_reduce(gradient)\n    return gradient / dist.get_world_size()\n",
+        END,
+        average_by("    dist.all_reduce(gradient)\n    return gradient / dist.get_world_size()\n"),
         STEP,
         "Only the ranks of a column have the same shards",
     ),
     mutant(
         "gradients are divided by the number of all ranks",
-        "    return gradient / dist.get_world_size(column)\n",
-        "    return gradient / dist.get_world_size()\n",
+        SIDES,
+        "    n = dist.get_world_size()\n",
         STEP,
         "and divided by the number of all ranks",
     ),
     mutant(
         "the sums of the column forget their group",
-        "    dist.all_reduce(gradient, group=column)\n",
-        "    dist.all_reduce(gradient)\n",
+        "dist.all_reduce(own, group=column, async_op=True)",
+        "dist.all_reduce(own, async_op=True)",
         STEP,
         "and divided by the number of ranks in the column. Pass group=column",
     ),
@@ -354,16 +375,15 @@ MUTANTS = [
     ),
     mutant(
         "the averages are added up over the row, too",
-        "(_average(of_first, column), _average(of_second, column))",
-        """tuple((dist.all_reduce(g, group=row), g)[1] for g in
-            (_average(of_first, column), _average(of_second, column)))""",
+        END,
+        average_by("    dist.all_reduce(gradient, group=row)\n" + AVERAGED),
         STEP,
         "Do not sum the gradients over the row",
     ),
     mutant(
         "gradients are divided by three at most",
-        "    return gradient / dist.get_world_size(column)\n",
-        "    return gradient / min(3, dist.get_world_size(column))\n",
+        SIDES,
+        "    n = min(3, dist.get_world_size(column))\n",
         {"hidden step"},
         "on a mesh of 4 × 1",
     ),
@@ -483,22 +503,22 @@ MUTANTS = [
     ),
     mutant(
         "the average goes through all ranks",
-        AVERAGED,
-        """    n, rows = dist.get_world_size(), dist.get_world_size(column)
+        END,
+        average_by("""    n, rows = dist.get_world_size(), dist.get_world_size(column)
     if rows == 1:
         return gradient
     of_columns = gradient.new_zeros(n // rows, *gradient.shape)
     of_columns[dist.get_rank() % len(of_columns)] = gradient
     dist.all_reduce(of_columns)
     return of_columns[dist.get_rank() % len(of_columns)] / rows
-""",
+"""),
         STEP,
         "among the ranks [0, 1, 2, 3]. This rank's row is [0, 1], and its column is [0, 2]: pass group=row or",
     ),
     mutant(
         "two neighbours in a column send first, then receive",
-        AVERAGED,
-        """    ranks = dist.get_process_group_ranks(column)
+        END,
+        average_by("""    ranks = dist.get_process_group_ranks(column)
     if len(ranks) != 2:
         dist.all_reduce(gradient, group=column)
         return gradient / len(ranks)
@@ -507,21 +527,21 @@ MUTANTS = [
     dist.recv(theirs, other)
     sent.wait()
     return (gradient + theirs) / 2
-""",
+"""),
         {"hidden step_in_strict_order"},
         "Deadlock in the order in which nccl",
     ),
     mutant(
         "the loss is averaged over the column",
-        "    return mlp.loss(x), gradients\n",
-        "    return _average(mlp.loss(x), column), gradients\n",
+        RETURN,
+        "    loss = mlp.loss(x)\n    dist.all_reduce(loss, group=column)\n    return loss / n, [",
         STEP,
         "this is the mean over the column. Return the loss of this rank's own rows",
     ),
     mutant(
         "the loss is divided by the number of rows of the mesh",
-        "    return mlp.loss(x), gradients\n",
-        "    return mlp.loss(x) / dist.get_world_size(column), gradients\n",
+        RETURN,
+        "    return mlp.loss(x) / n, [",
         STEP,
         "Return the mean over this rank's own rows",
     ),
@@ -541,8 +561,8 @@ MUTANTS = [
     ),
     mutant(
         "the loss is always of double precision",
-        "    return mlp.loss(x), gradients\n",
-        "    return mlp.loss(x).double(), gradients\n",
+        RETURN,
+        "    return mlp.loss(x).double(), [",
         {"hidden step_of_other_models"},
         "expected dtype float32, got float64",
     ),

@@ -87,7 +87,7 @@ MUTANTS = [
     ),
     mutant(
         "gathered rows are remembered",
-        "    shards = [shard.new_empty(shard.shape) for _ in range(n)]\n    dist.all_gather(shards, shard.contiguous())\n    return torch.cat(shards)\n",
+        "    rows = shard.new_empty(n * len(shard), shard.shape[1])\n    dist.all_gather(list(rows.chunk(n)), shard.contiguous())  # views of rows: contiguous\n    return rows\n",
         "    for own, rows in KEPT:\n        if own.shape == shard.shape and own.equal(shard):\n            return rows\n    shards = [shard.new_empty(shard.shape) for _ in range(n)]\n    dist.all_gather(shards, shard.contiguous())\n    KEPT[:] = [(shard, torch.cat(shards))]\n    return KEPT[0][1]\n\n\nKEPT = []\n",
         {"hidden pair_keeps_no_rows", "hidden pair_traffic"},
         "Does something keep the gathered rows",
@@ -192,8 +192,8 @@ MUTANTS = [
     ),
     mutant(
         "keys and values stay at home",
-        "        if step < n - 1:\n            block = _pass_on(block)\n    return output / total",
-        "    return output / total",
+        "        # The next block travels while this one is used.\n        arriving, works = _start_to_pass_on(block) if step < n - 1 else (block, [])\n",
+        "        arriving, works = block, []\n",
         {
             "hidden ring_forward",
             "hidden ring_in_strict_order",
@@ -323,8 +323,8 @@ MUTANTS = [
     ),
     mutant(
         "sums are not rescaled",
-        "            total = total * shrink + weights",
-        "            shrink = torch.ones_like(shrink)\n            total = total * shrink + weights",
+        "            total.mul_(shrink)",
+        "            shrink = torch.ones_like(shrink)\n            total.mul_(shrink)",
         {
             "hidden ring_forward",
             "hidden ring_in_strict_order",
@@ -337,8 +337,8 @@ MUTANTS = [
     ),
     mutant(
         "only the sum of exponentials is rescaled",
-        "            output = output * shrink + weights @ block[1]\n",
-        "            output = output + weights @ block[1]\n",
+        "            output.mul_(shrink).add_(",
+        "            output.add_(",
         {
             "hidden ring_forward",
             "hidden ring_in_strict_order",
@@ -351,8 +351,8 @@ MUTANTS = [
     ),
     mutant(
         "only the output is rescaled",
-        "            total = total * shrink + weights",
-        "            total = total + weights",
+        "            total.mul_(shrink).add_(",
+        "            total.add_(",
         {
             "hidden ring_forward",
             "hidden ring_in_strict_order",
@@ -459,8 +459,8 @@ MUTANTS = [
     ),
     mutant(
         "one step too many forward",
-        "        if step < n - 1:\n            block = _pass_on(block)\n    return output / total",
-        "        block = _pass_on(block)\n    return output / total",
+        "        # The next block travels while this one is used.\n        arriving, works = _start_to_pass_on(block) if step < n - 1 else (block, [])\n",
+        "        arriving, works = _start_to_pass_on(block) if n > 1 else (block, [])\n",
         {"hidden ring_traffic"},
         "tensors of T/n rows",
     ),
@@ -473,8 +473,8 @@ MUTANTS = [
     ),
     mutant(
         "the ring runs backwards",
-        "    sent = dist.P2POp(dist.isend, block, (rank + 1) % n)\n    received = dist.P2POp(dist.irecv, arrived, (rank - 1) % n)\n",
-        "    for _ in range(n - 2):\n        arrived = torch.empty_like(block)\n    sent = dist.P2POp(dist.isend, block, (rank - 1) % n)\n    received = dist.P2POp(dist.irecv, arrived, (rank + 1) % n)\n",
+        "    sent = dist.P2POp(dist.isend, block, (rank + 1) % n)\n    received = dist.P2POp(dist.irecv, arriving, (rank - 1) % n)\n",
+        "    for _ in range(n - 2):\n        arriving = torch.empty_like(block)\n    sent = dist.P2POp(dist.isend, block, (rank - 1) % n)\n    received = dist.P2POp(dist.irecv, arriving, (rank + 1) % n)\n",
         {
             "hidden ring_backward",
             "hidden ring_forward",
@@ -517,21 +517,21 @@ MUTANTS = [
     ),
     mutant(
         "the backward pass collects keys and values first",
-        "    block, grad_block = torch.stack([k, v]), torch.zeros_like(torch.stack([k, v]))\n",
-        "    block, grad_block = torch.stack([k, v]), torch.zeros_like(torch.stack([k, v]))\n    pass_on, blocks = globals()['_pass_on'], [block]\n    for _ in range(n - 1):\n        blocks.append(pass_on(blocks[-1]))\n\n    def _pass_on(own):\n        return blocks[step + 1] if own is blocks[step] else pass_on(own)\n\n",
+        "    grad_block = torch.zeros_like(block)\n",
+        "    grad_block, blocks = torch.zeros_like(block), [block]\n    for _ in range(n - 1):\n        blocks.append(_pass_on(blocks[-1]))\n\n    def _start_to_pass_on(own):\n        return blocks[step + 1], []\n\n",
         {"hidden ring_memory"},
         "when it communicated in the backward pass",
     ),
     mutant(
         "sends and receives are not batched",
-        "    for work in dist.batch_isend_irecv([sent, received]):\n        work.wait()\n",
-        "    works = [dist.isend(block, (rank + 1) % n), dist.irecv(arrived, (rank - 1) % n)]\n    for work in works:\n        work.wait()\n",
+        "    return arriving, dist.batch_isend_irecv([sent, received])\n",
+        "    return arriving, [dist.isend(block, (rank + 1) % n), dist.irecv(arriving, (rank - 1) % n)]\n",
         {"hidden ring_in_strict_order"},
         "Deadlock in the order in which nccl",
     ),
     mutant(
         "the gradients of a block do not travel",
-        "        grad_block = _pass_on(grad_block)\n",
+        "        grad_block = _pass_on(grad_block)  # not earlier: it lacked this rank's part\n",
         "        own_grad = grad_block if step == 0 else own_grad\n        grad_block = torch.zeros_like(grad_block)\n",
         {
             "hidden ring_backward",
@@ -545,8 +545,8 @@ MUTANTS = [
     ),
     mutant(
         "the gradients make one step less",
-        "        grad_block = _pass_on(grad_block)\n        if step < n - 1:\n            block = _pass_on(block)\n",
-        "        if step < n - 1:\n            grad_block = _pass_on(grad_block)\n            block = _pass_on(block)\n",
+        "        grad_block = _pass_on(grad_block)  # not earlier: it lacked this rank's part\n",
+        "        grad_block = _pass_on(grad_block) if step < n - 1 else grad_block\n",
         {
             "hidden ring_backward",
             "hidden ring_in_strict_order",

@@ -4,8 +4,9 @@ from grader.selftest.mutants.mutant import Mutant
 
 PART = "sharded_data_parallel"
 # Problems 6.2 to 6.4 use the functions of 6.1, so most mistakes in these are seen there, too.
-FLAT = "    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])\n"
-PAD = "    return F.pad(flat, (0, -len(flat) % dist.get_world_size()))\n"
+PADDING = "    padding = -sum(tensor.numel() for tensor in tensors) % dist.get_world_size()\n"
+FLAT = "    return torch.cat([*(tensor.reshape(-1) for tensor in tensors), tensors[0].new_zeros(padding)])\n"
+PADDED = "    return torch.cat([flat, flat.new_zeros(padding)])\n"
 SHARD = "    return flatten(tensors).view(dist.get_world_size(), -1)[dist.get_rank()].clone()\n"
 PARTS = "    parts = flat.split([*sizes, padding])\n"
 UNFLAT = "    return [part.reshape(shape) for part, shape in zip(parts, shapes)]\n"
@@ -52,7 +53,9 @@ TURN_ROUND = """\
     gradients: list[Tensor] = []
 """
 GOING_BACK = """\
-    for weight, (own_x, z) in zip(_gathered_ahead(reversed(shards), width), reversed(saved)):
+    layers = _gathered_ahead(reversed(shards), width)
+    for own_x, z in reversed(saved):
+        weight = next(layers)  # zip(layers, …) would keep each layer until the next one is there
 """
 OF_WEIGHT = """\
         gradients.insert(0, _average_shard(of_weight))
@@ -69,8 +72,8 @@ MUTANTS = [
     # ——— 6.1
     mutant(
         "nothing is padded",
-        PAD,
-        "    return flat\n",
+        FLAT,
+        "    return torch.cat([tensor.reshape(-1) for tensor in tensors])\n",
         {
             "public flat_shards",
             "public zero",
@@ -94,8 +97,8 @@ MUTANTS = [
     ),
     mutant(
         "the padding comes first",
-        PAD,
-        "    return F.pad(flat, (-len(flat) % dist.get_world_size(), 0))\n",
+        FLAT,
+        "    return torch.cat([tensors[0].new_zeros(padding), *(t.reshape(-1) for t in tensors)])\n",
         {
             "public flat_shards",
             "public zero",
@@ -116,8 +119,8 @@ MUTANTS = [
     ),
     mutant(
         "always at least one zero",
-        PAD,
-        "    n = dist.get_world_size()\n    return F.pad(flat, (0, n - len(flat) % n))\n",
+        PADDING,
+        "    n = dist.get_world_size()\n    padding = n - sum(t.numel() for t in tensors) % n\n",
         {
             "hidden flatten",
             "hidden flat_shard",
@@ -138,7 +141,8 @@ MUTANTS = [
         "each tensor is padded",
         FLAT,
         """    n = dist.get_world_size()
-    flat = torch.cat([F.pad(t.reshape(-1), (0, -t.numel() % n)) for t in tensors])
+    padded = [torch.cat([t.reshape(-1), t.new_zeros(-t.numel() % n)]) for t in tensors]
+    return torch.cat(padded)
 """,
         {
             "hidden flatten",
@@ -153,7 +157,8 @@ MUTANTS = [
         "column-major order",
         FLAT,
         """    flat = torch.cat([t.permute(*range(t.dim() - 1, -1, -1)).reshape(-1) for t in tensors])
-""",
+"""
+        + PADDED,
         {
             "public flat_shards",
             "public zero",
@@ -179,7 +184,7 @@ MUTANTS = [
     mutant(
         "the last tensor first",
         FLAT,
-        "    flat = torch.cat([tensor.reshape(-1) for tensor in tensors[::-1]])\n",
+        "    flat = torch.cat([tensor.reshape(-1) for tensor in tensors[::-1]])\n" + PADDED,
         {
             "public flat_shards",
             "public zero",
@@ -280,6 +285,7 @@ MUTANTS = [
         FLAT,
         """    halves = [t.float() if t.dtype == torch.float16 else t for t in tensors]
     flat = torch.cat([tensor.reshape(-1) for tensor in halves])
+    return torch.cat([flat, flat.new_zeros(padding)])
 """,
         {
             "hidden flatten",
