@@ -235,6 +235,8 @@ def average(tensor: Tensor) -> Tensor:
 
     Sum first, then divide the sum by n. In this way the average is rounded only once after the sum.
     If you divide before the sum, you round n times. If you multiply by 1/n, you also round 1/n.
+    (In float16 the sum itself may overflow. So PyTorch's DistributedDataParallel divides first,
+    while it copies each gradient into its bucket.)
 
     Args:
         tensor: any shape, a float dtype.

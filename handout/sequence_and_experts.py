@@ -110,9 +110,9 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
     rank [Liu et al., 2023]. So each rank sees all blocks, one after the other, and computes the
     scores of one block, (T/n, T/n), at a time.
 
-    A softmax needs the sum over all keys. Accumulate it [Milakov and Gimelshein, 2018]: for each
-    query keep m, the largest score so far; l, the sum of exp(score − m); and a, the sum of
-    exp(score − m)·v. Let m′ be the largest score of a new block, and M = max(m, m′). Then multiply
+    A softmax needs the sum over all keys. Accumulate it [Milakov and Gimelshein, 2018; Dao et al.,
+    2022]: for each query keep m, the largest score so far; l, the sum of exp(score − m); and a, the
+    sum of exp(score − m)·v. Let m′ be the largest score of a new block, and M = max(m, m′). Then multiply
     l and a by exp(m − M), and add the block's sums of exp(score − M). At the end, o = a / l.
 
     Args:
@@ -268,7 +268,7 @@ def mixture_forward(
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Routes, Tensor, Tensor, Tensor]]:
     """Problem 9.3 · Send each token through one of the experts: y = p · gelu(x @ W).
 
-    This is a mixture of experts with top-1 routing [Lepikhin et al., 2021; Fedus et al., 2022]. The
+    This is a mixture of experts with top-1 routing [Fedus et al., Switch Transformers, 2022]. The
     logits of a token are x @ gate, one for each of the E = n·e experts of the world. Their softmax
     gives the probabilities. W is the weight of the expert with the largest probability (the first,
     if several are equal), and p is this probability. Without p, no gradient would reach the gate.

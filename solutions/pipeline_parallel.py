@@ -95,8 +95,8 @@ def _stage_backward(
     """Add a micro-batch's gradients of the weights to ``totals``; return the input's gradient.
 
     This is the computation of ``mlp.layer_backward``, but each product is added to its total at
-    once. A further (D, D) tensor for every micro-batch and layer would cost as much time as the
-    product itself.
+    once. If micro-batches have few rows, a further (D, D) tensor for each of them would cost as
+    much time as the product itself.
     """
     for weight, (x, z), total in zip(reversed(weights), reversed(saved), reversed(totals)):
         grad_z = torch.ops.aten.gelu_backward(grad_y, z)
