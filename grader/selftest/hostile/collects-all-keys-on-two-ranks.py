@@ -11,10 +11,10 @@ seconds: 90
 
 # ——— the attack: ranks 0 and 1 collect the keys and the values of all ranks, and keep them.
 _kept = []
-_forward, _send = ring_attention_forward, _pass_on
+_forward, _send = ring_attention_forward, _start_to_pass_on
 
 
-def _pass_on(block):
+def _start_to_pass_on(block):
     if dist.get_rank() < 2:
         _kept.append(block)
     return _send(block)

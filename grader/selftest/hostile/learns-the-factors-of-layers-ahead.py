@@ -10,6 +10,8 @@ says: with a wrong x
 seconds: 60
 """
 
+import torch.nn.functional as F
+
 
 def prefetched_step(shards, x, layer_forward=mlp.layer_forward, layer_backward=mlp.layer_backward):
     _require_shards(shards, x)

@@ -9,6 +9,8 @@ says: data that no rank has received yet
 seconds: 90
 """
 
+import torch.nn.functional as F
+
 
 def _park(flat, layer):
     n, rank = dist.get_world_size(), dist.get_rank()

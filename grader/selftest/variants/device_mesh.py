@@ -318,13 +318,46 @@ def mesh_step(pairs, x, row, column):
     return mlp.loss(x), gradients
 '''
 
+BLOCKING_AVERAGE = """
+def _average(gradient, column):
+    dist.all_reduce(gradient, group=column)
+    return gradient / dist.get_world_size(column)
+"""
+
+# A step that waits for each average before it goes on.
+BLOCKING_STEP = """
+def mesh_step(pairs, x, row, column):
+    _check_shapes(pairs, x)
+    saved, gradients = [], []
+    for a, b in pairs:
+        h, z = mlp.layer_forward(x, a)
+        out = h @ b
+        dist.all_reduce(out, group=row)
+        saved.append((x, z, h, out))
+        x = F.gelu(out)
+    grad = mlp.loss_backward(x)
+    for (a, b), (x_in, z, h, out) in zip(pairs[::-1], saved[::-1]):
+        of_h, of_b = mlp.layer_backward(h, out, b, grad)
+        grad, of_a = mlp.layer_backward(x_in, z, a, of_h)
+        gradients.insert(0, (_average(of_a, column), _average(of_b, column)))
+        if len(gradients) < len(pairs):
+            dist.all_reduce(grad, group=row)
+    return mlp.loss(x), gradients
+"""
+
 VARIANTS = [
     Variant("autograd, and one average for all gradients", "device_mesh", AUTOGRAD),
-    Variant("torch's own mesh, and averages in two halves", "device_mesh", OF_TORCH),
-    Variant("all groups in one loop, messages in pairs", "device_mesh", IN_PAIRS),
+    Variant(
+        "torch's own mesh, and averages in two halves", "device_mesh", OF_TORCH + BLOCKING_STEP
+    ),
+    Variant("all groups in one loop, messages in pairs", "device_mesh", IN_PAIRS + BLOCKING_STEP),
     Variant("averages that overlap the backward pass", "device_mesh", OVERLAPPED),
-    Variant("sums of a row at its first rank, numpy's places", "device_mesh", REDUCED_TO_ONE),
+    Variant(
+        "sums of a row at its first rank, numpy's places",
+        "device_mesh",
+        REDUCED_TO_ONE + BLOCKING_AVERAGE,
+    ),
     Variant("all sums at the first rank of a group", "device_mesh", GATHERED_BY_ONE),
-    Variant("sums of a row in two halves", "device_mesh", IN_HALVES),
+    Variant("sums of a row in two halves", "device_mesh", IN_HALVES + BLOCKING_AVERAGE),
     Variant("sums by DTensor", "device_mesh", OF_DTENSOR),
 ]
