@@ -116,15 +116,16 @@ class CallEvidence:
         trail = self.report.ranks[rank].trail
         return [e for e in trail if isinstance(e, Mark) and e.call == self.index and e.name == name]
 
-    def issued_before(self, rank: int, name: str) -> int:
+    def issued_before(self, rank: int, name: str, kind: str = "") -> int:
         """Return how many operations a rank issued before it first passed the mark ``name``.
 
-        Only this call counts. If the rank never passed the mark in this call, return the number of
-        all operations that the rank issued in it.
+        Only this call counts, and only operations of this ``kind``, if it is given. If the rank
+        never passed the mark in this call, return the number of all such operations in it.
         """
         events = [event for event in self.report.ranks[rank].trail if event.call == self.index]
         marks = (i for i, e in enumerate(events) if isinstance(e, Mark) and e.name == name)
-        return len(operations(events[: next(marks, len(events))]))
+        before = operations(events[: next(marks, len(events))])
+        return sum(not kind or operation.kind == kind for operation in before)
 
     def waits_for_nobody(self, sentence: str) -> None:
         """Fail with this sentence if other ranks waited for a held rank, but not in an operation.

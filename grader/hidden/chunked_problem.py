@@ -10,6 +10,7 @@ from grader.check.api import LAYOUTS, Probe, Strided, call, per_rank, rounding
 from grader.reference import chunked, single_device
 
 GRADIENTS = "the list of the chunks' gradients"
+W_NUMBER = "W number"  # the beginning of the name of a W's probe
 
 
 def laid_out(array, first, number):
@@ -22,7 +23,7 @@ def probes(seeds):
 
     No rank knows the seed before it calls the function.
     """
-    return [Probe(f"W number {number}", seed) for number, seed in enumerate(seeds)]
+    return [Probe(f"{W_NUMBER} {number}", seed) for number, seed in enumerate(seeds)]
 
 
 class ChunkProblem:
@@ -125,6 +126,8 @@ class ChunkedProblem:
         self.cut = [of_part[stage::n] for stage in range(n)]  # layers, [stage][chunk]
         self.gradients = self._by_stage(self.plain)  # what the last request should return
         self.saved = 2 * layers * self.message  # bytes that one micro-batch saves in one chunk
+        # by rank, and for each W of the last request: how many sends come before it
+        self.sends_before_weights = [[] for _ in range(n)]
 
     def _by_stage(self, gradients):
         return [[[gradients[l] for l in own] for own in cut] for cut in self.cut]
@@ -144,8 +147,23 @@ class ChunkedProblem:
                 of_step, gains = chunked.changes(self.rng, stages, self.cut, self.inputs, self.m)
                 seeds = [before + more for before, more in zip(seeds, of_step)]
             options["changes"] = per_rank(*map(probes, seeds))
+            self.sends_before_weights = [
+                self._sends_before_weights(rank, actions * times)
+                for rank, actions in enumerate(stages)
+            ]
             self.gradients = self._by_stage([g + more for g, more in zip(self.plain, gains)])
         return call(f"schedules.{function}", stages, weights, x, len(self.x), self.m, **options)
+
+    def _sends_before_weights(self, rank, actions):
+        """Return for each W how many messages this stage sends in the actions before it."""
+        sent, found = 0, []
+        for kind, chunk, _ in actions:
+            part = chunk * self.n + rank
+            if kind == "W":
+                found.append(sent)
+            elif self.n > 1:
+                sent += part < self.n * self.v - 1 if kind == "F" else part > 0
+        return found
 
     def require_step(self, run):
         """Fail unless a call returned the loss of a single device, and the right gradients.
@@ -181,6 +199,23 @@ class ChunkedProblem:
             label=GRADIENTS,
             known_mistakes=unchanged,
         )
+        for rank, dues in enumerate(self.sends_before_weights):
+            for number, due in enumerate(dues):
+                self._require_sent_before(run, rank, number, due)
+
+    def _require_sent_before(self, run, rank, number, due):
+        """Fail if a rank got the change of a W, and so could compute this W, too early.
+
+        The hub answers the rank when it asks for the change, and counts the messages before it. If
+        B computed what belongs to W, the message that B makes has not been sent yet.
+        """
+        sent = run.issued_before(rank, f"{W_NUMBER} {number} ended", "send")
+        text = (
+            f"rank {rank} had sent {sent} messages when the grader changed grad_z for W number"
+            f" {number} (counted from 0). Its schedule sends {due} messages before this W. Compute"
+            " the gradients of the weights in backward_weights, not in backward_input."
+        )
+        run.require(sent == due, text)
 
 
 def right_schedules(run, name, returned, kinds, v, m):
