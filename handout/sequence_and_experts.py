@@ -111,9 +111,10 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
     scores of one block, (T/n, T/n), at a time.
 
     A softmax needs the sum over all keys. Accumulate it [Milakov and Gimelshein, 2018; Dao et al.,
-    2022]: for each query keep m, the largest score so far; l, the sum of exp(score − m); and a, the
-    sum of exp(score − m)·v. Let m′ be the largest score of a new block, and M = max(m, m′). Then multiply
-    l and a by exp(m − M), and add the block's sums of exp(score − M). At the end, o = a / l.
+    2022]: for each query keep m, the largest score so far; l, the sum of exp(score − m); and a,
+    the sum of exp(score − m)·v. Let m′ be the largest score of a new block, and M = max(m, m′).
+    Then multiply l and a by exp(m − M), and add the block's sums of exp(score − M). At the end,
+    o = a / l.
 
     Args:
         q, k, v: this rank's rows of the queries, keys and values, (T/n, d) each. Row i of rank r is
