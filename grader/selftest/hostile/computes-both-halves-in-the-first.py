@@ -4,8 +4,8 @@ threat: 24
 part: schedules
 extends: solutions
 control: none
-some: 8.2
-unless any: forge the account of what it computed
+some: 8.2, 8.3
+says: Compute the gradients of the weights in backward_weights, not in backward_input
 seconds: 90
 """
 
