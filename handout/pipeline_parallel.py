@@ -70,8 +70,8 @@ def pipeline_forward(
     """Problem 5.2 · Run the forward pass through all stages, in micro-batches.
 
     Send each micro-batch to the next stage as soon as it is ready, before this stage begins with
-    its next micro-batch. Do not leave this to another thread, because it may come too late. Compute
-    each x @ W once.
+    its next micro-batch. Do not leave this to another thread, which may send too late. Compute each
+    x @ W once.
 
     Args:
         weights: the k weights of this stage, (D, D) each, in the order of the layers.
@@ -194,7 +194,7 @@ def run_schedule(
     ends only when it is received. So when an action ends, start two messages together, with one
     ``dist.batch_isend_irecv`` (see Problem 1.6): what this action sends, and what the next action
     receives. Start them before the next action computes. Do not leave this to another thread,
-    because it may come too late. ``batch_isend_irecv`` returns a list of ``Work``. With gloo the
+    which may start them too late. ``batch_isend_irecv`` returns a list of ``Work``. With gloo the
     list has one ``Work`` for each message, in the same order. With nccl it has a single ``Work``
     for all messages together. So put the receive last: then the last ``Work`` of the list is that
     of the receive, and the first is that of the send.
@@ -236,8 +236,8 @@ def bubble_fraction(num_stages: int, num_micro_batches: int) -> float:
     """Problem 5.6 · Return the bubble in theory.
 
     The bubble is the fraction of the time in which a stage waits, averaged over the stages. The
-    result is the same for GPipe and 1F1B. Assume that forward passes take the same time on all
-    stages, that backward passes do, too, and that messages take no time. It makes no difference
+    result is the same for GPipe and 1F1B. Assume that all forward passes take the same time, that
+    all backward passes take the same time, and that messages take no time. It makes no difference
     whether a backward pass takes longer than a forward pass.
 
     Returns:

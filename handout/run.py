@@ -216,8 +216,8 @@ def device_mesh(module_name: str) -> None:
     try:
         data, tensor = student.coordinates(rank, shape)
         show(
-            f"is at ({data}, {tensor}). If the program prints no more, the ranks wait for each"
-            " other."
+            f"is at ({data}, {tensor}). If the program prints nothing after these lines, the"
+            " ranks wait for each other."
         )
         row, column = student.mesh_groups(shape)
         members = [dist.get_process_group_ranks(group) for group in (row, column)]

@@ -108,7 +108,7 @@ def main():
         file.write(version + "\n")
     os.replace(os.path.join(folder, UNFINISHED), os.path.join(folder, READY))
     sentence("Ready after %.0f s, with torch %s." % (time.monotonic() - began, version))
-    sentence("To switch to it: source %s/bin/activate" % folder)
+    sentence("To use this environment: source %s/bin/activate" % folder)
     return 0
 
 

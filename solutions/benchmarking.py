@@ -166,7 +166,7 @@ def usual_bandwidth(reported: float, world_size: int, counted: str) -> float:
     Raises:
         ValueError: ``counted`` is neither "whole" nor "part"; ``world_size`` is not positive.
 
-    With 2 ranks, 1 reported for a part  →  2.147483648.
+    With 2 ranks, reported = 1 and counted = "part"  →  2.147483648.
     About 5 lines. Then convert the two figures of the lecture: the results differ by about 1 %.
     """
     # BEGIN SOLUTION 2.1: usual_bandwidth

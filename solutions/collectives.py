@@ -80,7 +80,7 @@ def _rows_per_rank(tensor: Tensor) -> int:
     n = dist.get_world_size()
     if tensor.dim() == 0 or tensor.shape[0] % n:
         raise ValueError(
-            f"a tensor of shape {tuple(tensor.shape)} does not divide by {n} ranks"
+            f"a tensor of shape {tuple(tensor.shape)} is not divisible by {n} ranks"
             " along dimension 0"
         )
     return tensor.shape[0] // n

@@ -34,7 +34,7 @@ def shard_batch(batch: Tensor) -> Tensor:
     Returns:
         (B/n, …): rows [rank·B/n, (rank+1)·B/n). It may be a view of the batch.
     Raises:
-        ValueError: n does not divide B ("batch of 10 does not divide by 4 ranks").
+        ValueError: B is not divisible by n ("a batch of 10 is not divisible by 4 ranks").
 
     With 2 ranks and a batch [[1], [2], [3], [4]]:  rank 0 [[1], [2]], rank 1 [[3], [4]].
     About 5 lines.
@@ -42,7 +42,7 @@ def shard_batch(batch: Tensor) -> Tensor:
     # BEGIN SOLUTION 3.1: shard_batch
     n = dist.get_world_size()
     if len(batch) % n:
-        raise ValueError(f"batch of {len(batch)} does not divide by {n} ranks")
+        raise ValueError(f"a batch of {len(batch)} is not divisible by {n} ranks")
     rows = len(batch) // n
     return batch[dist.get_rank() * rows :][:rows]
     # END SOLUTION
@@ -179,7 +179,7 @@ class GradientBuckets:
     - All ranks must start the same collectives in the same order, even if gradients become ready in
       another order on one rank. So start bucket i+1 only after bucket i.
     - A hook must not wait for a communication, otherwise nothing overlaps.
-    - Start a bucket's all-reduce in the hook, not in another thread, which may come too late.
+    - Start a bucket's all-reduce in the hook, not in another thread, which may start it too late.
     """
 
     def __init__(self, parameters: Iterable[Tensor], bucket_bytes: int) -> None:

@@ -210,8 +210,8 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
         q, k, v: this rank's rows of the queries, keys and values, (T/n, d) each. Row i of rank r is
             token r·T/n + i. All ranks have equally many rows.
         causal: whether a token sees only itself and the tokens before it. The score of a key that
-            is not seen is −∞. Blocks that no query of this rank sees need not be computed, but they
-            travel on.
+            is not seen is −∞. You need not compute with a block that no query of this rank sees,
+            but pass it on.
     Returns:
         ``(output, logsumexp)``.
         output: (T/n, d).
@@ -221,7 +221,7 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
         ValueError: k or v does not have the shape of q ("k is (4, 6), and q is (4, 8)").
 
     Scores may be large: exp(score) alone would overflow.
-    Memory: beside the arguments, at most five blocks (T/n, T/n) and eight tensors (T/n, d) at a
+    Memory: besides the arguments, at most five blocks (T/n, T/n) and eight tensors (T/n, d) at a
     time, including those that travel. Never hold a tensor (T/n, T), or the keys or the values of
     all ranks.
     Traffic: sends and receives between neighbours, 2(n−1)·T/n·d numbers from each rank. In one

@@ -50,7 +50,7 @@ def _own_shard(weight: Tensor, dim: int, name: str) -> Tensor:
     """Return this rank's shard of a weight along a dimension, in memory of its own."""
     n = dist.get_world_size()
     if weight.shape[dim] % n:
-        raise ValueError(f"{weight.shape[dim]} {name} do not divide by {n} ranks")
+        raise ValueError(f"{weight.shape[dim]} {name} are not divisible by {n} ranks")
     return weight.chunk(n, dim)[dist.get_rank()].clone(memory_format=torch.contiguous_format)
 
 
@@ -66,7 +66,7 @@ def shard_columns(weight: Tensor) -> Tensor:
         ``contiguous()`` returns the view itself if the view is already contiguous. ``clone()`` of a
         transpose is still transposed. So neither of the two calls is enough alone.
     Raises:
-        ValueError: O is not divisible by n ("10 columns do not divide by 4 ranks").
+        ValueError: O is not divisible by n ("10 columns are not divisible by 4 ranks").
 
     With 2 ranks and [[1, 2], [3, 4]]:  rank 0 [[1], [3]], rank 1 [[2], [4]].
     About 5 lines.
@@ -84,7 +84,7 @@ def shard_rows(weight: Tensor) -> Tensor:
     Returns:
         sharded by rows, (I/n, O): rows [rank·I/n, (rank+1)·I/n), contiguous, in memory of its own.
     Raises:
-        ValueError: I is not divisible by n ("10 rows do not divide by 4 ranks").
+        ValueError: I is not divisible by n ("10 rows are not divisible by 4 ranks").
 
     With 2 ranks and [[1, 2], [3, 4]]:  rank 0 [[1, 2]], rank 1 [[3, 4]].
     About 5 lines.

@@ -154,7 +154,7 @@ MISUSES = {
 @weight(0.0625)
 @pytest.mark.parametrize("collective", EIGHT)
 def test_misuse(world, collective):
-    """{collective} raises ValueError with the offending values for misuse, on two ranks"""
+    """For wrong arguments, {collective} raises ValueError with their values, on two ranks"""
     cases = MISUSES[collective]
     calls = (call(f"collectives.{collective}", *given, may_raise=True) for given, _ in cases)
     for run, (_, words) in zip(world(2, *calls), cases):

@@ -75,8 +75,8 @@ def test_split_layers(world):
 @number("5.1")
 @weight(0.25)
 def test_split_layers_misuse(world):
-    """More stages than layers raises ValueError with both numbers; num_stages ≤ 0 raises it with
-    the value
+    """split_layers raises ValueError with both numbers if there are more stages than layers, and
+    with num_stages if num_stages ≤ 0
     """
     cases = (((2, 3), ("2", "3")), ((4, 0), ("0",)), ((3, -1), ("-1",)))
     calls = (call("pipeline_parallel.split_layers", *case, may_raise=True) for case, _ in cases)
@@ -222,8 +222,8 @@ def run_schedule(of_stages, m=M, **options):
 @number("5.5")
 @weight(1.0)
 def test_run_schedule(world):
-    """run_schedule returns the loss and the gradients of a single device with GPipe, 1F1B, a
-    mixture of them, and the backward passes in reverse, on two stages
+    """On two stages, run_schedule returns the loss and the gradients of a single device: with
+    GPipe, with 1F1B, with a mixture of both, and with the backward passes in reverse order
     """
     loss, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
     y, saved = single_device.forward(WEIGHTS, BATCH)
@@ -393,7 +393,9 @@ def test_bubble(world):
 @number("5.6")
 @weight(0.25)
 def test_bubble_misuse(world):
-    """No stages, no micro-batches, and timelines without a span raise ValueError"""
+    """bubble_fraction raises ValueError if there is no stage or no micro-batch, and measured_bubble
+    if no timeline has a span
+    """
     fraction, measured = "pipeline_parallel.bubble_fraction", "pipeline_parallel.measured_bubble"
     no_stages, no_micro_batches, no_spans = world(
         1,

@@ -49,7 +49,7 @@ def test_shards(world):
     for run, (_, weight_) in zip(runs, cases):
         for rank, shard in enumerate(run.read(driver_results.stored, "the memory of the shard")):
             own = weight_.nbytes // 2
-            text = f"rank {rank}'s shard keeps {shard.bytes} bytes alive, and has {own} bytes."
+            text = f"rank {rank}'s shard has {own} bytes, but keeps {shard.bytes} bytes alive."
             text += " A slice is a view, which keeps the full weight alive. Return a copy."
             run.require(shard.bytes <= own and shard.own, text)
 
@@ -89,9 +89,9 @@ def test_forward(world):
         sent = sum(operation.traffic for operation in done)
         run.require(
             sent >= least,
-            f"rank {rank} sends {sent:.0f} bytes ({listed(done)}), but the outputs of 3 layers take"
-            f" {least}. Do not send weights: each rank computes with its own shards, and sends its"
-            " columns of each output.",
+            f"rank {rank} sends {sent:.0f} bytes ({listed(done)}), but the outputs of 3 layers need"
+            f" at least {least} bytes. Do not send weights: each rank computes with its own shards,"
+            " and sends its columns of each output.",
         )
 
 
@@ -149,7 +149,7 @@ def test_backward(world):
 @weight(0.5)
 def test_backward_traffic(world):
     """In the backward pass of three layers, a rank sends no more bytes than “Traffic” in the
-    docstring allows for full credit, and no fewer than the sums over the ranks take
+    docstring allows for full credit, and at least as many as the sums over the ranks need
     """
     y, saved = single_device.forward(DEEP, BATCH)
     grad_y = 2 * y / y.size
@@ -176,8 +176,9 @@ def test_backward_traffic(world):
         )
         run.require(
             sent >= enough,
-            f"rank {rank} sends {sent:.0f} bytes ({listed(done)}), but the sums over the ranks take"
-            f" {enough}. Do not send weights: each rank computes with its own shards only.",
+            f"rank {rank} sends {sent:.0f} bytes ({listed(done)}), but the sums over the ranks need"
+            f" at least {enough} bytes. Do not send weights: each rank computes with its own shards"
+            " only.",
         )
 
 

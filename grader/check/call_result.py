@@ -48,7 +48,7 @@ def _other_origin(error: Raised) -> tuple[Line, ...]:
         return ()
     return (
         *(Line(f"    {line}") for line in trace(error.lines[-1:])),
-        Line("It was raised in a call on this line, not by a raise in your file."),
+        Line("A call on this line raised the ValueError, not a raise statement in your file."),
     )
 
 

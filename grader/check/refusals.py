@@ -60,8 +60,9 @@ def fail_where_right_calls_are_refused(records: Iterable[Record]) -> None:
 def _finding(function: str, total: Answers) -> Finding:
     headline = (
         f"{function} raises a ValueError for wrong arguments, as it should. But with right"
-        " arguments it raised a ValueError more often than it returned: in"
-        f" {total.refused} against {total.accepted} calls."
+        " arguments it raised a ValueError more often than it returned: it raised"
+        f" the error in {total.refused} call{'s' * (total.refused > 1)}, and returned in"
+        f" {total.accepted}."
     )
     advice = (
         "Other checks of this function failed because of this error, and show its text and line."

@@ -163,7 +163,7 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
             f"exactly {n - 1}× the expected value. Did you divide by 1 instead of {n - 1}, or leave"
             " one rank out?"
         ),
-        -1: "the expected value with the wrong sign. Is a difference taken the wrong way round?",
+        -1: "the expected value with the wrong sign. Did you swap the two terms of a difference?",
     }
     for factor, sentence in factors.items():
         if factor not in (0, 1) and same(got, expected, factor):

@@ -284,7 +284,7 @@ def require_new_list(world, function, *case):
     again = changed.read(chunked.as_actions, "the list of actions of a second call")[0]
     text = (
         f"{function}{case} was called twice. The check emptied the first list, and the second call"
-        f" then returned {'no such list' if again is None else again}. Make a new list in each"
-        " call."
+        f" then returned {'no list of actions' if again is None else again}. Make a new list in"
+        " each call."
     )
     changed.require(again == chunked.as_actions(first.values()[0]), text)

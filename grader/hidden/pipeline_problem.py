@@ -206,8 +206,8 @@ def require_flow(run, ranks, m, did, where, inner=None):
             sent += 1
             part = done / max(sum(work), 1)
             text = (
-                f"rank {rank} {did} {sent - 1} only after {part * m:.3g} of {m} micro-batches had"
-                " been computed."
+                f"rank {rank} {did} {sent - 1} (counted from 0) only after {part * m:.3g} of {m}"
+                " micro-batches had been computed."
             )
             run.require(
                 part <= sent / m * 1.001,
@@ -228,9 +228,9 @@ def require_each_product_once(run, problem, ranks):
             done += entry.amount if entry.kind == "product" else 0
             sent += entry.kind == "send"
             text = (
-                f"before it sent micro-batch {sent - 1}, rank {rank} computed as many products as"
-                f" {done / needed:.1f} micro-batches need. Send each micro-batch before you compute"
-                " the next one, and compute each x @ W once."
+                f"Before rank {rank} sent micro-batch {sent - 1} (counted from 0), it computed as"
+                f" many products as {done / needed:.1f} micro-batches need. Send each micro-batch"
+                " before you compute the next one, and compute each x @ W once."
             )
             run.require(entry.kind != "send" or done <= sent * needed, text)
 
@@ -260,11 +260,10 @@ def require_work_between(run, rank, what, first=1.0):
     work = [later - earlier for earlier, later in zip(spent, spent[1:])]
     work[0] /= first
     least, average = min(work), sum(work) / len(work)
-    text = (
-        f"Before rank {rank} sent one {what}, it used only {least / 1e6:.1f} ms of processor"
-        " time."
-    )
-    text += f" On average it used {average / 1e6:.1f} ms before a send. Send each {what.split()[0]}"
+    thing, _, where = what.partition(" ")
+    sent = f"{thing} {work.index(least)} (counted from 0) {where}".strip()
+    text = f"Before rank {rank} sent {sent}, it used only {least / 1e6:.1f} ms of processor time."
+    text += f" On average it used {average / 1e6:.1f} ms before a send. Send each {thing}"
     text += " as soon as it is computed."
     if first != 1:
         text += f" (Before the first send, the rank has {first:g} times as much work. So the time"
@@ -272,7 +271,7 @@ def require_work_between(run, rank, what, first=1.0):
     run.require(least >= 0.4 * average, text)
     most, usual = max(work), sorted(work)[len(work) // 2]
     text = (
-        f"Before rank {rank} sent {what.split()[0]} {work.index(most)} (counted from 0), it used"
+        f"Before rank {rank} sent {thing} {work.index(most)} (counted from 0), it used"
         f" {most / 1e6:.1f} ms of processor time; {usual / 1e6:.1f} ms are usual before a send."
         " Compute one micro-batch before each send."
     )

@@ -314,20 +314,19 @@ def require_order(run, rank, layers, shard_bytes):
     """Fail unless a rank gathers exactly one layer ahead in both passes.
 
     When the rank begins to compute a layer, it must have started the gather of the next layer, but
-    no later gather. Before the last layer of the forward pass, the backward pass's first gather may
-    start. The backward pass may gather the last layer again or not. Each all-gather must gather
-    exactly one layer.
+    not the gather of any later layer. Before the last layer of the forward pass, the backward
+    pass's first gather may start. The backward pass may gather the last layer again or not. Each
+    all-gather must gather exactly one layer.
     """
     done = [o for o in run.operations(rank) if o.kind == "all_gather"]
     gathers = [o.at for o in done]
     again = len(gathers) - layers  # gathers of the backward pass
     text = f"rank {rank} started {len(gathers)} all-gathers for {layers} layers."
-    enough = f"Each layer is gathered once going forward and once going back: {2 * layers}"
-    run.require(again <= layers, f"{text} {enough} are enough.")
-    text += (
-        f" Going back, each layer but the last must be gathered again: at least {2 * layers - 1}"
-    )
-    run.require(again >= layers - 1, f"{text} are needed. Were layers kept?")
+    enough = f"Each layer is gathered once in each pass: {2 * layers} all-gathers are enough."
+    run.require(again <= layers, f"{text} {enough}")
+    text += " The backward pass must gather all layers except the last again: in total, at least"
+    text += f" {2 * layers - 1} all-gathers are needed."
+    run.require(again >= layers - 1, f"{text} Were layers kept?")
     for number, gather in enumerate(done):
         text = (
             f"rank {rank}'s all-gather number {number} (counted from 0) sends {gather.bytes} bytes,"

@@ -737,8 +737,8 @@ def test_predictions(world, rng):
 @number("2.4")
 @weight(0.25)
 def test_fit_misuse(world, rng):
-    """Fewer than two different sizes or times, numbers of sizes and times that differ, and times
-    that do not grow with the size raise ValueError
+    """fit_latency_bandwidth raises ValueError for fewer than two different sizes or times, for
+    different numbers of sizes and times, and for times that do not grow with the size
     """
     unlike = "The numbers of times and sizes differ."
     few = "Two different sizes, and two different times, are needed."

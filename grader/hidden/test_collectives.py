@@ -131,7 +131,7 @@ def request(collective, tensors, layout, options):
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_values(world, rng, collective):
     """{collective} returns the right tensors on 1 to 4 ranks, for all roots, operations, shapes,
-    dtypes and layouts, and keeps its inputs
+    dtypes and layouts, and does not change its inputs
     """
     for n in SIZES:
         chosen = list(cases(collective, n))
@@ -287,7 +287,7 @@ def test_one_call(world, rng, collective):
 @weight(0.0625)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_misuse(world, rng, collective):
-    """{collective} raises ValueError with the offending values for misuse, on every rank, before
+    """For wrong arguments, {collective} raises ValueError with their values, on every rank, before
     anything is sent
     """
     for n in (3, 1):
@@ -849,7 +849,7 @@ def test_neighbours_tensor_requires_no_gradient(world, rng):
 @weight(1.875)
 def test_ring_values(world, rng):
     """ring_all_reduce returns the sum on 1 to 4 ranks, for any length, shape, dtype and layout,
-    also if it is called twice, and keeps its input
+    also if it is called twice, and does not change its input
     """
     tensors = (
         ((12,), np.float32, None),
@@ -940,7 +940,8 @@ def _sends_chunks(run, rank, n, length):
     run.require(largest <= chunk, f"{sentence} 1/n of the tensor, here at most {chunk}.")
     total, most = sum(o.bytes for o in sends), 2 * (n - 1) * chunk * 4
     sentence = (
-        f"rank {rank} sent {total} bytes; a ring needs {most}, 2(n−1) chunks of 1/n of the tensor."
+        f"rank {rank} sent {total} bytes; a ring needs {most} bytes: 2(n−1) chunks of 1/n of the"
+        " tensor."
     )
     run.require(total <= most, sentence)
 
@@ -948,7 +949,7 @@ def _sends_chunks(run, rank, n, length):
 @number("1.7")
 @weight(0.5)
 def test_ring_steps(world, rng):
-    """ring_all_reduce sends at most 2(n−1) times per rank, and never on a single rank"""
+    """ring_all_reduce sends at most 2(n−1) times per rank; a single rank sends nothing"""
     for n in SIZES:
         (run,) = _ring_sums(world, rng, n, [((4096,), np.float32, None)], high=1 << 21)
         run.uses_only("send", "recv", because=RING)

@@ -32,8 +32,8 @@ GRADIENTS = "the list of the weights' gradients"
 @number("5.1")
 @weight(1.0)
 def test_split_layers(world, rng):
-    """split_layers puts every layer into one stage, in order; sizes differ by at most one, and the
-    first stages have more
+    """split_layers puts each layer into exactly one stage, in order; sizes differ by at most one,
+    and the first stages have more layers
     """
     cuts = [(layers, stages) for layers in range(1, 17) for stages in range(1, layers + 1)]
     for stages, more in rng.integers((2, 1), (30, 100), (5, 2)).tolist():
@@ -48,8 +48,8 @@ def test_split_layers(world, rng):
 @number("5.1")
 @weight(0.25)
 def test_split_layers_misuse(world, rng):
-    """More stages than layers raises ValueError with both numbers; num_stages ≤ 0 raises it with
-    the value
+    """split_layers raises ValueError with both numbers if there are more stages than layers, and
+    with num_stages if num_stages ≤ 0
     """
     cases = (((2, 3), ("2", "3")), ((0, 1), ("0", "1")), ((4, 0), ("0",)), ((3, -1), ("-1",)))
     calls = (call("pipeline_parallel.split_layers", *case, may_raise=True) for case, _ in cases)

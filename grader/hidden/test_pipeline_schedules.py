@@ -62,7 +62,7 @@ def made_by(world, rng, function):
         for stage, actions in enumerate(of_shape[p, m]):
             here = f"{function}({stage}, {p}, {m})"
             run.require(
-                actions is not None, f"{here} returned no list of pairs like ('forward', 0)."
+                actions is not None, f"{here} did not return a list of pairs like ('forward', 0)."
             )
             wrong = schedules.complete(actions, m)
             run.require(
@@ -73,8 +73,8 @@ def made_by(world, rng, function):
     for again in changed.read(schedules.as_actions, "the list of actions of a second call"):
         text = (
             f"{function}(0, 2, 3) was called twice. The check emptied the first list, and the"
-            f" second call then returned {'no such list' if again is None else again}. Make a new"
-            " list in each call."
+            f" second call then returned {'no list of actions' if again is None else again}. Make a"
+            " new list in each call."
         )
         changed.require(again == of_shape[2, 3][0], text)
     return run, of_shape
@@ -631,9 +631,9 @@ def growth_outside_of_tensors(world, rng, n=3):
             continue
         if grown - first > UNDER_WAY_MEASURED * p.message:
             text = (
-                f"rank {rank}, 1F1B: according to the operating system, the rank's process took"
-                f" {first / 2**20:.1f} MiB in the first half of {m} micro-batches, and"
-                f" {grown / 2**20:.1f} MiB in the second half."
+                f"rank {rank}, 1F1B: according to the operating system, the rank's process grew"
+                f" by {first / 2**20:.1f} MiB in the first half of the {m} micro-batches, and by"
+                f" {grown / 2**20:.1f} MiB in all {m} together."
             )
             return run, f"{text} {likely_kept(p)}"
     return run, ""

@@ -167,8 +167,8 @@ MISUSE = (
 @number("8.1")
 @weight(0.25)
 def test_interleaved_misuse(world, rng):
-    """interleaved_schedule: a stage that does not exist, no chunk, no micro-batch, and m that n
-    does not divide raise ValueError with the numbers
+    """interleaved_schedule raises ValueError with the numbers for a stage that does not exist, for
+    fewer than one chunk or micro-batch, and for an m that is not a multiple of n
     """
     runs = world(
         1, *(call("schedules.interleaved_schedule", *case, may_raise=True) for case, _ in MISUSE)
@@ -373,7 +373,8 @@ def require_none_left(run, rank, name, sentence):
     ``name`` is the name of the driver's mark, and ``sentence`` says what to do.
     """
     looks = run.told(rank, f"{name} left")
-    text = f"rank {rank} returned, but the grader has no count of the tensors {name} in its memory."
+    text = f"rank {rank} returned, but the check could not count the tensors {name} in the rank's"
+    text += " memory."
     run.require(bool(looks), text)
     most = int(max(number for numbers in looks for number in numbers))
     text = f"rank {rank}: {most} tensor{'s' * (most > 1)} {name} of earlier micro-batches"
@@ -605,8 +606,8 @@ def test_zero_bubble_idle_time(world, rng):
 @number("8.3")
 @weight(0.25)
 def test_zero_bubble_misuse(world, rng):
-    """zero_bubble_schedule: a stage that does not exist, no stage and no micro-batch raise
-    ValueError with the number
+    """zero_bubble_schedule raises ValueError with the number for a stage that does not exist, and
+    for fewer than one stage or micro-batch
     """
     cases = (
         ((2, 2, 4), "2"),

@@ -93,7 +93,9 @@ def test_pair_backward(world, rng):
 @number("9.1")
 @weight(0.25)
 def test_pair_traffic(world, rng):
-    """The pair sends the bytes of one all-reduce forward, and one all-gather more backward"""
+    """Forward, the pair sends the bytes of an all-reduce; backward, it sends those of an all-reduce
+    and an all-gather
+    """
     for n in (2, 4):
         p = PairProblem(rng, n, rows=8, width=24, hidden=20)
         forward, backward = world(n, p.forward(), p.backward())
@@ -167,10 +169,10 @@ def require_no_scale(run, other, rank, way):
     """Fail if what a rank sends depends on the scale of x, which is smaller in ``other``."""
     for i, (before, found) in enumerate(zip(run.squares(rank), other.squares(rank)), 1):
         text = (
-            f"rank {rank}, {way}: when x is divided by {SMALLER}, the sum of the squares of the"
-            f" numbers that operation {i} sends changes from {before:.3g} to {found:.3g}. It must"
-            " not change: normalised rows do not depend on the scale of x, nor do the products and"
-            " the gradients that are computed from them."
+            f"rank {rank}, {way}: when x is divided by {SMALLER}, operation {i} sends other"
+            f" numbers. The sum of their squares changes from {before:.3g} to {found:.3g}. It must"
+            " not change: normalised rows do not depend on the scale of x. The products and the"
+            " gradients that are computed from these rows do not depend on it either."
         )
         likely = "Normalise before the all-gather, and call normalize_backward after the sum."
         run.require(abs(found - before) <= 0.1 * max(found, before), f"{text} {likely}")
@@ -235,7 +237,7 @@ def test_ring_forward(world, rng):
 @weight(0.5)
 @on_gloo
 def test_ring_large_scores(world, rng):
-    """Scores of thousands, of both signs, neither overflow nor vanish, forward and backward"""
+    """Scores in the thousands, of both signs, neither overflow nor vanish, forward and backward"""
     for n in (1, 2, 3):
         problems = [
             AttentionProblem(rng, n, causal, offset=offset)
@@ -266,7 +268,9 @@ def test_ring_backward(world, rng):
 @number("9.2")
 @weight(0.5)
 def test_ring_traffic(world, rng):
-    """Only neighbours communicate: n − 1 steps forward; backward, the gradients make n steps"""
+    """Only neighbours communicate: keys and values make n − 1 steps in each pass, and their
+    gradients make n steps
+    """
     for n in (2, 3, 4):
         for causal in (False, True):
             p = AttentionProblem(rng, n, causal, rows=8, width=16)
@@ -383,8 +387,8 @@ def choices_of_others(rng, n, each):
 @number("9.3")
 @weight(0.5)
 def test_routes(world, rng):
-    """On 1 to 4 ranks, each rank knows how many tokens each other rank sends to it, and for which
-    experts
+    """On 1 to 4 ranks, each rank knows how many tokens it gets from each of the other ranks, and
+    for which experts
     """
     for n in SIZES:
         drawn = [(choices(rng, n, each), each) for each in (1, 2, 3)]
@@ -437,7 +441,7 @@ def test_rows_travel(world, rng):
                 require_traffic(run, with_empty(moved, n), UNPADDED, least=moved)
 
 
-COUNTED = "Send each other rank one number for each of its experts."
+COUNTED = "For each expert on another rank, send one number to that rank."
 UNPADDED = (
     "Send each token only to its expert's rank and back, without padding. (An empty message counts"
     f" as {EMPTY_BYTES} bytes.)"
@@ -511,9 +515,7 @@ def test_idle_experts(world, rng):
 @number("9.3")
 @weight(0.25)
 def test_mixture_traffic(world, rng):
-    """Each token travels once to its expert and once back, forward and backward; no weight
-    travels
-    """
+    """In each pass, a token travels once to its expert and once back; no weight travels"""
     for n in (2, 4):
         p = ExpertProblem(rng, n, COUNTS[n], width=20)
         forward, backward = world(n, p.forward(), p.backward())

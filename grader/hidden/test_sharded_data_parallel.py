@@ -326,9 +326,9 @@ def test_zero_memory(world, rng):
         text = (
             f"according to the operating system, rank {rank}'s process holds {grown / MIB:.0f} MiB"
             f" between two steps. {right_size / MIB:.0f} MiB are enough for all weights"
-            f" ({whole / MIB:.0f} MiB), two flat buffers as large as the weights, and 1/{n} each of"
-            " a flat copy of the weights, of the gradients and of AdamW's two moments. Does every"
-            " rank hold the whole state?"
+            f" ({whole / MIB:.0f} MiB), two flat buffers as large as the weights, and the"
+            f" rank's flat shards (1/{n}) of the weights, of the gradients and of AdamW's two"
+            " moments. Does every rank hold the whole state?"
         )
         rests.require(grown <= 1.2 * right_size, text)
 
@@ -526,7 +526,7 @@ def test_prefetch_takes_little_memory(world, rng):
 @weight(0.25)
 def test_prefetch_order(world, rng):
     """Before a rank computes a layer, forward or backward, it starts the gather of the next layer,
-    but no later gather
+    but not the gather of any later layer
     """
     for n in (2, 3, 4):
         for layers in (5, 1):
@@ -551,8 +551,8 @@ def test_prefetch_overlaps(world, rng):
     for n in (2, 3, 4):
         p = ShardedProblem(rng, n, layers=5)
         # The other ranks stop when they come to layer ``held``. By this time, they have started the
-        # gather of the next layer, but no later gather. They go on when rank 0 comes to the next
-        # layer.
+        # gather of the next layer, but not the gather of any later layer. They go on when rank 0
+        # comes to the next layer.
         held = int(rng.integers(p.layers - 2))
         until = f"{FORWARD.format(held + 1)} began"
         delay = Delay(until=until, on=0, at=f"{FORWARD.format(held)} began")

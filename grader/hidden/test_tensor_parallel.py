@@ -498,9 +498,9 @@ def test_gradients_are_no_larger_than_shards(world, rng):
             run.require(
                 kept <= own + max(shards) / 2,
                 f"rank {rank}'s gradients keep {kept} bytes alive, but only {own} bytes are needed:"
-                f" {p.x.nbytes} for x's gradient, and {shards} for the shards'. The gradient of a"
-                f" full weight has {p.weights[0].nbytes} bytes. A slice is a view, which keeps the"
-                " whole tensor alive. No rank needs a full weight's gradient.",
+                f" {p.x.nbytes} for x's gradient, and {shards} for the shards' gradients. The"
+                f" gradient of a full weight has {p.weights[0].nbytes} bytes. A slice is a view,"
+                " which keeps the whole tensor alive. No rank needs a full weight's gradient.",
             )
 
 
@@ -757,7 +757,7 @@ def test_sum_keeps_nothing(world, rng):
             run.read(driver_results.bytes_beside, "the memory that the forward pass leaves")
         ):
             text = (
-                f"rank {rank}'s forward pass keeps {beside} bytes of tensors alive beside its"
+                f"rank {rank}'s forward pass keeps {beside} bytes of tensors alive besides its"
                 f" output; the partial input has {partials[rank].nbytes} bytes. Does ctx keep a"
                 " copy of the input? The backward pass needs none: save nothing."
             )
@@ -937,8 +937,8 @@ def test_megatron_pair_beside_a_residual(world, rng):
 @number("4.4")
 @weight(1.0)
 def test_megatron_pair_traffic(world, rng):
-    """A pair sends the bytes of an all-reduce of the output forward, and of an all-reduce of the
-    input's gradient backward, and no weights
+    """Forward, a pair sends the bytes of an all-reduce of the output; backward, it sends those of
+    an all-reduce of the input's gradient. It sends no weights
     """
     for n in (2, 4):
         # A shard of a weight is larger than x in the first pair, and smaller in the second. So a

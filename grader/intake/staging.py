@@ -291,7 +291,8 @@ def _from_zip(archive_path: Path) -> Found:
         path = PurePosixPath(entry.filename.replace("\\", "/"))
         if path.is_absolute() or ".." in path.parts or DRIVE.match(str(path)):
             raise Refused(
-                f"the zip archive holds a path that leaves it: {_printable(entry.filename)}"
+                f"the zip archive holds a path to a place outside of it:"
+                f" {_printable(entry.filename)}"
             )
         if stat.S_ISLNK(entry.external_attr >> 16):
             raise Refused(f"the zip archive holds a link: {_printable(entry.filename)}")

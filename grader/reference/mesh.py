@@ -82,7 +82,7 @@ BACKWARD_IN_WORLD = (
 )
 AGAIN = (
     "the backward pass of the sum over the row summed the gradient again. This gradient is"
-    " replicated: every rank of the row already has it complete"
+    " replicated: every rank of the row already has the complete gradient"
 )
 ALL_SWAPPED = "row and column are swapped in all sums and averages"
 EARLY_GELU = "gelu was applied before the sum over the row. gelu of a sum is not the sum of gelus"

@@ -27,7 +27,7 @@ ADDED_REPLICATED = (
 AVERAGED_PARTIAL = "a partial gradient was averaged over the ranks. Add it up without dividing"
 AGAIN = (
     "the backward pass of g added up the gradient over the ranks. But this gradient is replicated:"
-    " every rank already has it complete"
+    " every rank already has the complete gradient"
 )
 AGAIN_NOT_IN_F = f"{AGAIN}. The backward pass of f did not add up its gradient, which is partial"
 OF_ALL_SHARDS = (
@@ -111,7 +111,8 @@ def begun(start: str, stages: Sequence) -> str:
     stages there is another likely cause of this half, and the sentence says so.
     """
     is_half = start == "y / (B·D)" and len(stages) == 2
-    return BEGUN.format(start) + (" (or was the sum divided by the 2 ranks?)" if is_half else "")
+    also = " (or was the sum divided by 2, the number of ranks?)" if is_half else ""
+    return BEGUN.format(start) + also
 
 
 def columns(weight: np.ndarray, n: int) -> list[np.ndarray]:

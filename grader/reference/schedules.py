@@ -71,19 +71,19 @@ def most_alive(actions: list[Action]) -> tuple[int, Action]:
 
 
 def warm_up(stage: int, actions: list[Action], due: int) -> str:
-    """Return a sentence that says by how many forward passes the warm-up is too long or too short.
+    """Return a sentence that says how many forward passes the warm-up has, and how many are right.
 
     ``due`` is the right number of forward passes before the first backward pass. If the schedule
-    has this number, the sentence is empty. Otherwise it begins with a space.
+    has this number, the sentence is empty. Otherwise it begins with a space. A second sentence says
+    what a warm-up that is too short costs.
     """
     found = [kind for kind, _ in actions].index("backward")
     if found == due:
         return ""
-    many = abs(found - due)
-    way = "too many" if found > due else "too few, so the stages after it have nothing to do"
+    so = "" if found > due else " So the stages after it have nothing to do."
     return (
-        f" Before its first backward pass, stage {stage} runs {many} forward"
-        f" pass{'es' if many > 1 else ''} {way}."
+        f" Before its first backward pass, stage {stage} runs {found} forward"
+        f" pass{'es' if found != 1 else ''}, not {due}.{so}"
     )
 
 

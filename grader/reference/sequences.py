@@ -62,8 +62,10 @@ MEAN_OF_BLOCKS = (
 NOT_RESCALED = (
     "the sums of earlier blocks were not multiplied by exp(m − M) when a larger score was found"
 )
-ONLY_SUM_RESCALED = "l was multiplied by exp(m − M), but a was not. Multiply both"
-ONLY_OUTPUT_RESCALED = "a was multiplied by exp(m − M), but l was not. Multiply both"
+ONLY_SUM_RESCALED = "the sum l was multiplied by exp(m − M), but the sum a was not. Multiply both"
+ONLY_OUTPUT_RESCALED = (
+    "the sum a was multiplied by exp(m − M), but the sum l was not. Multiply both"
+)
 HIDDEN_DIAGONAL = (
     "the mask hides the diagonal, too. A token sees itself: hide only the entries above the"
     " diagonal, triu(1)"

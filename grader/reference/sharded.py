@@ -38,8 +38,8 @@ OTHER_LAYER = (
 )
 OTHER_SHARD = "this is rank {}'s shard of the gradients. Rank r must return shard r"
 NOT_CALLED = (
-    "a layer was computed without the {}. For every layer, call both arguments, layer_forward and"
-    " layer_backward, once. Do not call the functions of mlp"
+    "a layer was computed without a call of {}. For every layer, call both functions, layer_forward"
+    " and layer_backward, once. Do not call the functions of mlp"
 )
 AVERAGED_LOSS = "this is the average over the ranks. Return this rank's own loss"
 
@@ -229,9 +229,9 @@ def uncalled_mistakes(
     """
     ones = [1.0] * len(weights)
     ways = {
-        "argument layer_backward": (forward, ones),
-        "argument layer_forward": (ones, backward),
-        "arguments layer_forward and layer_backward": (ones, ones),
+        "layer_backward": (forward, ones),
+        "layer_forward": (ones, backward),
+        "layer_forward and layer_backward": (ones, ones),
     }
     made = {
         NOT_CALLED.format(name): gradient_shards(local_steps(weights, batches, *factors)[1])

@@ -30,8 +30,8 @@ FRESH = (
 )
 DEFAULT_RATE = "AdamW trained at its own learning rate, not at lr"
 SCALED_RATE = (
-    "the learning rate was multiplied by the number of ranks. Gradients that are"
-    " averaged need no other learning rate"
+    "the learning rate was multiplied by the number of ranks. Use lr as it is,"
+    " because the gradients are averaged"
 )
 WEIGHTS_AVERAGED = (
     "each rank made its own step, and then the weights were averaged. Average"

@@ -86,7 +86,8 @@ def test_whoever_works_before_each_send_passes(submit, parts):
 def test_whoever_sends_without_work_is_told(submit, parts):
     with pytest.raises(
         CheckFailed,
-        match=r"Before rank 0 sent one micro-batch, it used only \d+\.\d ms of processor time",
+        match=r"Before rank 0 sent micro-batch \d \(counted from 0\), it used only \d+\.\d ms of"
+        r" processor time",
     ):
         require_work_between(worked(submit, parts), 0, "micro-batch")
 

@@ -306,16 +306,16 @@ def test_1f1b_is_the_one_of_the_papers():
     "schedule, due, words",
     [
         ("F0 F1 B0 F2 B1 B2", 2, ""),
-        ("F0 F1 F2 B0 B1 B2", 2, " runs 1 forward pass too many."),
+        ("F0 F1 F2 B0 B1 B2", 2, " runs 3 forward passes, not 2."),
         (
             "F0 B0 F1 B1 F2 B2",
             3,
-            " runs 2 forward passes too few, so the stages after it have nothing to do.",
+            " runs 1 forward pass, not 3. So the stages after it have nothing to do.",
         ),
         (  # two micro-batches are alive, but only later
             "F0 B0 F1 F2 B1 B2",
             3,
-            " runs 2 forward passes too few, so the stages after it have nothing to do.",
+            " runs 1 forward pass, not 3. So the stages after it have nothing to do.",
         ),
     ],
 )

@@ -101,10 +101,10 @@ def test_the_checks_are_collected_again_when_they_change(watching, copy):
     checks = copy / "tests" / "test_collectives.py"
     text = checks.read_text()
     checks.write_text(text + "\nthis is no check\n")
-    watch.until("collecting again")
+    watch.until("reading the checks again")
     assert "SyntaxError" in "\n".join(watch.until(f"SyntaxError|{ENDED}"))
     checks.write_text(text)
-    watch.until("collecting again")
+    watch.until("reading the checks again")
     assert "Running all checks." in "\n".join(watch.until(ENDED))
     watch.save(RIGHT)
     assert re.search(r"1\.6 .*: passed", "\n".join(watch.until(ENDED)))
@@ -151,7 +151,7 @@ def test_nothing_is_left_behind(watching, copy, number, body):
 @pytest.mark.parametrize(
     "options, sentence",
     [
-        (["nowhere"], "cannot watch: nowhere is no directory"),
+        (["nowhere"], "cannot watch: nowhere is not a directory"),
         (["--part", "99"], "cannot watch: there is no part “99”"),
     ],
 )

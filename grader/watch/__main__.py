@@ -49,7 +49,7 @@ def main() -> int:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.default_int_handler)
     if not arguments.submission.is_dir():
-        print(f"{CANNOT}: {arguments.submission} is no directory", file=sys.stderr)
+        print(f"{CANNOT}: {arguments.submission} is not a directory", file=sys.stderr)
         return 2
     try:
         course()

@@ -54,7 +54,7 @@ class Watch:
 
     def watch(self) -> None:
         files = FileWatcher({self.submission.resolve(), ROOT / "handout", *ENGINE})
-        self._start("Starting: importing torch and collecting the checks.")
+        self._start("Starting: importing torch and reading the checks.")
         try:
             while not self.ended:
                 self.screen.draw(self.state, self._progress())
@@ -105,8 +105,8 @@ class Watch:
         own = {path for path in saved.paths if path.name in course().files and self._is_own(path)}
         if any(_is_of_the_engine(path) for path in saved.paths):
             self._stop()
-            sentence = "A check, the grader or a given module has changed: collecting again."
-            return self._start(sentence)
+            changed = "A check, the grader or a given module has changed:"
+            return self._start(f"{changed} reading the checks again.")
         if own and self.is_ready:
             names = ", ".join(sorted(path.name for path in own))
             self._take_over(f"Saved {names}")
@@ -184,7 +184,8 @@ class Watch:
         if self.state.errors:
             self.screen.tell(f"Nothing is run: {'; '.join(self.state.errors.values())}")
         elif not self.state.of(problems):
-            self.screen.tell("Nothing to run: these checks were not chosen, or are not there yet.")
+            sentence = "Nothing to run: these checks were not chosen, or have not been read yet."
+            self.screen.tell(sentence)
         elif self.is_ready:
             self.state.run_all(problems)
             self._go_on(sentence)
@@ -199,7 +200,7 @@ class Watch:
         has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
         if has_display or sys.platform in ("darwin", "win32"):
             webbrowser.open(REPORT.as_uri())
-        older = " Checks still to run show their last result." if self.is_running else ""
+        older = " Checks that have still to run show their last result." if self.is_running else ""
         return f"The report: {REPORT}.{older}"
 
 

@@ -4,7 +4,7 @@ threat: 23
 part: sequence_and_experts
 extends: solutions
 some: 9.3
-says: Send each other rank one number for each of its experts.
+says: For each expert on another rank, send one number to that rank.
 says: Send each token only to its expert's rank and back, without padding.
 seconds: 60
 """

@@ -5,7 +5,7 @@ zipped: yes
 repeated: /tmp/@TOKEN@ = "x"
 control: none
 zero: 1.6
-note: leaves it
+note: a path to a place outside of it
 """
 
 

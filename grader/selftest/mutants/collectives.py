@@ -755,7 +755,7 @@ def all_gather""",
         "a ValueError that does not say which shape",
         "collectives",
         """        raise ValueError(
-            f"a tensor of shape {tuple(tensor.shape)} does not divide by {n} ranks"
+            f"a tensor of shape {tuple(tensor.shape)} is not divisible by {n} ranks"
             " along dimension 0"
         )
 """,

@@ -346,7 +346,7 @@ def train""",
         "the remainder of the batch is dropped",
         "data_parallel",
         """    if len(batch) % n:
-        raise ValueError(f"batch of {len(batch)} does not divide by {n} ranks")
+        raise ValueError(f"a batch of {len(batch)} is not divisible by {n} ranks")
 """,
         "",
         {"public shard_batch", "hidden shard_batch_misuse"},
@@ -355,7 +355,7 @@ def train""",
     Mutant(
         "the last rank takes the remainder of the batch",
         "data_parallel",
-        """        raise ValueError(f"batch of {len(batch)} does not divide by {n} ranks")
+        """        raise ValueError(f"a batch of {len(batch)} is not divisible by {n} ranks")
     rows = len(batch) // n
 """,
         """        rows = len(batch) // n
@@ -369,7 +369,7 @@ def train""",
     Mutant(
         "an error without the numbers",
         "data_parallel",
-        'raise ValueError(f"batch of {len(batch)} does not divide by {n} ranks")',
+        'raise ValueError(f"a batch of {len(batch)} is not divisible by {n} ranks")',
         'raise ValueError("the batch does not divide")',
         {"public shard_batch", "hidden shard_batch_misuse"},
         "ValueError does not mention 10 or 3",

@@ -293,7 +293,7 @@ MUTANTS = [
         SIZE,
         "    if min(shape) < 1:\n",
         {"public groups", "hidden groups_misuse"},
-        "It was raised in a call on this line, not by a raise in your file",
+        "A call on this line raised the ValueError, not a raise statement in your file",
     ),
     mutant(
         "a mesh may be smaller than the world",

@@ -39,7 +39,7 @@ MUTANTS = [
                 sends = [dist.isend(y_j, dst=stage + 1) for y_j in outputs]
 """,
         {"hidden forward_flows"},
-        "rank 0 sent micro-batch 0 only after 5 of 5 micro-batches had been computed",
+        "rank 0 sent micro-batch 0 (counted from 0) only after 5 of 5 micro-batches had been computed",
     ),
     Mutant(
         "all micro-batches are received before one is computed",
@@ -127,7 +127,7 @@ MUTANTS = [
                 y_i, alive[i] = ahead[i] if stage == 0 else _stage_forward(weights, x_i)
 """,
         {"hidden run_schedule"},
-        "Before rank 0 sent one micro-batch to the next stage, it used only",
+        "(counted from 0) to the next stage, it used only",
     ),
     Mutant(
         "the first stage computes all micro-batches before it sends one, then wastes work",

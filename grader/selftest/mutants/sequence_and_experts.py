@@ -347,7 +347,7 @@ MUTANTS = [
             "hidden ring_traffic",
             "public ring_attention",
         },
-        "l was multiplied by exp(m − M), but a was not",
+        "the sum l was multiplied by exp(m − M), but the sum a was not",
     ),
     mutant(
         "only the output is rescaled",
@@ -361,7 +361,7 @@ MUTANTS = [
             "hidden ring_traffic",
             "public ring_attention",
         },
-        "a was multiplied by exp(m − M), but l was not",
+        "the sum a was multiplied by exp(m − M), but the sum l was not",
     ),
     mutant(
         "the mask hides the diagonal",
@@ -728,7 +728,7 @@ MUTANTS = [
         "    incoming = torch.empty_like(outgoing)  # from each rank, for each of this rank's experts\n    dist.all_to_all_single(incoming, outgoing)\n",
         "    everybody = [torch.empty_like(outgoing) for _ in range(n)]\n    dist.all_gather(everybody, outgoing)\n    incoming = torch.cat([own.view(n, experts)[dist.get_rank()] for own in everybody])\n",
         {"hidden mixture_traffic", "hidden routes"},
-        "Send each other rank one number for each of its experts",
+        "For each expert on another rank, send one number to that rank",
     ),
     mutant(
         "experts without tokens are not counted",

@@ -650,7 +650,7 @@ MUTANTS = [
         {
             "hidden zero_memory",
         },
-        "two flat buffers as large as the weights, and 1/4 each",
+        "as large as the weights, and the rank's flat shards (1/4) of the weights",
     ),
     # ——— 6.3
     mutant(
@@ -1143,7 +1143,7 @@ def _gathered_ahead""",
             "hidden prefetch_order",
             "hidden prefetch_overlaps",
         },
-        "Each layer is gathered once going forward and once going back: 10 are enough.",
+        "Each layer is gathered once in each pass: 10 all-gathers are enough.",
     ),
     mutant(
         "the weights change before the first step",

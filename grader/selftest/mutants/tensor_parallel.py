@@ -43,7 +43,7 @@ MUTANTS = [
         "the last columns are dropped",
         "tensor_parallel",
         """    if weight.shape[dim] % n:
-        raise ValueError(f"{weight.shape[dim]} {name} do not divide by {n} ranks")
+        raise ValueError(f"{weight.shape[dim]} {name} are not divisible by {n} ranks")
 """,
         "",
         {"public shards", "hidden shards_misuse"},
@@ -913,7 +913,7 @@ def shard_columns""",
         SUM,
         '        globals().setdefault("KEPT", []).append(x.clone())\n' + SUM,
         {"hidden sum_keeps_nothing"},
-        "of tensors alive beside its output",
+        "of tensors alive besides its output",
     ),
     Mutant(
         "a hook on x in the place of f",
