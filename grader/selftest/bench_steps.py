@@ -451,7 +451,7 @@ def require_same(name: str, reference: Step, by_torch: Step) -> None:
     if loss is not None:
         mine, theirs = [*mine, loss], [*theirs, torch_loss]
     for number, (actual, expected) in enumerate(zip(mine, theirs, strict=True)):
-        error = float((actual - expected).norm() / expected.norm())
+        error = float((actual - expected).detach().norm() / expected.detach().norm())
         if actual.shape != expected.shape or not error < 1e-5:
             raise RuntimeError(f"{name}: tensor {number} differs from torch's by {error:.1e}")
 
