@@ -288,7 +288,7 @@ def confinement_notes(found: dict) -> list[str]:
     if not os_support.LINUX:
         notes.append("    On this system, nothing limits the memory, processes and files of ranks.")
         return notes + [f"    Here student code can {gap}." for gap in found["gaps"]]
-    looks = f"checked from outside every {found['looks'] * 1e3:.0f} ms, less often in large worlds"
+    looks = f"checked from outside every {found['looks'] * 1e3:.0f} ms, less often for many ranks"
     held = "the kernel limits them for each world"
     if found["unheld"]:
         held = f"{looks}; the kernel does not limit them ({found['unheld']})"

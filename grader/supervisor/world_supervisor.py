@@ -42,8 +42,9 @@ from grader.wire.control_group import Group
 
 # Seconds between two looks at the world. A look at many ranks takes long, and the hub carries no
 # messages meanwhile. So the time between two looks is also at least ``TIMES_THE_LAST_LOOK`` times
-# the processor time of the last look; and it is ``USUAL_TIMES`` times this time, so that looks take
-# 4 % of a processor, unless this would be longer than ``LONGEST_USUAL`` seconds.
+# the processor time of the last look. Where the kernel bounds the memory of a world, it is
+# ``USUAL_TIMES`` times this time, so that looks take 4 % of a processor, but at most
+# ``LONGEST_USUAL`` seconds.
 LOOK_AT_WORLD_EVERY, TIMES_THE_LAST_LOOK = 0.1, 4
 USUAL_TIMES, LONGEST_USUAL = 24, 0.4
 # When the judge asks for the calls of another check, the ranks have to be at rest within these
@@ -297,7 +298,7 @@ def _look_after(
             if exceeded := _exceeded(limits, ranks.alive):
                 _tell(judge, {"limit": exceeded})
             taken = time.process_time() - begun
-            usual = min(USUAL_TIMES * taken, LONGEST_USUAL)
+            usual = min(USUAL_TIMES * taken, LONGEST_USUAL) if group else 0.0
             pause = max(LOOK_AT_WORLD_EVERY, usual, TIMES_THE_LAST_LOOK * taken)
             next_look = time.monotonic() + pause
         if wake in readable:
