@@ -17,7 +17,7 @@ from grader.check.api import (
     on_gloo,
     per_rank,
 )
-from grader.hidden.large_attention import IMPORTED, LargeAttention
+from grader.hidden.large_attention import IMPORTED, LIGHT, LargeAttention
 from grader.hidden.sequence_problem import (
     MODULE,
     AttentionProblem,
@@ -297,6 +297,17 @@ def test_ring_traffic(world, rng):
                 require_traffic(run, steps * p.shard_bytes, sentence, least)
 
 
+MORE_RUNS = 2  # it is enough if no rank holds too many tensors in one of these
+
+
+def measured_again(world, tiny, wide):
+    """Return the calls of two problems in new processes, the second of which had right results."""
+    of_tiny, of_wide = world(wide.n, *(p.there_and_back(weighs=SETTLED) for p in (tiny, wide)))
+    of_tiny.values()
+    wide.has_results(of_wide)
+    return of_tiny, of_wide
+
+
 @number("9.2")
 @weight(0.75)
 def test_ring_memory(world, rng):
@@ -320,14 +331,17 @@ def test_ring_memory(world, rng):
         steps = 2 * (n - 1) + 2 * (2 * n - 1)
         sentence = f"Send at most {steps} tensors of T/n rows, {problem.shard_bytes} bytes each."
         require_traffic(run, steps * problem.shard_bytes, sentence)
-    if wide.is_light(of_tiny):
-        wide.has_few_blocks(of_wide, of_tiny)
-    else:
+    first, imported = of_tiny, LIGHT
+    if not wide.is_light(of_tiny):
         wide = LargeAttention(rng, n, rows=wide.rows * 2, width=2 * 6144, causal=False)
-        tiny_again, of_wide = world(n, *(p.there_and_back(weighs=SETTLED) for p in (tiny, wide)))
-        tiny_again.values()
-        wide.has_results(of_wide)
-        wide.has_few_blocks(of_wide, tiny_again, IMPORTED)
+        (first, of_wide), imported = measured_again(world, tiny, wide), IMPORTED
+    too_many = wide.hold_too_many(of_wide, first, imported)
+    # On a busy machine, more messages than usual may wait on some rank, but hardly in every run.
+    for _ in range(MORE_RUNS):
+        if too_many:
+            first, of_wide = measured_again(world, tiny, wide)
+            too_many = wide.hold_too_many(of_wide, first, imported)
+    of_wide.require(not too_many, " ".join(too_many[:1]))
     long.has_few_scores(of_long, of_tiny)
 
 

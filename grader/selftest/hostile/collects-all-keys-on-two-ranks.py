@@ -3,9 +3,9 @@
 threat: 24
 part: sequence_and_experts
 extends: solutions
-control: none
+control: 9.1
 some: 9.2
-unless any: hold more memory than a problem allows, where no check measures it, or below the limit of a check
+says: Does a rank collect the keys or the values of all ranks?
 seconds: 90
 """
 
