@@ -10,7 +10,7 @@ MIB = 2**20
 MOST_BLOCKS = 5  # blocks of scores at a time, as the docstring of ring_attention_forward says
 # How many tensors (T/n, d) a rank may hold in memory beside its arguments when it communicates.
 # The docstrings allow 8 forward and 12 backward. Messages take about 5 more, in the buffers of the
-# network, and inherited memory that a rank writes to takes about 2. We measured 7 to 10 forward and
+# network, and inherited memory that a rank writes to takes about 2. We measured 7 to 12 forward and
 # 10 to 18 backward for right programs. A program that collected the keys of all 12 ranks, and
 # passed the values on, held 15.6 forward.
 FORWARD, BACKWARD = 13, 20
@@ -99,7 +99,7 @@ class LargeAttention(SharedCalls):
             for rank in sorted(range(self.n), key=of_tiny.own_growth)[:-SPARED]
         )
 
-    def hold_too_many(self, run, of_tiny, imported=LIGHT):
+    def hold_too_many(self, run, of_tiny, imported):
         """Return a sentence for each rank that held too many tensors (T/n, d) when it communicated.
 
         A rank exceeds the limits if it collects the keys of all ranks, or the values. ``imported``

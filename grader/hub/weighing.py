@@ -24,7 +24,7 @@ SMALL, SMALL_SEND, PART = 4, 8, 1 / 3
 # To measure overwritten memory takes about 5 ms. The hub does it when it weighs a rank for the
 # first time in a call, and at this part of the other times.
 OVERWRITTEN_PART = 1 / 8
-# To read which files and shared memory a rank maps takes most of the other time. The hub does it
+# To read which files and shared memory a rank maps takes much of the other time. The hub does it
 # the first ``ALWAYS_MAPPED`` times that it weighs a rank in a call, and at this part of the others.
 ALWAYS_MAPPED, MAPPED_PART = 8, 1 / 4
 # The hub also weighs a rank when it holds at least this many more bytes for the rank than before.

@@ -211,7 +211,7 @@ def bench_grading(submission: str, folder: Path, scratch: Path, times: int) -> N
     seconds, peaks, shares = [], [], []
     path = scratch / "results.json"
     # Samples of the memory stop the grader for moments, so these runs are not timed.
-    for sampled in [False] * times + [True] * -(-times // 2):
+    for sampled in [False] * times + [True] * ((times + 1) // 2):
         began = time.monotonic()
         command = [sys.executable, "-m", "grader", submission, "--results", str(path)]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)

@@ -361,7 +361,8 @@ def add_open(files: Files, family: Iterable[int], with_mapped: bool = True) -> s
     """Add to ``files`` what processes have open or map, if no folder shows it.
 
     These are pipes, sockets, shared memory, and files that have lost their name or never had one.
-    Return the pids of the processes that hide their descriptors or their mappings.
+    Without ``with_mapped``, leave out what they only map. Return the pids of the processes that
+    hide their descriptors or their mappings.
     """
     unseen = set()
     ends: dict[int, int] = {}  # inode → size, of mapped files of which nothing else is known

@@ -198,24 +198,6 @@ def _sum(tensor, group):
     dist.reduce(tensor, root, group=group)
     dist.broadcast(tensor, root, group=group)
     return tensor
-
-
-def mesh_step(pairs, x, row, column):
-    _check_shapes(pairs, x)
-    saved, gradients = [], []
-    for a, b in pairs:
-        h, z = mlp.layer_forward(x, a)
-        out = _sum(h @ b, row)
-        saved.append((x, z, h, out))
-        x = F.gelu(out)
-    grad = mlp.loss_backward(x)
-    for (a, b), (x_in, z, h, out) in zip(pairs[::-1], saved[::-1]):
-        of_h, of_b = mlp.layer_backward(h, out, b, grad)
-        grad, of_a = mlp.layer_backward(x_in, z, a, of_h)
-        gradients.insert(0, (_average(of_a, column), _average(of_b, column)))
-        if len(gradients) < len(pairs):
-            grad = _sum(grad, row)
-    return mlp.loss(x), gradients
 '''
 
 IN_HALVES = '''
@@ -230,24 +212,6 @@ def _sum(tensor, group):
     dist.reduce_scatter_tensor(own, flat, group=group)
     dist.all_gather_into_tensor(whole, own, group=group)
     return whole[: tensor.numel()].view(tensor.shape)
-
-
-def mesh_step(pairs, x, row, column):
-    _check_shapes(pairs, x)
-    saved, gradients = [], []
-    for a, b in pairs:
-        h, z = mlp.layer_forward(x, a)
-        out = _sum(h @ b, row)
-        saved.append((x, z, h, out))
-        x = F.gelu(out)
-    grad = mlp.loss_backward(x)
-    for (a, b), (x_in, z, h, out) in zip(pairs[::-1], saved[::-1]):
-        of_h, of_b = mlp.layer_backward(h, out, b, grad)
-        grad, of_a = mlp.layer_backward(x_in, z, a, of_h)
-        gradients.insert(0, (_average(of_a, column), _average(of_b, column)))
-        if len(gradients) < len(pairs):
-            grad = _sum(grad, row)
-    return mlp.loss(x), gradients
 '''
 
 GATHERED_BY_ONE = '''
@@ -267,24 +231,6 @@ def _sum(tensor, group):
 
 def _average(gradient, column):
     return _sum(gradient, column) / column.size()
-
-
-def mesh_step(pairs, x, row, column):
-    _check_shapes(pairs, x)
-    saved, gradients = [], []
-    for a, b in pairs:
-        h, z = mlp.layer_forward(x, a)
-        out = _sum(h @ b, row)
-        saved.append((x, z, h, out))
-        x = F.gelu(out)
-    grad = mlp.loss_backward(x)
-    for (a, b), (x_in, z, h, out) in zip(pairs[::-1], saved[::-1]):
-        of_h, of_b = mlp.layer_backward(h, out, b, grad)
-        grad, of_a = mlp.layer_backward(x_in, z, a, of_h)
-        gradients.insert(0, (_average(of_a, column), _average(of_b, column)))
-        if len(gradients) < len(pairs):
-            grad = _sum(grad, row)
-    return mlp.loss(x), gradients
 '''
 
 OF_DTENSOR = '''
@@ -319,20 +265,28 @@ def mesh_step(pairs, x, row, column):
 '''
 
 BLOCKING_AVERAGE = """
+
 def _average(gradient, column):
     dist.all_reduce(gradient, group=column)
     return gradient / dist.get_world_size(column)
 """
 
-# A step that waits for each average before it goes on.
+BLOCKING_SUM = """
+
+def _sum(tensor, group):
+    dist.all_reduce(tensor, group=group)
+    return tensor
+"""
+
+# A step by ``_sum`` and ``_average``, which waits for each of them before it goes on.
 BLOCKING_STEP = """
+
 def mesh_step(pairs, x, row, column):
     _check_shapes(pairs, x)
     saved, gradients = [], []
     for a, b in pairs:
         h, z = mlp.layer_forward(x, a)
-        out = h @ b
-        dist.all_reduce(out, group=row)
+        out = _sum(h @ b, row)
         saved.append((x, z, h, out))
         x = F.gelu(out)
     grad = mlp.loss_backward(x)
@@ -341,23 +295,33 @@ def mesh_step(pairs, x, row, column):
         grad, of_a = mlp.layer_backward(x_in, z, a, of_h)
         gradients.insert(0, (_average(of_a, column), _average(of_b, column)))
         if len(gradients) < len(pairs):
-            dist.all_reduce(grad, group=row)
+            grad = _sum(grad, row)
     return mlp.loss(x), gradients
 """
 
 VARIANTS = [
     Variant("autograd, and one average for all gradients", "device_mesh", AUTOGRAD),
     Variant(
-        "torch's own mesh, and averages in two halves", "device_mesh", OF_TORCH + BLOCKING_STEP
+        "torch's own mesh, and averages in two halves",
+        "device_mesh",
+        OF_TORCH + BLOCKING_SUM + BLOCKING_STEP,
     ),
-    Variant("all groups in one loop, messages in pairs", "device_mesh", IN_PAIRS + BLOCKING_STEP),
+    Variant(
+        "all groups in one loop, messages in pairs",
+        "device_mesh",
+        IN_PAIRS + BLOCKING_SUM + BLOCKING_STEP,
+    ),
     Variant("averages that overlap the backward pass", "device_mesh", OVERLAPPED),
     Variant(
         "sums of a row at its first rank, numpy's places",
         "device_mesh",
-        REDUCED_TO_ONE + BLOCKING_AVERAGE,
+        REDUCED_TO_ONE + BLOCKING_AVERAGE + BLOCKING_STEP,
     ),
-    Variant("all sums at the first rank of a group", "device_mesh", GATHERED_BY_ONE),
-    Variant("sums of a row in two halves", "device_mesh", IN_HALVES + BLOCKING_AVERAGE),
+    Variant(
+        "all sums at the first rank of a group", "device_mesh", GATHERED_BY_ONE + BLOCKING_STEP
+    ),
+    Variant(
+        "sums of a row in two halves", "device_mesh", IN_HALVES + BLOCKING_AVERAGE + BLOCKING_STEP
+    ),
     Variant("sums by DTensor", "device_mesh", OF_DTENSOR),
 ]
