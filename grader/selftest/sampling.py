@@ -19,7 +19,7 @@ FIRST, SAMPLE, ALL, UNSET = "first", "sample", "all", ""
 VARIABLE = "LOCKSTEP_CASES"
 EXTENT = os.environ.get(VARIABLE, UNSET)
 SEED = os.environ.get("LOCKSTEP_SAMPLE_SEED", "")
-LONG_SHARE = 0.06  # of the long tests and of the variants, the part that a sample runs
+LONG_SHARE = 0.04  # of the long tests and of the variants, the part that a sample runs
 if EXTENT not in (FIRST, SAMPLE, ALL, UNSET):
     raise ValueError(f"LOCKSTEP_CASES={EXTENT}: there are {FIRST}, {SAMPLE} and {ALL}")
 IS_WHOLE = EXTENT == ALL

@@ -56,7 +56,7 @@ SLOW = (
     "stops-itself",
 )
 IN_ORDER = sorted(CASES, key=lambda case: case.name.startswith(SLOW))
-TRIED = tried(IN_ORDER, lambda case: case.name, lambda case: case.threat, share=0.05)
+TRIED = tried(IN_ORDER, lambda case: case.name, lambda case: case.threat, share=0.035)
 COLLECT = """
 import json
 from grader.grade import Catalogue, run_pytest
