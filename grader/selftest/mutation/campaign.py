@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from grader.selftest.mutation.checks import Checks, Outcome
 from grader.selftest.mutation.trials import Reach, Result, Trial, decide, solution
+from grader.wire import os_support
 from grader.wire.frames import HEAVY
 from grader.wire.machine_limits import cores
 from grader.world.fork_server_client import Server, address_of
@@ -33,6 +34,7 @@ class Pass:
 
 def _get_ready(door: socket.socket) -> None:
     global checks
+    os_support.die_with_parent()  # no ``shutdown`` runs if the campaign is killed
     checks = Checks(Server(address_of(door.detach())))
 
 
