@@ -197,8 +197,8 @@ def _text(name: str, files: dict[str, Callable[[], bytes]]) -> str:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise Refused(
-            f"{name} is not UTF-8 text: byte 0x{data[error.start]:02x} in line {line}. Save the file"
-            " in UTF-8"
+            f"{name} is not UTF-8 text: byte 0x{data[error.start]:02x} in line {line}. Save the"
+            " file in UTF-8"
         ) from None
     if "\0" in text:
         raise Refused(f"{name} holds a null byte: it is not Python source")
