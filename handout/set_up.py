@@ -173,16 +173,25 @@ def check_mac(pin):
 
 
 def check_folder(folder):
-    """Stop if the folder contains something that this script did not make."""
+    """Stop if the folder contains something that this script did not make.
+
+    Also stop if the folder is a link to an environment, because others may use that environment.
+    """
     if not os.path.exists(folder):
         return
+    if os.path.islink(folder) and os.path.isdir(folder) and os.listdir(folder):
+        stop(
+            "%s is a link to %s, where make setup would delete everything. Remove the link and run"
+            " make setup again, or use that environment as it is: make test PY=%s/bin/python"
+            % (folder, os.path.realpath(folder), folder)
+        )
     marked = any(os.path.exists(os.path.join(folder, name)) for name in (UNFINISHED, READY))
     if not os.path.isdir(folder) or (os.listdir(folder) and not marked):
         stop(
             "%s exists, but make setup did not create it. Remove it and run make setup again,"
             % folder,
-            "or choose another folder: make setup VENV=environment. If it is an environment that"
-            " you want to use as it is: make test PY=%s/bin/python" % folder,
+            "or choose another folder: make setup VENV=environment. To use this environment as it"
+            " is: make test PY=%s/bin/python" % folder,
         )
 
 

@@ -346,6 +346,17 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(copy, packages):
     assert [path.name for path in (copy / ".venv").iterdir()] == ["thesis.txt"]
 
 
+def test_an_environment_behind_a_link_is_left_as_it_is(copy, packages, tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / ".ready").write_text("")
+    os.utime(shared / ".ready", (0, 0))  # older than the requirements
+    (copy / ".venv").symlink_to(shared)
+    done = set_up(copy, packages)
+    assert done.returncode == 2 and f"is a link to {shared}" in done.stderr
+    assert [path.name for path in shared.iterdir()] == [".ready"]
+
+
 @pytest.mark.parametrize(
     "free, perhaps_less, stopped", [(0.1, False, True), (0.1, True, True), (4, True, False)]
 )
