@@ -72,7 +72,10 @@ def title(value: Any) -> str:
 
 
 def matching(pattern: str, what: str) -> Reader:
-    """Return a reader for texts that match a pattern. The shell script setup.sh uses the texts."""
+    """Return a reader that accepts only texts that match ``pattern``.
+
+    The shell script setup.sh contains these texts, so other characters must be refused.
+    """
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):

@@ -242,7 +242,7 @@ def _end(ranks: list[BaseProcess]) -> None:
 
 
 def _reports(folder: Path) -> dict[int, str]:
-    """Return the reports of failed ranks, the earliest first: the names contain the time."""
+    """Return each failed rank's report. The earliest is the first: a file's name has the time."""
     return {
         int(path.suffix[1:]): path.read_text("utf-8") for path in sorted(folder.glob("failed-*"))
     }

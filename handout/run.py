@@ -275,7 +275,8 @@ def schedules(module_name: str) -> None:
 
     if rank == 0:
         print(
-            "0, 1, …: forward pass of a micro-batch, once for each chunk; a, b, …: backward pass;"
+            "0, 1, …: forward pass of micro-batch 0, 1, … (one for each chunk);"
+            " a, b, …: its backward pass;"
         )
         print("A, B, …: gradients of the weights; ·: waiting")
     try:

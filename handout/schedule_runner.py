@@ -117,8 +117,8 @@ class _Mail:
     All stages know all schedules, so they can all compute the same order of all messages: the order
     in which the messages are made if F, B and W take equally long. A stage starts its sends and
     receives in this order. So any schedules that fit each other can run, even on GPUs, where the
-    messages of a rank keep their order. A stage waits for a send only when the receiver must
-    already have received the message.
+    messages of a rank keep their order. A stage waits for a send only at a point where the receiver
+    must have received the message, so this wait ends.
     """
 
     def __init__(self, schedules: list[list[Action]], shape: tuple, like: Tensor) -> None:

@@ -313,10 +313,9 @@ def make_environment(folder):
 
 
 def rest_of_requirements(folder):
-    """Return pip's arguments for all packages except torch.
+    """Copy the requirements into ``folder``, without torch, and return pip's arguments for them.
 
-    Torch is installed already, perhaps not in the default version. The arguments name copies of the
-    requirements without torch. This function writes the copies into the folder.
+    Torch is installed already, perhaps not in the default version.
     """
     arguments = []
     for number, path in enumerate(filter(os.path.exists, REQUIREMENTS)):

@@ -53,9 +53,9 @@ class Line:
 
 
 def likely_line(*sentence: str) -> Line:
-    """Return a line of a message about the likely cause. The arguments are the parts of a sentence.
+    """Return the ``Line`` that states the likely cause.
 
-    Each part begins on a new line of text.
+    Its text is one sentence. Each argument is a part of the sentence, and begins on a new row.
     """
     return Line("\n        ".join(["Likely: " + sentence[0], *sentence[1:]]), LIKELY)
 

@@ -185,7 +185,7 @@ def deadlock() -> Picture:
         picture.block(44, y, 46, 22, f"r{rank}", "send")
         picture.rect(90, y, 236, 22, "idle")
         picture.text(98, y + 15, f"waits for a receive on rank {1 - rank} …", 11)
-    picture.text(0, 101, "start both together, then wait for both", 12, kind="bold")
+    picture.text(0, 101, "start both in one batch, then wait for both", 12, kind="bold")
     for rank in range(2):
         y = 110 + rank * 42
         picture.text(0, y + 15, f"rank {rank}", 11)

@@ -99,8 +99,8 @@ def decide(limit: Limit, upload: Upload, now: datetime) -> Decision:
         graded = before is not None and before.graded
     elif before or len(upload.earlier) < len(upload.others):
         reason = (
-            "an earlier run has listed this submission, or there is a later submission, so this is"
-            " a regrade"
+            "this submission was graded before, or there is a later submission, so this is a"
+            " regrade"
         )
     elif shown is None:
         reason = "no earlier submission has results that can be shown again"
@@ -160,9 +160,10 @@ def _concluded(limit: Limit, earlier: list[Earlier], told: list[Past]) -> list[P
 
 
 def _nearest(told: list[Past], time: datetime) -> Past | None:
-    """Return the entry that is nearest to a time and less than ``SAME`` away, or None.
+    """Return the past grading whose time is nearest to ``time``.
 
-    ``told`` is sorted by time.
+    Return None if the times differ by ``SAME`` or more. ``told`` has the past gradings, sorted by
+    time.
     """
     at = bisect_left(told, time, key=lambda past: past.time)
     near = [past for past in told[max(0, at - 1) : at + 1] if abs(past.time - time) < SAME]

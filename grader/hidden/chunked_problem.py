@@ -211,9 +211,10 @@ class ChunkedProblem:
         """
         sent = run.issued_before(rank, f"{W_NUMBER} {number} ended", "send")
         text = (
-            f"rank {rank} had sent {sent} messages when the grader changed grad_z for W number"
-            f" {number} (counted from 0). Its schedule sends {due} messages before this W. Compute"
-            " the gradients of the weights in backward_weights, not in backward_input."
+            f"the schedule of rank {rank} sends {due} messages before W number {number} (counted"
+            f" from 0), but the rank had sent {sent} when it began to compute this W. So"
+            " backward_input probably computed it. Compute the gradients of the weights in"
+            " backward_weights, not in backward_input."
         )
         run.require(sent == due, text)
 

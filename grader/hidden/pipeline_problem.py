@@ -216,7 +216,7 @@ def require_flow(run, ranks, m, did, where, inner=None):
 
 
 def require_each_product_once(run, problem, ranks):
-    """Fail if a rank has computed more than i micro-batches' products before its i-th send.
+    """Fail if a rank, before its i-th send, has computed more products than i micro-batches need.
 
     In a forward pass, a micro-batch needs one product for each layer of the stage. Unlike the
     limits of ``require_flow``, this limit does not depend on how much the rank computes in total.

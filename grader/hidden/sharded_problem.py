@@ -31,10 +31,10 @@ def drawn_rates(rng, n, steps, first):
 
 
 def served_rates(rates):
-    """Return an argument with functions that return the rates of all steps but the first.
+    """Return the argument that gives each rank its learning rates of all steps but the first.
 
-    Each rank gets functions of its own. A function asks the judge for the rate. So no rank knows
-    its rate before the step, and no rank knows the rates of other ranks.
+    A rank gets one function for each step, which asks the judge for the rate. So no rank knows its
+    rate before the step, and no rank knows the rates of other ranks.
     """
     return per_rank(
         *(

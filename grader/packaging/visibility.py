@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-ROOMS = ("handout", "tests", "grader")
+FOLDERS = ("handout", "tests", "grader")
 # These files are not in a student's copy. The copy has the public checks, the stubs and the grader.
 NOT_FOR_STUDENTS = (
     "grader/README.md",
@@ -50,13 +50,13 @@ BEGIN, END = "# BEGIN INSTRUCTOR", "# END INSTRUCTOR"
 
 
 def files(without: tuple[str, ...]) -> list[Path]:
-    """Return the files of all ROOMS, relative to the root, without those listed in ``without``.
+    """Return the files of all FOLDERS, relative to the root, without those listed in ``without``.
 
     Names that begin with a dot, files that Python has compiled, and zips are left out, too.
     """
     found = []
-    for room in ROOMS:
-        for path in sorted((ROOT / room).rglob("*")):
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*")):
             name = path.relative_to(ROOT)
             kept = path.is_file() and not any(
                 part.startswith((".", "__pycache__")) for part in name.parts

@@ -25,7 +25,8 @@ class ProgramTracer(TorchDispatchMode):
     """Collects the steps of a program (see ``wire.events.Step``) and reports them to the judge.
 
     It reports many steps at a time. When all threads of the rank wait, or the call ends, it reports
-    the remaining steps. A mode belongs to one thread, so all steps are those of the main thread.
+    the remaining steps. A TorchDispatchMode is active in one thread only, so all steps are those of
+    the main thread.
     """
 
     def __init__(self, tell: Callable[[dict], None], caller: Callable[[], tuple]) -> None:

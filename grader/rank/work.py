@@ -144,7 +144,10 @@ class MemoryInUse:
         return differs or self.is_lost
 
     def note_landing(self, landing: Tensors) -> None:
-        """Note whether an operation that fills these tensors will overwrite what is to be sent."""
+        """Note that data is lost if an operation will fill memory that is still to be sent.
+
+        ``landing`` are the tensors that the operation fills.
+        """
         self.is_lost |= any(_overlap(a, b) for a in self.sent for b in landing)
 
 

@@ -31,8 +31,8 @@ OVERFULL = (
     " parameter"
 )
 NEVER_FULL = (
-    "a parameter that would have filled its bucket exactly began a new bucket. It still fits into"
-    " the current one"
+    "a new bucket was begun, although the parameter fits exactly into the current one. Put it into"
+    " the current bucket"
 )
 ENTRIES = "bucket_bytes was used as a number of entries. It is a number of bytes"
 EIGHT_BYTES = "every entry was counted as 8 bytes, whatever its dtype"

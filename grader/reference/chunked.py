@@ -368,11 +368,11 @@ UNCHANGED = (
 def changes(
     rng: np.random.Generator, stages: Stages, cut: list, inputs: list, m: int
 ) -> tuple[list[list[int]], list[np.ndarray]]:
-    """Draw a seed for each W of each stage. The driver ``chunked`` uses the seed to change grad_z.
+    """Draw a seed for each W action. The driver ``chunked`` uses the seed to change grad_z.
 
     Return two lists. The first has the seeds of each stage, in the order of its schedule. The
-    second has, for each layer, what the changes of grad_z add to the gradient of the layer's
-    weight. ``cut[stage][chunk]`` has the layers of a chunk. ``inputs[layer]`` is the input of a
+    second has one array for each layer: the part of the gradient of its weight that comes from the
+    changes of grad_z. ``cut[stage][chunk]`` has the layers of a chunk. ``inputs[layer]`` is the input of a
     layer.
     """
     seeds: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""Proof that the grader works: right, wrong and hostile submissions, and tests of every room.
+"""Proof that the grader works: right, wrong and hostile submissions, and tests of every folder.
 
 Not shipped.
 """

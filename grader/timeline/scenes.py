@@ -166,7 +166,7 @@ SCENES = {
             "fully_sharded",
             "The thin lines are communications. The next layer is gathered while the current layer"
             " is computed. (Here the cores that compute also carry the messages, so the whole step"
-            " need not be shorter.)",
+            " may take as long as without prefetch.)",
             {"ahead": True},
         ),
         Scene(

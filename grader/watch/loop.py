@@ -200,7 +200,7 @@ class Watch:
         has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
         if has_display or sys.platform in ("darwin", "win32"):
             webbrowser.open(REPORT.as_uri())
-        older = " Checks that have still to run show their last result." if self.is_running else ""
+        older = " Checks that have not run yet show their last result." if self.is_running else ""
         return f"The report: {REPORT}.{older}"
 
 

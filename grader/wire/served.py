@@ -80,9 +80,9 @@ class Served:
         )
 
     def use(self, name: str) -> Any:
-        """Use the object that ``name`` asks for, and return the result, a JSON value.
+        """Look up ``name``, use the object that it belongs to, and return the result, a JSON value.
 
-        Raises LookupError if the rank asks for more runs than it was given.
+        Raises LookupError if the rank asks for a run after it has got all runs of the check.
         """
         if self.bench and name in Bench.USES:
             return getattr(self.bench, name)()

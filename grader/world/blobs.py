@@ -95,7 +95,7 @@ def _are_counts(values: Any) -> bool:
 
 
 def _array(data: memoryview, dtype: np.dtype, shape: list[int]) -> np.ndarray:
-    """Return a tensor's bytes as a new array: aligned, writable, without the rest of the blob."""
+    """Copy one tensor out of a blob into an array that is aligned, writable, and owns its memory."""
     if dtype == np.bool_:  # a byte with the value 2 would be true, but not equal to True
         return (np.frombuffer(bytes(data), np.uint8) != 0).reshape(shape)
     return np.frombuffer(bytes(data), dtype).reshape(shape).copy()

@@ -53,11 +53,11 @@ def views(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 class Scaled(torch.autograd.Function):
-    """The identity. Its backward pass multiplies each row of the gradient by a factor.
+    """Returns its input. Its backward pass multiplies each row of the gradient by a factor.
 
     The factors follow from the seed that ``ask`` returns: see ``row_factors``. ``ask`` is called in
-    the backward pass, and not before. If all rows had the same factor, a program could compute the
-    gradient of the layer below before it asks, and multiply this gradient afterwards.
+    the backward pass, and not before. Rows get different factors. With one factor for all rows, a
+    program could compute the gradient of the layer below early, and multiply it later.
     """
 
     @staticmethod

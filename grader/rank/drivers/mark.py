@@ -25,8 +25,8 @@ class Mark(Protocol):
 class Probe:
     """A function for the student to call. It adds marks when it begins and when it ends.
 
-    The function lasts some seconds, and returns the value that the judge has set. A driver may call
-    ``begin`` and ``end`` itself, and do the student's work between them.
+    A call takes ``seconds`` seconds, and returns the value that the judge has set. A driver may also
+    call ``begin`` and ``end`` itself, and run the student's code between the two calls.
     """
 
     def __init__(self, name: str, seconds: float, mark: Mark) -> None:

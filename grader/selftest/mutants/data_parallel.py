@@ -843,7 +843,7 @@ def train""",
         "parameter.nbytes > room:",
         "parameter.nbytes >= room:",
         {"hidden buckets_collectives"},
-        "a parameter that would have filled its bucket exactly began a new bucket",
+        "a new bucket was begun, although the parameter fits exactly into the current one",
     ),
     Mutant(
         "bucket_bytes counts entries",
