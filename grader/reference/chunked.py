@@ -372,8 +372,8 @@ def changes(
 
     Return two lists. The first has the seeds of each stage, in the order of its schedule. The
     second has one array for each layer: the part of the gradient of its weight that comes from the
-    changes of grad_z. ``cut[stage][chunk]`` has the layers of a chunk. ``inputs[layer]`` is the input of a
-    layer.
+    changes of grad_z. ``cut[stage][chunk]`` has the layers of a chunk. ``inputs[layer]`` is the
+    input of a layer.
     """
     seeds: list[list[int]] = []
     gains = [np.zeros((x.shape[1], x.shape[1])) for x in inputs]

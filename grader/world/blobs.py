@@ -95,7 +95,7 @@ def _are_counts(values: Any) -> bool:
 
 
 def _array(data: memoryview, dtype: np.dtype, shape: list[int]) -> np.ndarray:
-    """Copy one tensor out of a blob into an array that is aligned, writable, and owns its memory."""
+    """Copy one tensor out of a blob into an array that is aligned, writable and owns its bytes."""
     if dtype == np.bool_:  # a byte with the value 2 would be true, but not equal to True
         return (np.frombuffer(bytes(data), np.uint8) != 0).reshape(shape)
     return np.frombuffer(bytes(data), dtype).reshape(shape).copy()

@@ -25,8 +25,8 @@ class Mark(Protocol):
 class Probe:
     """A function for the student to call. It adds marks when it begins and when it ends.
 
-    A call takes ``seconds`` seconds, and returns the value that the judge has set. A driver may also
-    call ``begin`` and ``end`` itself, and run the student's code between the two calls.
+    A call takes ``seconds`` seconds, and returns the value that the judge has set. A driver may
+    call ``begin`` and ``end`` itself instead, and run the student's code between the two.
     """
 
     def __init__(self, name: str, seconds: float, mark: Mark) -> None:
