@@ -10,6 +10,7 @@ from pathlib import Path
 from grader.figures import (
     better_schedules,
     collectives,
+    experts,
     hardware,
     matrices,
     mesh,
@@ -43,6 +44,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "mesh": mesh.mesh,
     "better-schedules": better_schedules.better_schedules,
     "ring-attention": ring.ring_attention,
+    "experts": experts.experts,
 }
 
 
