@@ -33,7 +33,8 @@ def experts() -> Picture:
         bottom, next_top = TOPS[row] + HEIGHT, TOPS[row + 1]
         for token, x in spots[row].items():
             picture.arrow(x, bottom + 2, spots[row + 1][token], next_top - 3)
-        picture.text(0, (bottom + next_top) / 2 + 4, words, 11, kind="bold")
+        if words:
+            picture.text(0, (bottom + next_top) / 2 + 4, words, 11, kind="bold")
     return picture
 
 
