@@ -20,6 +20,7 @@ OF_STUDENT = (
     "emptied",
     "twice",
     "generator",
+    "trained",
     "views",
 )
 # These drivers pass their positional arguments to the student's function in the same order, so each

@@ -154,6 +154,16 @@ class CallResult(CallEvidence):
                 " communication does, so it would compute a wrong gradient. Use tensor.detach().",
             )
 
+    def returns_new_memory(self) -> None:
+        """Fail if a rank's result shares memory with an argument. The driver is ``described``."""
+        found = self.read(driver_results.is_in_new_memory, "whether its memory is new")
+        for rank, is_new in enumerate(found):
+            self.require(
+                is_new,
+                f"rank {rank} returned its input, or a view of it. If the caller then changes one of"
+                " the two, the other one changes, too. Return new memory: clone() the input.",
+            )
+
     def answers(self, count: int) -> list:
         """Return rank 0's results of ``count`` calls, which its driver made one after the other."""
         return self.read(lambda value: driver_results.several(value, count), "the list of results")[

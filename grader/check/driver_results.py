@@ -126,6 +126,16 @@ def requires_gradient(found: Any) -> bool:
     return _truth(found, "requires gradient")
 
 
+def is_in_new_memory(found: Any) -> bool:
+    """Return whether the result shares no memory with an argument."""
+    return _truth(found, "own")
+
+
+def has_touched_gradients(found: Any) -> bool:
+    """Return whether an argument that required no gradient requires one, or has one."""
+    return _truth(found, "touched")
+
+
 def is_kept(found: Any) -> bool:
     """Return whether an argument is still in memory, or whether it is unchanged.
 

@@ -306,7 +306,7 @@ def test_barrier(world, rng):
 @weight(1.0)
 def test_synchronize(world, rng):
     """stopwatch starts the clock when the device has nothing left to do, and stops it when the
-    operation is over on the device
+    operation is over on the device; it synchronises before the barrier, not after it
     """
     right = [float(rng.uniform(1, 2))] * 3
     busy = float(rng.uniform(60, 80))
@@ -320,6 +320,8 @@ def test_synchronize(world, rng):
         ),
     }
     require_samples(run, [right] * 2, 0, mistakes)
+    for rank in range(2):
+        _demand_work_is_over_at(run, rank)
 
 
 @number("2.2")
@@ -379,6 +381,25 @@ def _demand_meetings_of(run, rank, seen):
         " barrier ends when all ranks have called it: call it equally often on every rank."
     )
     run.require(times == of_first, text)
+
+
+def _demand_work_is_over_at(run, rank):
+    """Fail if a rank, between a barrier and its call, waits for work from before the barrier."""
+    is_over = False  # whether the rank has synchronised since the last call, or the beginning
+    met = False  # whether there was a barrier since then
+    for event in events(run, rank):
+        if event == "operation":
+            is_over = met = False
+        elif event == "barrier":
+            met = True
+        elif event == "synchronize":
+            run.require(
+                is_over or not met,
+                f"rank {rank} synchronised after the barrier, and not before it. If its device is"
+                " still busy, this rank starts late, and the other ranks time its delay."
+                " Synchronise first, then call the barrier, then read the clock.",
+            )
+            is_over = True
 
 
 def require_exchange(run):

@@ -263,13 +263,16 @@ def _keeps_both(run, results):
 @weight(0.125)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_one_call(world, rng, collective):
-    """{collective} communicates once, with the operation of the same name"""
+    """{collective} communicates once, with the operation of the same name, and sends no element
+    that nobody needs
+    """
     n = 3
     options = {"root": n - 1} if collective in ROOTED else {}
     asked = (
         [options | {"op": op} for op in ("max", "average")] if collective in REDUCING else [options]
     )
     xs = [integers(rng, (2 * n,)) for _ in range(n)]
+    due = {"scatter": 2, "all_gather": 2 * n * n}.get(collective, 2 * n)
     runs = world(n, *(request(collective, xs, False, options) for options in asked))
     for run, options in zip(runs, asked):
         tolerance = rounding(np.float32) if options.get("op") == "average" else EXACT
@@ -280,6 +283,12 @@ def test_one_call(world, rng, collective):
             run.require(
                 calls == 1,
                 f"rank {rank} communicated {calls} times where one {collective} is enough.",
+            )
+            (done,) = run.operations(rank)
+            run.require(
+                done.elements == due,
+                f"rank {rank}: {done} has {done.elements} elements, but {due} are right. Each block"
+                " travels once, to a rank that needs it.",
             )
 
 
@@ -360,8 +369,8 @@ def misuses_of_scatter(n):
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @on_gloo
 def test_result_stands_alone(world, rng, collective):
-    """{collective} returns a tensor that requires no gradient, even if its input does, and that
-    keeps no other memory alive
+    """{collective} returns new memory, on the root, too: a tensor that requires no gradient, even
+    if its input does, and that keeps no other memory alive
     """
     n = 2
     root = {"root": 0} if collective in ROOTED else {}
@@ -388,6 +397,7 @@ def test_result_stands_alone(world, rng, collective):
                 f"rank {rank}'s result has {own} bytes, but keeps {kept} bytes of memory alive. A"
                 " slice is a view, which keeps the whole tensor alive. Return a copy of the slice.",
             )
+        run.returns_new_memory()
 
 
 def _no_gradient_of(world, rng, function, right, *more):
@@ -396,6 +406,7 @@ def _no_gradient_of(world, rng, function, right, *more):
     leaves = per_rank(*map(Leaf, xs))
     (run,) = world(2, call(f"collectives.{function}", leaves, *more, driver="described"))
     run.returns_without_gradient(*right(xs))
+    run.returns_new_memory()
 
 
 @number("1.2")
@@ -507,8 +518,8 @@ def _sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
 @number("1.3")
 @weight(0.5)
 def test_built_from_its_parts(world, rng):
-    """all_reduce_from_parts calls reduce-scatter once, on no more than the padded tensor, and then
-    all-gather once
+    """all_reduce_from_parts calls reduce-scatter once, on the padded tensor, and then all-gather
+    once, which makes the padded tensor
     """
     for n, length in ((2, 9), (3, 10), (4, 8)):
         xs = [integers(rng, (length,)) for _ in range(n)]
@@ -527,11 +538,16 @@ def test_built_from_its_parts(world, rng):
                 f"rank {rank} called {kinds} instead of one reduce-scatter and then one"
                 " all-gather.",
             )
-            scattered = run.operations(rank)[0].elements
+            scattered, gathered = (o.elements for o in run.operations(rank))
             run.require(
-                scattered <= padded,
+                length <= scattered <= padded,
                 f"rank {rank} reduce-scattered {scattered} elements. The tensor and its padding"
                 f" have {padded}. Pad only to the next multiple of n.",
+            )
+            run.require(
+                length <= gathered <= padded,
+                f"rank {rank}'s all-gather made {gathered} elements. The tensor and its padding have"
+                f" {padded}. Gather the sums that the reduce-scatter left, one block of each rank.",
             )
 
 
@@ -661,6 +677,13 @@ def test_compute_does_not_wait(world, rng):
                 if before:
                     sentence += f" Before that, it had started: {listed(before)}."
                 run.require(bool(started) and started[0].at <= began[0].at, sentence)
+                early = sum(o.bytes for o in before if o.kind == "all_reduce")
+                sentence = (
+                    f"rank {rank} had started an all-reduce of {early:.0f} bytes ({listed(before)})"
+                    f" when it began to compute, but the tensor has {total.nbytes}. Start the"
+                    " all-reduce of the whole tensor before you call compute."
+                )
+                run.require(early >= total.nbytes, sentence)
                 sent, enough = sum(o.traffic for o in done), 2 * (n - 1) / n * total.nbytes
                 sentence = (
                     f"rank {rank} sends {sent:.0f} bytes ({listed(done)}), but {enough:.0f} are"
@@ -906,12 +929,10 @@ def test_ring_traffic(world, rng):
     """ring_all_reduce sends only to neighbours, and each rank sends at most 2(n−1) chunks of 1/n of
     the tensor
     """
-    for n, lengths in ((2, (8,)), (3, (10, 2)), (4, (7, 4096, 3, 1))):
-        # The sums of these integers are still exact in float32. But a dtype smaller than float32
-        # would change the integers.
-        runs = _ring_sums(
-            world, rng, n, [((length,), np.float32, None) for length in lengths], high=1 << 21
-        )
+    for n, lengths in ((2, (8,)), (3, (10, 4096, 2)), (4, (7, 4096, 3, 1))):
+        # These integers have 61 bits, so they cannot travel in fewer bytes.
+        tensors = [((length,), np.int64, None) for length in lengths]
+        runs = _ring_sums(world, rng, n, tensors, high=1 << 60)
         for run, length in zip(runs, lengths):
             run.uses_only("send", "recv", because=RING)
             for rank in range(n):
@@ -922,6 +943,7 @@ def _sends_chunks(run, rank, n, length):
     """Fail unless a rank sends chunks of the tensor, and only to its neighbours.
 
     Each send may have at most one chunk, and all sends of the rank together at most 2(n−1) chunks.
+    A rank that sends less makes another one send more.
     """
     sends = [o for o in run.operations(rank) if o.kind == "send"]
     strangers = [o.peer for o in sends if o.peer not in ((rank + 1) % n, (rank - 1) % n)]
@@ -931,19 +953,20 @@ def _sends_chunks(run, rank, n, length):
     )
     sentence = f"rank {rank} sent nothing: in a ring, every rank passes chunks on."
     run.require(bool(sends) or length < n, sentence)
-    largest = -(-max((o.bytes for o in sends), default=0) // 4)  # rounded up to whole elements
+    largest = -(-max((o.bytes for o in sends), default=0) // 8)  # rounded up to whole elements
     chunk = -(-length // n)
     sentence = (
         f"rank {rank} sent {largest} of {length} elements at once: a step of the ring passes on one"
         " chunk,"
     )
     run.require(largest <= chunk, f"{sentence} 1/n of the tensor, here at most {chunk}.")
-    total, most = sum(o.bytes for o in sends), 2 * (n - 1) * chunk * 4
+    total, most = sum(o.bytes for o in sends), 2 * (n - 1) * chunk * 8
+    least = 2 * (n - 1) * (length // n) * 8
     sentence = (
         f"rank {rank} sent {total} bytes; a ring needs {most} bytes: 2(n−1) chunks of 1/n of the"
         " tensor."
     )
-    run.require(total <= most, sentence)
+    run.require(least <= total <= most, sentence)
 
 
 @number("1.7")
@@ -951,7 +974,7 @@ def _sends_chunks(run, rank, n, length):
 def test_ring_steps(world, rng):
     """ring_all_reduce sends at most 2(n−1) times per rank; a single rank sends nothing"""
     for n in SIZES:
-        (run,) = _ring_sums(world, rng, n, [((4096,), np.float32, None)], high=1 << 21)
+        (run,) = _ring_sums(world, rng, n, [((4096,), np.int64, None)], high=1 << 60)
         run.uses_only("send", "recv", because=RING)
         for rank in range(n):
             sends = sum(o.kind == "send" for o in run.operations(rank))

@@ -303,7 +303,11 @@ def test_step_gradients(world, rng):
         other = problem(rng, n, layers=2, rows=1)
         turns = [per_rank(*([weights, shard] for shard in own)) for own in (shards, other[2])]
         in_turn = call("data_parallel.data_parallel_step", *turns, driver="in_turn")
-        *runs, twice, kept = world(n, *requests, again, in_turn)
+        described = call(
+            "data_parallel.data_parallel_step", weights, per_rank(*shards), driver="described"
+        )
+        *runs, twice, kept, alone = world(n, *requests, again, in_turn, described)
+        _leaves_gradients_alone(alone)
         for run, (weights, batch, shards) in zip(runs, problems):
             gradients = cast(single_device.loss_and_gradients(weights, batch)[1], batch.dtype)
             run.returns(
@@ -323,6 +327,17 @@ def test_step_gradients(world, rng):
             select=lambda r: [own[1] for own in r],
             label="the list of the gradients of two steps, kept together, [step][layer],",
             known_mistakes=[{OVERWRITTEN: [later, later]}] * n,
+        )
+
+
+def _leaves_gradients_alone(run):
+    for rank, touched in enumerate(
+        run.read(driver_results.has_touched_gradients, "whether the arguments are unchanged")
+    ):
+        run.require(
+            not touched,
+            f"rank {rank}'s weights require a gradient after the call, or have one in .grad. They"
+            " must stay unchanged: differentiate copies, such as weight.detach().requires_grad_().",
         )
 
 
@@ -510,15 +525,62 @@ def has_defaults(run):
         run.require(difference is None, difference)
 
 
+def sends_what_steps_need(run, training):
+    """Fail if a rank sends more than ``data_parallel_step`` does in each step, and the losses."""
+    n, steps = run.report.size, len(training.shards[0])
+    size = sum(w.nbytes for w in training.weights)
+    allowed = steps * (2 * (n - 1) / n * size + 16 * n)  # a loss has at most 8 bytes
+    for rank in range(n):
+        done = run.operations(rank)
+        sent = sum(o.traffic for o in done)
+        run.require(
+            sent <= allowed,
+            f"rank {rank} sends {sent:.0f} bytes in {steps} steps: {listed(done)}. The gradients"
+            f" have {size} bytes, so {allowed:.0f} are enough for one average of all gradients and"
+            " the loss in each step.",
+        )
+
+
+def updates_what_it_was_given(run, n, training):
+    """Fail unless the caller's own tensors have the new weights, and the optimizer updates them."""
+    after = cast(training.after[0], training.weights[0].dtype)
+    label = "the list of weights after training"
+    run.returns(
+        *[after] * n,
+        tolerance=training.tolerance,
+        select=driver_results.views,
+        label=label,
+        known_mistakes=training.weight_mistakes,
+    )
+    run.leaves_arguments(
+        *[after] * n,
+        label="the memory of the caller's weights after training",
+        tolerance=training.tolerance,
+        known_mistakes=[{OTHER_MEMORY: training.weights}] * n,
+    )
+    for rank, is_over_them in enumerate(
+        run.read(driver_results.is_kept, "whose weights the optimizer updates")
+    ):
+        run.require(
+            is_over_them,
+            f"rank {rank}'s optimizer does not update the weights that train was given: its next"
+            " step would change copies. Make the optimizer over `weights`, in their order.",
+        )
+
+
 @number("3.4")
 @weight(1.0)
 def test_train_weights(world, rng):
     """train averages gradients in each step, and ends with the weights of a single device after 1
-    and after 5 steps, on 1 to 4 ranks
+    and after 5 steps, on 1 to 4 ranks; it updates the caller's own tensors
     """
     for n in SIZES:
+        watched = _training(rng, n, (2, 2, 3, np.float64), rounding(np.float64), driver="trained")
+        (run,) = world(n, watched.request)
+        updates_what_it_was_given(run, n, watched)
         for run, training in run_trainings(world, rng, n):
             has_defaults(run)
+            sends_what_steps_need(run, training)
             dtype = training.weights[0].dtype
             run.leaves_arguments(
                 *[cast(training.after[0], dtype)] * n,

@@ -650,6 +650,13 @@ def test_copy_to_ranks(world, rng):
                 select=driver_results.upstream,
                 label="grad_y after the backward pass (it must stay unchanged)",
             )
+        for rank in range(n):
+            sent = runs[0].issued_before(rank, "backward began")
+            text = (
+                f"rank {rank} communicated {sent} times in f's forward pass. Every rank has x"
+                " already, so f returns it as it is, and sends nothing."
+            )
+            runs[0].require(not sent, text)
 
 
 @number("4.4")
@@ -718,6 +725,13 @@ def test_sum_over_ranks(world, rng):
             known_mistakes=[again if n > 1 else {}] * n,
         )
         run.keeps_inputs()
+        for rank in range(n):
+            after = len(run.operations(rank)) - run.issued_before(rank, "backward began")
+            text = (
+                f"rank {rank} communicated {after} times in g's backward pass. Every rank has the"
+                " complete gradient already, so g returns it as it is, and sends nothing."
+            )
+            run.require(not after, text)
         flat.returns(
             *[[np.ones(4)]] * n,
             tolerance=CLOSE,

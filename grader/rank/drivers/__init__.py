@@ -37,6 +37,7 @@ DRIVERS: dict[str, Callable] = {
     "timed": benchmarking.timed,
     "swept": benchmarking.swept,
     "generator": data_parallel.generator,
+    "trained": data_parallel.trained,
     "views": data_parallel.views,
     "backward_passes": data_parallel.backward_passes,
     "differentiate": tensor_parallel.differentiate,

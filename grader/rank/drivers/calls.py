@@ -47,19 +47,28 @@ def twice(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Return the result, whether it requires a gradient, and the bytes that its tensors keep alive.
+    """Return a dict with the result, the bytes of memory that it keeps alive, and three facts.
 
-    The three are the values of a dict. The result requires a gradient if any tensor in it requires
-    one. Memory that several tensors share counts once.
+    The facts are whether a tensor of the result requires a gradient, whether the result shares no
+    memory with an argument, and whether the call has let an argument require a gradient, or has
+    given it one. Memory that several tensors share counts once.
     """
+    given = tensors_in([args, kwargs])
+    constant = [tensor for tensor in given if not tensor.requires_grad]
     result = function(*args, **kwargs)
-    tensors = list(tensors_in([result]))
+    tensors = tensors_in([result])
     memory = {
         storage.data_ptr(): storage.nbytes()
         for storage in (tensor.untyped_storage() for tensor in tensors)
     }
-    requires = any(tensor.requires_grad for tensor in tensors)
-    return {"value": result, "requires gradient": requires, "kept": sum(memory.values())}
+    of_arguments = {tensor.untyped_storage().data_ptr() for tensor in given}
+    return {
+        "value": result,
+        "requires gradient": any(tensor.requires_grad for tensor in tensors),
+        "kept": sum(memory.values()),
+        "own": of_arguments.isdisjoint(memory),
+        "touched": any(x.requires_grad or x.grad is not None for x in constant),
+    }
 
 
 def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:

@@ -52,6 +52,19 @@ def views(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return {"value": value, "views": [view.detach() for view in seen]}
 
 
+def trained(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Call ``train`` with views of the weights in the list ``args[0]``.
+
+    Return what ``views`` returns, and whether the optimizer's parameters lie in the memory of the
+    weights, in their order.
+    """
+    found = views(function, args, kwargs, mark)
+    optimizer = found["value"][1]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    lie = [[p.data_ptr() for p in own] for own in (parameters, args[0])]
+    return found | {"kept": lie[0] == lie[1]}
+
+
 class Scaled(torch.autograd.Function):
     """Returns its input. Its backward pass multiplies each row of the gradient by a factor.
 
