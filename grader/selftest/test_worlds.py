@@ -322,7 +322,7 @@ def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
             ours.close()
             signal.signal(signal.SIGALRM, signal.SIG_DFL)  # else pytest's own limit answers
             spoil()
-            world_supervisor.keep(theirs, [list(os.pipe())], started, world, "none")
+            world_supervisor.run_world(theirs, [list(os.pipe())], started, world, "none")
             code = 0
         finally:
             os._exit(code)

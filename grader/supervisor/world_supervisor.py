@@ -64,7 +64,7 @@ class Unfinished(RuntimeError):
     """
 
 
-def keep(
+def run_world(
     judge: socket.socket,
     descriptors: list[list[int]],
     start: Start,
