@@ -153,7 +153,7 @@ class Supervisors:
         os_support.adopt_orphans()
         self.wake, self.requests = ending.wakeup(), requests
         self.tier, self.start = tier, start
-        self.has_users, self.has_debris = tiers.TIERS[tier].uid, not tiers.TIERS[tier].landlock
+        self.has_debris = not tiers.TIERS[tier].landlock
         self.places = tuple(places)
         self.has_failed = False  # whether the last standby ended unused
         # the pid of the standby, and the socket to send it a request
@@ -214,7 +214,7 @@ class Supervisors:
         child = self.children[pid]
         child.judge, child.folder = os.dup(descriptors[0]), request["folder"]
         child.gpus = request["gpus"]
-        child.users = rank_home.users(len(descriptors) // 3, pid) if self.has_users else set()
+        child.users = rank_home.users(len(descriptors) // 3, pid, self.tier)
 
     def gpus_in_use(self) -> list[str]:
         """Return the GPU of each rank of the worlds that run now.

@@ -99,7 +99,7 @@ def run_world(
     os_support.die_with_parent(signal.SIGTERM)
     os_support.hide_from_tracers()
     os_support.adopt_orphans()
-    users = rank_home.users(len(descriptors), os.getpid()) if tiers.TIERS[tier].uid else set()
+    users = rank_home.users(len(descriptors), os.getpid(), tier)
     ranks: RankProcesses | None = None
     hub = None
     if world.get("network") == frames.GLOO and world.get("device") == "cpu":
