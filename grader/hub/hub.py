@@ -18,7 +18,7 @@ from grader.hub.calls import Calls
 from grader.hub.connection import Connections
 from grader.hub.in_step import Steps
 from grader.hub.matching import Matching, Posted, bring, bytes_due, check
-from grader.hub.resident import Resident
+from grader.hub.resident import Measures
 from grader.hub.sends import Sends
 from grader.hub.signals import Signals
 from grader.hub.slow_gathers import SlowGathers
@@ -51,13 +51,9 @@ class Hub:
         judges: list[socket.socket],
         ranks: list[socket.socket],
         tell: Callable[[dict], None],
+        measures: Measures,
         steps: Steps | None = None,
         size: int | None = None,
-        memory: Callable[[int, bool], int] = lambda rank, mapped: 0,
-        resident: Callable[[int, bool], Resident] = lambda rank, mapped: Resident(),
-        overwritten: Callable[[int], int | None] = lambda rank: None,
-        process_memory: Callable[[int], int] = lambda rank: 0,
-        spent: Callable[[int], int] = lambda rank: 0,
         is_strict: bool = False,
     ) -> None:
         """Set up the hub, and begin to read from the judge.
@@ -66,21 +62,13 @@ class Hub:
             judges: for each rank the socket to the judge.
             ranks: for each rank the socket to the rank.
             tell: sends the judge a message.
+            measures: measures how much memory and processor time a rank uses.
             steps: the rule that withholds messages, see ``in_step``; by default it never applies.
             size: how many ranks have calls to make. By default all ranks have calls to make.
-            memory: returns the bytes of a rank's memory, or 0 if the system does not say. The
-                second argument says whether to include all mapped memory: see ``Weighing``.
-            resident: returns a rank's memory in parts, and its peak: see ``Resident``.
-            overwritten: shows to how many bytes of inherited memory a rank has written, see
-                ``Weighing``; returns None if the system does not say.
-            process_memory: returns the bytes of the memory of a rank's process alone, or 0 if the
-                system does not say.
-            spent: returns the nanoseconds of a rank's processor time, or 0 if the system does not
-                say.
             is_strict: whether operations are carried out in nccl's order, see ``strict``.
         """
-        self.tell, self.spent, self.is_strict = tell, spent, is_strict
-        self.weighing = Weighing(memory, resident, overwritten, process_memory)
+        self.tell, self.measures, self.is_strict = tell, measures, is_strict
+        self.weighing = Weighing(measures)
         self.connections = Connections(judges, ranks)
         self.judges, self.ranks = self.connections.judges, self.connections.ranks
         self.have_begun: set[int] = set()  # the ranks that have begun a call
@@ -421,7 +409,7 @@ class Hub:
                 self._give(posted, blob)
         # The rank waits for the answer now. So the time does not include what it computes later.
         if name == frames.PAUSE:
-            self.tell({"spent": [rank, self.calls.current(rank), self.spent(rank)]})
+            self.tell({"spent": [rank, self.calls.current(rank), self.measures.spent(rank)]})
         try:
             self._write(rank, {"to": number, "gives": given.use(name)})
         except LookupError:  # more runs than there are answers

@@ -818,7 +818,7 @@ def test_of_many_tensors_no_entry_is_left_out(ends, many):
 def test_what_nobody_has_thought_of_is_the_fault_of_the_rank_it_comes_from(ends, monkeypatch):
     both = ends()
     monkeypatch.setattr(
-        both.hub.weighing, "memory", lambda rank, mapped: int("x" if rank == 0 else 1)
+        both.hub.measures, "memory", lambda rank, mapped: int("x" if rank == 0 else 1)
     )
     both.post(0, operation(0))
     assert both.told == [{"refused": "a frame that cannot be handled (ValueError)", "rank": 0}]

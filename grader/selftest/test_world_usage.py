@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from grader.selftest.grading import ROOT, eventually
-from grader.supervisor import world_supervisor, world_usage
-from grader.supervisor.world_supervisor import RankProcesses
+from grader.supervisor import rank_processes, world_usage
+from grader.supervisor.rank_processes import RankProcesses
 from grader.supervisor.world_usage import MAX_LISTINGS, Files, WorldLimits, add_open, written
 from grader.wire import os_support, removal
 from grader.wire.frames import FrameError
@@ -182,17 +182,17 @@ def ranks(tmp_path):
 )
 def test_a_rank_that_hides_files_is_refused(ranks, monkeypatch, files, words):
     assert ranks.resident(0).own > 0
-    monkeypatch.setattr(world_supervisor, "written", lambda folder: files)
+    monkeypatch.setattr(rank_processes, "written", lambda folder: files)
     with pytest.raises(FrameError, match=words):
         ranks.resident(0)
 
 
 def test_a_rank_that_begins_to_hide_what_it_has_open_is_refused(ranks, monkeypatch):
-    monkeypatch.setattr(world_supervisor, "add_open", lambda files, family, mapped: set(family))
+    monkeypatch.setattr(rank_processes, "add_open", lambda files, family, mapped: set(family))
     assert ranks.resident(0).own > 0  # some systems never show it
     monkeypatch.undo()
     ranks.resident(0)
-    monkeypatch.setattr(world_supervisor, "add_open", lambda files, family, mapped: set(family))
+    monkeypatch.setattr(rank_processes, "add_open", lambda files, family, mapped: set(family))
     with pytest.raises(FrameError, match="hides which files"):
         ranks.resident(0)
 

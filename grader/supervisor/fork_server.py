@@ -53,7 +53,7 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
     requests = socket.socket(fileno=int(door))
     requests.set_inheritable(False)
     from grader.rank import confinement
-    from grader.supervisor import own_network, world_supervisor
+    from grader.supervisor import own_network, rank_processes, world_supervisor
     from grader.wire import control_group, os_support, tiers
 
     os_support.hide_from_tracers()
@@ -88,7 +88,7 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
         where, reason = control_group.find()
         control_group.clean_up(where)
         facts["unheld"] = reason or probe.unheld(facts["tier"], where)
-    start = world_supervisor.fork_rank if facts["way"] == "fork" else world_supervisor.spawn_rank
+    start = rank_processes.fork_rank if facts["way"] == "fork" else rank_processes.spawn_rank
     supervisors = Supervisors(facts["tier"], requests, start, where)
     sources: list[socket.socket | int] = [requests, supervisors.wake, 0]
     while True:
