@@ -176,7 +176,7 @@ def _look_after(
 
     Also serve the hub, if there is one, and answer the judge's questions.
     """
-    next_look, group = time.monotonic() + LOOK_AT_WORLD_EVERY, limits.group
+    next_look = time.monotonic() + LOOK_AT_WORLD_EVERY
     wanted: NextCheck | None = None
     sources: list[socket.socket | int | Hub] = [judge, wake]
     if hub:
@@ -192,42 +192,62 @@ def _look_after(
         if hub:
             hub.weigh_between()
         if time.monotonic() > next_look:
-            begun = time.process_time()
-            if exceeded := _exceeded(limits, ranks.alive):
-                _tell(judge, {"limit": exceeded})
-            taken = time.process_time() - begun
-            usual = min(USUAL_TIMES * taken, LONGEST_USUAL) if group else 0.0
-            pause = max(LOOK_AT_WORLD_EVERY, usual, TIMES_THE_LAST_LOOK * taken)
-            next_look = time.monotonic() + pause
+            next_look = _look(judge, ranks, limits)
         if wake in readable:
             if signal.SIGTERM in ending.signals(wake):  # the server has died, or ends all worlds
                 return
-            with contextlib.suppress(ChildProcessError):
-                for pid, status in ending.collect().items():
-                    ranks.met.add(pid)
-                    if pid in ranks.alive:
-                        rank, code = ranks.alive.pop(pid), os.waitstatus_to_exitcode(status)
-                        if code == -signal.SIGKILL and group and group.is_out_of_memory():
-                            words = f"{limits.memory_exceeded()} (the system ended rank {rank})"
-                            _tell(judge, {"limit": words})
-                        _tell(judge, {"rank": rank, "status": code})
+            _on_deaths(judge, ranks, limits)
         if judge in readable:
             if (questions := _questions(judge)) is None:
                 return
-            for asked in questions:
-                if asked == frames.MOVES_ASKED:
-                    moves = hub.moves_until_now() if hub else 0
-                    _tell(judge, {"moves": moves} | (hub.matching.held_back() if hub else {}))
-                elif asked == frames.RESULTS_ASKED:
-                    _tell(judge, {"given": hub.give_to_idle() if hub else 0})
-                else:
-                    wanted = NextCheck(**asked, until=time.monotonic() + COME_TO_REST_SECONDS)
+            wanted = _answer(judge, questions, hub) or wanted
         if wanted and hub and hub.is_at_rest():
             _go_on(judge, ranks, limits, hub, wanted)
             wanted = None
         elif wanted and time.monotonic() > wanted.until:
             _tell(judge, {"ready": False})
             wanted = None
+
+
+def _look(judge: socket.socket, ranks: RankProcesses, limits: WorldLimits) -> float:
+    """Tell the judge if the ranks exceed a limit. Return the time of the next look."""
+    begun = time.process_time()
+    if exceeded := _exceeded(limits, ranks.alive):
+        _tell(judge, {"limit": exceeded})
+    taken = time.process_time() - begun
+    usual = min(USUAL_TIMES * taken, LONGEST_USUAL) if limits.group else 0.0
+    return time.monotonic() + max(LOOK_AT_WORLD_EVERY, usual, TIMES_THE_LAST_LOOK * taken)
+
+
+def _on_deaths(judge: socket.socket, ranks: RankProcesses, limits: WorldLimits) -> None:
+    """Collect the processes that have ended, and tell the judge which of them were ranks."""
+    try:
+        ended = ending.collect()
+    except ChildProcessError:
+        return
+    for pid, status in ended.items():
+        ranks.met.add(pid)
+        if pid not in ranks.alive:
+            continue
+        rank, code = ranks.alive.pop(pid), os.waitstatus_to_exitcode(status)
+        if code == -signal.SIGKILL and limits.group and limits.group.is_out_of_memory():
+            words = f"{limits.memory_exceeded()} (the system ended rank {rank})"
+            _tell(judge, {"limit": words})
+        _tell(judge, {"rank": rank, "status": code})
+
+
+def _answer(judge: socket.socket, questions: list[dict], hub: Hub | None) -> NextCheck | None:
+    """Answer the judge's questions. Return its last request for the calls of another check."""
+    wanted = None
+    for asked in questions:
+        if asked == frames.MOVES_ASKED:
+            moves = hub.moves_until_now() if hub else 0
+            _tell(judge, {"moves": moves} | (hub.matching.held_back() if hub else {}))
+        elif asked == frames.RESULTS_ASKED:
+            _tell(judge, {"given": hub.give_to_idle() if hub else 0})
+        else:
+            wanted = NextCheck(**asked, until=time.monotonic() + COME_TO_REST_SECONDS)
+    return wanted
 
 
 def _questions(judge: socket.socket) -> list[dict] | None:
