@@ -13,9 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from grader.selftest.grading import ROOT, eventually
-from grader.supervisor import rank_processes, world_usage
+from grader.supervisor import process_memory, rank_processes, world_files, world_usage
 from grader.supervisor.rank_processes import RankProcesses
-from grader.supervisor.world_usage import MAX_LISTINGS, Files, WorldLimits, add_open, written
+from grader.supervisor.world_files import MAX_LISTINGS, Files, add_open, written
+from grader.supervisor.world_usage import WorldLimits
 from grader.wire import os_support, removal
 from grader.wire.frames import FrameError
 from grader.world import watchdog
@@ -76,7 +77,9 @@ def test_memory_is_seen_although_the_first_thread_has_ended():
     with subprocess.Popen([sys.executable, "-c", program], **pipes) as other:
         other.stdout.readline()
         eventually(lambda: "Z" in Path(f"/proc/{other.pid}/stat").read_text().split()[2])
-        assert world_usage.memory(other.pid) and world_usage.overwritten(other.pid) is not None
+        assert (
+            process_memory.memory(other.pid) and process_memory.overwritten(other.pid) is not None
+        )
         other.kill()
 
 
@@ -84,10 +87,10 @@ def test_files_of_ranks_in_folders_of_shared_memory_are_counted(tmp_path, monkey
     (tmp_path / "file").write_bytes(bytes(MIB))
     (tmp_path / "folder" / "inner").mkdir(parents=True)
     (tmp_path / "folder" / "inner" / "file").write_bytes(bytes(2 * MIB))
-    monkeypatch.setattr(world_usage, "SHARED", str(tmp_path))
+    monkeypatch.setattr(world_files, "SHARED", str(tmp_path))
     of_ranks, of_others = Files(), Files()
-    world_usage.add_shared(of_ranks, {os.getuid()})
-    world_usage.add_shared(of_others, {os.getuid() + 1})
+    world_files.add_shared(of_ranks, {os.getuid()})
+    world_files.add_shared(of_others, {os.getuid() + 1})
     assert (of_ranks.bytes(), of_others.bytes()) == (3 * MIB, 0)
 
 
@@ -102,7 +105,7 @@ def test_a_name_says_nothing_of_memory(name):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program.format(name)], **pipes) as named:
         named.stdout.readline()
-        found = world_usage.memory(named.pid), watchdog.pulse(named.pid)
+        found = process_memory.memory(named.pid), watchdog.pulse(named.pid)
         named.stdin.close()
     assert MIB < found[0] < 100 * MIB and list(found[1]) == [named.pid]
 
@@ -142,15 +145,15 @@ def test_empty_files_are_counted_too(tmp_path, monkeypatch):
     for number in range(11):
         tmp_path.joinpath(f"folder-{number % 2}").mkdir(exist_ok=True)
         tmp_path.joinpath(f"folder-{number % 2}", f"{number}").touch()
-    monkeypatch.setattr(world_usage, "MAX_ENTRIES", 13)
+    monkeypatch.setattr(world_files, "MAX_ENTRIES", 13)
     assert not written(str(tmp_path)).hidden
-    monkeypatch.setattr(world_usage, "MAX_ENTRIES", 12)
+    monkeypatch.setattr(world_files, "MAX_ENTRIES", 12)
     assert written(str(tmp_path)).hidden == "made more than 12 files and folders"
 
 
 @pytest.mark.parametrize("times", [1, MAX_LISTINGS, MAX_LISTINGS + 1])
 def test_a_file_is_counted_although_its_folder_is_renamed_meanwhile(tmp_path, monkeypatch, times):
-    names, opened = [tmp_path / str(number) for number in range(times + 1)], world_usage._opened
+    names, opened = [tmp_path / str(number) for number in range(times + 1)], world_files._opened
     names[0].mkdir()
     names[0].joinpath("file").write_bytes(bytes(MIB))
 
@@ -159,7 +162,7 @@ def test_a_file_is_counted_although_its_folder_is_renamed_meanwhile(tmp_path, mo
             names.pop(0).rename(names[0])
         return opened(name, place)
 
-    monkeypatch.setattr(world_usage, "_opened", rename_first)
+    monkeypatch.setattr(world_files, "_opened", rename_first)
     files = written(str(tmp_path))
     assert files.keep_vanishing == (times > MAX_LISTINGS) and not files.hidden
     assert files.keep_vanishing or files.bytes() == MIB
@@ -214,7 +217,7 @@ def test_files_may_not_lie_too_deep_to_be_found(limits, tmp_path, name, depth):
 CLOSED = """
 import os, sys
 from pathlib import Path
-from grader.supervisor.world_usage import written
+from grader.supervisor.world_files import written
 os.chdir(sys.argv[1])
 if os.geteuid() == 0:
     os.setuid(1 << 21)
@@ -261,7 +264,7 @@ def test_memory_that_belongs_to_no_process_is_refused():
 def test_a_link_and_a_folder_take_what_they_take_on_the_disk(tmp_path):
     (tmp_path / "link").symlink_to("x" * 1000)
     (tmp_path / "folder").mkdir()
-    files = world_usage.Files()
+    files = world_files.Files()
     taken = [os.lstat(tmp_path / name) for name in ("link", "folder")]
     for found in taken:
         files.add(found)
@@ -323,8 +326,8 @@ def of_program(folder, code, look):
 def counted(folder, pid):
     files, family = written(str(folder)), [pid, *os_support.children(pid)]
     assert not add_open(files, family)
-    shared = files.beyond(world_usage.shared_bytes(family))
-    return files.bytes() + shared, world_usage.map_removed(family)
+    shared = files.beyond(process_memory.shared_bytes(family))
+    return files.bytes() + shared, world_files.map_removed(family)
 
 
 @pytest.mark.varied(8)
@@ -363,7 +366,7 @@ def test_mapped_files_are_counted_once(tmp_path, monkeypatch, code, due, is_left
     if not may_ask:
         monkeypatch.setattr(os, "stat", refuse)
     found, maps_removed = of_program(folder, code, lambda pid: counted(folder, pid))
-    assert found // MIB == due and found % MIB <= 4 * world_usage.PAGE
+    assert found // MIB == due and found % MIB <= 4 * world_files.PAGE
     assert maps_removed == is_left
 
 
@@ -371,7 +374,7 @@ def test_what_this_process_maps_too_belongs_to_no_rank(tmp_path):
     """For example, a library that was replaced since the fork server has started."""
 
     def look(pid):
-        return world_usage.map_removed([pid])
+        return world_files.map_removed([pid])
 
     with open(tmp_path / "file", "wb+") as file:
         file.truncate(MIB)
@@ -398,8 +401,8 @@ def test_a_peak_has_the_pages_of_a_ranks_own_files_once(tmp_path):
     folder = tmp_path / "folder"
 
     def look(pid):
-        found = world_usage.resident(pid)
-        return found.mapped, world_usage.mappings.pages_of_files(pid, str(folder))
+        found = process_memory.resident(pid)
+        return found.mapped, world_files.mappings.pages_of_files(pid, str(folder))
 
     for code in (
         "mapped('file', 5 * MIB, remove=False)",

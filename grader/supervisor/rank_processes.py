@@ -9,15 +9,8 @@ from dataclasses import asdict
 from grader.hub.resident import Resident
 from grader.rank import confinement
 from grader.rank.rank_home import RankHome
-from grader.supervisor import mappings, world_usage
-from grader.supervisor.world_usage import (
-    add_open,
-    map_removed,
-    memory,
-    resident,
-    shared_bytes,
-    written,
-)
+from grader.supervisor import mappings, process_memory
+from grader.supervisor.world_files import add_open, map_removed, written
 from grader.wire import frames, os_support
 
 Start = Callable[[list[int], RankHome], int]
@@ -69,7 +62,9 @@ class RankProcesses:
             raise frames.FrameError(f"a frame of a rank that {files.hidden}")
         if files.keep_vanishing:
             raise frames.FrameError("a frame of a rank that renames or removes files all the time")
-        found, others = resident(pid), [other for other in self.started if other != pid]
+        found, others = process_memory.resident(pid), [
+            other for other in self.started if other != pid
+        ]
         if not found.own:
             return Resident()
         family = {pid, *os_support.family(os.getpid(), spare=others)}
@@ -78,9 +73,9 @@ class RankProcesses:
             self.seen.add(pid)
         elif pid in self.seen:
             raise frames.FrameError("a frame of a rank that hides which files it has open")
-        beside = sum(map(memory, family - {pid})) + files.bytes() + files.queued()
+        beside = sum(map(process_memory.memory, family - {pid})) + files.bytes() + files.queued()
         if files.shared:
-            beside += files.beyond(shared_bytes(family))
+            beside += files.beyond(process_memory.shared_bytes(family))
         pages = 0
         if with_peak and files.bytes():
             with confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid):
@@ -90,10 +85,10 @@ class RankProcesses:
         )
 
     def process_memory(self, rank: int) -> int:
-        return world_usage.memory(self.started[rank])
+        return process_memory.memory(self.started[rank])
 
     def overwritten(self, rank: int) -> int | None:
-        return world_usage.overwritten(self.started[rank])
+        return process_memory.overwritten(self.started[rank])
 
     def spent(self, rank: int) -> int:
         return os_support.processor_time(self.started[rank])
