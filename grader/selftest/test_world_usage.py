@@ -16,7 +16,7 @@ from grader.selftest.grading import ROOT, eventually
 from grader.supervisor import process_memory, rank_processes, world_files, world_usage
 from grader.supervisor.rank_processes import RankProcesses
 from grader.supervisor.world_files import MAX_LISTINGS, Files, add_open, written
-from grader.supervisor.world_usage import WorldLimits
+from grader.supervisor.world_usage import MemoryAndFileLimits
 from grader.wire import os_support, removal
 from grader.wire.frames import FrameError
 from grader.world import watchdog
@@ -41,8 +41,10 @@ while os.getppid() == int(sys.argv[2]):
 
 
 @pytest.fixture
-def limits(tmp_path) -> WorldLimits:
-    return WorldLimits({"folder": str(tmp_path), "size": 1, "memory": 64 * MIB, "device": "cpu"}, 1)
+def limits(tmp_path) -> MemoryAndFileLimits:
+    return MemoryAndFileLimits(
+        {"folder": str(tmp_path), "size": 1, "memory": 64 * MIB, "device": "cpu"}, 1
+    )
 
 
 @pytest.mark.long
@@ -50,7 +52,7 @@ def test_files_that_vanish_meanwhile_are_no_excess(limits, tmp_path):
     other = subprocess.Popen([sys.executable, "-c", CHURN, str(tmp_path), str(os.getpid())])
     try:
         # what this test's process has started is not asked here
-        limits.size, limits.bytes = 20, 1 << 40
+        limits.size, limits.max_bytes = 20, 1 << 40
         found = {limits.exceeded({}) for _ in range(400)}
     finally:
         other.kill()
@@ -64,7 +66,7 @@ def test_files_below_a_folder_are_counted_once(tmp_path):
     (tmp_path / "a" / "b" / "file").write_bytes(bytes(MIB))
     os.link(tmp_path / "a" / "file", tmp_path / "again")
     (tmp_path / "link").symlink_to("/")
-    assert written(str(tmp_path)).bytes() == 2 * MIB
+    assert written(str(tmp_path)).total_bytes() == 2 * MIB
 
 
 def test_memory_is_seen_although_the_first_thread_has_ended():
@@ -91,7 +93,7 @@ def test_files_of_ranks_in_folders_of_shared_memory_are_counted(tmp_path, monkey
     of_ranks, of_others = Files(), Files()
     world_files.add_shared(of_ranks, {os.getuid()})
     world_files.add_shared(of_others, {os.getuid() + 1})
-    assert (of_ranks.bytes(), of_others.bytes()) == (3 * MIB, 0)
+    assert (of_ranks.total_bytes(), of_others.total_bytes()) == (3 * MIB, 0)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +126,8 @@ def test_files_without_a_name_are_counted_once(tmp_path):
         add_open(after, [os.getpid(), 1 << 22])
     for descriptor in (in_memory, again):
         os.close(descriptor)
-    assert after.bytes() - before.bytes() == 5 * MIB
-    assert after.bytes(disk) - before.bytes(disk) == 2 * MIB
+    assert after.total_bytes() - before.total_bytes() == 5 * MIB
+    assert after.total_bytes(disk) - before.total_bytes(disk) == 2 * MIB
 
 
 def test_memory_in_files_counts_as_memory(limits, monkeypatch):
@@ -165,7 +167,7 @@ def test_a_file_is_counted_although_its_folder_is_renamed_meanwhile(tmp_path, mo
     monkeypatch.setattr(world_files, "_opened", rename_first)
     files = written(str(tmp_path))
     assert files.keep_vanishing == (times > MAX_LISTINGS) and not files.hidden
-    assert files.keep_vanishing or files.bytes() == MIB
+    assert files.keep_vanishing or files.total_bytes() == MIB
 
 
 @pytest.fixture
@@ -268,7 +270,7 @@ def test_a_link_and_a_folder_take_what_they_take_on_the_disk(tmp_path):
     taken = [os.lstat(tmp_path / name) for name in ("link", "folder")]
     for found in taken:
         files.add(found)
-    assert files.bytes() == sum(found.st_blocks for found in taken) * 512 > 0
+    assert files.total_bytes() == sum(found.st_blocks for found in taken) * 512 > 0
 
 
 MAPS = """
@@ -327,7 +329,7 @@ def counted(folder, pid):
     files, family = written(str(folder)), [pid, *os_support.children(pid)]
     assert not add_open(files, family)
     shared = files.beyond(process_memory.shared_bytes(family))
-    return files.bytes() + shared, world_files.map_removed(family)
+    return files.total_bytes() + shared, world_files.map_removed(family)
 
 
 @pytest.mark.varied(8)
@@ -389,7 +391,7 @@ def test_what_this_process_maps_too_belongs_to_no_rank(tmp_path):
 def test_mapped_files_exceed_the_limit_of_files(limits, tmp_path, monkeypatch):
     def exceeded(pid):
         monkeypatch.setattr(world_usage.os_support, "family", lambda of: {pid: 1})
-        limits.bytes = 1 << 40
+        limits.max_bytes = 1 << 40
         return limits.exceeded({pid: 0})
 
     code = "for number in range({}): mapped(f'{{number}}', 15 * MIB)"

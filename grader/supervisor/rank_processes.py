@@ -73,11 +73,13 @@ class RankProcesses:
             self.seen.add(pid)
         elif pid in self.seen:
             raise frames.FrameError("a frame of a rank that hides which files it has open")
-        beside = sum(map(process_memory.memory, family - {pid})) + files.bytes() + files.queued()
+        beside = (
+            sum(map(process_memory.memory, family - {pid})) + files.total_bytes() + files.queued()
+        )
         if files.shared:
             beside += files.beyond(process_memory.shared_bytes(family))
         pages = 0
-        if with_peak and files.bytes():
+        if with_peak and files.total_bytes():
             with confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid):
                 pages = mappings.pages_of_files(pid, self.homes[rank].folder)
         return Resident(

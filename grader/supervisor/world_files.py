@@ -95,7 +95,7 @@ class Files:
         """
         return sum(self.queues.values())
 
-    def bytes(self, device: int | None = None) -> int:
+    def total_bytes(self, device: int | None = None) -> int:
         """Return the bytes of all files on one device, or on all devices if ``device`` is None."""
         return sum(size for (of, _), size in self.sizes.items() if device in (None, of))
 

@@ -23,7 +23,7 @@ from grader.hub.in_step import Steps
 from grader.rank import rank_home
 from grader.supervisor import cleanup, ending, own_network
 from grader.supervisor.rank_processes import RankProcesses, Start
-from grader.supervisor.world_usage import MORE_TASKS, WorldLimits
+from grader.supervisor.world_usage import MORE_TASKS, MemoryAndFileLimits
 from grader.wire import frames, os_support, removal, tiers
 from grader.wire.control_group import Group
 
@@ -83,7 +83,7 @@ def run_world(
     ranks: RankProcesses | None = None
     try:
         ranks, hub = _make_ranks(judge, descriptors, start, world, tier)
-        limits = WorldLimits(world, len(descriptors), group)
+        limits = MemoryAndFileLimits(world, len(descriptors), group)
         ranks.grow(world["size"])
         _tell(judge, {"pids": ranks.started})
         if os.getppid() == server:
@@ -170,7 +170,11 @@ class NextCheck:
 
 
 def _look_after(
-    judge: socket.socket, wake: int, ranks: RankProcesses, limits: WorldLimits, hub: Hub | None
+    judge: socket.socket,
+    wake: int,
+    ranks: RankProcesses,
+    limits: MemoryAndFileLimits,
+    hub: Hub | None,
 ) -> None:
     """Tell the judge of ranks that end and of limits that are exceeded, until the world is over.
 
@@ -209,7 +213,7 @@ def _look_after(
             wanted = None
 
 
-def _look(judge: socket.socket, ranks: RankProcesses, limits: WorldLimits) -> float:
+def _look(judge: socket.socket, ranks: RankProcesses, limits: MemoryAndFileLimits) -> float:
     """Tell the judge if the ranks exceed a limit. Return the time of the next look."""
     begun = time.process_time()
     if exceeded := _exceeded(limits, ranks.alive):
@@ -219,7 +223,7 @@ def _look(judge: socket.socket, ranks: RankProcesses, limits: WorldLimits) -> fl
     return time.monotonic() + max(LOOK_AT_WORLD_EVERY, usual, TIMES_THE_LAST_LOOK * taken)
 
 
-def _on_deaths(judge: socket.socket, ranks: RankProcesses, limits: WorldLimits) -> None:
+def _on_deaths(judge: socket.socket, ranks: RankProcesses, limits: MemoryAndFileLimits) -> None:
     """Collect the processes that have ended, and tell the judge which of them were ranks."""
     try:
         ended = ending.collect()
@@ -258,7 +262,11 @@ def _questions(judge: socket.socket) -> list[dict] | None:
 
 
 def _go_on(
-    judge: socket.socket, ranks: RankProcesses, limits: WorldLimits, hub: Hub, wanted: NextCheck
+    judge: socket.socket,
+    ranks: RankProcesses,
+    limits: MemoryAndFileLimits,
+    hub: Hub,
+    wanted: NextCheck,
 ) -> None:
     """Prepare the ranks for the calls of another check, and tell the judge whether they are ready.
 
@@ -273,7 +281,7 @@ def _go_on(
     _tell(judge, {"pids": ranks.started, "ready": is_ready})
 
 
-def _exceeded(limits: WorldLimits, ranks: dict[int, int]) -> str:
+def _exceeded(limits: MemoryAndFileLimits, ranks: dict[int, int]) -> str:
     """Return in words how the ranks exceed a limit; empty if they exceed none.
 
     If something cannot be measured, this also counts as exceeding a limit. If a file or a process

@@ -23,8 +23,8 @@ MORE_TASKS = 16
 DRIVER_BYTES = 3 << 30  # CPU memory for a GPU's driver and libraries, for each rank
 
 
-class WorldLimits:
-    """The limits of one world. This process is the supervisor of this world.
+class MemoryAndFileLimits:
+    """The limits of one world's memory, processes and files. This process is its supervisor.
 
     This object has to be made before the first rank is started.
     """
@@ -50,14 +50,14 @@ class WorldLimits:
 
         On GPUs allow more, because the driver uses CPU memory, too.
         """
-        self.size, self.tasks = size, tiers.TASKS[self.device] * size
-        self.bytes = memory + (size * DRIVER_BYTES if self.device == "cuda" else 0)
+        self.size, self.max_tasks = size, tiers.TASKS[self.device] * size
+        self.max_bytes = memory + (size * DRIVER_BYTES if self.device == "cuda" else 0)
         if self.group:
             more = size * MORE_BYTES + tiers.FOLDER_BYTES
-            self.group.hold(self.bytes + more, self.tasks + MORE_TASKS)
+            self.group.hold(self.max_bytes + more, self.max_tasks + MORE_TASKS)
 
     def memory_exceeded(self) -> str:
-        return f"took more than {self.bytes >> 20} MiB of memory together"
+        return f"took more than {self.max_bytes >> 20} MiB of memory together"
 
     def exceeded(self, ranks: dict[int, int]) -> str:
         """Return in words how the ranks exceed a limit; empty if they exceed none.
@@ -70,7 +70,7 @@ class WorldLimits:
         family = os_support.family(os.getpid())
         if len(family) > tiers.MAX_PROCESSES_PER_RANK * self.size:
             return f"had more than {tiers.MAX_PROCESSES_PER_RANK} processes per rank"
-        if sum(family.values()) > self.tasks or self.group and self.group.is_out_of_tasks():
+        if sum(family.values()) > self.max_tasks or self.group and self.group.is_out_of_tasks():
             most = tiers.TASKS[self.device]
             return f"had more than {most} processes and threads per rank"
         files = written(self.folder)
@@ -82,14 +82,14 @@ class WorldLimits:
         self.unseen = {pid: self.unseen.get(pid, 0) + 1 for pid in unseen}
         if self.can_look and max(self.unseen.values(), default=0) > UNSEEN_LOOKS:
             return "hid which files they have open"
-        on_disk = files.bytes(self.disk)
-        in_memory = files.bytes() - on_disk + files.queued()
+        on_disk = files.total_bytes(self.disk)
+        in_memory = files.total_bytes() - on_disk + files.queued()
         # the memory of this process for messages in the hub
         carried = max(0, memory(os.getpid(), TABLES) - self.inherited)
         taken = sum(self._taken(pid, pid in ranks) for pid in family)
         if files.shared:
             taken += files.beyond(shared_bytes(family))
-        if taken + in_memory + carried > self.bytes:
+        if taken + in_memory + carried > self.max_bytes:
             return self.memory_exceeded()
         if on_disk > tiers.FOLDER_BYTES:
             return f"wrote more than {tiers.FOLDER_BYTES >> 20} MiB to files"
