@@ -52,44 +52,13 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the judge handles Ctrl-C
     requests = socket.socket(fileno=int(door))
     requests.set_inheritable(False)
-    from grader.rank import confinement
-    from grader.supervisor import own_network, rank_processes, world_supervisor
-    from grader.wire import control_group, os_support, tiers
+    from grader.supervisor import rank_processes
+    from grader.wire import os_support, tiers
 
     os_support.hide_from_tracers()
-    # Ranks on the hub need no network. Those on gloo get one for each world: see ``run``.
-    has_network = own_network.leave()
-    facts: dict[str, Any] = {
-        "way": way,
-        "tier": "none",
-        "failed": {},
-        "kernel": confinement.machine(),
-    }
-    facts |= {
-        "unheld": "ranks are spawned instead of forked",
-        "looks": world_supervisor.LOOK_AT_WORLD_EVERY,
-        "has_network": has_network,
-    }
-    where: tuple[Path, ...] = ()
-    if way == "fork":
-        # Imported modules stay in memory. If the garbage collector scanned them again and again,
-        # the scans would take a fifth of the time of this import.
-        gc.disable()
-        import torch
-
-        torch.set_num_threads(1)
-        _prepare(ahead)
-        facts["torch"] = torch.__version__
-        if os_support.threads() > 1:  # a fork would copy the locks of threads, but not the threads
-            facts["way"] = "spawn"
-        from grader.supervisor import probe
-
-        facts["tier"], facts["failed"] = probe.best(Path(engine))
-        where, reason = control_group.find()
-        control_group.clean_up(where)
-        facts["unheld"] = reason or probe.unheld(facts["tier"], where)
-    start = rank_processes.fork_rank if facts["way"] == "fork" else rank_processes.spawn_rank
-    supervisors = Supervisors(facts["tier"], requests, start, where)
+    facts, places = _set_up(Path(engine), way, ahead)
+    start_rank = rank_processes.fork_rank if facts["way"] == "fork" else rank_processes.spawn_rank
+    supervisors = Supervisors(facts["tier"], requests, start_rank, places)
     sources: list[socket.socket | int] = [requests, supervisors.wake, 0]
     while True:
         if not select.select([requests], [], [], 0)[0]:
@@ -111,6 +80,46 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
             finally:
                 for descriptor in descriptors:
                     os.close(descriptor)
+
+
+def _set_up(engine: Path, way: str, ahead: Iterable[str]) -> tuple[dict[str, Any], Iterable[Path]]:
+    """Import what ranks are going to need, if they are forked, and find out how to confine them.
+
+    Return the facts that a judge may ask for, and the folders in which control groups can be made.
+    """
+    from grader.rank import confinement
+    from grader.supervisor import own_network, world_supervisor
+    from grader.wire import control_group, os_support
+
+    facts: dict[str, Any] = {
+        "way": way,
+        "tier": "none",
+        "failed": {},
+        "kernel": confinement.machine(),
+        "why_no_control_group": "ranks are spawned instead of forked",
+        "seconds_between_looks": world_supervisor.LOOK_AT_WORLD_EVERY,
+        # Ranks on the hub need no network. Those on gloo get one for each world: see ``run_world``.
+        "has_network": own_network.leave(),
+    }
+    if way != "fork":
+        return facts, ()
+    # Imported modules stay in memory. If the garbage collector scanned them again and again, the
+    # scans would take a fifth of the time of this import.
+    gc.disable()
+    import torch
+
+    torch.set_num_threads(1)
+    _prepare(ahead)
+    facts["torch"] = torch.__version__
+    if os_support.threads() > 1:  # a fork would copy the locks of threads, but not the threads
+        facts["way"] = "spawn"
+    from grader.supervisor import probe
+
+    facts["tier"], facts["failed"] = probe.best(engine)
+    places, reason = control_group.find()
+    control_group.clean_up(places)
+    facts["why_no_control_group"] = reason or probe.why_no_control_group(facts["tier"], places)
+    return facts, places
 
 
 @dataclass
@@ -140,19 +149,20 @@ class Supervisors:
     """
 
     def __init__(
-        self, tier: str, requests: socket.socket, start: Callable, places: Iterable[Path]
+        self, tier: str, requests: socket.socket, start_rank: Callable, places: Iterable[Path]
     ) -> None:
         """Let this process adopt descendants whose parent dies, and let signals wake this process.
 
         ``tier`` says how ranks are confined. ``requests`` is the socket on which requests arrive.
-        ``start`` starts a rank. ``places`` are the folders in which control groups can be made.
+        ``start_rank`` starts a rank. ``places`` are the folders in which control groups can be
+        made.
         """
         from grader.supervisor import ending
         from grader.wire import os_support, tiers
 
         os_support.adopt_orphans()
         self.wake, self.requests = ending.wakeup(), requests
-        self.tier, self.start = tier, start
+        self.tier, self.start_rank = tier, start_rank
         self.has_debris = not tiers.TIERS[tier].landlock
         self.places = tuple(places)
         self.has_failed = False  # whether the last standby ended unused
@@ -261,8 +271,8 @@ class Supervisors:
             print(f"a world runs without a control group: {error}", file=sys.stderr, flush=True)
             self.group = None
 
-    def _wait(self, told: socket.socket, telling: socket.socket) -> None:
-        """Wait for a request on the socket ``told``, and run the world of this request.
+    def _wait(self, receiving_end: socket.socket, sending_end: socket.socket) -> None:
+        """Wait for a request on the socket ``receiving_end``, and run the world of this request.
 
         Do nothing if the server closes its end without sending a request.
         """
@@ -271,9 +281,11 @@ class Supervisors:
         os_support.die_with_parent()
         # The server closes its end of the socket when it does not need this process any more. This
         # process would not notice that if it kept its own copy of this end open.
-        telling.close()
-        data, descriptors, _, _ = socket.recv_fds(told, 2 * REQUEST_BYTES, tiers.DESCRIPTORS)
-        told.close()
+        sending_end.close()
+        data, descriptors, _, _ = socket.recv_fds(
+            receiving_end, 2 * REQUEST_BYTES, tiers.DESCRIPTORS
+        )
+        receiving_end.close()
         if data:
             self._run_world(json.loads(data), descriptors)
 
@@ -282,7 +294,7 @@ class Supervisors:
 
         judge = socket.socket(fileno=descriptors[0])
         own = [descriptors[i : i + 3] for i in range(1, len(descriptors), 3)]
-        world_supervisor.run_world(judge, own, self.start, request, self.tier, self.group)
+        world_supervisor.run_world(judge, own, self.start_rank, request, self.tier, self.group)
 
     def look_after(self) -> None:
         """Collect the children that have ended, and end the processes that they have left."""
@@ -456,7 +468,7 @@ def _more(request: dict, facts: dict, engine: Path, supervisors: Supervisors) ->
 
     has_hub = request.get("network") in frames.HUBS
     gaps = tiers.TIERS[facts["tier"]].gaps(
-        confinement.landlock_abi(), has_hub, not facts["unheld"], facts["has_network"]
+        confinement.landlock_abi(), has_hub, not facts["why_no_control_group"], facts["has_network"]
     )
     more: dict[str, Any] = {"gaps": gaps}
     more["standby"] = supervisors.standby and supervisors.standby[0]
