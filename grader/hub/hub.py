@@ -16,11 +16,11 @@ from typing import Any
 from grader.hub.answers import Answers
 from grader.hub.calls import Calls
 from grader.hub.connection import Connections
+from grader.hub.covert_limits import CovertLimits
 from grader.hub.in_step import Steps
 from grader.hub.matching import Matching, Posted, bring, bytes_due, check
 from grader.hub.resident import Measures
 from grader.hub.sends import Sends
-from grader.hub.signals import Signals
 from grader.hub.slow_gathers import SlowGathers
 from grader.hub.store_values import Keys
 from grader.hub.waits import Waits
@@ -95,7 +95,7 @@ class Hub:
         self.passed_on = 0  # the number of frames from ranks that the judge was sent
         self.weighing.forget_calls()
         self.issued: Counter[tuple[int, int]] = Counter()  # (rank, call) → its operations so far
-        self.signals = Signals()
+        self.covert_limits = CovertLimits()
         self.keys = Keys()
         self.slow = SlowGathers()
 
@@ -461,7 +461,7 @@ class Hub:
         pieces: Any = frame.meta.get("pieces")  # checked by ``check``
         posted = Posted(number, operation, pieces, bytes_due(operation), batch=batch)
         check(posted)
-        self.signals.require_few(operation)
+        self.covert_limits.require_few(operation)
         # Weighing takes time, so do not weigh at a receive. A send before or after it is enough.
         given = self.calls.given(rank, call)
         is_weighed = given and given.weighs and operation.kind != "recv"

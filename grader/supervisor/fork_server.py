@@ -297,7 +297,7 @@ class Supervisors:
         world_supervisor.run_world(judge, own, self.start_rank, request, self.tier, self.group)
 
     def look_after(self) -> None:
-        """Collect the children that have ended, and end the processes that they have left."""
+        """Reap the children that have ended, and end the processes that they have left."""
         from grader.supervisor import ending
 
         ending.signals(self.wake)
@@ -305,20 +305,20 @@ class Supervisors:
         if not ended and self.patience is None:
             return
         users = set().union(*(child.users for child in self.orphaned))
-        finished, met = ending.end_descendants((), self.children, users, self.wake, seconds=1.0)
+        finished, killed = ending.end_descendants((), self.children, users, self.wake, seconds=1.0)
         # If the supervisor of a world died too early, look once more, because a process may have
         # been overlooked.
         self.patience = None if finished and not self.orphaned else 0.05
         if finished:
             for child in self.orphaned:
-                self._clean(child, met)
+                self._clean(child, killed)
             self.orphaned = []
 
-    def _clean(self, child: Child, met: set[int]) -> None:
+    def _clean(self, child: Child, killed: set[int]) -> None:
         """Remove the shared memory and the files that are left of a world.
 
-        A new process does this, because much may be left, and removing it takes time. ``met`` are
-        the pids of the processes that were killed.
+        A new process does this, because much may be left, and removing it takes time. ``killed``
+        are the pids of the processes that were killed.
         """
         from grader.supervisor import cleanup
         from grader.wire import removal
@@ -329,7 +329,7 @@ class Supervisors:
             return
         try:
             self.forget()
-            cleanup.clean_up(child.users, met, files=self.has_debris)
+            cleanup.clean_up(child.users, killed, files=self.has_debris)
             removal.remove(child.folder)
         finally:
             os._exit(0)

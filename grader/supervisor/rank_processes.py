@@ -26,8 +26,8 @@ class RankProcesses:
         self.start, self.waiting, self.homes = start, list(zip(descriptors, homes)), homes
         self.started: list[int] = []  # the pid of each rank that was started
         self.alive: dict[int, int] = {}  # pid → rank
-        # pids of the ranks, and of other processes that this process has collected
-        self.met: set[int] = set()
+        # pids of the ranks, and of other processes that this process has reaped
+        self.known_pids: set[int] = set()
         self.seen: set[int] = set()  # pids of ranks whose open files the system has shown
 
     def grow(self, size: int) -> None:
@@ -37,7 +37,7 @@ class RankProcesses:
             pid = self.start(own, home)
             self.alive[pid] = len(self.started)
             self.started.append(pid)
-            self.met.add(pid)
+            self.known_pids.add(pid)
             for descriptor in own:
                 os.close(descriptor)  # so that a rank's pipes close when it dies
 

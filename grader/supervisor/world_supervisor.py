@@ -149,10 +149,10 @@ def _end_ranks(
     if group:  # the processes that help to end the ranks must fit in, too
         with contextlib.suppress(OSError):
             group.hold(None, group.tasks + MORE_TASKS)
-    finished, met = ending.end_descendants(ranks.alive if ranks else (), users=users, wake=wake)
+    finished, killed = ending.end_descendants(ranks.alive if ranks else (), users=users, wake=wake)
     signal.alarm(0)
     cleanup.clean_up(
-        users, (ranks.met if ranks else set()) | met, files=not tiers.TIERS[tier].landlock
+        users, (ranks.known_pids if ranks else set()) | killed, files=not tiers.TIERS[tier].landlock
     )
     if not finished:
         raise Unfinished
@@ -224,13 +224,13 @@ def _look(judge: socket.socket, ranks: RankProcesses, limits: MemoryAndFileLimit
 
 
 def _on_deaths(judge: socket.socket, ranks: RankProcesses, limits: MemoryAndFileLimits) -> None:
-    """Collect the processes that have ended, and tell the judge which of them were ranks."""
+    """Reap the processes that have ended, and tell the judge which of them were ranks."""
     try:
-        ended = ending.collect()
+        ended = ending.reap()
     except ChildProcessError:
         return
     for pid, status in ended.items():
-        ranks.met.add(pid)
+        ranks.known_pids.add(pid)
         if pid not in ranks.alive:
             continue
         rank, code = ranks.alive.pop(pid), os.waitstatus_to_exitcode(status)
