@@ -18,7 +18,7 @@ from grader.hub.calls import Calls
 from grader.hub.connection import Connections
 from grader.hub.covert_limits import CovertLimits
 from grader.hub.in_step import Steps
-from grader.hub.matching import Matching, Posted, bring, bytes_due, check
+from grader.hub.matching import Matching, Posted, attach_bytes, bytes_due, check
 from grader.hub.resident import Measures
 from grader.hub.sends import Sends
 from grader.hub.slow_gathers import SlowGathers
@@ -471,7 +471,7 @@ class Hub:
         if given and given.slow_gathers:
             self.slow.note(posted)
         if operation.kind != "send":
-            self._bring(posted, frame.blob)
+            self._attach_bytes(posted, frame.blob)
         elif frame.blob:
             raise frames.FrameError("a send that brings its bytes too early")
         self._expect(rank, number)
@@ -496,15 +496,15 @@ class Hub:
         or fewer bytes.
         """
         posted = self.answers[rank].take_owed(frame.meta.get("number"))
-        self._bring(posted, frame.blob)
+        self._attach_bytes(posted, frame.blob)
         self._weigh_if_much(rank)
-        self.matching.meet(posted)
+        self.matching.on_bytes(posted)
         for meta, blob in self.answers[rank].take_postponed():
             self._write(rank, meta, blob)
 
-    def _bring(self, posted: Posted, blob: bytes) -> None:
+    def _attach_bytes(self, posted: Posted, blob: bytes) -> None:
         """Give an operation its bytes. If the judge asks, tell it the entries' sum of squares."""
-        bring(posted, blob)
+        attach_bytes(posted, blob)
         rank, call = posted.rank, posted.operation.call
         self.answers[rank].held += posted.due
         given = self.calls.given(rank, call)
