@@ -195,7 +195,15 @@ def grade(
             )
         found.torch = facts["torch"]
         found.confinement = {
-            name: facts[name] for name in ("tier", "kernel", "failed", "gaps", "unheld", "looks")
+            name: facts[name]
+            for name in (
+                "tier",
+                "kernel",
+                "failed",
+                "gaps",
+                "why_no_control_group",
+                "seconds_between_looks",
+            )
         }
         found.workers = min(many, len(collector.records))
         found.seconds_to_start = round(time.monotonic() - began, 3)
@@ -288,10 +296,11 @@ def confinement_notes(found: dict) -> list[str]:
     if not os_support.LINUX:
         notes.append("    On this system, nothing limits the memory, processes and files of ranks.")
         return notes + [f"    Here student code can {gap}." for gap in found["gaps"]]
-    looks = f"checked from outside every {found['looks'] * 1e3:.0f} ms, less often for many ranks"
+    milliseconds = found["seconds_between_looks"] * 1e3
+    looks = f"checked from outside every {milliseconds:.0f} ms, less often for many ranks"
     held = "the kernel limits them for each world"
-    if found["unheld"]:
-        held = f"{looks}; the kernel does not limit them ({found['unheld']})"
+    if found["why_no_control_group"]:
+        held = f"{looks}; the kernel does not limit them ({found['why_no_control_group']})"
     notes.append(f"    Memory and processes: {held}.")
     notes.append(f"    Processor time and files: {looks}; rlimits and seccomp limit each process.")
     return notes + [f"    Here student code can {gap}." for gap in found["gaps"]]

@@ -174,7 +174,7 @@ class RankStarter:
             timed = TimedWorld(size, time.monotonic() - began, not world.is_reused)
             self.timed.append(timed)
         timed.answers = answers_in(report)
-        if world.kept and world.processes:
+        if world.is_reusable and world.processes:
             KEPT.give(self.key, world.processes)
         self.unfinished.note(report)
         self.on_report(report)

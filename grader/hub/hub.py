@@ -7,27 +7,25 @@ other frames between the judge and each rank. The hub does not trust the frames 
 
 import selectors
 import socket
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from math import inf
 from time import monotonic, monotonic_ns
 from typing import Any
 
 from grader.hub.answers import Answers
 from grader.hub.calls import Calls
 from grader.hub.connection import Connections
+from grader.hub.covert_limits import CovertLimits
+from grader.hub.growth_reports import GrowthReports
 from grader.hub.in_step import Steps
-from grader.hub.matching import Matching, Posted, bring, bytes_due, check
-from grader.hub.resident import Resident
+from grader.hub.matching import Matching, Posted, attach_bytes, bytes_due, check
+from grader.hub.resident import Measures
 from grader.hub.sends import Sends
-from grader.hub.signals import Signals
 from grader.hub.slow_gathers import SlowGathers
 from grader.hub.store_values import Keys
 from grader.hub.waits import Waits
-from grader.hub.weighing import Weighing
 from grader.wire import combine, frames
 from grader.wire.events import read_operation
-from grader.wire.served import PEAK, Growth, Served
+from grader.wire.served import Served
 
 # How many bytes of one world this process may hold. These are the bytes of operations that are not
 # answered yet, and of answers that ranks have not read yet.
@@ -51,13 +49,9 @@ class Hub:
         judges: list[socket.socket],
         ranks: list[socket.socket],
         tell: Callable[[dict], None],
+        measures: Measures,
         steps: Steps | None = None,
         size: int | None = None,
-        memory: Callable[[int, bool], int] = lambda rank, mapped: 0,
-        resident: Callable[[int, bool], Resident] = lambda rank, mapped: Resident(),
-        overwritten: Callable[[int], int | None] = lambda rank: None,
-        process_memory: Callable[[int], int] = lambda rank: 0,
-        spent: Callable[[int], int] = lambda rank: 0,
         is_strict: bool = False,
     ) -> None:
         """Set up the hub, and begin to read from the judge.
@@ -66,29 +60,32 @@ class Hub:
             judges: for each rank the socket to the judge.
             ranks: for each rank the socket to the rank.
             tell: sends the judge a message.
+            measures: measures how much memory and processor time a rank uses.
             steps: the rule that withholds messages, see ``in_step``; by default it never applies.
             size: how many ranks have calls to make. By default all ranks have calls to make.
-            memory: returns the bytes of a rank's memory, or 0 if the system does not say. The
-                second argument says whether to include all mapped memory: see ``Weighing``.
-            resident: returns a rank's memory in parts, and its peak: see ``Resident``.
-            overwritten: shows to how many bytes of inherited memory a rank has written, see
-                ``Weighing``; returns None if the system does not say.
-            process_memory: returns the bytes of the memory of a rank's process alone, or 0 if the
-                system does not say.
-            spent: returns the nanoseconds of a rank's processor time, or 0 if the system does not
-                say.
             is_strict: whether operations are carried out in nccl's order, see ``strict``.
         """
-        self.tell, self.spent, self.is_strict = tell, spent, is_strict
-        self.weighing = Weighing(memory, resident, overwritten, process_memory)
+        self.tell, self.measures, self.is_strict = tell, measures, is_strict
         self.connections = Connections(judges, ranks)
         self.judges, self.ranks = self.connections.judges, self.connections.ranks
-        self.have_begun: set[int] = set()  # the ranks that have begun a call
+        self.growth_reports = GrowthReports(measures, self.ranks, tell)
         self.is_full = False  # whether the judge was told that ``MAX_HELD`` is exceeded
         # The number of moves: reads from ranks, answers, and writes of data that had to wait. Parts
         # of a large message count, because a busy machine may need seconds for the whole message.
         self.moves = 0
         self.moved_at = monotonic()  # the time of the last move
+        # The kind of a rank's frame → what handles it; see ``_on_other`` for all other kinds.
+        self.handlers: dict[bytes, Callable[[int, frames.Frame], None]] = {
+            frames.WAIT: self._on_wait,
+            frames.AWAIT: self._on_await,
+            frames.OPERATION: self._on_operation,
+            frames.CONTENTS: self._on_contents,
+            frames.USE: self._on_use,
+            frames.STORE: self._on_store,
+            frames.EVENT: self._on_event,
+            frames.RETURNED: self._on_end_of_call,
+            frames.RAISED: self._on_end_of_call,
+        }
         for rank, judge in enumerate(self.judges):
             self.connections.begin_to_read(judge, self._on_judge, rank)
         self.begin(len(ranks) if size is None else size, steps or Steps())
@@ -105,9 +102,8 @@ class Hub:
         self.calls = Calls(size, steps)
         self.waits = Waits()
         self.passed_on = 0  # the number of frames from ranks that the judge was sent
-        self.weighing.forget_calls()
-        self.issued: Counter[tuple[int, int]] = Counter()  # (rank, call) → its operations so far
-        self.signals = Signals()
+        self.growth_reports.begin(self.calls, self.answers)
+        self.covert_limits = CovertLimits()
         self.keys = Keys()
         self.slow = SlowGathers()
 
@@ -268,46 +264,30 @@ class Hub:
         if rank >= self.size:
             raise frames.FrameError("a frame from a rank that has no call to make")
         for frame in self.ranks[rank].reader.feed(data):
-            self._look_before_calls(rank, frame)
+            self.growth_reports.before_calls(rank, frame)
             self.waits.on_frame(rank, frame.kind)
-            if frame.kind == frames.WAIT:
-                self._on_wait(rank, frame.meta)
-            elif frame.kind == frames.AWAIT:
-                if not frames.is_whole(number := frame.meta.get("number")):
-                    raise frames.FrameError("a wait of no known form")
-                self._on_await(rank, number)
-            elif frame.kind == frames.OPERATION:
-                posted = self._read(rank, frame)
-                if not posted.is_here:
-                    self.answers[rank].owed[posted.number] = posted
-                self.matching.post(posted)
-            elif frame.kind == frames.CONTENTS:
-                self._on_contents(rank, frame)
-            elif frame.kind == frames.USE:
-                self._on_use(rank, frame.meta)
-            elif frame.kind == frames.STORE:
-                self._expect(rank, frame.meta.get("number"))
-                for asker, number, answer in self.keys.ask(
-                    rank, self.calls.current(rank), frame.meta
-                ):
-                    self._write(asker, {"to": number, **answer})
-            elif frame.kind == frames.EVENT:
-                if "operation" in frame.meta:
-                    raise frames.FrameError("an operation reported to the judge, not to the hub")
-                if self.calls.serves(rank, frame.meta.get("mark")):
-                    raise frames.FrameError(
-                        "a mark for a given function that the rank did not call"
-                    )
-                # The hub sets the call and the time itself, because a rank's word is no evidence.
-                self._pass_on(
-                    rank,
-                    frame.kind,
-                    frame.meta | {"call": self.calls.current(rank), "at": monotonic_ns()},
-                )
-            elif frame.kind in (frames.RETURNED, frames.RAISED):
-                self._on_end_of_call(rank, frame)
-            else:
-                self._pass_on(rank, frame.kind, frame.meta, frame.blob)
+            self.handlers.get(frame.kind, self._on_other)(rank, frame)
+
+    def _on_other(self, rank: int, frame: frames.Frame) -> None:
+        """Pass on a frame that is only for the judge."""
+        self._pass_on(rank, frame.kind, frame.meta, frame.blob)
+
+    def _on_store(self, rank: int, frame: frames.Frame) -> None:
+        """Answer what a rank asks the store, and other ranks that this lets go on."""
+        self._expect(rank, frame.meta.get("number"))
+        call = self.calls.current(rank)
+        for asker, number, answer in self.keys.ask(rank, call, frame.meta):
+            self._write(asker, {"to": number, **answer})
+
+    def _on_event(self, rank: int, frame: frames.Frame) -> None:
+        """Pass on an event. Raises FrameError if the rank may not report such an event itself."""
+        if "operation" in frame.meta:
+            raise frames.FrameError("an operation reported to the judge, not to the hub")
+        if self.calls.serves(rank, frame.meta.get("mark")):
+            raise frames.FrameError("a mark for a given function that the rank did not call")
+        # The hub sets the call and the time itself, because a rank's word is no evidence.
+        told = frame.meta | {"call": self.calls.current(rank), "at": monotonic_ns()}
+        self._pass_on(rank, frame.kind, told)
 
     def _on_end_of_call(self, rank: int, frame: frames.Frame) -> None:
         """Pass on how a call of a rank has ended, and give the rank all answers that were kept.
@@ -318,7 +298,7 @@ class Hub:
         receipts = set(filter(frames.is_whole, shown)) if isinstance(shown, list) else set()
         never_awaited, kept = self.sends[rank].on_end(receipts)
         if frame.kind == frames.RETURNED:
-            self._weigh(rank, has_returned=True)
+            self.growth_reports.on_return(rank)
             for place in never_awaited:
                 self._mark_send(rank, place)
         self._pass_on(rank, frame.kind, frame.meta, frame.blob)
@@ -334,78 +314,16 @@ class Hub:
         told = {"call": self.calls.current(rank), "mark": mark, "at": monotonic_ns()}
         self._pass_on(rank, frames.EVENT, told)
 
-    def _look_before_calls(self, rank: int, frame: frames.Frame) -> None:
-        """Note how much memory a rank has before its first call, which begins with an event."""
-        if rank in self.have_begun:
-            return
-        if frame.kind == frames.EVENT:
-            self.have_begun.add(rank)
-        is_alone = any(given.weighs for given in self.calls.served[rank])
-        has_settled = frame.kind == frames.STORE and frame.meta.get("keys") == [frames.SETTLED_KEY]
-        self.weighing.before_calls(rank, is_alone and has_settled)
-
     def _expect(self, rank: int, number: Any) -> None:
         """Record that a rank expects an answer with this number: see ``Answers.expect``."""
         self.answers[rank].expect(number, received=len(self.sends[rank].received))
 
-    def _weigh(self, rank: int, has_returned: bool = False) -> None:
-        """Tell the judge by how many bytes a rank's memory has grown, if the check asks for it.
-
-        Tell the judge only if the growth is a new maximum in the call. ``has_returned`` says that
-        the rank returns from the call: see ``Weighing.at_the_end``.
-        """
-        call = self.calls.current(rank)
-        given = self.calls.given(rank, call)
-        if given and given.weighs:
-            weigh = self.weighing.at_the_end if has_returned else self.weighing.new_most
-            in_network = self._in_network(rank)
-            growth = weigh(rank, call, given.weighs, self.issued[rank, call], in_network)
-            self._tell_growth(rank, call, growth)
-
-    def _in_network(self, rank: int) -> int:
-        """Return how many bytes the hub holds for a rank: see ``Growth.in_network``."""
-        return self.ranks[rank].queued + self.answers[rank].size()
-
-    def _weigh_if_much(self, rank: int) -> None:
-        """Weigh a rank if the hub holds many more bytes for it than before."""
-        if self.weighing.is_much(rank, self.calls.current(rank), self._in_network(rank)):
-            try:
-                self._weigh(rank)
-            except frames.FrameError as error:  # another rank's frame may have led here
-                self._refuse(rank, str(error))
-
-    def _tell_growth(self, rank: int, call: int, growth: Growth | None) -> None:
-        if growth is not None:
-            self.tell({"grown": [rank, call, *growth]})
-
-    def weigh_between(self) -> None:
-        """Weigh all ranks, at drawn times between their operations, if a check asks for their peak.
-
-        The kernel's peak also counts pages of files. A rank can give such pages back just before
-        its own memory grows, so that the peak does not show how much the rank's own memory grew.
-        This look shows it, because it counts no pages of files.
-        """
-        if not self.calls.asks_for_peaks or not self.weighing.is_time():
-            return
-        for rank in self.have_begun:
-            call = self.calls.current(rank)
-            given = self.calls.given(rank, call)
-            if given and given.weighs == PEAK and self.ranks[rank].is_open:
-                growth = self.weighing.between(rank, call, self.issued[rank, call])
-                self._tell_growth(rank, call, growth)
-
-    def seconds_to_look(self) -> float:
-        """Return after how many seconds to call ``weigh_between``; inf if no check asks for it."""
-        if not self.calls.asks_for_peaks:
-            return inf
-        return max(0.0, self.weighing.next_at - monotonic())
-
-    def _on_use(self, rank: int, meta: dict) -> None:
+    def _on_use(self, rank: int, frame: frames.Frame) -> None:
         """Tell the judge that a rank uses something that it was given, and answer the rank.
 
         Raises FrameError if the rank was given nothing that can be used under this name.
         """
-        name, number = meta.get("use"), meta.get("number")
+        name, number = frame.meta.get("use"), frame.meta.get("number")
         given = self.calls.serves(rank, name)
         if given is None or not frames.is_text(name, MAX_USE_LETTERS):
             raise frames.FrameError("a use of something that the rank was not given")
@@ -421,30 +339,33 @@ class Hub:
                 self._give(posted, blob)
         # The rank waits for the answer now. So the time does not include what it computes later.
         if name == frames.PAUSE:
-            self.tell({"spent": [rank, self.calls.current(rank), self.spent(rank)]})
+            self.tell({"spent": [rank, self.calls.current(rank), self.measures.spent(rank)]})
         try:
             self._write(rank, {"to": number, "gives": given.use(name)})
         except LookupError:  # more runs than there are answers
             self._write(rank, {"to": number})
 
-    def _on_wait(self, rank: int, meta: dict) -> None:
+    def _on_wait(self, rank: int, frame: frames.Frame) -> None:
         """Record that all threads of a rank wait, unless one has got its answer meanwhile.
 
         If the frame also holds steps of the rank's program, pass the steps on to the judge. Raises
         FrameError if the frame is not allowed: see ``Waits.read``.
         """
-        waits = self.waits.read(rank, meta.get("for"))
+        waits = self.waits.read(rank, frame.meta.get("for"))
         for key in waits:
-            self._on_await(rank, key)
+            self._note_await(rank, key)
         self.waits.note(rank, waits, self.answers[rank].unanswered)
-        if "steps" in meta:
-            self._pass_on(
-                rank,
-                frames.EVENT,
-                {"call": self.calls.current(rank), "steps": meta["steps"], "at": monotonic_ns()},
-            )
+        if "steps" in frame.meta:
+            told = {"call": self.calls.current(rank), "steps": frame.meta["steps"]}
+            self._pass_on(rank, frames.EVENT, told | {"at": monotonic_ns()})
 
-    def _on_await(self, rank: int, key: object) -> None:
+    def _on_await(self, rank: int, frame: frames.Frame) -> None:
+        """Record that one thread of a rank waits for an operation."""
+        if not frames.is_whole(number := frame.meta.get("number")):
+            raise frames.FrameError("a wait of no known form")
+        self._note_await(rank, number)
+
+    def _note_await(self, rank: int, key: object) -> None:
         """Record that a thread of a rank waits; if it waits for a send, give a kept answer."""
         if not frames.is_whole(key):
             return
@@ -456,8 +377,8 @@ class Hub:
         self.passed_on += 1
         self.judges[rank].write(self.ranks[rank].reader.pack(kind, meta, blob))
 
-    def _read(self, rank: int, frame: frames.Frame) -> Posted:
-        """Return the operation in a frame, and tell the judge of this operation.
+    def _on_operation(self, rank: int, frame: frames.Frame) -> None:
+        """Take an operation, tell the judge of it, and answer all operations that it completes.
 
         Raises FrameError if the frame holds no valid operation.
         """
@@ -473,24 +394,22 @@ class Hub:
         pieces: Any = frame.meta.get("pieces")  # checked by ``check``
         posted = Posted(number, operation, pieces, bytes_due(operation), batch=batch)
         check(posted)
-        self.signals.require_few(operation)
-        # Weighing takes time, so do not weigh at a receive. A send before or after it is enough.
+        self.covert_limits.require_few(operation)
+        self.growth_reports.on_operation(operation)
         given = self.calls.given(rank, call)
-        is_weighed = given and given.weighs and operation.kind != "recv"
-        if is_weighed and self.weighing.is_due(operation, self.size):
-            self._weigh(rank)
-        self.issued[rank, call] += 1
         if given and given.slow_gathers:
             self.slow.note(posted)
         if operation.kind != "send":
-            self._bring(posted, frame.blob)
+            self._attach_bytes(posted, frame.blob)
         elif frame.blob:
             raise frames.FrameError("a send that brings its bytes too early")
         self._expect(rank, number)
         self._pass_on(rank, frames.EVENT, {"call": call, "operation": content})
         if operation.kind == "send":
             self._note_send(rank, number)
-        return posted
+        if not posted.is_here:
+            self.answers[rank].owed[number] = posted
+        self.matching.post(posted)
 
     def _note_send(self, rank: int, number: int) -> None:
         """Record a send. After the last call, mark it at once, because it is too late to wait."""
@@ -508,15 +427,22 @@ class Hub:
         or fewer bytes.
         """
         posted = self.answers[rank].take_owed(frame.meta.get("number"))
-        self._bring(posted, frame.blob)
-        self._weigh_if_much(rank)
-        self.matching.meet(posted)
+        self._attach_bytes(posted, frame.blob)
+        self._report_growth(rank)
+        self.matching.on_bytes(posted)
         for meta, blob in self.answers[rank].take_postponed():
             self._write(rank, meta, blob)
 
-    def _bring(self, posted: Posted, blob: bytes) -> None:
+    def _report_growth(self, rank: int) -> None:
+        """Report the growth of a rank's memory if the hub holds many more bytes for it."""
+        try:
+            self.growth_reports.on_network(rank)
+        except frames.FrameError as error:  # another rank's frame may have led here
+            self._refuse(rank, str(error))
+
+    def _attach_bytes(self, posted: Posted, blob: bytes) -> None:
         """Give an operation its bytes. If the judge asks, tell it the entries' sum of squares."""
-        bring(posted, blob)
+        attach_bytes(posted, blob)
         rank, call = posted.rank, posted.operation.call
         self.answers[rank].held += posted.due
         given = self.calls.given(rank, call)
@@ -554,4 +480,4 @@ class Hub:
                 end.write(part)
         except OSError:
             self._hang_up(rank)
-        self._weigh_if_much(rank)
+        self._report_growth(rank)

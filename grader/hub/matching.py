@@ -9,6 +9,7 @@ import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from grader.hub.in_step import Steps
 from grader.hub.strict import TAG, StrictOrder
@@ -16,7 +17,17 @@ from grader.wire import combine, frames
 from grader.wire.agreement import difference
 from grader.wire.events import Operation
 
-Lane = tuple  # a key: operations can match only if they have the same key
+
+class MessageLane(NamedTuple):
+    """The key of a send or a receive: they can match only if they have the same key."""
+
+    group: tuple[int, ...]
+    group_name: str
+    target: int | None  # the rank that receives
+    tag: int
+
+
+GroupLane = tuple[tuple[int, ...], str]  # the key of a collective: its group, and the group's name
 
 
 @dataclass(eq=False)
@@ -54,20 +65,21 @@ class Matching:
     def __init__(
         self, size: int, steps: Steps, answer: Callable[..., None], is_strict: bool = False
     ) -> None:
-        self.size, self.steps, self.tell = size, steps, answer
+        self.size, self.steps, self.deliver = size, steps, answer
         self.order = StrictOrder() if is_strict else None
         # Operations that may begin because the operations before them have ended. The queue avoids
         # a deep recursion for a long chain of such operations.
         self.beginning: deque[Posted] = deque()
-        # (rank, lane) → the number of the rank's collectives so far; the lane is the group
-        self.counts: dict[tuple, int] = defaultdict(int)
+        # (rank, lane) → the number of the rank's collectives so far
+        self.counts: dict[tuple[int, GroupLane], int] = defaultdict(int)
         self.begun = itertools.count()
         # (lane, position) → rank → the rank's operation
-        self.collectives: dict[tuple, dict[int, Posted]] = defaultdict(dict)
-        # The lane of a message is (ranks of the group, name of the group, target, tag).
+        self.collectives: dict[tuple[GroupLane, int], dict[int, Posted]] = defaultdict(dict)
         # lane → sender → its messages that no receive has taken
-        self.sends: dict[Lane, dict[int, deque[Posted]]] = defaultdict(lambda: defaultdict(deque))
-        self.receives: dict[Lane, deque[Posted]] = defaultdict(deque)
+        self.sends: dict[MessageLane, dict[int, deque[Posted]]] = defaultdict(
+            lambda: defaultdict(deque)
+        )
+        self.receives: dict[MessageLane, deque[Posted]] = defaultdict(deque)
 
     def post(self, posted: Posted) -> None:
         """Take an operation that a rank has issued, and answer all operations that it completes."""
@@ -83,41 +95,44 @@ class Matching:
         """Answer an operation, which ends it. In strict order, queue those that may begin now."""
         if self.order:
             self.beginning += self.order.ends(posted)
-        self.tell(posted, blob, **more)
+        self.deliver(posted, blob, **more)
 
     def _begin(self, posted: Posted) -> None:
         """Make an operation available to the operations of other ranks, and match it."""
-        operation, lane = posted.operation, self._lane(posted.operation)
+        operation = posted.operation
         if operation.kind == "send":
             posted.position = next(self.begun)
-            self.sends[lane][posted.rank].append(posted)
+            self.sends[self._message_lane(operation)][posted.rank].append(posted)
             # The rank has passed a message on. So it may get a message that was withheld from it.
             if self.steps.note_sent(operation):
-                for other in [other for other in self.receives if other[2] == operation.rank]:
+                for other in [other for other in self.receives if other.target == operation.rank]:
                     self._match(other)
         elif operation.kind == "recv":
-            self.receives[lane].append(posted)
+            self.receives[self._message_lane(operation)].append(posted)
         else:
+            lane = _group_lane(operation)
             self.counts[posted.rank, lane] += 1
             posted.position = self.counts[posted.rank, lane]
             self.collectives[lane, posted.position][posted.rank] = posted
-        self._meet(posted)
+        self._complete_if_ready(posted)
 
-    def meet(self, posted: Posted) -> None:
+    def on_bytes(self, posted: Posted) -> None:
         """Answer the operations that are complete now that the bytes of ``posted`` are here."""
-        self._meet(posted)
+        self._complete_if_ready(posted)
         self._begin_others()
 
-    def _meet(self, posted: Posted) -> None:
-        lane = self._lane(posted.operation)
-        if posted.operation.kind in ("send", "recv"):
-            return self._match(lane)
-        together = self.collectives[lane, posted.position]
-        if len(together) == len(posted.operation.group) and all(
+    def _complete_if_ready(self, posted: Posted) -> None:
+        """Answer the operations that match ``posted``, if all that they need is here."""
+        operation = posted.operation
+        if operation.kind in ("send", "recv"):
+            return self._match(self._message_lane(operation))
+        key = _group_lane(operation), posted.position
+        together = self.collectives[key]
+        if len(together) == len(operation.group) and all(
             other.is_here for other in together.values()
         ):
-            del self.collectives[lane, posted.position]
-            self._collect([together[rank] for rank in posted.operation.group])
+            del self.collectives[key]
+            self._answer_collective([together[rank] for rank in operation.group])
 
     def match_all(self) -> None:
         """Match all receives again, after a rule has changed."""
@@ -132,7 +147,7 @@ class Matching:
         """
         return {"behind": self.order.behind()} if self.order else {}
 
-    def _match(self, lane: Lane) -> None:
+    def _match(self, lane: MessageLane) -> None:
         """Give messages to the receives of a lane, in the order in which the receives were issued.
 
         A receive gets the earliest message from its peer, or from any rank if it names no peer. It
@@ -156,30 +171,31 @@ class Matching:
             self.answer(receive, send.blob, source=receive.operation.group.index(send.rank))
         self.receives[lane] = waiting
 
-    def _lane(self, operation: Operation) -> Lane:
-        """Return the key that operations must share to match.
+    def _message_lane(self, operation: Operation) -> MessageLane:
+        """Return the lane of a send or a receive.
 
         In strict order all messages have the same tag, because nccl has no tags.
         """
-        group = (tuple(operation.group), operation.group_name)
+        target = operation.peer if operation.kind == "send" else operation.rank
         tag = TAG if self.order else operation.tag
-        if operation.kind == "send":
-            return (*group, operation.peer, tag)
-        if operation.kind == "recv":
-            return (*group, operation.rank, tag)
-        return group
+        return MessageLane(tuple(operation.group), operation.group_name, target, tag)
 
-    def _collect(self, together: list[Posted]) -> None:
+    def _answer_collective(self, together: list[Posted]) -> None:
         """Answer a collective that all its ranks have joined.
 
-        If the ranks disagree, or if ``collect`` returns None, no rank gets an answer.
+        If the ranks disagree, or if ``collective_results`` returns None, no rank gets an answer.
         """
         if difference([posted.operation for posted in together]) is not None:
             return
-        results = collect(together)
+        results = collective_results(together)
         if results is not None:
             for posted, result in zip(together, results):
                 self.answer(posted, result)
+
+
+def _group_lane(operation: Operation) -> GroupLane:
+    """Return the lane of a collective."""
+    return tuple(operation.group), operation.group_name
 
 
 def _by_position(posted: Posted) -> int:
@@ -194,7 +210,7 @@ def _fits(send: Posted, receive: Posted) -> bool:
     )
 
 
-def collect(together: list[Posted]) -> list[bytes] | None:
+def collective_results(together: list[Posted]) -> list[bytes] | None:
     """Return the bytes that each rank of a collective gets, in the order of the group.
 
     Return None if the ranks have sent data that do not fit together, if the dtype does not allow
@@ -268,7 +284,7 @@ def _exchange(together: list[Posted]) -> list[bytes] | None:
     return [b"".join(parts[i][j] for i in range(n)) for j in range(n)]
 
 
-def bring(posted: Posted, blob: bytes) -> None:
+def attach_bytes(posted: Posted, blob: bytes) -> None:
     """Give an operation its bytes. Raises FrameError if it has announced a different number."""
     if len(blob) != posted.due:
         raise frames.FrameError("an operation with more or fewer bytes than it announced")

@@ -1,6 +1,7 @@
-"""Describes how much memory a rank uses, as the system reports it."""
+"""Describes how much memory and processor time a rank uses, as the system reports it."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 # Bytes from files do not count in the peak of a rank's memory. But this is only true of the bytes
 # that the rank had at its start, and of this many more. Parts of torch's libraries are loaded when
@@ -23,3 +24,30 @@ class Resident:
         bytes of this peak that came from files.
         """
         return max(self.own, self.most - mapped)
+
+
+class Measures(Protocol):
+    """Measures ranks. Each method returns zeros if the system does not show what it measures.
+
+    ``with_mapped`` says whether to include shared memory and files without a name that the rank
+    maps, of which it has nothing in its page table.
+    """
+
+    def memory(self, rank: int, with_mapped: bool) -> int:
+        """Return the bytes of a rank's memory, of its files and of the processes it started."""
+
+    def resident(self, rank: int, with_mapped: bool) -> Resident:
+        """Return the same in parts, and the peak."""
+
+    def process_memory(self, rank: int) -> int:
+        """Return the bytes of the memory of a rank's process alone."""
+
+    def overwritten(self, rank: int) -> int | None:
+        """Return a number that shows to how many bytes of inherited memory a rank has written.
+
+        The number grows by one page whenever the rank writes to a page of inherited memory for the
+        first time. Return None if the system does not say.
+        """
+
+    def spent(self, rank: int) -> int:
+        """Return the nanoseconds of processor time of a rank and of all processes it started."""

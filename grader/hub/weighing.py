@@ -7,12 +7,11 @@ of SystemRandom.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import SystemRandom
 from time import monotonic
 
-from grader.hub.resident import MAX_MAPPED, Resident
+from grader.hub.resident import MAX_MAPPED, Measures, Resident
 from grader.wire.events import Operation
 from grader.wire.frames import FrameError
 from grader.wire.served import PEAK, Growth
@@ -39,20 +38,11 @@ CHANCE = SystemRandom()
 class Weighing:
     """Weighs the ranks of a world.
 
-    ``memory`` returns the bytes of a rank's memory, or 0 if the system does not say.
-    ``process_memory`` returns the same without the rank's files and other processes. ``resident``
-    returns a rank's memory in parts, and its peak. The second argument of ``memory`` and
-    ``resident`` says whether to include shared memory and files without a name that the rank maps,
-    of which it has nothing in its page table. ``overwritten`` returns a number of bytes that
-    grows by one page whenever the rank writes to a page of inherited memory for the first time; it
-    returns None if the system does not say. Below, ``weighs`` says what a check asks for: to weigh
-    what a rank has, or the most that it ever had (``PEAK``).
+    Below, ``weighs`` says what a check asks for: to weigh what a rank has, or the most that it ever
+    had (``PEAK``).
     """
 
-    memory: Callable[[int, bool], int]
-    resident: Callable[[int, bool], Resident]
-    overwritten: Callable[[int], int | None]
-    process_memory: Callable[[int], int]
+    measures: Measures
     # rank → bytes of its memory before any student code ran
     began_with: dict[int, int] = field(default_factory=dict)
     # rank → its bytes from files at the same time; 0 for a rank that is not weighed exactly
@@ -104,10 +94,10 @@ class Weighing:
         In this case ``has_settled`` is True. The rank then waits, and is measured once more.
         """
         if rank not in self.began_with or has_settled:
-            found = self.resident(rank, True) if has_settled else Resident()
-            self.began_with[rank] = found.own or self.memory(rank, True)
+            found = self.measures.resident(rank, True) if has_settled else Resident()
+            self.began_with[rank] = found.own or self.measures.memory(rank, True)
             self.mapped_first[rank] = found.mapped
-            self.overwritten_first[rank] = self.overwritten(rank) if has_settled else None
+            self.overwritten_first[rank] = self.measures.overwritten(rank) if has_settled else None
 
     def is_due(self, operation: Operation, size: int) -> bool:
         """Return whether to weigh a rank at an operation, in a world of ``size`` ranks."""
@@ -143,7 +133,7 @@ class Weighing:
 
     def between(self, rank: int, call: int, operations: int) -> Growth | None:
         """Weigh a rank as it is now, between two of its operations: see ``new_most``."""
-        memory = self.process_memory(rank)
+        memory = self.measures.process_memory(rank)
         growth = Growth(operations, memory - self.began_with[rank])
         return self._if_new(rank, call, growth) if memory else None
 
@@ -163,13 +153,13 @@ class Weighing:
         first = self.overwritten_first.get(rank)
         if first is None:
             return 0
-        found = self.overwritten(rank)
+        found = self.measures.overwritten(rank)
         if found is None:
             raise FrameError("an operation of a process whose memory cannot be seen")
         return max(0, found - first)
 
     def _present(self, rank: int, call: int, with_mapped: bool) -> int:
-        return self.memory(rank, with_mapped)
+        return self.measures.memory(rank, with_mapped)
 
     def _peak(self, rank: int, call: int, with_mapped: bool) -> int:
         """Return the peak of a rank's memory without bytes from files; 0 if it is not known.
@@ -178,7 +168,7 @@ class Weighing:
         when it was first weighed in this call. Do not subtract bytes from files that came later,
         because they may have come after the peak.
         """
-        found = self.resident(rank, with_mapped)
+        found = self.measures.resident(rank, with_mapped)
         allowed = self.mapped_first.get(rank, 0) + MAX_MAPPED
         return found.peak(self.mapped.setdefault((rank, call), min(found.mapped, allowed)))
 
@@ -198,6 +188,6 @@ class Weighing:
         if (rank, call) in self.most and weighs != PEAK:
             return None
         growth = self.new_most(rank, call, weighs, operations, in_network)
-        if growth is None and self.began_with[rank] and not self.memory(rank, True):
+        if growth is None and self.began_with[rank] and not self.measures.memory(rank, True):
             raise FrameError("a result of a process whose memory cannot be seen")
         return growth

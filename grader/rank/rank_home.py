@@ -68,11 +68,13 @@ class RankHome:
         confinement.enter(tier, self.user, [self.submission_dir], writable, self.device)
 
 
-def users(size: int, supervisor: int) -> set[int]:
-    """Return the uids that the ranks of a world have, if each rank has a uid of its own.
+def users(size: int, supervisor: int, tier: str) -> set[int]:
+    """Return the uids of a world's ranks; none if the tier gives ranks no uids of their own.
 
     ``supervisor`` is the process id of the world's supervisor.
     """
+    if not tiers.TIERS[tier].uid:
+        return set()
     return {confinement.user_of(supervisor, rank) for rank in range(size)}
 
 

@@ -10,6 +10,7 @@ from random import Random
 import numpy as np
 
 from grader.hub.hub import Hub
+from grader.hub.resident import Resident
 from grader.selftest.fuzz_frames import HONEST as OF_THE_JUDGES
 from grader.selftest.fuzz_frames import NONCE, OPERATION, changed_text, headed, mutated
 from grader.wire import frames
@@ -146,6 +147,25 @@ def mirrored(step: list[tuple]) -> list[tuple]:
     return operation(meta["number"], BYTES if sends else b"", meta["pieces"], **content)
 
 
+class Unmeasured:
+    """Measures ranks of which the system shows nothing. A test may replace single methods."""
+
+    def memory(self, rank: int, with_mapped: bool) -> int:
+        return 0
+
+    def resident(self, rank: int, with_mapped: bool) -> Resident:
+        return Resident()
+
+    def process_memory(self, rank: int) -> int:
+        return 0
+
+    def overwritten(self, rank: int) -> int | None:
+        return None
+
+    def spent(self, rank: int) -> int:
+        return 0
+
+
 class Ends:
     """A hub between the judge's ends and n ranks' ends, all of them in this process."""
 
@@ -154,7 +174,7 @@ class Ends:
         judges, ranks = ([socket.socketpair() for _ in range(n)] for _ in range(2))
         self.judges, self.ranks = [theirs for theirs, _ in judges], [theirs for theirs, _ in ranks]
         ends = [ours for _, ours in judges], [ours for _, ours in ranks]
-        self.hub = Hub(*ends, self.told.append, is_strict=is_strict)
+        self.hub = Hub(*ends, self.told.append, Unmeasured(), is_strict=is_strict)
         self.heard = {end: bytearray() for end in (*self.judges, *self.ranks)}
         for end in self.heard:
             end.setblocking(False)

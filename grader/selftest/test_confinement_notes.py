@@ -10,8 +10,8 @@ FACTS = {
     "kernel": "a kernel",
     "failed": {},
     "gaps": ["see other processes"],
-    "unheld": "ranks are spawned instead of forked",
-    "looks": 0.1,
+    "why_no_control_group": "ranks are spawned instead of forked",
+    "seconds_between_looks": 0.1,
 }
 
 

@@ -310,7 +310,9 @@ def test_without_groups_worlds_are_looked_at(monkeypatch, grounds):
     facts = server.facts()
     report = world(server, grounds, "where").run()
     server.stop()
-    assert facts["unheld"] and any("between two measurements" in gap for gap in facts["gaps"])
+    assert facts["why_no_control_group"] and any(
+        "between two measurements" in gap for gap in facts["gaps"]
+    )
     assert report.ending == "finished" and "lockstep" not in report.ranks[0].outcomes[0].value
 
 
@@ -320,6 +322,6 @@ def test_ranks_that_could_leave_are_not_said_to_be_held(monkeypatch, places):
     for tier, reason in (("none", "student code can write to"), ("landlock", "")):
         monkeypatch.setenv("LOCKSTEP_TIER", tier)
         server = Server.start()
-        said = server.facts()["unheld"]
+        said = server.facts()["why_no_control_group"]
         server.stop()
         assert said.startswith(reason) and bool(said) == bool(reason)

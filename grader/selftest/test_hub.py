@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.hub import answers, connection, hub, matching, signals, store_values
+from grader.hub import answers, connection, hub, matching, store_values
+from grader.hub.covert_limits import MAX_EMPTY, MAX_NEW_GROUPS
 from grader.hub.in_step import Steps
 from grader.rank.link import Wire
 from grader.rank.work import raw
@@ -34,9 +35,9 @@ from grader.wire import combine, events, frames
 
 def test_every_kind_of_collective_has_a_result():
     for kind in events.KINDS - {"send", "recv"}:
-        assert matching.collect(collective(kind)) is not None, kind
+        assert matching.collective_results(collective(kind)) is not None, kind
     with pytest.raises(ValueError, match="the hub does not carry out a_new_one"):
-        matching.collect(collective("a_new_one"))
+        matching.collective_results(collective("a_new_one"))
 
 
 def collective(kind: str) -> list[matching.Posted]:
@@ -757,8 +758,8 @@ def test_a_rank_may_use_few_new_groups_in_one_call(ends):
     both = ends()
     both.hub.steps.towards = [0, 0]
     ended = [(frames.RETURNED, {"call": 0}, b"")]
-    names = [str(number) for number in range(2 * signals.MAX_NEW_GROUPS)]
-    first, second = names[: signals.MAX_NEW_GROUPS], names[signals.MAX_NEW_GROUPS :]
+    names = [str(number) for number in range(2 * MAX_NEW_GROUPS)]
+    first, second = names[:MAX_NEW_GROUPS], names[MAX_NEW_GROUPS:]
 
     def in_group(number, name):
         return operation(number, group=[0], group_name=name, shape=None)
@@ -767,19 +768,19 @@ def test_a_rank_may_use_few_new_groups_in_one_call(ends):
     both.post(0, *(in_group(100 + number, name) for number, name in enumerate(first + second)))
     assert both.told == []  # in the next call, the groups of the first one are not new
     both.post(0, in_group(300, "one more"))
-    assert f"more than {signals.MAX_NEW_GROUPS} new process groups" in both.told[0]["refused"]
+    assert f"more than {MAX_NEW_GROUPS} new process groups" in both.told[0]["refused"]
 
 
 def test_a_rank_may_start_few_collectives_without_data_in_one_call(ends):
     both = ends()
     both.hub.steps.towards = [0, 0]
     empty = MESSAGE | {"kind": "barrier", "sent": [], "received": [], "bytes": 0, "group": [0]}
-    barriers = [operation(number, b"", **empty) for number in range(2 * signals.MAX_EMPTY + 1)]
+    barriers = [operation(number, b"", **empty) for number in range(2 * MAX_EMPTY + 1)]
     ended = [(frames.RETURNED, {"call": 0}, b"")]
-    both.post(0, *barriers[: signals.MAX_EMPTY], ended, *barriers[signals.MAX_EMPTY : -1])
+    both.post(0, *barriers[:MAX_EMPTY], ended, *barriers[MAX_EMPTY:-1])
     assert both.told == []
     both.post(0, barriers[-1])
-    assert f"more than {signals.MAX_EMPTY} barriers" in both.told[0]["refused"]
+    assert f"more than {MAX_EMPTY} barriers" in both.told[0]["refused"]
 
 
 def test_a_rank_may_not_ask_the_store_for_ever_in_one_call(ends, monkeypatch):
@@ -818,7 +819,7 @@ def test_of_many_tensors_no_entry_is_left_out(ends, many):
 def test_what_nobody_has_thought_of_is_the_fault_of_the_rank_it_comes_from(ends, monkeypatch):
     both = ends()
     monkeypatch.setattr(
-        both.hub.weighing, "memory", lambda rank, mapped: int("x" if rank == 0 else 1)
+        both.hub.measures, "memory", lambda rank, mapped: int("x" if rank == 0 else 1)
     )
     both.post(0, operation(0))
     assert both.told == [{"refused": "a frame that cannot be handled (ValueError)", "rank": 0}]

@@ -8,7 +8,7 @@ import pytest
 
 from grader.gradescope.container_limits import Box
 from grader.selftest.grading import ROOT
-from grader.supervisor import world_usage
+from grader.supervisor import process_memory
 from grader.wire import machine_limits
 
 GIB = 1 << 30
@@ -132,9 +132,9 @@ def test_a_real_group_is_seen(tmp_path):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 def test_memory_counts_what_is_no_file():
-    before = world_usage.memory(os.getpid())
+    before = process_memory.memory(os.getpid())
     # A mapping of its own: Python might take bytes from memory that it has held before.
     held = mmap.mmap(-1, 64 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     held[::4096] = b"1" * len(held[::4096])
-    assert 60 * MIB < world_usage.memory(os.getpid()) - before < 80 * MIB
-    assert world_usage.memory(1 << 22) == 0
+    assert 60 * MIB < process_memory.memory(os.getpid()) - before < 80 * MIB
+    assert process_memory.memory(1 << 22) == 0

@@ -125,7 +125,7 @@ def test_with_gloo_nobody_looks(submit, on_gloo):
 @pytest.fixture
 def two():
     ends = Ends(2, silent=True)
-    ends.hub.spent = lambda rank: 1000 + rank
+    ends.hub.measures.spent = lambda rank: 1000 + rank
     for judge in ends.judges:
         ends.write(
             judge, frames.pack(frames.INPUTS, {"served": [{"clocks": True}, {}]}, b"", NONCE)

@@ -15,7 +15,7 @@ from grader.hub.resident import Resident
 from grader.hub.weighing import ALWAYS_MAPPED, SMALL, Weighing
 from grader.rank import seccomp
 from grader.selftest.fuzz_frames import NONCE
-from grader.selftest.fuzz_hub import GIVEN, Ends, operation, use
+from grader.selftest.fuzz_hub import GIVEN, Ends, Unmeasured, operation, use
 from grader.wire import frames
 from grader.wire.served import Bench, Served
 
@@ -153,7 +153,7 @@ def test_two_probes_of_one_name_return_the_same():
 def test_memory_is_looked_at_where_a_check_asks_and_told_when_it_has_grown(two):
     two.hub.begin(2, Steps([0, 0]))
     sizes = iter([100, 90, 130, 120, 150, 170, 0])
-    two.hub.weighing.memory = lambda rank, mapped: next(sizes)
+    two.hub.measures.memory = lambda rank, mapped: next(sizes)
     two.write(
         two.judges[0], frames.pack(frames.INPUTS, {"served": [{"weighs": SETTLED}, {}]}, b"", NONCE)
     )
@@ -177,7 +177,7 @@ def weighed(two, *sizes):
     """Rank 0 of two begins a call in which the system tells these sizes of its memory."""
     two.hub.begin(2, Steps([0, 0]))
     told = iter(sizes)
-    two.hub.weighing.memory = lambda rank, mapped: next(told)
+    two.hub.measures.memory = lambda rank, mapped: next(told)
     two.write(
         two.judges[0], frames.pack(frames.INPUTS, {"served": [{"weighs": SETTLED}]}, b"", NONCE)
     )
@@ -202,8 +202,8 @@ def test_a_rank_that_has_communicated_is_not_weighed_when_it_returns(two):
 def test_a_peak_after_the_last_operation_is_measured_when_the_rank_returns(two):
     two.hub.begin(2, Steps([0, 0]))
     told = iter([Resident(90, most=120), Resident(90, most=170)])
-    two.hub.weighing.resident = lambda rank, mapped: next(told)
-    two.hub.weighing.memory = lambda rank, mapped: 100
+    two.hub.measures.resident = lambda rank, mapped: next(told)
+    two.hub.measures.memory = lambda rank, mapped: 100
     given = {"served": [{"weighs": PEAK}]}
     two.write(two.judges[0], frames.pack(frames.INPUTS, given, b"", NONCE))
     two.post(0, mark("call began"))
@@ -211,8 +211,12 @@ def test_a_peak_after_the_last_operation_is_measured_when_the_rank_returns(two):
     assert two.told == [{"grown": [0, 0, 0, 20, 0, 0]}, {"grown": [0, 0, 1, 70, 0, 0]}]
 
 
-def nothing(rank, mapped):
-    return Resident()
+def weighing_with(**methods) -> Weighing:
+    """The weighing of ranks that are measured with these methods."""
+    measures = Unmeasured()
+    for name, method in methods.items():
+        setattr(measures, name, method)
+    return Weighing(measures)
 
 
 def due(weighing, size, kind, bytes):
@@ -221,7 +225,7 @@ def due(weighing, size, kind, bytes):
 
 
 def test_in_a_large_world_a_rank_is_weighed_at_a_part_of_its_small_sends():
-    weighing, large = Weighing(int, int, int, int), SMALL + 1
+    weighing, large = weighing_with(), SMALL + 1
     assert due(weighing, large, "send", 10)  # the first operation
     weighing.most[0, 0] = 0, 0  # it has been weighed
     assert all(due(weighing, large, "send", 10) for _ in range(7))
@@ -234,7 +238,7 @@ def test_in_a_large_world_a_rank_is_weighed_at_a_part_of_its_small_sends():
 
 
 def test_overwritten_memory_is_measured_first_and_then_at_a_part_of_the_looks():
-    weighing = Weighing(lambda rank, mapped: 100, nothing, lambda rank: next(found), int)
+    weighing = weighing_with(memory=lambda rank, mapped: 100, overwritten=lambda rank: next(found))
     found = iter(range(10, 10**6))
     weighing.before_calls(0, has_settled=True)
     growths = [weighing.new_most(0, 0, SETTLED, number, 0) for number in range(800)]
@@ -246,7 +250,7 @@ def test_overwritten_memory_is_measured_first_and_then_at_a_part_of_the_looks():
 
 def test_mapped_memory_is_read_at_first_and_then_at_a_part_of_the_looks():
     asked: list[bool] = []
-    weighing = Weighing(lambda rank, mapped: asked.append(mapped) or 100, nothing, int, int)
+    weighing = weighing_with(memory=lambda rank, mapped: asked.append(mapped) or 100)
     weighing.before_calls(0, has_settled=False)
     for number in range(800):
         weighing.new_most(0, 0, SETTLED, number, 0)
@@ -257,7 +261,7 @@ def test_mapped_memory_is_read_at_first_and_then_at_a_part_of_the_looks():
 
 
 def test_a_rank_whose_overwritten_memory_cannot_be_seen_any_more_is_refused():
-    weighing = Weighing(lambda rank, mapped: 100, nothing, lambda rank: next(found), int)
+    weighing = weighing_with(memory=lambda rank, mapped: 100, overwritten=lambda rank: next(found))
     found = iter([10, None])
     weighing.before_calls(0, has_settled=True)
     with pytest.raises(frames.FrameError, match="memory cannot be seen"):
@@ -265,7 +269,7 @@ def test_a_rank_whose_overwritten_memory_cannot_be_seen_any_more_is_refused():
 
 
 def test_a_rank_is_weighed_when_the_network_holds_many_more_bytes_than_before():
-    weighing = Weighing(int, nothing, int, int)
+    weighing = weighing_with()
     held = [1, 1 << 18, (1 << 18) + 9, 1 << 17, 1 << 19, 1 << 20]
     much = [weighing.is_much(0, 0, size) for size in held]
     assert much == [False, True, False, False, True, True]
@@ -311,7 +315,7 @@ def test_a_ranks_memory_is_that_of_the_files_that_it_has_written_as_well(submit,
 STARTS = """
 import os, subprocess, sys
 from types import SimpleNamespace
-from grader.supervisor.world_supervisor import RankProcesses
+from grader.supervisor.rank_processes import RankProcesses
 
 ranks = RankProcesses(lambda *_: os.getpid(), [[]], [SimpleNamespace(folder=sys.argv[1])])
 ranks.grow(1)

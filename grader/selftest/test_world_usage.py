@@ -13,9 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from grader.selftest.grading import ROOT, eventually
-from grader.supervisor import world_supervisor, world_usage
-from grader.supervisor.world_supervisor import RankProcesses
-from grader.supervisor.world_usage import MAX_LISTINGS, Files, WorldLimits, add_open, written
+from grader.supervisor import process_memory, rank_processes, world_files, world_usage
+from grader.supervisor.rank_processes import RankProcesses
+from grader.supervisor.world_files import MAX_LISTINGS, Files, add_open, written
+from grader.supervisor.world_usage import MemoryAndFileLimits
 from grader.wire import os_support, removal
 from grader.wire.frames import FrameError
 from grader.world import watchdog
@@ -40,8 +41,10 @@ while os.getppid() == int(sys.argv[2]):
 
 
 @pytest.fixture
-def limits(tmp_path) -> WorldLimits:
-    return WorldLimits({"folder": str(tmp_path), "size": 1, "memory": 64 * MIB, "device": "cpu"}, 1)
+def limits(tmp_path) -> MemoryAndFileLimits:
+    return MemoryAndFileLimits(
+        {"folder": str(tmp_path), "size": 1, "memory": 64 * MIB, "device": "cpu"}, 1
+    )
 
 
 @pytest.mark.long
@@ -49,7 +52,7 @@ def test_files_that_vanish_meanwhile_are_no_excess(limits, tmp_path):
     other = subprocess.Popen([sys.executable, "-c", CHURN, str(tmp_path), str(os.getpid())])
     try:
         # what this test's process has started is not asked here
-        limits.size, limits.bytes = 20, 1 << 40
+        limits.size, limits.max_bytes = 20, 1 << 40
         found = {limits.exceeded({}) for _ in range(400)}
     finally:
         other.kill()
@@ -63,7 +66,7 @@ def test_files_below_a_folder_are_counted_once(tmp_path):
     (tmp_path / "a" / "b" / "file").write_bytes(bytes(MIB))
     os.link(tmp_path / "a" / "file", tmp_path / "again")
     (tmp_path / "link").symlink_to("/")
-    assert written(str(tmp_path)).bytes() == 2 * MIB
+    assert written(str(tmp_path)).total_bytes() == 2 * MIB
 
 
 def test_memory_is_seen_although_the_first_thread_has_ended():
@@ -76,7 +79,9 @@ def test_memory_is_seen_although_the_first_thread_has_ended():
     with subprocess.Popen([sys.executable, "-c", program], **pipes) as other:
         other.stdout.readline()
         eventually(lambda: "Z" in Path(f"/proc/{other.pid}/stat").read_text().split()[2])
-        assert world_usage.memory(other.pid) and world_usage.overwritten(other.pid) is not None
+        assert (
+            process_memory.memory(other.pid) and process_memory.overwritten(other.pid) is not None
+        )
         other.kill()
 
 
@@ -84,11 +89,11 @@ def test_files_of_ranks_in_folders_of_shared_memory_are_counted(tmp_path, monkey
     (tmp_path / "file").write_bytes(bytes(MIB))
     (tmp_path / "folder" / "inner").mkdir(parents=True)
     (tmp_path / "folder" / "inner" / "file").write_bytes(bytes(2 * MIB))
-    monkeypatch.setattr(world_usage, "SHARED", str(tmp_path))
+    monkeypatch.setattr(world_files, "SHARED", str(tmp_path))
     of_ranks, of_others = Files(), Files()
-    world_usage.add_shared(of_ranks, {os.getuid()})
-    world_usage.add_shared(of_others, {os.getuid() + 1})
-    assert (of_ranks.bytes(), of_others.bytes()) == (3 * MIB, 0)
+    world_files.add_shared(of_ranks, {os.getuid()})
+    world_files.add_shared(of_others, {os.getuid() + 1})
+    assert (of_ranks.total_bytes(), of_others.total_bytes()) == (3 * MIB, 0)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +107,7 @@ def test_a_name_says_nothing_of_memory(name):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program.format(name)], **pipes) as named:
         named.stdout.readline()
-        found = world_usage.memory(named.pid), watchdog.pulse(named.pid)
+        found = process_memory.memory(named.pid), watchdog.pulse(named.pid)
         named.stdin.close()
     assert MIB < found[0] < 100 * MIB and list(found[1]) == [named.pid]
 
@@ -121,8 +126,8 @@ def test_files_without_a_name_are_counted_once(tmp_path):
         add_open(after, [os.getpid(), 1 << 22])
     for descriptor in (in_memory, again):
         os.close(descriptor)
-    assert after.bytes() - before.bytes() == 5 * MIB
-    assert after.bytes(disk) - before.bytes(disk) == 2 * MIB
+    assert after.total_bytes() - before.total_bytes() == 5 * MIB
+    assert after.total_bytes(disk) - before.total_bytes(disk) == 2 * MIB
 
 
 def test_memory_in_files_counts_as_memory(limits, monkeypatch):
@@ -142,15 +147,15 @@ def test_empty_files_are_counted_too(tmp_path, monkeypatch):
     for number in range(11):
         tmp_path.joinpath(f"folder-{number % 2}").mkdir(exist_ok=True)
         tmp_path.joinpath(f"folder-{number % 2}", f"{number}").touch()
-    monkeypatch.setattr(world_usage, "MAX_ENTRIES", 13)
+    monkeypatch.setattr(world_files, "MAX_ENTRIES", 13)
     assert not written(str(tmp_path)).hidden
-    monkeypatch.setattr(world_usage, "MAX_ENTRIES", 12)
+    monkeypatch.setattr(world_files, "MAX_ENTRIES", 12)
     assert written(str(tmp_path)).hidden == "made more than 12 files and folders"
 
 
 @pytest.mark.parametrize("times", [1, MAX_LISTINGS, MAX_LISTINGS + 1])
 def test_a_file_is_counted_although_its_folder_is_renamed_meanwhile(tmp_path, monkeypatch, times):
-    names, opened = [tmp_path / str(number) for number in range(times + 1)], world_usage._opened
+    names, opened = [tmp_path / str(number) for number in range(times + 1)], world_files._opened
     names[0].mkdir()
     names[0].joinpath("file").write_bytes(bytes(MIB))
 
@@ -159,10 +164,10 @@ def test_a_file_is_counted_although_its_folder_is_renamed_meanwhile(tmp_path, mo
             names.pop(0).rename(names[0])
         return opened(name, place)
 
-    monkeypatch.setattr(world_usage, "_opened", rename_first)
+    monkeypatch.setattr(world_files, "_opened", rename_first)
     files = written(str(tmp_path))
     assert files.keep_vanishing == (times > MAX_LISTINGS) and not files.hidden
-    assert files.keep_vanishing or files.bytes() == MIB
+    assert files.keep_vanishing or files.total_bytes() == MIB
 
 
 @pytest.fixture
@@ -182,17 +187,17 @@ def ranks(tmp_path):
 )
 def test_a_rank_that_hides_files_is_refused(ranks, monkeypatch, files, words):
     assert ranks.resident(0).own > 0
-    monkeypatch.setattr(world_supervisor, "written", lambda folder: files)
+    monkeypatch.setattr(rank_processes, "written", lambda folder: files)
     with pytest.raises(FrameError, match=words):
         ranks.resident(0)
 
 
 def test_a_rank_that_begins_to_hide_what_it_has_open_is_refused(ranks, monkeypatch):
-    monkeypatch.setattr(world_supervisor, "add_open", lambda files, family, mapped: set(family))
+    monkeypatch.setattr(rank_processes, "add_open", lambda files, family, mapped: set(family))
     assert ranks.resident(0).own > 0  # some systems never show it
     monkeypatch.undo()
     ranks.resident(0)
-    monkeypatch.setattr(world_supervisor, "add_open", lambda files, family, mapped: set(family))
+    monkeypatch.setattr(rank_processes, "add_open", lambda files, family, mapped: set(family))
     with pytest.raises(FrameError, match="hides which files"):
         ranks.resident(0)
 
@@ -214,7 +219,7 @@ def test_files_may_not_lie_too_deep_to_be_found(limits, tmp_path, name, depth):
 CLOSED = """
 import os, sys
 from pathlib import Path
-from grader.supervisor.world_usage import written
+from grader.supervisor.world_files import written
 os.chdir(sys.argv[1])
 if os.geteuid() == 0:
     os.setuid(1 << 21)
@@ -261,11 +266,11 @@ def test_memory_that_belongs_to_no_process_is_refused():
 def test_a_link_and_a_folder_take_what_they_take_on_the_disk(tmp_path):
     (tmp_path / "link").symlink_to("x" * 1000)
     (tmp_path / "folder").mkdir()
-    files = world_usage.Files()
+    files = world_files.Files()
     taken = [os.lstat(tmp_path / name) for name in ("link", "folder")]
     for found in taken:
         files.add(found)
-    assert files.bytes() == sum(found.st_blocks for found in taken) * 512 > 0
+    assert files.total_bytes() == sum(found.st_blocks for found in taken) * 512 > 0
 
 
 MAPS = """
@@ -323,8 +328,8 @@ def of_program(folder, code, look):
 def counted(folder, pid):
     files, family = written(str(folder)), [pid, *os_support.children(pid)]
     assert not add_open(files, family)
-    shared = files.beyond(world_usage.shared_bytes(family))
-    return files.bytes() + shared, world_usage.map_removed(family)
+    shared = files.beyond(process_memory.shared_bytes(family))
+    return files.total_bytes() + shared, world_files.map_removed(family)
 
 
 @pytest.mark.varied(8)
@@ -363,7 +368,7 @@ def test_mapped_files_are_counted_once(tmp_path, monkeypatch, code, due, is_left
     if not may_ask:
         monkeypatch.setattr(os, "stat", refuse)
     found, maps_removed = of_program(folder, code, lambda pid: counted(folder, pid))
-    assert found // MIB == due and found % MIB <= 4 * world_usage.PAGE
+    assert found // MIB == due and found % MIB <= 4 * world_files.PAGE
     assert maps_removed == is_left
 
 
@@ -371,7 +376,7 @@ def test_what_this_process_maps_too_belongs_to_no_rank(tmp_path):
     """For example, a library that was replaced since the fork server has started."""
 
     def look(pid):
-        return world_usage.map_removed([pid])
+        return world_files.map_removed([pid])
 
     with open(tmp_path / "file", "wb+") as file:
         file.truncate(MIB)
@@ -386,7 +391,7 @@ def test_what_this_process_maps_too_belongs_to_no_rank(tmp_path):
 def test_mapped_files_exceed_the_limit_of_files(limits, tmp_path, monkeypatch):
     def exceeded(pid):
         monkeypatch.setattr(world_usage.os_support, "family", lambda of: {pid: 1})
-        limits.bytes = 1 << 40
+        limits.max_bytes = 1 << 40
         return limits.exceeded({pid: 0})
 
     code = "for number in range({}): mapped(f'{{number}}', 15 * MIB)"
@@ -398,8 +403,8 @@ def test_a_peak_has_the_pages_of_a_ranks_own_files_once(tmp_path):
     folder = tmp_path / "folder"
 
     def look(pid):
-        found = world_usage.resident(pid)
-        return found.mapped, world_usage.mappings.pages_of_files(pid, str(folder))
+        found = process_memory.resident(pid)
+        return found.mapped, world_files.mappings.pages_of_files(pid, str(folder))
 
     for code in (
         "mapped('file', 5 * MIB, remove=False)",

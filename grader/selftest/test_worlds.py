@@ -322,7 +322,7 @@ def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
             ours.close()
             signal.signal(signal.SIGALRM, signal.SIG_DFL)  # else pytest's own limit answers
             spoil()
-            world_supervisor.keep(theirs, [list(os.pipe())], started, world, "none")
+            world_supervisor.run_world(theirs, [list(os.pipe())], started, world, "none")
             code = 0
         finally:
             os._exit(code)
@@ -342,7 +342,7 @@ def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
     [
         (
             world_supervisor,
-            "WorldLimits",
+            "MemoryAndFileLimits",
             "fault",
             "the supervisor of this world failed: RecursionError: too deep",
         ),
@@ -359,7 +359,7 @@ def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
             "the supervisor of this world failed: RecursionError: too deep",
         ),
         (
-            world_supervisor.WorldLimits,
+            world_supervisor.MemoryAndFileLimits,
             "exceeded",
             "limit",
             "left something that cannot be measured (RecursionError)",
@@ -391,7 +391,7 @@ def test_a_supervisor_that_is_stuck_is_ended(tmp_path):
 
     def stick():
         world_supervisor.STUCK_SECONDS = 1
-        world_supervisor.WorldLimits.exceeded = lambda *_: time.sleep(60)
+        world_supervisor.MemoryAndFileLimits.exceeded = lambda *_: time.sleep(60)
 
     said, code = kept(stick, "never", tmp_path, folder)
     assert code == -signal.SIGALRM and "gone" not in said[-1]

@@ -1,9 +1,9 @@
 """Ends the processes of a world.
 
 These processes are the descendants of this process, and all processes that run as the user of a
-rank. First all these processes are killed, then they are collected (with ``waitpid``). This module
+rank. First all these processes are killed, then they are reaped (with ``waitpid``). This module
 never blocks to wait for one particular process, because a process that is traced cannot be
-collected before its tracer is dead. A stopped process needs no special care, because it can be
+reaped before its tracer is dead. A stopped process needs no special care, because it can be
 killed like any other.
 """
 
@@ -21,7 +21,7 @@ from grader.wire import os_support
 ENDING_SECONDS = 10.0
 LOOK_AT_DYING_EVERY = 0.02  # seconds
 # After this many looks in a row that find only dead processes, stop waiting. These processes are
-# traced, so this process cannot collect them.
+# traced, so this process cannot reap them.
 MAX_LOOKS_AT_DEAD = 20
 ROUNDS = 50  # how often to stop all new processes, if processes fork without end
 
@@ -52,8 +52,8 @@ def signals(wake: int) -> bytes:
         return b""
 
 
-def collect(spare: Collection[int] = ()) -> dict[int, int]:
-    """Collect the children that have ended, except those in ``spare``.
+def reap(spare: Collection[int] = ()) -> dict[int, int]:
+    """Reap the children that have ended, except those in ``spare``.
 
     Return a dict from the pids of these children to their wait statuses. Raises ChildProcessError
     if there was no child except those in ``spare``. If the system is not Linux, ``spare`` has to be
@@ -103,32 +103,32 @@ def end_descendants(
     Returns:
         A tuple: whether no living process is left, and the pids of the processes that were killed.
     """
-    left, met, dead_only = set(known), set(known), 0
+    left, killed, dead_only = set(known), set(known), 0
     began = looked = time.monotonic()
     for pid in left:
         _signal(pid, signal.SIGKILL)
     woken = bool(left)
     while time.monotonic() - began < seconds:
         try:
-            left -= collect(spare).keys()
+            left -= reap(spare).keys()
         except ChildProcessError:
-            return True, met
+            return True, killed
         if not (left and woken) or time.monotonic() - looked > LOOK_AT_DYING_EVERY:
             looked = time.monotonic()
             found = _kill_family(spare)
             if users and found - set(known):
                 for user in users:
                     end_user(user)
-            met |= found
+            killed |= found
             dead_only = 0 if found else dead_only + 1
             if dead_only > MAX_LOOKS_AT_DEAD:
-                return True, met
+                return True, killed
         woken = bool(
             select.select([wake] if wake is not None else [], [], [], LOOK_AT_DYING_EVERY)[0]
         )
         if wake is not None and woken:
             signals(wake)
-    return False, met
+    return False, killed
 
 
 def _kill_family(spare: Collection[int]) -> set[int]:

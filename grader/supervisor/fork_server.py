@@ -52,44 +52,13 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the judge handles Ctrl-C
     requests = socket.socket(fileno=int(door))
     requests.set_inheritable(False)
-    from grader.rank import confinement
-    from grader.supervisor import own_network, world_supervisor
-    from grader.wire import control_group, os_support, tiers
+    from grader.supervisor import rank_processes
+    from grader.wire import os_support, tiers
 
     os_support.hide_from_tracers()
-    # Ranks on the hub need no network. Those on gloo get one for each world: see ``run``.
-    has_network = own_network.leave()
-    facts: dict[str, Any] = {
-        "way": way,
-        "tier": "none",
-        "failed": {},
-        "kernel": confinement.machine(),
-    }
-    facts |= {
-        "unheld": "ranks are spawned instead of forked",
-        "looks": world_supervisor.LOOK_AT_WORLD_EVERY,
-        "has_network": has_network,
-    }
-    where: tuple[Path, ...] = ()
-    if way == "fork":
-        # Imported modules stay in memory. If the garbage collector scanned them again and again,
-        # the scans would take a fifth of the time of this import.
-        gc.disable()
-        import torch
-
-        torch.set_num_threads(1)
-        _prepare(ahead)
-        facts["torch"] = torch.__version__
-        if os_support.threads() > 1:  # a fork would copy the locks of threads, but not the threads
-            facts["way"] = "spawn"
-        from grader.supervisor import probe
-
-        facts["tier"], facts["failed"] = probe.best(Path(engine))
-        where, reason = control_group.find()
-        control_group.clean_up(where)
-        facts["unheld"] = reason or probe.unheld(facts["tier"], where)
-    start = world_supervisor.fork_rank if facts["way"] == "fork" else world_supervisor.spawn_rank
-    supervisors = Supervisors(facts["tier"], requests, start, where)
+    facts, places = _set_up(Path(engine), way, ahead)
+    start_rank = rank_processes.fork_rank if facts["way"] == "fork" else rank_processes.spawn_rank
+    supervisors = Supervisors(facts["tier"], requests, start_rank, places)
     sources: list[socket.socket | int] = [requests, supervisors.wake, 0]
     while True:
         if not select.select([requests], [], [], 0)[0]:
@@ -113,8 +82,48 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
                     os.close(descriptor)
 
 
+def _set_up(engine: Path, way: str, ahead: Iterable[str]) -> tuple[dict[str, Any], Iterable[Path]]:
+    """Import what ranks are going to need, if they are forked, and find out how to confine them.
+
+    Return the facts that a judge may ask for, and the folders in which control groups can be made.
+    """
+    from grader.rank import confinement
+    from grader.supervisor import own_network, world_supervisor
+    from grader.wire import control_group, os_support
+
+    facts: dict[str, Any] = {
+        "way": way,
+        "tier": "none",
+        "failed": {},
+        "kernel": confinement.machine(),
+        "why_no_control_group": "ranks are spawned instead of forked",
+        "seconds_between_looks": world_supervisor.LOOK_AT_WORLD_EVERY,
+        # Ranks on the hub need no network. Those on gloo get one for each world: see ``run_world``.
+        "has_network": own_network.leave(),
+    }
+    if way != "fork":
+        return facts, ()
+    # Imported modules stay in memory. If the garbage collector scanned them again and again, the
+    # scans would take a fifth of the time of this import.
+    gc.disable()
+    import torch
+
+    torch.set_num_threads(1)
+    _prepare(ahead)
+    facts["torch"] = torch.__version__
+    if os_support.threads() > 1:  # a fork would copy the locks of threads, but not the threads
+        facts["way"] = "spawn"
+    from grader.supervisor import probe
+
+    facts["tier"], facts["failed"] = probe.best(engine)
+    places, reason = control_group.find()
+    control_group.clean_up(places)
+    facts["why_no_control_group"] = reason or probe.why_no_control_group(facts["tier"], places)
+    return facts, places
+
+
 @dataclass
-class Kept:
+class Child:
     """A child of the server: a supervisor, or a process that cleans up after a supervisor."""
 
     # The judge's socket. The judge waits until this socket is closed. The server closes it when
@@ -131,8 +140,8 @@ class Supervisors:
     """Keeps the server's children: supervisors of worlds, and processes that clean up after them.
 
     If a supervisor dies too early, the server adopts the processes that this supervisor leaves. The
-    server then kills all its descendants, except its children in ``kept`` and the processes that
-    these children have started.
+    server then kills all its descendants, except those in ``children`` and the processes that these
+    children have started.
 
     A process needs some milliseconds to enter a control group. So if control groups can be made,
     the server forks one supervisor, the *standby*, before its world is known. The standby enters a
@@ -140,26 +149,27 @@ class Supervisors:
     """
 
     def __init__(
-        self, tier: str, requests: socket.socket, start: Callable, places: Iterable[Path]
+        self, tier: str, requests: socket.socket, start_rank: Callable, places: Iterable[Path]
     ) -> None:
         """Let this process adopt descendants whose parent dies, and let signals wake this process.
 
         ``tier`` says how ranks are confined. ``requests`` is the socket on which requests arrive.
-        ``start`` starts a rank. ``places`` are the folders in which control groups can be made.
+        ``start_rank`` starts a rank. ``places`` are the folders in which control groups can be
+        made.
         """
         from grader.supervisor import ending
         from grader.wire import os_support, tiers
 
         os_support.adopt_orphans()
         self.wake, self.requests = ending.wakeup(), requests
-        self.tier, self.start = tier, start
-        self.has_users, self.has_debris = tiers.TIERS[tier].uid, not tiers.TIERS[tier].landlock
+        self.tier, self.start_rank = tier, start_rank
+        self.has_debris = not tiers.TIERS[tier].landlock
         self.places = tuple(places)
         self.has_failed = False  # whether the last standby ended unused
         # the pid of the standby, and the socket to send it a request
         self.standby: tuple[int, socket.socket] | None = None
-        self.kept: dict[int, Kept] = {}
-        self.orphaned: list[Kept] = []  # worlds whose supervisor did not end them
+        self.children: dict[int, Child] = {}
+        self.orphaned: list[Child] = []  # worlds whose supervisor did not end them
         self.patience: float | None = None  # seconds until the next look if nothing happens
         self.worlds = 0  # how many worlds were started since modules were last imported
         self.has_huge_pages = False
@@ -194,7 +204,7 @@ class Supervisors:
             self.standby[1].close()
             self.standby = None
 
-    def keep(self, request: dict, descriptors: list[int]) -> None:
+    def start_world(self, request: dict, descriptors: list[int]) -> None:
         """Give a world to the standby, or fork a supervisor for it if there is no standby.
 
         The first descriptor is the judge's socket. All other descriptors belong to the ranks.
@@ -207,21 +217,21 @@ class Supervisors:
                 socket.send_fds(self.standby[1], [json.dumps(request).encode()], descriptors)
                 pid = self.standby[0]
             self.drop_standby()
-        if pid not in self.kept:
-            pid = self._fork(lambda: self._keep(request, descriptors))
+        if pid not in self.children:
+            pid = self._fork(lambda: self._run_world(request, descriptors))
         self.has_failed = False
         self.worlds += 1
-        kept = self.kept[pid]
-        kept.judge, kept.folder = os.dup(descriptors[0]), request["folder"]
-        kept.gpus = request["gpus"]
-        kept.users = rank_home.users(len(descriptors) // 3, pid) if self.has_users else set()
+        child = self.children[pid]
+        child.judge, child.folder = os.dup(descriptors[0]), request["folder"]
+        child.gpus = request["gpus"]
+        child.users = rank_home.users(len(descriptors) // 3, pid, self.tier)
 
     def gpus_in_use(self) -> list[str]:
         """Return the GPU of each rank of the worlds that run now.
 
         Ranks that these worlds may start later are included.
         """
-        return [gpu for kept in self.kept.values() for gpu in kept.gpus]
+        return [gpu for child in self.children.values() for gpu in child.gpus]
 
     def _fork(self, work: Callable[[], None]) -> int:
         """Fork a process that does this work in a control group of its own; return its pid.
@@ -234,7 +244,7 @@ class Supervisors:
         self.group = control_group.Group(self.places, name) if self.places else None
         pid = os.fork()
         if pid:
-            self.kept[pid] = Kept(None, set(), "", self.group)
+            self.children[pid] = Child(None, set(), "", self.group)
             return pid
         code = 1
         try:
@@ -261,8 +271,8 @@ class Supervisors:
             print(f"a world runs without a control group: {error}", file=sys.stderr, flush=True)
             self.group = None
 
-    def _wait(self, told: socket.socket, telling: socket.socket) -> None:
-        """Wait for a request on the socket ``told``, and run the world of this request.
+    def _wait(self, receiving_end: socket.socket, sending_end: socket.socket) -> None:
+        """Wait for a request on the socket ``receiving_end``, and run the world of this request.
 
         Do nothing if the server closes its end without sending a request.
         """
@@ -271,54 +281,56 @@ class Supervisors:
         os_support.die_with_parent()
         # The server closes its end of the socket when it does not need this process any more. This
         # process would not notice that if it kept its own copy of this end open.
-        telling.close()
-        data, descriptors, _, _ = socket.recv_fds(told, 2 * REQUEST_BYTES, tiers.DESCRIPTORS)
-        told.close()
+        sending_end.close()
+        data, descriptors, _, _ = socket.recv_fds(
+            receiving_end, 2 * REQUEST_BYTES, tiers.DESCRIPTORS
+        )
+        receiving_end.close()
         if data:
-            self._keep(json.loads(data), descriptors)
+            self._run_world(json.loads(data), descriptors)
 
-    def _keep(self, request: dict, descriptors: list[int]) -> None:
+    def _run_world(self, request: dict, descriptors: list[int]) -> None:
         from grader.supervisor import world_supervisor
 
         judge = socket.socket(fileno=descriptors[0])
         own = [descriptors[i : i + 3] for i in range(1, len(descriptors), 3)]
-        world_supervisor.keep(judge, own, self.start, request, self.tier, self.group)
+        world_supervisor.run_world(judge, own, self.start_rank, request, self.tier, self.group)
 
     def look_after(self) -> None:
-        """Collect the children that have ended, and end the processes that they have left."""
+        """Reap the children that have ended, and end the processes that they have left."""
         from grader.supervisor import ending
 
         ending.signals(self.wake)
-        ended = [pid for pid in list(self.kept) if self._has_ended(pid)]
+        ended = [pid for pid in list(self.children) if self._has_ended(pid)]
         if not ended and self.patience is None:
             return
-        users = set().union(*(kept.users for kept in self.orphaned))
-        finished, met = ending.end_descendants((), self.kept, users, self.wake, seconds=1.0)
+        users = set().union(*(child.users for child in self.orphaned))
+        finished, killed = ending.end_descendants((), self.children, users, self.wake, seconds=1.0)
         # If the supervisor of a world died too early, look once more, because a process may have
         # been overlooked.
         self.patience = None if finished and not self.orphaned else 0.05
         if finished:
-            for kept in self.orphaned:
-                self._clean(kept, met)
+            for child in self.orphaned:
+                self._clean(child, killed)
             self.orphaned = []
 
-    def _clean(self, kept: Kept, met: set[int]) -> None:
+    def _clean(self, child: Child, killed: set[int]) -> None:
         """Remove the shared memory and the files that are left of a world.
 
-        A new process does this, because much may be left, and removing it takes time. ``met`` are
-        the pids of the processes that were killed.
+        A new process does this, because much may be left, and removing it takes time. ``killed``
+        are the pids of the processes that were killed.
         """
         from grader.supervisor import cleanup
         from grader.wire import removal
 
         pid = os.fork()
         if pid:
-            self.kept[pid] = replace(kept, cleans=True)
+            self.children[pid] = replace(child, cleans=True)
             return
         try:
             self.forget()
-            cleanup.clean_up(kept.users, met, files=self.has_debris)
-            removal.remove(kept.folder)
+            cleanup.clean_up(child.users, killed, files=self.has_debris)
+            removal.remove(child.folder)
         finally:
             os._exit(0)
 
@@ -328,14 +340,14 @@ class Supervisors:
             os.kill(pid, signal.SIGKILL)
         if not ended or os.WIFSTOPPED(status):
             return False
-        kept = self.kept.pop(pid)
-        if status and kept.folder and not kept.cleans:
-            self.orphaned.append(kept)
+        child = self.children.pop(pid)
+        if status and child.folder and not child.cleans:
+            self.orphaned.append(child)
             return True
-        if kept.group:
-            kept.group.remove()
-        if kept.judge is not None:
-            os.close(kept.judge)
+        if child.group:
+            child.group.remove()
+        if child.judge is not None:
+            os.close(child.judge)
         if self.standby and self.standby[0] == pid:
             self.has_failed = True
             self.drop_standby()
@@ -348,17 +360,17 @@ class Supervisors:
         """
         from grader.supervisor import ending
 
-        for pid in self.kept:
+        for pid in self.children:
             os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + LAST_SECONDS
-        while self.kept and time.monotonic() < deadline:
+        while self.children and time.monotonic() < deadline:
             select.select([self.wake], [], [], 0.05)
             self.look_after()
-        users = set().union(*(kept.users for kept in [*self.kept.values(), *self.orphaned]))
-        ending.end_descendants(self.kept, users=users, wake=self.wake, seconds=LAST_SECONDS)
-        for kept in [*self.kept.values(), *self.orphaned]:
-            if kept.group:
-                kept.group.remove()
+        users = set().union(*(child.users for child in [*self.children.values(), *self.orphaned]))
+        ending.end_descendants(self.children, users=users, wake=self.wake, seconds=LAST_SECONDS)
+        for child in [*self.children.values(), *self.orphaned]:
+            if child.group:
+                child.group.remove()
 
     def forget(self) -> None:
         """Close and forget what belongs to the server or to other worlds.
@@ -369,10 +381,10 @@ class Supervisors:
         os.close(self.wake)
         if self.standby:
             self.standby[1].close()
-        for kept in [*self.kept.values(), *self.orphaned]:
-            if kept.judge is not None:
-                os.close(kept.judge)
-        self.kept, self.orphaned = {}, []
+        for child in [*self.children.values(), *self.orphaned]:
+            if child.judge is not None:
+                os.close(child.judge)
+        self.children, self.orphaned = {}, []
         self.worlds = 0  # a rank must not be able to read how many worlds there have been
 
 
@@ -456,7 +468,7 @@ def _more(request: dict, facts: dict, engine: Path, supervisors: Supervisors) ->
 
     has_hub = request.get("network") in frames.HUBS
     gaps = tiers.TIERS[facts["tier"]].gaps(
-        confinement.landlock_abi(), has_hub, not facts["unheld"], facts["has_network"]
+        confinement.landlock_abi(), has_hub, not facts["why_no_control_group"], facts["has_network"]
     )
     more: dict[str, Any] = {"gaps": gaps}
     more["standby"] = supervisors.standby and supervisors.standby[0]
@@ -490,7 +502,7 @@ def _start_world(
         raise ValueError(reason)
     request["folder"] = tempfile.mkdtemp(prefix="world-", dir=folder)
     request["gpus"] = spread(request.get("gpus", ()), supervisors.gpus_in_use(), room)
-    supervisors.keep(request, descriptors)
+    supervisors.start_world(request, descriptors)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Finds the shared memory that a process maps, and the files without a name that it maps.
 
 A mapping keeps a file alive after the file has lost its name and all its descriptors are closed.
-The pages of such a file are not anonymous memory, so ``world_usage.memory`` does not count them. It
-counts pages of shared memory, but only while the page table of the process has them. A process may
-drop these pages from its page table (MADV_DONTNEED) and use them again later.
+The pages of such a file are not anonymous memory, so ``process_memory.memory`` does not count them.
+It counts pages of shared memory, but only while the page table of the process has them. A process
+may drop these pages from its page table (MADV_DONTNEED) and use them again later.
 """
 
 import os

@@ -18,6 +18,8 @@ from grader.wire.frames import HUB, NETWORKS
 
 ENGINE = Path(__file__).resolve().parents[2]
 PROGRAM = ENGINE / "grader" / "supervisor" / "fork_server.py"
+# The environment variables that the fork server and ranks take from the user, where they are set.
+# ``_environment`` and ``rank_home`` set others, and replace some of these.
 ENVIRONMENT = (
     "PATH",
     "HOME",
@@ -61,6 +63,25 @@ def way_to_start() -> str:
 def address_of(door: int) -> str:
     """Return the address of the server at the other end of this descriptor."""
     return f"{door}:{os.fstat(door).st_ino}"
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Return the environment variables of a server whose folder this is. Ranks inherit them."""
+    environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+    # Limit the server and each rank to one thread, because a fork copies no other threads.
+    environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    # Where a student's file asks for more threads, these sleep while they wait. Otherwise their
+    # waiting would count as processor time.
+    environment |= {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+    # With this interface, ranks open no ports that can be reached from outside this machine.
+    environment |= {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
+    environment |= {
+        "NCCL_SOCKET_IFNAME": environment["GLOO_SOCKET_IFNAME"],
+        "PYTHONWARNINGS": "ignore",
+    }
+    # torch makes this folder when its compiler is imported, and does not remove it.
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "compiled")
+    return environment
 
 
 @dataclass
@@ -109,23 +130,9 @@ class Server:
         """
         folder = run or Path(tempfile.mkdtemp(prefix="lockstep-server-"))
         folder.chmod(0o711)  # ranks can enter their own folders in it, but cannot list it
-        environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
-        # Limit the server and each rank to one thread, because a fork copies no other threads.
-        environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        # Where a student's file asks for more threads, these sleep while they wait. Otherwise their
-        # waiting would count as processor time.
-        environment |= {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
-        # With this interface, ranks open no ports that can be reached from outside this machine.
-        environment |= {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
-        environment |= {
-            "NCCL_SOCKET_IFNAME": environment["GLOO_SOCKET_IFNAME"],
-            "PYTHONWARNINGS": "ignore",
-        }
-        # torch makes this folder when its compiler is imported, and does not remove it.
-        environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "compiled")
         (folder / "compiled").mkdir()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        line = [
+        command = [
             sys.executable,
             "-I",
             "-B",
@@ -136,12 +143,12 @@ class Server:
         ]
         with theirs, open(folder / "errors", "wb", opener=partial(os.open, mode=0o600)) as errors:
             process = subprocess.Popen(
-                [*line, way_to_start(), *ahead],
+                [*command, way_to_start(), *ahead],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 pass_fds=[theirs.fileno()],
-                env=environment,
+                env=_environment(folder),
                 cwd=folder,
                 start_new_session=True,
             )

@@ -102,8 +102,9 @@ class World:
         # In a world that measures memory, ranks may not start processes. A filter forbids it just
         # before student code runs, and cannot be removed. So no other check uses these ranks.
         self.are_alone = any(call.weighs for call in calls)
-        self.keeps = room > 0 and self.network in frames.HUBS and not self.are_alone
-        self.kept = self.is_spoiled = False  # spoiled: something of this world is left in the ranks
+        self.allows_reuse = room > 0 and self.network in frames.HUBS and not self.are_alone
+        self.is_reusable = False  # whether a later world may use the processes
+        self.is_spoiled = False  # whether something of this world is left in the ranks
         self.events = self.printed = 0  # weight of all events, bytes of all output
         # For each call, the key of its arguments: see ``sealing``. The first call needs none.
         self.keys = [None, *(sealing.new_key() for _ in calls[1:])]
@@ -118,15 +119,15 @@ class World:
                 self._step(0.02 if self.judge.stacks.are_awaited else 0.05)
             if self.imported:  # let the server import them, so that no later rank has to
                 self.server.request({"imports": sorted(self.imported)}).close()
-            self.kept = self._keep()
-            if not self.kept:
+            self.is_reusable = self._make_reusable()
+            if not self.is_reusable:
                 self._end()
         finally:
             for key in list(self.selector.get_map().values()):
                 assert isinstance(key.fileobj, socket.socket | FileIO)  # see ``_start``
                 key.fileobj.close()
             self.selector.close()
-            if self.processes and not self.kept:
+            if self.processes and not self.is_reusable:
                 self.processes.close()
         return self.report
 
@@ -221,8 +222,8 @@ class World:
         )
         return [frames.COMPILER] * trains + [frames.SYMBOLIC_SHAPES] * differentiates
 
-    def _keep(self) -> bool:
-        """Keep the processes for a later world, if possible; return whether they are kept.
+    def _make_reusable(self) -> bool:
+        """Prepare the processes for a later world, if possible; return whether it may use them.
 
         This is possible if this world ended without an error and left nothing in the ranks.
         Otherwise the caller has to end the processes.
@@ -240,7 +241,8 @@ class World:
         ends = 3 * self.size + 1
         judge = self.judge
         is_spoiled = self.is_spoiled or judge.stacks.ever_asked or judge.awaits_results
-        if not (self.keeps and clean and not is_spoiled and len(self.selector.get_map()) == ends):
+        are_open = len(self.selector.get_map()) == ends
+        if not (self.allows_reuse and clean and not is_spoiled and are_open):
             return False
         for key in list(self.selector.get_map().values()):
             self.selector.unregister(key.fileobj)

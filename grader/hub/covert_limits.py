@@ -15,7 +15,7 @@ MAX_NEW_GROUPS = MAX_QUESTIONS // 2 + 1
 MAX_EMPTY = 100  # collectives without data that a rank may start in one call
 
 
-class Signals:
+class CovertLimits:
     """Counts the new groups of each rank, and its collectives without data."""
 
     def __init__(self) -> None:

@@ -1,0 +1,101 @@
+"""Weighs ranks in their calls, if a check asks for it, and tells the judge how they have grown.
+
+``weighing`` knows how to weigh a rank. This module decides when.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+
+from grader.hub.answers import Answers
+from grader.hub.calls import Calls
+from grader.hub.connection import End
+from grader.hub.resident import Measures
+from grader.hub.weighing import Weighing
+from grader.wire import frames
+from grader.wire.events import Operation
+from grader.wire.served import PEAK, Growth
+
+
+class GrowthReports:
+    """Tells the judge each time that the growth of a rank's memory is a new maximum in a call."""
+
+    def __init__(self, measures: Measures, ranks: list[End], tell: Callable[[dict], None]) -> None:
+        self.weighing, self.ranks, self.tell = Weighing(measures), ranks, tell
+        self.have_begun: set[int] = set()  # the ranks that have begun a call
+
+    def begin(self, calls: Calls, answers: list[Answers]) -> None:
+        """Begin the calls of a check, and forget those of the check before."""
+        self.calls, self.answers = calls, answers
+        self.issued: Counter[tuple[int, int]] = Counter()  # (rank, call) → its operations so far
+        self.weighing.forget_calls()
+
+    def before_calls(self, rank: int, frame: frames.Frame) -> None:
+        """Note how much memory a rank has before its first call, which begins with an event."""
+        if rank in self.have_begun:
+            return
+        if frame.kind == frames.EVENT:
+            self.have_begun.add(rank)
+        is_alone = any(given.weighs for given in self.calls.served[rank])
+        has_settled = frame.kind == frames.STORE and frame.meta.get("keys") == [frames.SETTLED_KEY]
+        self.weighing.before_calls(rank, is_alone and has_settled)
+
+    def on_operation(self, operation: Operation) -> None:
+        """Count an operation, and weigh its rank if that is due."""
+        rank, call = operation.rank, operation.call
+        given = self.calls.given(rank, call)
+        # Weighing takes time, so do not weigh at a receive. A send before or after it is enough.
+        is_weighed = given and given.weighs and operation.kind != "recv"
+        if is_weighed and self.weighing.is_due(operation, self.calls.size):
+            self._weigh(rank)
+        self.issued[rank, call] += 1
+
+    def on_return(self, rank: int) -> None:
+        """Weigh a rank that returns from its call: see ``Weighing.at_the_end``."""
+        self._weigh(rank, has_returned=True)
+
+    def on_network(self, rank: int) -> None:
+        """Weigh a rank if the hub holds many more bytes for it than before."""
+        if self.weighing.is_much(rank, self.calls.current(rank), self._in_network(rank)):
+            self._weigh(rank)
+
+    def between_operations(self) -> None:
+        """Weigh all ranks, at drawn times between their operations, if a check asks for their peak.
+
+        The kernel's peak also counts pages of files. A rank can give such pages back just before
+        its own memory grows, so that the peak does not show how much the rank's own memory grew.
+        This look shows it, because it counts no pages of files.
+        """
+        if not self.calls.asks_for_peaks or not self.weighing.is_time():
+            return
+        for rank in self.have_begun:
+            call = self.calls.current(rank)
+            given = self.calls.given(rank, call)
+            if given and given.weighs == PEAK and self.ranks[rank].is_open:
+                growth = self.weighing.between(rank, call, self.issued[rank, call])
+                self._tell_growth(rank, call, growth)
+
+    def seconds_to_look(self) -> float:
+        """Return after how many seconds to call ``between_operations``; inf if no check asks."""
+        if not self.calls.asks_for_peaks:
+            return inf
+        return max(0.0, self.weighing.next_at - monotonic())
+
+    def _weigh(self, rank: int, has_returned: bool = False) -> None:
+        """Tell the judge by how many bytes a rank's memory has grown, if the check asks for it."""
+        call = self.calls.current(rank)
+        given = self.calls.given(rank, call)
+        if given and given.weighs:
+            weigh = self.weighing.at_the_end if has_returned else self.weighing.new_most
+            in_network = self._in_network(rank)
+            growth = weigh(rank, call, given.weighs, self.issued[rank, call], in_network)
+            self._tell_growth(rank, call, growth)
+
+    def _in_network(self, rank: int) -> int:
+        """Return how many bytes the hub holds for a rank: see ``Growth.in_network``."""
+        return self.ranks[rank].queued + self.answers[rank].size()
+
+    def _tell_growth(self, rank: int, call: int, growth: Growth | None) -> None:
+        if growth is not None:
+            self.tell({"grown": [rank, call, *growth]})
