@@ -17,7 +17,7 @@ class Missing(Exception):
     """The student's file lacks the function or class that a check asks for."""
 
 
-def find(name: str, submission_dir: Path) -> Any:
+def find(name: str) -> Any:
     """Import a module of the submission, and return one of its functions or classes.
 
     ``name`` is ``module.function``. Raises Missing if the module has no function of this name.
