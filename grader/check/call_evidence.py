@@ -15,6 +15,7 @@ from grader.diagnosis.finding import LIKELY, Compared, Line
 from grader.diagnosis.root_cause import diagnose
 from grader.wire.events import NAMES, GroupMade, Mark, Operation, groups_made, operations
 from grader.wire.frames import AWAITED_EARLY, NOT_SENT_ON, PAUSE
+from grader.wire.ledger import PRODUCT
 from grader.wire.served import Growth
 from grader.world.report import Returned, WorldReport
 
@@ -92,7 +93,7 @@ class CallEvidence:
         The meter sees only torch's products in the thread of the call. If a program computes its
         products elsewhere, the ledger does not show the program's memory and order.
         """
-        products = [entry for entry in self.ledger(rank) if entry.kind == driver_results.PRODUCT]
+        products = [entry for entry in self.ledger(rank) if entry.kind == PRODUCT]
         computed = sum(entry.amount for entry in products)
         text = (
             f"rank {rank} computed products of matrices with {computed} floating-point operations,"
