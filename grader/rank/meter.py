@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from grader.rank.operators import name_of, run_parts
 from grader.wire.ledger import ENTRIES, PRODUCT, SEND
 
 # Each operator that multiplies matrices, with the position of the left factor in its arguments. The
@@ -85,7 +86,7 @@ class Meter(TorchDispatchMode):
         super().__exit__(*error)
 
     def note(self, operator: Any, args: tuple, kwargs: dict, result: Any) -> None:
-        name = operator._schema.name.split("::")[1].removesuffix("_")
+        name = name_of(operator)
         for tensor in result if isinstance(result, (list, tuple)) else [result]:
             if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
                 self._born(tensor.untyped_storage())
@@ -133,12 +134,9 @@ def _dispatch(
     kwargs = kwargs or {}
     if operator._schema.name in ("c10d::send", "_c10d_functional::isend"):
         self.sends(args)
-    # In inference mode, an operator that consists of others has not been split up yet.
-    if torch.is_inference_mode_enabled():
-        with self:
-            result = operator.decompose(*args, **kwargs)
-        if result is not NotImplemented:
-            return result
+    result = run_parts(self, operator, args, kwargs)
+    if result is not NotImplemented:
+        return result
     result = operator(*args, **kwargs)
     self.note(operator, args, kwargs, result)
     return result
