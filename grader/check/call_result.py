@@ -322,7 +322,7 @@ class CallResult(CallEvidence):
         if reason := self._reason(rank, first, values, expected, known, otherwise):
             lines.append(likely_line(reason))
         if values[rank] is None and not select:
-            lines.append(Line(NO_RETURN, LIKELY))
+            lines.append(likely_line(NO_RETURN))
         function = self.report.calls[self.index].function.partition(".")[2]
         if function not in IN_PLACE and any(map(self._has_changed_input, range(self.report.size))):
             lines.append(Line("Your function changed its argument: work on a copy.", LIKELY))
