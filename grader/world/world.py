@@ -268,7 +268,7 @@ class World:
 
     def _step(self, timeout: float, watch: bool = True) -> None:
         # A rank that is held with ``patience`` may be released at any time. So look more often.
-        impatient = self.held.are_patient
+        impatient = self.held.any_is_patient
         timeout = min(timeout, watchdog.SLEEPS / 2) if impatient else timeout
         stands_still = (
             watch and self.judge.standstill is not None and not self.judge.stacks.are_awaited
