@@ -27,6 +27,7 @@ from grader.intake.staging import NOT_ATTEMPTED
 from grader.wire.drawn import draw, row_factors
 from grader.wire.events import EMPTY_BYTES, listed
 from grader.wire.frames import GLOO, STRICT
+from grader.wire.ledger import PRODUCT, SEND
 from grader.wire.served import BENCH_PARAMETERS, PEAK, SETTLED
 from grader.world.arrays import LAYOUTS, Leaf, PerRank, Probe, Strided
 from grader.world.gpus import Gpus
@@ -37,6 +38,8 @@ __all__ = [
     "EXACT",
     "OVERWRITTEN",
     "PEAK",
+    "PRODUCT",
+    "SEND",
     "LAYOUTS",
     "SETTLED",
     "STANDSTILL",

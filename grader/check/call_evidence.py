@@ -11,15 +11,16 @@ from grader.check import driver_results
 from grader.check.call_failure import failure
 from grader.check.failures import OUR_MISTAKES, CheckFailed, GraderFault
 from grader.diagnosis.comparison import describe
-from grader.diagnosis.finding import LIKELY, Compared, Line
+from grader.diagnosis.finding import Compared, Line, likely_line
 from grader.diagnosis.root_cause import diagnose
 from grader.wire.events import NAMES, GroupMade, Mark, Operation, groups_made, operations
 from grader.wire.frames import AWAITED_EARLY, NOT_SENT_ON, PAUSE
+from grader.wire.ledger import PRODUCT
 from grader.wire.served import Growth
 from grader.world.report import Returned, WorldReport
 
 T = TypeVar("T")
-NO_RETURN = "Likely: the function ends without a return, which gives None."
+NO_RETURN = "the function ends without a return, which gives None."
 MIB = 2**20
 # A rank shares the pages of its parent process until it writes to them. Python writes to many pages
 # that it only reads, because it counts references there. So this many bytes of overwritten pages do
@@ -92,7 +93,7 @@ class CallEvidence:
         The meter sees only torch's products in the thread of the call. If a program computes its
         products elsewhere, the ledger does not show the program's memory and order.
         """
-        products = [entry for entry in self.ledger(rank) if entry.kind == driver_results.PRODUCT]
+        products = [entry for entry in self.ledger(rank) if entry.kind == PRODUCT]
         computed = sum(entry.amount for entry in products)
         text = (
             f"rank {rank} computed products of matrices with {computed} floating-point operations,"
@@ -393,7 +394,7 @@ class CallEvidence:
                     f"{label or 'the result'} cannot be found in what rank {rank} returned:"
                     f" {describe(own)}"
                 )
-                lines = [Line(NO_RETURN, LIKELY)] if own is None else []
+                lines = [likely_line(NO_RETURN)] if own is None else []
                 self._fail(f"{sentence}{reason}", lines)
         return picked
 

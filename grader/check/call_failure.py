@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from grader.check.failures import CheckFailed
 from grader.check.hazards import in_import
 from grader.diagnosis.comparison import describe
-from grader.diagnosis.finding import LIKELY, Compared, Finding, Line, RankSummary
+from grader.diagnosis.finding import Compared, Finding, Line, RankSummary, likely_line
 from grader.diagnosis.rank_summaries import summarize, timeline
 from grader.world.report import Returned, WorldReport
 
@@ -30,7 +30,7 @@ def failure(
     """
     called = report.calls[index]
     if reason := in_import(report, index):
-        lines = [Line(f"Likely: {reason}.", LIKELY), *lines]
+        lines = [likely_line(f"{reason}."), *lines]
     note = f"({called.note})" if called.note else ""
     ranks = f"{report.size} rank{'s' if report.size > 1 else ''}"
     call = f"{called.function.partition('.')[2]}{note} on {ranks}"

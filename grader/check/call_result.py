@@ -16,8 +16,8 @@ from grader.check.call_evidence import NO_RETURN, CallEvidence
 from grader.check.failures import CheckFailed, GraderFault
 from grader.check.hazards import hazards, left_open, read_early
 from grader.check.nested import arrays, at_path, by_path
-from grader.diagnosis.comparison import EXACT, Tolerance, describe, difference
-from grader.diagnosis.finding import LIKELY, VALUES, Line
+from grader.diagnosis.comparison import EXACT, Difference, Tolerance, describe, difference
+from grader.diagnosis.finding import LIKELY, VALUES, Line, likely_line
 from grader.diagnosis.hints import Context, likely_cause
 from grader.diagnosis.rank_summaries import rank_list, trace
 from grader.diagnosis.root_cause import diagnose, not_implemented
@@ -32,6 +32,8 @@ NUMBER = re.compile(r"[0-9]+")
 # number does not say which number is wrong.
 MAX_NUMBERS = 20
 SEE_DOCSTRING = "See “Raises” in the docstring."
+# One dict for each rank, or a function that returns these dicts: see ``CallResult.returns``.
+KnownMistakes = Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]] | None
 
 
 def tensor(value: Any, dtype: Any = np.float32) -> np.ndarray:
@@ -108,9 +110,7 @@ class CallResult(CallEvidence):
         self,
         *expected: Any,
         tolerance: Tolerance = EXACT,
-        known_mistakes: (
-            Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]] | None
-        ) = None,
+        known_mistakes: KnownMistakes = None,
         select: Callable[[Any], Any] | None = None,
         label: str = "",
         otherwise: str = "",
@@ -133,10 +133,12 @@ class CallResult(CallEvidence):
         wanted = [as_argument(value) for value in expected]
         if len(wanted) != self.report.size:
             raise GraderFault(f"{len(wanted)} expected values for {self.report.size} ranks")
-        self._compare(self.values(), wanted, tolerance, known_mistakes, select, label, otherwise)
-        self._agreed()
-        self._awaited()
-        self._took_part()
+        self._require_close(
+            self.values(), wanted, tolerance, known_mistakes, select, label, otherwise
+        )
+        self._require_agreement()
+        self._require_waits()
+        self._require_communication()
         self.expected = wanted
 
     def returns_without_gradient(self, *expected: Any) -> None:
@@ -171,13 +173,17 @@ class CallResult(CallEvidence):
         ]
 
     def leaves_arguments(
-        self, *expected: Any, label: str, tolerance: Tolerance = EXACT, known_mistakes=None
+        self,
+        *expected: Any,
+        label: str,
+        tolerance: Tolerance = EXACT,
+        known_mistakes: KnownMistakes = None,
     ) -> None:
         """Fail if a rank's first argument does not have its expected value after the call.
 
         This is for functions that work in place.
         """
-        self._compare(
+        self._require_close(
             self.first_arguments(), list(expected), tolerance, known_mistakes, None, label
         )
 
@@ -234,17 +240,9 @@ class CallResult(CallEvidence):
                         " that are wrong."
                     )
                 continue
-            if isinstance(outcome, Raised):
-                got = f"raised {outcome.type}: {outcome.text[:300]}"
-            elif isinstance(outcome, Returned):
-                got = f"returned {describe(outcome.value)}"
-            elif went_on := self.operations(rank.rank):
-                got = f"went on to the {went_on[-1]}"
-            else:
-                got = "did not return"
-            because = f". {because or SEE_DOCSTRING}"
             asked = f"expected a ValueError on every rank{given and ' for '}{given}"
-            self._fail(f"{asked}, but rank {rank.rank} {got}{because}")
+            got = self._instead_of_error(rank.rank)
+            self._fail(f"{asked}, but rank {rank.rank} {got}. {because or SEE_DOCSTRING}")
         if sent := [o for trail in self.report.trails for o in operations(trail, self.index)]:
             self._fail(
                 f"the ValueError comes too late: rank {sent[0].rank} had already issued the"
@@ -252,6 +250,17 @@ class CallResult(CallEvidence):
             )
 
     # ——— private methods
+
+    def _instead_of_error(self, rank: int) -> str:
+        """Return in words what a rank did that raised no ValueError."""
+        outcome = self.report.ranks[rank].outcomes.get(self.index)
+        if isinstance(outcome, Raised):
+            return f"raised {outcome.type}: {outcome.text[:300]}"
+        if isinstance(outcome, Returned):
+            return f"returned {describe(outcome.value)}"
+        if went_on := self.operations(rank):
+            return f"went on to the {went_on[-1]}"
+        return "did not return"
 
     def _arguments(self, rank: int) -> tuple[list, dict]:
         return self.report.calls[self.index].arguments[rank]
@@ -267,13 +276,14 @@ class CallResult(CallEvidence):
             same = same and old.shape == new.shape and np.array_equal(old, new)
         return not same
 
-    def _agreed(self) -> None:
+    def _require_agreement(self) -> None:
+        """Fail if the ranks disagreed about an operation of this call."""
         disagreements = self.report.disagreements()
         for found in disagreements:
             if all(side.call == self.index for side in found.sides):
                 self._fail(f"The values are right, but by luck. {found}")
 
-    def _took_part(self) -> None:
+    def _require_communication(self) -> None:
         """Fail if a rank communicated nothing, but its result depends on the other ranks.
 
         Such a rank has read the result from a file, or has guessed it.
@@ -293,16 +303,17 @@ class CallResult(CallEvidence):
                     "Use torch.distributed to get what you need from other ranks."
                 )
 
-    def _compare(
+    def _require_close(
         self,
         values: list,
         expected: list,
         tolerance: Tolerance,
-        known_mistakes,
-        select,
+        known_mistakes: KnownMistakes,
+        select: Callable[[Any], Any] | None,
         label: str,
         otherwise: str = "",
     ) -> None:
+        """Fail if a rank's value is not close to the expected one: see ``returns``."""
         if select:
             values = self._parts(values, select, label)
         found = {
@@ -318,18 +329,10 @@ class CallResult(CallEvidence):
         lines = [Line(first.values, VALUES)] if first.values else []
         known_mistakes = known_mistakes() if callable(known_mistakes) else known_mistakes
         known = known_mistakes[rank] if known_mistakes else {}
-        reason = next((str(hazard) for hazard in hazards(self.report, self.index)), None)
-        if reason is None and first.got is None:
-            reason = next((name for name in known if _is(values[rank], known[name])), None)
-        elif reason is None:
-            reason = self._likely_cause(rank, first, values, expected, known)
-        reason = reason or otherwise
-        if not reason and expected[rank] is not None:
-            reason = self._read_early(rank, values[rank])
-        if reason:
-            lines.append(Line(f"Likely: {reason}", LIKELY))
+        if reason := self._reason(rank, first, values, expected, known, otherwise):
+            lines.append(likely_line(reason))
         if values[rank] is None and not select:
-            lines.append(Line(NO_RETURN, LIKELY))
+            lines.append(likely_line(NO_RETURN))
         function = self.report.calls[self.index].function.partition(".")[2]
         if function not in IN_PLACE and any(map(self._has_changed_input, range(self.report.size))):
             lines.append(Line("Your function changed its argument: work on a copy.", LIKELY))
@@ -340,7 +343,28 @@ class CallResult(CallEvidence):
         where = f" on {wrong}. On rank {rank}" if self.report.size > 1 else ""
         self._fail(f"{of}{where}: {first.sentence}", lines, compared)
 
-    def _awaited(self) -> None:
+    def _reason(
+        self,
+        rank: int,
+        found: Difference,
+        values: list,
+        expected: list,
+        known: Mapping[str, Any],
+        otherwise: str,
+    ) -> str | None:
+        """Return the most likely cause of a rank's wrong value; None if none is known."""
+        if hazard := next(iter(hazards(self.report, self.index)), None):
+            return str(hazard)
+        if found.got is None:
+            fitting = (name for name in known if _is_close_to_mistake(values[rank], known[name]))
+            reason = next(fitting, None)
+        else:
+            reason = self._likely_cause(rank, found, values, expected, known)
+        if reason or otherwise:
+            return reason or otherwise
+        return None if expected[rank] is None else self._read_early(rank, values[rank])
+
+    def _require_waits(self) -> None:
         """Fail if the values are right by luck.
 
         They are right by luck if a rank did not wait for a message, or overwrote the tensor of an
@@ -372,7 +396,7 @@ class CallResult(CallEvidence):
         ]
         # Mistakes that explain the whole value come first. The other mistakes may explain only the
         # first wrong tensor in the value.
-        order = sorted(known, key=lambda name: not _is(values[rank], known[name]))
+        order = sorted(known, key=lambda name: not _is_close_to_mistake(values[rank], known[name]))
         known = {name: at_path(known[name], found.path) for name in order}
         earlier = [array for array in of_earlier if array is not None]
         elsewhere = {
@@ -385,6 +409,6 @@ class CallResult(CallEvidence):
         return likely_cause(found.got, found.expected, context)
 
 
-def _is(value: Any, mistake: Any) -> bool:
+def _is_close_to_mistake(value: Any, mistake: Any) -> bool:
     """Return whether a value is, in all its parts, close to the value that a mistake produces."""
     return difference(value, mistake, SIMILAR) is None

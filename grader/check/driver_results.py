@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from grader.reference.benchmark_rows import as_float
-
-# The kinds of a ledger's entries.
-KINDS = PRODUCT, SEND, ENTRIES = "product", "send", "entries"
+from grader.wire.ledger import KINDS
 
 
 class Unreadable(ValueError):

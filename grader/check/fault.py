@@ -175,11 +175,11 @@ class Control(CallResult):
         if not condition:
             raise Reached
 
-    def _agreed(self) -> None: ...
+    def _require_agreement(self) -> None: ...
 
-    def _took_part(self) -> None: ...
+    def _require_communication(self) -> None: ...
 
-    def _compare(self, values: list, expected: list, tolerance, *_: Any) -> None:
+    def _require_close(self, values: list, expected: list, tolerance, *_: Any) -> None:
         for value in expected:
             if difference(value, value, tolerance):
                 raise GraderFault("an expected value is not equal to itself")

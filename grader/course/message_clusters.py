@@ -16,6 +16,7 @@ from functools import lru_cache
 
 from grader.check.record import FAILED
 from grader.course.outcomes import CourseOutcomes, GradedSubmission, Outcome
+from grader.diagnosis.finding import LIKELY_PREFIX
 
 MAX_MESSAGE_LENGTH = 4_000  # characters of a message that are read; students can make messages long
 LIKE = 0.75  # the least similarity of a form to the commonest form of its cluster, from 0 to 1
@@ -36,7 +37,6 @@ SOME_WRONG = re.compile(
     r"first differs at (?:its entry )?(?P<place>\[[\d, ]*\]): [^;\n]*;"
     r" (?P<wrong>\d+) of (?P<all>\d+) entries differ"
 )
-LIKELY = "Likely: "
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def form(message: str) -> Form:
         lines = lines[1:]
     said = [line for line in lines if not VALUES.match(line)]
     normal = dict.fromkeys(map(normalized, said))  # each different line once, in order
-    likely = next((line for line in normal if line.startswith(LIKELY)), "")
+    likely = next((line for line in normal if line.startswith(LIKELY_PREFIX)), "")
     rest = tuple(line for line in normal if line and line != likely)
     has_values = len(said) < len(lines) or any(COMPARED.search(line) for line in rest)
     return Form(rest, likely, has_values and not likely)

@@ -10,11 +10,11 @@ from grader.check.record import UNIMPLEMENTED
 from grader.course import charts, legend
 from grader.course.flags import EVERYBODY, FEWEST_SUBMISSIONS, KINDS, Flag, ambiguous_problems
 from grader.course.item_analysis import Item, histogram
-from grader.course.message_clusters import LIKELY, MessageCluster
+from grader.course.message_clusters import MessageCluster
 from grader.course.outcomes import Check
 from grader.course.tables import Row, percent, signed, table
 from grader.course.view import NAME, View, link, number_of
-from grader.diagnosis.finding import short
+from grader.diagnosis.finding import LIKELY_PREFIX, short
 from grader.reports.markup import Html, tag, text
 from grader.reports.summary import points
 
@@ -131,7 +131,7 @@ def _cluster(cluster: MessageCluster) -> Html:
     lines = message.splitlines() or [""]
     # The first line often says only which function was called.
     headline = lines[1] if len(lines) > 1 else lines[0]
-    likely = next((line for line in lines if line.startswith(LIKELY)), "")
+    likely = next((line for line in lines if line.startswith(LIKELY_PREFIX)), "")
     cause = tag("span", short(likely, HEADLINE), class_="where") if likely else None
     count = number_of(len(who), "submission")
     line = tag(

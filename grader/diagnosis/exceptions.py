@@ -90,14 +90,12 @@ def _cut(text: str, most: int = 1200) -> str:
     return text if len(text) <= most else text[:most] + " […]"
 
 
-def diagnose_exception(
-    report: WorldReport, call: int, roots: dict[int, Raised], raised: dict[int, Raised]
-) -> Diagnosis:
+def diagnose_exception(report: WorldReport, call: int, roots: dict[int, Raised]) -> Diagnosis:
     """Return the diagnosis of a call in which student code raised an exception.
 
-    The diagnosis names the earliest exception in ``roots``. ``raised`` has, by rank, all exceptions
-    of the call. ``roots`` has the exceptions that were not caused by the end of another rank. If
-    there are none, ``roots`` is ``raised``.
+    The diagnosis names the earliest exception in ``roots``. ``roots`` has, by rank, the exceptions
+    that were not caused by the end of another rank. If there are none, it has all exceptions of the
+    call.
     """
     first = min(roots.values(), key=lambda o: o.at)
     alike = {rank: o for rank, o in roots.items() if (o.type, o.text) == (first.type, first.text)}

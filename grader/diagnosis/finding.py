@@ -15,6 +15,7 @@ from grader.diagnosis.spans import Span
 # The kinds of a message's lines. RANKS: what ranks did. VALUES: expected and actual values.
 # LIKELY: the likely cause. SAID: anything else.
 SAID, RANKS, VALUES, LIKELY = "said", "ranks", "values", "likely"
+LIKELY_PREFIX = "Likely: "  # begins a line about the likely cause
 
 MAX_VALUES = 8  # entries of a tensor in the message, from the first entry on
 MAX_CELLS = 8  # entries of a tensor around the first difference, in the page's table
@@ -57,7 +58,7 @@ def likely_line(*sentence: str) -> Line:
 
     Its text is one sentence. Each argument is a part of the sentence, and begins on a new row.
     """
-    return Line("\n        ".join(["Likely: " + sentence[0], *sentence[1:]]), LIKELY)
+    return Line("\n        ".join([LIKELY_PREFIX + sentence[0], *sentence[1:]]), LIKELY)
 
 
 @dataclass(frozen=True)

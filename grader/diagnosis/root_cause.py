@@ -63,7 +63,7 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
         headline, *sides = str(mismatch).splitlines()
         return Diagnosis(headline, [*map(Line, sides), *consequence])
     if roots:
-        return diagnose_exception(report, call, roots, raised)
+        return diagnose_exception(report, call, roots)
     if exits:
         return _death(report, call, exits)
     if refused := [rank for rank in report.ranks if rank.refused]:
@@ -80,7 +80,7 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
             "The process that controls the ranks was ended while they ran. Did a rank end it?"
         )
     if raised:
-        return diagnose_exception(report, call, raised, raised)
+        return diagnose_exception(report, call, raised)
     earlier = [o for rank in report.ranks for o in rank.outcomes.values() if isinstance(o, Raised)]
     if stub := next((o for o in earlier if o.stub), None):
         return Diagnosis(not_implemented(stub), implemented=False)

@@ -5,7 +5,7 @@ This module also has the ``require_…`` functions that the checks of part 5 sha
 
 import numpy as np
 
-from grader.check.api import LAYOUTS, Delay, Strided, call, per_rank, rounding
+from grader.check.api import LAYOUTS, PRODUCT, SEND, Delay, Strided, call, per_rank, rounding
 from grader.reference import parallel as parts
 from grader.reference import pipeline, single_device
 
@@ -197,11 +197,11 @@ def require_flow(run, ranks, m, did, where, inner=None):
     """
     for rank in ranks:
         ledger = run.ledger(rank)
-        work = [e.amount * (e.kind == "product" and inner in (None, e.inner)) for e in ledger]
+        work = [e.amount * (e.kind == PRODUCT and inner in (None, e.inner)) for e in ledger]
         done = sent = 0
         for entry, amount in zip(ledger, work):
             done += amount
-            if entry.kind != "send":
+            if entry.kind != SEND:
                 continue
             sent += 1
             part = done / max(sum(work), 1)
@@ -225,14 +225,14 @@ def require_each_product_once(run, problem, ranks):
         needed = len(problem.cut[rank]) * problem.product
         done = sent = 0
         for entry in run.ledger(rank):
-            done += entry.amount if entry.kind == "product" else 0
-            sent += entry.kind == "send"
+            done += entry.amount if entry.kind == PRODUCT else 0
+            sent += entry.kind == SEND
             text = (
                 f"Before rank {rank} sent micro-batch {sent - 1} (counted from 0), it computed as"
                 f" many products as {done / needed:.1f} micro-batches need. Send each micro-batch"
                 " before you compute the next one, and compute each x @ W once."
             )
-            run.require(entry.kind != "send" or done <= sent * needed, text)
+            run.require(entry.kind != SEND or done <= sent * needed, text)
 
 
 def large(rng, m=5):

@@ -546,8 +546,9 @@ def test_built_from_its_parts(world, rng):
             )
             run.require(
                 length <= gathered <= padded,
-                f"rank {rank}'s all-gather made {gathered} elements. The tensor and its padding have"
-                f" {padded}. Gather the sums that the reduce-scatter left, one block of each rank.",
+                f"rank {rank}'s all-gather made {gathered} elements. The tensor and its padding"
+                f" have {padded}. Gather the sums that the reduce-scatter left, one block of each"
+                " rank.",
             )
 
 

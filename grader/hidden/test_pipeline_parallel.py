@@ -8,7 +8,7 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
-from grader.check.api import call, on_gloo, per_rank, rounding
+from grader.check.api import PRODUCT, call, on_gloo, per_rank, rounding
 from grader.hidden.pipeline_problem import (
     NO_COUNTS,
     PipelineProblem,
@@ -144,7 +144,7 @@ def test_forward_flows(world, rng):
         require_messages(run, p, {rank: p.m for rank in range(n - 1)}, "activations")
         for rank in range(n):
             most = max(
-                (entry.amount for entry in run.ledger(rank) if entry.kind == "product"), default=0
+                (entry.amount for entry in run.ledger(rank) if entry.kind == PRODUCT), default=0
             )
             rows = most * p.rows // p.product
             text = (

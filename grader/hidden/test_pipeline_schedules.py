@@ -8,6 +8,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
 from grader.check.api import (
+    PRODUCT,
     SETTLED,
     STANDSTILL,
     Delay,
@@ -234,9 +235,7 @@ def require_step(run, problem):
             " action once, in the order of the schedule."
         )
         run.require(not recorded or recorded == schedule, text)
-        most = max(
-            (entry.amount for entry in run.ledger(rank) if entry.kind == "product"), default=0
-        )
+        most = max((entry.amount for entry in run.ledger(rank) if entry.kind == PRODUCT), default=0)
         text = (
             f"rank {rank} multiplied {most * problem.rows // problem.product} rows at once; a"
             " micro-batch has"
@@ -411,7 +410,7 @@ def growth(runs, rank, maker):
     For 1F1B, compare the peaks of the bytes alive. For GPipe, compare the bytes alive in the last
     backward pass. The sentence names the bytes for FEW and for MANY micro-batches.
     """
-    alive = [[e.alive for e in run.ledger(rank) if e.kind == "product"] or [0] for run, _ in runs]
+    alive = [[e.alive for e in run.ledger(rank) if e.kind == PRODUCT] or [0] for run, _ in runs]
     first, second = (max(a) if maker is one_forward_one_backward else a[-1] for a in alive)
     when = (
         "1F1B: at most" if maker is one_forward_one_backward else "GPipe: in the last backward pass"
@@ -431,7 +430,7 @@ def require_nothing_kept(run, rank, saved):
     not by nearly as much as ``saved``, the bytes that one micro-batch saves. Another check judges
     whether a rank records the spans of its schedule.
     """
-    products = [entry for entry in run.ledger(rank) if entry.kind == "product"]
+    products = [entry for entry in run.ledger(rank) if entry.kind == PRODUCT]
     alive, last = 0, {}
     for span in run.spans(rank):
         if span.kind == "backward":
@@ -591,9 +590,7 @@ def growth_of_tensors(world, rng):
     # message that is under way cannot be freed.
     (((few, _), (run, p)),) = memory(world, rng, one_forward_one_backward, many=MOST)
     for rank in range(p.n):
-        of_few, alive = (
-            [e.alive for e in r.ledger(rank) if e.kind == "product"] for r in (few, run)
-        )
+        of_few, alive = ([e.alive for e in r.ledger(rank) if e.kind == PRODUCT] for r in (few, run))
         early, late = (
             min(alive[int(begin * len(alive)) : int(end * len(alive))], default=0)
             for begin, end in (EARLY, LATE)
@@ -706,7 +703,7 @@ def test_own_timeline(world, rng):
             " each action once, in the order of the schedule."
         )
         run.require(recorded == made[stage], text)
-        products = [entry.at for entry in run.ledger(stage) if entry.kind == "product"]
+        products = [entry.at for entry in run.ledger(stage) if entry.kind == PRODUCT]
         outside = [
             at for at in products if not any(span.start <= at <= span.end for span in spans[stage])
         ]

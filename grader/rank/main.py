@@ -353,7 +353,7 @@ class Rank:
         self.marks("call began")
         before = tensors.originals(args), tensors.originals(kwargs)
         try:
-            function = find(call["function"], self.submission_dir)
+            function = find(call["function"])
             if self.network and self.network.issued:
                 self.marks(frames.IN_IMPORT)
             marks = self.tracer.on_mark if self.tracer else self.marks

@@ -15,6 +15,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from grader.rank.operators import name_of, run_parts
+from grader.wire.ledger import ENTRIES, PRODUCT, SEND
+
 # Each operator that multiplies matrices, with the position of the left factor in its arguments. The
 # right factor follows.
 PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "mv": 0, "addmv": 1}
@@ -83,22 +86,22 @@ class Meter(TorchDispatchMode):
         super().__exit__(*error)
 
     def note(self, operator: Any, args: tuple, kwargs: dict, result: Any) -> None:
-        name = operator._schema.name.split("::")[1].removesuffix("_")
+        name = name_of(operator)
         for tensor in result if isinstance(result, (list, tuple)) else [result]:
             if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
                 self._born(tensor.untyped_storage())
         if name in PRODUCTS:
-            self._enter("product", *size_of_product(name, args))
+            self._enter(PRODUCT, *size_of_product(name, args))
         elif name in BY_ENTRY:
             self._enter(
-                "entries",
+                ENTRIES,
                 max((arg.numel() for arg in args if isinstance(arg, torch.Tensor)), default=0),
             )
 
     def sends(self, args: tuple) -> None:
         self.before_a_send()
         tensors = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
-        self._enter("send", sum(tensor.nbytes for tensor in tensors))
+        self._enter(SEND, sum(tensor.nbytes for tensor in tensors))
 
     def _enter(self, kind: str, amount: int, inner: int = 0) -> None:
         if len(self.ledger) < MOST:
@@ -131,12 +134,9 @@ def _dispatch(
     kwargs = kwargs or {}
     if operator._schema.name in ("c10d::send", "_c10d_functional::isend"):
         self.sends(args)
-    # In inference mode, an operator that consists of others has not been split up yet.
-    if torch.is_inference_mode_enabled():
-        with self:
-            result = operator.decompose(*args, **kwargs)
-        if result is not NotImplemented:
-            return result
+    result = run_parts(self, operator, args, kwargs)
+    if result is not NotImplemented:
+        return result
     result = operator(*args, **kwargs)
     self.note(operator, args, kwargs, result)
     return result

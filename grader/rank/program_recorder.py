@@ -10,15 +10,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grader.rank.meter import PRODUCTS, size_of_product
+from grader.rank.operators import name_of, run_parts
 from grader.wire.events import AWAITS, ISSUES, MAX_NAME, MULTIPLIES, PASSES
 
 MAX_UNREPORTED_STEPS = 200  # steps that are collected before they are reported
-# operator → its name; asking torch for the name each time would take longer than all the rest
-NAMES: dict[Any, str] = {}
 
 
 class ProgramTracer(TorchDispatchMode):
@@ -73,17 +71,12 @@ class ProgramTracer(TorchDispatchMode):
 def _dispatch(
     self: ProgramTracer, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None
 ) -> Any:
-    if (name := NAMES.get(operator)) is None:
-        name = NAMES[operator] = operator._schema.name.split("::")[1].removesuffix("_")
+    kwargs, name = kwargs or {}, name_of(operator)
     if name in PRODUCTS:
         self.computed += size_of_product(name, args)[0]
-    # In inference mode, an operator that consists of others has not been split up yet.
-    elif torch.is_inference_mode_enabled():
-        with self:
-            result = operator.decompose(*args, **(kwargs or {}))
-        if result is not NotImplemented:
-            return result
-    return operator(*args, **(kwargs or {}))
+    elif (result := run_parts(self, operator, args, kwargs)) is not NotImplemented:
+        return result
+    return operator(*args, **kwargs)
 
 
 # This is assigned and not defined inside the class: see ``recorder``.

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,16 @@ from grader.wire.frames import LEFT_OPEN, MAX_LEFT_OPEN, NEVER_AWAITED, UNFILLED
 
 OURS = str(Path(__file__).parent)
 TORCHS = str(Path(torch.__file__).parent)
+
+
+class Pending(NamedTuple):
+    """A receive whose message has not reached the tensors of student code yet."""
+
+    work: Any  # keeps the receive's work alive
+    number: int
+    landing: list  # the tensors that gloo writes the message to
+    tensors: list  # the tensors of student code, which get the message in ``wait()``
+    line: tuple[str, int] | None  # the line that issued the receive
 
 
 class Receives:
@@ -36,10 +46,7 @@ class Receives:
 
     def __init__(self, mark: Callable[[str], None]) -> None:
         self.mark = mark
-        # id of a receive's work → (the work, which is kept alive; the number of the receive; the
-        # tensors that gloo writes the message to; the tensors of student code, which get the
-        # message in ``wait()``; the line that issued the receive)
-        self.landed: dict[int, tuple] = {}
+        self.pending: dict[int, Pending] = {}  # by the id of the receive's work
         self.count = 0
         # the numbers of the receives that were not awaited in the line that issued them
         self.left_open: list[int] = []
@@ -57,12 +64,12 @@ class Receives:
     def __exit__(self, *_: Any) -> None:
         for owner, name, method in self.theirs:
             setattr(owner, name, method)
-        for _, number, _, _, _ in self.landed.values():
-            self.mark(f"{NEVER_AWAITED} recv {number}")
-            self.left_open.append(number)
+        for pending in self.pending.values():
+            self.mark(f"{NEVER_AWAITED} recv {pending.number}")
+            self.left_open.append(pending.number)
         for number in sorted(self.left_open)[:MAX_LEFT_OPEN]:
             self.mark(f"{LEFT_OPEN} recv {number}")
-        self.kept += self.landed.values()
+        self.kept += self.pending.values()
 
     def _receiving(self, receive: Callable) -> Callable:
         def received(group: Any, tensors: list, *rest: Any) -> Any:
@@ -76,7 +83,7 @@ class Receives:
                 for tensor in tensors:
                     has_nan = tensor.is_floating_point() or tensor.is_complex()
                     tensor.fill_(float("nan") if has_nan else UNFILLED)
-            self.landed[id(work)] = work, number, landing, tensors, _line()
+            self.pending[id(work)] = Pending(work, number, landing, tensors, _line())
             return work
 
         return received
@@ -84,12 +91,12 @@ class Receives:
     def _waiting(self, wait: Callable) -> Callable:
         def waited(work: Any, *args: Any, **kwargs: Any) -> Any:
             result = wait(work, *args, **kwargs)
-            nothing = (None, None, (), (), None)
-            _, number, landing, tensors, line = self.landed.pop(id(work), nothing)
-            if number is not None and line != _line():
-                self.left_open.append(number)
+            if (pending := self.pending.pop(id(work), None)) is None:
+                return result
+            if pending.line != _line():
+                self.left_open.append(pending.number)
             with torch.no_grad():
-                for tensor, message in zip(tensors, landing):
+                for tensor, message in zip(pending.tensors, pending.landing):
                     tensor.copy_(message)
             return result
 

@@ -10,12 +10,14 @@ from pathlib import Path
 from time import monotonic_ns  # bound early, because student code may change the module
 from typing import Any
 
+from grader.wire.raised import MAX_LINES, MAX_NAME, MAX_SOURCE, MAX_TEXT
+
 
 class Missing(Exception):
     """The student's file lacks the function or class that a check asks for."""
 
 
-def find(name: str, submission_dir: Path) -> Any:
+def find(name: str) -> Any:
     """Import a module of the submission, and return one of its functions or classes.
 
     ``name`` is ``module.function``. Raises Missing if the module has no function of this name.
@@ -30,16 +32,16 @@ def find(name: str, submission_dir: Path) -> Any:
 def describe(error: BaseException, submission_dir: Path) -> dict:
     """Return a dict that describes an exception: see ``report.Raised``.
 
-    ``lines`` holds at most 12 lines of the student's own files, the innermost ones, in the order
-    from outermost to innermost.
+    ``lines`` holds at most ``MAX_LINES`` lines of the student's own files, the innermost ones, in
+    the order from outermost to innermost.
     """
     steps = traceback.extract_tb(error.__traceback__)
     own = [
         {
             "file": Path(s.filename).name,
             "line": s.lineno or 0,
-            "function": s.name[:200],
-            "source": (s.line or "")[:200],
+            "function": s.name[:MAX_NAME],
+            "source": (s.line or "")[:MAX_SOURCE],
         }
         for s in steps
         if s.filename.startswith(str(submission_dir))
@@ -49,7 +51,7 @@ def describe(error: BaseException, submission_dir: Path) -> dict:
         and isinstance(error.filename, str)
         and error.filename.startswith(str(submission_dir))
     ):
-        source = (error.text or "").strip()[:200]
+        source = (error.text or "").strip()[:MAX_SOURCE]
         own.append(
             {
                 "file": Path(error.filename).name,
@@ -59,15 +61,15 @@ def describe(error: BaseException, submission_dir: Path) -> dict:
             }
         )
     try:
-        text = str(error.msg if isinstance(error, SyntaxError) else error)[:4000]
+        text = str(error.msg if isinstance(error, SyntaxError) else error)[:MAX_TEXT]
     except BaseException:
         text = "(its message cannot be shown)"
     return {
-        "type": type(error).__name__[:200],
+        "type": type(error).__name__[:MAX_NAME],
         "missing": isinstance(error, Missing),
         "is_value_error": isinstance(error, ValueError),
         "text": text,
-        "lines": own[-12:],
+        "lines": own[-MAX_LINES:],
         # A stub raises in the student's own file. torch also raises NotImplementedError, but in its
         # own files.
         "stub": (

@@ -8,6 +8,8 @@ can be right.
 from collections import Counter
 from typing import Any
 
+from grader.wire.ledger import ENTRIES
+
 Action = tuple[str, int]
 
 OWN_WINDOWS = (
@@ -137,7 +139,7 @@ def require_loss_in_spans(run: Any, stage: int, entries: int, m: int) -> None:
     such operators may be outside of all spans.
     """
     spans = run.spans(stage)
-    work = [e.at for e in run.ledger(stage) if e.kind == "entries" and e.amount == entries]
+    work = [e.at for e in run.ledger(stage) if e.kind == ENTRIES and e.amount == entries]
     outside = [at for at in work if not any(span.start <= at <= span.end for span in spans)]
     run.require(
         len(outside) < m,

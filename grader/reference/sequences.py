@@ -20,7 +20,6 @@ UNNORMALIZED = "the rows were not normalised before they were multiplied by A"
 NO_RESIDUAL = "x was not added to the output of the pair"
 NORMALIZED_SAVED = "these are the normalised rows. Save x as it is given"
 AFTER_GELU = "this is gelu(z). Save z, the input of gelu"
-OWN_ROWS_Z = "this is z of this rank's own rows only"
 
 NO_DIRECT_WAY = "the gradient through the residual is missing: add grad_y to the gradient of x"
 NORM_SKIPPED = "the gradient did not go back through the normalisation: see normalize_backward"

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from grader import assignment
 from grader.check.api import CheckFailed, CheckWorld, NotAttempted
-from grader.check.plugin import about_hidden_checks, record_of, verdict
+from grader.check.items import record_of
+from grader.check.plugin import about_hidden_checks, verdict
 from grader.check.record import FAILED, NOT_ATTEMPTED, PASSED, Record
 from grader.course.outcomes import read as outcomes_of
 from grader.course.results import GRADED, SubmissionResult

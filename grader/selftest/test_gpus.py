@@ -308,7 +308,7 @@ def process():
 @pytest.mark.parametrize("starts_gpus", [True, False])
 def test_the_clock_of_a_call_begins_when_the_gpu_is_ready(starts_gpus, process):
     report = WorldReport(1, [Call("collectives.f", [([], {})])], Path(), [RankReport(0)])
-    held = SimpleNamespace(are_patient=False, ranks=list, wake=lambda: False)
+    held = SimpleNamespace(any_is_patient=False, ranks=list, wake=lambda: False)
     judge = ProgressJudge(
         report.calls, report, Limits(), {0: process}, held, lambda: None, lambda: None
     )

@@ -15,7 +15,7 @@ from grader.rank import tensors
 from grader.selftest.test_frames import NONCE, plain, read
 from grader.wire import frames
 from grader.wire.frames import HEADER, MAGIC, VERSION, FrameError
-from grader.world import arrays, blobs, messages
+from grader.world import arrays, blobs, call_outcomes
 
 # ——— values
 
@@ -258,7 +258,7 @@ RAISED = {
 
 
 def test_a_proper_exception_keeps_nothing_unknown():
-    found = messages.read_raised({**RAISED, "lines": [{**LINE, "more": "x" * 9999}]})
+    found = call_outcomes.read_raised({**RAISED, "lines": [{**LINE, "more": "x" * 9999}]})
     assert found.lines == [LINE] and found.at == 5 and not found.around
 
 
@@ -288,7 +288,7 @@ def test_a_proper_exception_keeps_nothing_unknown():
 )
 def test_a_malformed_exception_is_refused(part):
     with pytest.raises(FrameError):
-        messages.read_raised({**RAISED, **part})
+        call_outcomes.read_raised({**RAISED, **part})
 
 
 def test_a_string_that_no_rank_would_send_is_refused():

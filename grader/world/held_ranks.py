@@ -121,7 +121,7 @@ class HeldRanks:
         self.release(everybody=True)
 
     @property
-    def are_patient(self) -> bool:
+    def any_is_patient(self) -> bool:
         """Return whether a held rank will be released after some time, because of ``patience``."""
         return any(self._delay(rank, call).patience for rank, call in self._ranks_and_calls())
 

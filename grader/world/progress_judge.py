@@ -25,6 +25,9 @@ GPU_START_SECONDS = 60.0
 # If every failed rank only reports that a peer has gone, ``grace_seconds`` is multiplied by this.
 # So the rank at fault has time to fail, too.
 VICTIMS_PATIENCE = 20
+# When this part of a call's time limit has passed, ranks that are held until ``STANDSTILL`` are
+# released. Ranks that have sent nothing for this part of the limit have been silent for long.
+LONG_PART = 1 / 4
 
 
 class ProgressJudge:
@@ -149,7 +152,7 @@ class ProgressJudge:
         the last step.
         """
         self._forgive_crashes()
-        if self.report.ending or self._has_ended(now, silent):
+        if self.report.ending or self._end_if_settled(now, silent):
             return
         if self.stacks.are_awaited:
             self._read_stacks(now)
@@ -171,7 +174,7 @@ class ProgressJudge:
                 if rank.exit == -signal.SIGSEGV:
                     rank.exit, self.report.ending = None, "late"
 
-    def _has_ended(self, now: float, silent: bool) -> bool:
+    def _end_if_settled(self, now: float, silent: bool) -> bool:
         """Set the ending if the ranks finished or failed; return whether there is an ending.
 
         If one rank has failed, the other ranks get some time to fail by themselves, unless the hub
@@ -214,8 +217,8 @@ class ProgressJudge:
 
         Ask for the stacks if a limit is exceeded, or if all processes are idle. Idle processes are
         not asked while a rank still starts its GPU. They are not asked either while a rank is held
-        by a delay with ``patience``, because such a delay ends by itself. When a quarter of the
-        call's time limit has passed, first release the ranks that are held until ``STANDSTILL``.
+        by a delay with ``patience``, because such a delay ends by itself. When ``LONG_PART`` of
+        the call's time limit has passed, first release the ranks held until ``STANDSTILL``.
         """
         used = self._used()
         watched = {self.pids[rank.rank] for rank in self._unsettled() if rank.rank in self.pids}
@@ -230,13 +233,13 @@ class ProgressJudge:
         in_call, in_all = in_call - more, in_all - more
         if max(used.values(), default=0.0) > self.cpu_allowed + more:
             self._on_too_much_computing(now, used)
-        elif in_call > limits.wall_seconds / 4 and self._wake():
+        elif in_call > limits.wall_seconds * LONG_PART and self._wake():
             pass  # ranks may wait in a way that looks like computing, so held ranks were released
         elif self._is_over(in_call, limits.wall_seconds, self.excused_before):
             self._ask_stacks(now, "late", f"{limits.wall_seconds:g} seconds")
         elif self._is_over(in_all, limits.world_seconds, self.excused_at_start):
             self._ask_stacks(now, "late", f"{limits.world_seconds:g} seconds {IN_ALL_CALLS}")
-        elif idle >= watchdog.IDLE_SECONDS and not self.held.are_patient and not self.starting:
+        elif idle >= watchdog.IDLE_SECONDS and not self.held.any_is_patient and not self.starting:
             self._on_idle(now)
 
     def _on_idle(self, now: float) -> None:
@@ -292,7 +295,7 @@ class ProgressJudge:
         held = {rank.rank for rank in self.held.ranks()}
         is_news = held.issuperset(told)  # else one of these ranks has been released meanwhile
         self.standstill = None
-        if not is_news or self._wake() or self.held.are_patient:
+        if not is_news or self._wake() or self.held.any_is_patient:
             return
         if held and not self.report.waiting():
             self.held.release_all()
@@ -325,12 +328,15 @@ class ProgressJudge:
         are_as_before = self.stacks.read(asked)
         # Ranks that have sent nothing for long, and whose stacks show communications, are stuck,
         # even if their threads did not seem idle.
-        silent = (
-            not any(rank.busy for rank in asked) and now - self.heard > self.limits.wall_seconds / 4
+        silent_for_long = (
+            not any(rank.busy for rank in asked)
+            and now - self.heard > self.limits.wall_seconds * LONG_PART
         )
         if self.is_certain:
             self.report.ending = "stuck"
-        elif (self.verdict_pending == "stuck" or silent) and self._is_stuck(asked, silent):
+        elif (self.verdict_pending == "stuck" or silent_for_long) and self._examine_waits(
+            asked, silent_for_long
+        ):
             self._conclude_stuck(now, are_as_before)
         elif self.verdict_pending == "late" and self._may_import(asked):
             self.cpu_allowed += self.limits.cpu_seconds
@@ -370,13 +376,13 @@ class ProgressJudge:
         )
         return importing and self.cpu_allowed < most
 
-    def _is_stuck(self, asked: list[RankReport], silent: bool) -> bool:
-        """Return whether the ranks are stuck: for certain, or because they often seemed to wait.
+    def _examine_waits(self, asked: list[RankReport], silent_for_long: bool) -> bool:
+        """Count how often the ranks seemed to wait, and return whether they are stuck.
 
         It is certain if all ranks wait in communications and at least one operation is open.
         Otherwise the wait may end by itself, so the ranks must seem to wait ``DOUBTS`` times in a
-        row. The ranks are not stuck if a thread sleeps for a limited time, unless the ranks are
-        ``silent``: they have sent nothing for long.
+        row. The ranks are not stuck if a thread sleeps for a limited time, unless they have been
+        ``silent_for_long``.
         """
         submission_dir = self.report.submission_dir
         open_on = {waiting.operation.rank for waiting in self.report.waiting()}
@@ -387,7 +393,7 @@ class ProgressJudge:
             known or seems_to_wait(rank, submission_dir)
             for known, rank in zip(communicating, asked)
         ]
-        sleeps = not silent and any(
+        sleeps = not silent_for_long and any(
             watchdog.may_wake(s, submission_dir) for rank in asked for s in rank.stacks
         )
         if not asked or sleeps or not all(seem_to):

@@ -83,7 +83,7 @@ class Call:
 
 
 # Parts of the error messages that torch gives on a rank whose peers have gone.
-GONE_AGAIN = (
+PEER_GONE_TEXTS = (
     "Connection closed by peer",
     "Connection reset",
     "Broken pipe",
@@ -114,7 +114,7 @@ class Raised:
     @property
     def is_consequence(self) -> bool:
         """Return whether this exception only says that another rank has gone."""
-        return any(sign in self.text for sign in GONE_AGAIN)
+        return any(sign in self.text for sign in PEER_GONE_TEXTS)
 
     @property
     def unusable(self) -> bool:

@@ -7,13 +7,9 @@ FrameError.
 from typing import Any
 
 from grader.wire.frames import Frame, FrameError, is_name, is_text, is_whole
+from grader.wire.raised import MAX_LINES, MAX_NAME, MAX_SOURCE, MAX_TEXT
 from grader.world import arrays
 from grader.world.report import Raised, Returned
-
-MAX_TYPE = 200
-MAX_MESSAGE_LETTERS = 4000
-MAX_LINES = 12
-MAX_SOURCE = 200
 
 
 def read_returned(frame: Frame) -> Returned:
@@ -36,8 +32,8 @@ def read_raised(meta: dict) -> Raised:
         name: meta.get(name, False) for name in ("is_value_error", "stub", "missing", "around")
     }
     if not (
-        is_name(meta.get("type"), MAX_TYPE)
-        and is_text(meta.get("text"), MAX_MESSAGE_LETTERS)
+        is_name(meta.get("type"), MAX_NAME)
+        and is_text(meta.get("text"), MAX_TEXT)
         and is_whole(meta.get("at"))
         and all(isinstance(flag, bool) for flag in flags.values())
         and isinstance(lines, list)
@@ -52,8 +48,8 @@ def read_raised(meta: dict) -> Raised:
 def _line(line: Any) -> dict:
     if not (
         isinstance(line, dict)
-        and is_name(line.get("file"), MAX_TYPE)
-        and is_name(line.get("function"), MAX_TYPE)
+        and is_name(line.get("file"), MAX_NAME)
+        and is_name(line.get("function"), MAX_NAME)
         and is_text(line.get("source"), MAX_SOURCE)
         and is_whole(line.get("line"))
     ):
