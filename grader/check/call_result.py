@@ -162,8 +162,8 @@ class CallResult(CallEvidence):
         for rank, is_new in enumerate(found):
             self.require(
                 is_new,
-                f"rank {rank} returned its input, or a view of it. If the caller then changes one of"
-                " the two, the other one changes, too. Return new memory: clone() the input.",
+                f"rank {rank} returned its input, or a view of it. If the caller then changes one"
+                " of the two, the other one changes, too. Return new memory: clone() the input.",
             )
 
     def answers(self, count: int) -> list:
