@@ -96,15 +96,12 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
     },
     "pipeline_parallel": {
-        "_room: return like.new_empty(rows, like.shape[1]) → return like.new_empty(rows, like.shape[0])": (
+        "_empty_rows: return like.new_empty(rows, like.shape[1]) → return like.new_empty(rows, like.shape[0])": (
             "A layer's weight is square."
         ),
         "_receive: dist.recv(received, src=source) → dist.recv(received)": (
             "In these passes a stage has messages from one neighbour alone. nccl cannot receive from"
             " any rank: killed where there are GPUs."
-        ),
-        "pipeline_backward: rows = len(saved[0][0][0]) → rows = len(saved[0][0][1])": (
-            "What goes into a layer and what comes out of it have as many rows."
         ),
         'measured_bubble: raise ValueError(f"none of {len(timelines)} timelines holds a span") → pass': (
             "The largest of nothing is a ValueError, too, and nothing asks for certain words here."
