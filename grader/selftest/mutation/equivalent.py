@@ -139,10 +139,10 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
     },
     "sequence_and_experts": {
-        "_all_gather_rows: dist.all_gather(shards, shard.contiguous()) → dist.all_gather(shards, shard)": (
+        "_all_gather_rows: dist.all_gather(list(rows.chunk(n)), shard.contiguous()) → dist.all_gather(list(rows.chunk(n)), shard)": (
             STRIDES
         ),
-        "ring_attention_backward: del weights, grad_scores → pass": (
+        "ring_attention_backward: del probabilities, grad_scores → pass": (
             "Two blocks of scores live until the next step has made its own: no more than the five"
             " blocks that are allowed."
         ),
