@@ -116,7 +116,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
         "_gathered_backward: del weight → pass": BETWEEN_PRODUCTS,
         "prefetched_step: del weight → pass": BETWEEN_PRODUCTS,
-        "prefetched_step: del weight, of_weight → pass": (
+        "prefetched_step: del weight, grad_weight → pass": (
             "The gradient of the layer before lives during a product: with the layer and the next one"
             " that makes three, and four whole layers are allowed."
         ),
