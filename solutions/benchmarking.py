@@ -325,11 +325,8 @@ def fit_latency_bandwidth(sizes: list[int], seconds: list[float]) -> tuple[float
     t = torch.tensor(seconds, dtype=torch.float64)
     largest = max(sizes)  # sizes from 0 to 1: columns of like magnitude make an accurate fit
     rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)
-    alpha, slope = (
-        torch.linalg.lstsq(rows, torch.ones(len(t), 1, dtype=torch.float64))
-        .solution.flatten()
-        .tolist()
-    )
+    ones = torch.ones(len(t), 1, dtype=torch.float64)
+    alpha, slope = torch.linalg.lstsq(rows, ones).solution.flatten().tolist()
     if slope <= 0:
         raise ValueError(f"times of {seconds} seconds do not grow with the sizes {sizes}")
     return alpha, largest / slope

@@ -71,7 +71,7 @@ def _check_divisible_dtype(tensor: Tensor) -> None:
         )
 
 
-def _finish(op: str, total: Tensor) -> Tensor:
+def _divide_if_average(op: str, total: Tensor) -> Tensor:
     return total / dist.get_world_size() if op == "average" else total
 
 
@@ -202,7 +202,7 @@ def reduce(tensor: Tensor, root: int, op: str = "sum") -> Tensor | None:
     reduction = _reduction(op, tensor)
     total = tensor.detach().clone(memory_format=torch.contiguous_format)
     dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks
-    return _finish(op, total) if dist.get_rank() == root else None
+    return _divide_if_average(op, total) if dist.get_rank() == root else None
     # END SOLUTION
 
 
@@ -249,7 +249,7 @@ def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
     received = tensor.new_empty(rows, *tensor.shape[1:])
     blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))
     dist.reduce_scatter(received, blocks, op=reduction)
-    return _finish(op, received)
+    return _divide_if_average(op, received)
     # END SOLUTION
 
 
@@ -272,7 +272,7 @@ def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
     reduction = _reduction(op, tensor)
     total = tensor.detach().clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, op=reduction)
-    return _finish(op, total)
+    return _divide_if_average(op, total)
     # END SOLUTION
 
 

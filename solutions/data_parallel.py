@@ -44,7 +44,8 @@ def shard_batch(batch: Tensor) -> Tensor:
     if len(batch) % n:
         raise ValueError(f"a batch of {len(batch)} is not divisible by {n} ranks")
     rows = len(batch) // n
-    return batch[dist.get_rank() * rows :][:rows]
+    rank = dist.get_rank()
+    return batch[rank * rows : (rank + 1) * rows]
     # END SOLUTION
 
 
@@ -81,11 +82,11 @@ def _loss_and_gradients(weights: list[Tensor], x: Tensor) -> tuple[Tensor, list[
         y, z = mlp.layer_forward(x, weight)
         saved.append((x, z, weight))
         x = y
-    gradient = mlp.loss_backward(x)
+    grad = mlp.loss_backward(x)
     gradients: list[Tensor] = []
     for layer in reversed(saved):
-        gradient, weight_gradient = mlp.layer_backward(*layer, gradient)
-        gradients.insert(0, weight_gradient)
+        grad, grad_weight = mlp.layer_backward(*layer, grad)
+        gradients.insert(0, grad_weight)
     return mlp.loss(x), gradients
 
 

@@ -70,7 +70,8 @@ def rank_at(place: tuple[int, int], shape: tuple[int, int]) -> int:
     About 3 lines.
     """
     # BEGIN SOLUTION 7.1: rank_at
-    (data, tensor), (rows, columns) = place, shape
+    data, tensor = place
+    rows, columns = shape
     if not (0 <= data < rows and 0 <= tensor < columns):
         raise ValueError(f"({data}, {tensor}) is not on a mesh of {rows} × {columns}")
     return data * columns + tensor
@@ -187,18 +188,20 @@ def mesh_step(
     works: list[dist.Work] = []
     grad = mlp.loss_backward(x)  # replicated in the row
     for l in reversed(range(len(pairs))):
-        (first, second), (x_in, z, hidden, output) = pairs[l], saved[l]
-        # of_hidden: sharded by columns; of_second: sharded by rows, as second is
-        of_hidden, of_second = mlp.layer_backward(hidden, output, second, grad)
-        # grad: partial in the row; of_first: sharded by columns
-        grad, of_first = mlp.layer_backward(x_in, z, first, of_hidden)
+        first, second = pairs[l]
+        x_in, z, hidden, output = saved[l]
+        # grad_hidden: sharded by columns; grad_second: sharded by rows, as second is
+        grad_hidden, grad_second = mlp.layer_backward(hidden, output, second, grad)
+        # grad: partial in the row; grad_first: sharded by columns
+        grad, grad_first = mlp.layer_backward(x_in, z, first, grad_hidden)
         if l > 0:  # before the column: the next pair waits for this sum
             dist.all_reduce(grad, group=row)  # replicated in the row
-        for own in (of_first, of_second):  # the sums over the column are not needed before the end
-            works.append(dist.all_reduce(own, group=column, async_op=True))
-        gradients.insert(0, (of_first, of_second))
+        for partial in (grad_first, grad_second):
+            # the sums over the column are not needed before the end
+            works.append(dist.all_reduce(partial, group=column, async_op=True))
+        gradients.insert(0, (grad_first, grad_second))
     for work in works:
         work.wait()
     n = dist.get_world_size(column)
-    return mlp.loss(x), [(of_first / n, of_second / n) for of_first, of_second in gradients]
+    return mlp.loss(x), [(grad_first / n, grad_second / n) for grad_first, grad_second in gradients]
     # END SOLUTION

@@ -105,13 +105,13 @@ def _stage_backward(
     return grad_y
 
 
-def _room(rows: int, like: Tensor) -> Tensor:
+def _empty_rows(rows: int, like: Tensor) -> Tensor:
     """Return an unfilled (rows, D) tensor to receive into. ``like`` has D columns."""
     return like.new_empty(rows, like.shape[1])
 
 
 def _receive(rows: int, like: Tensor, source: int) -> Tensor:
-    received = _room(rows, like)
+    received = _empty_rows(rows, like)
     dist.recv(received, src=source)
     return received
 
@@ -146,9 +146,11 @@ def pipeline_forward(
     # BEGIN SOLUTION 5.2: pipeline_forward
     rows = _micro_batch_rows(batch_size, num_micro_batches)
     stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
-    outputs, saved, sends = [], [], []
+    outputs = []
+    saved = []
+    sends = []
     for i in range(num_micro_batches):
-        x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+        x_i = x[i * rows : (i + 1) * rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
         y_i, saved_i = _stage_forward(weights, x_i)
         saved.append(saved_i)
         if stage == last_stage:
@@ -188,15 +190,16 @@ def pipeline_backward(weights: list[Tensor], saved: list[Saved], y: Tensor | Non
     """
     # BEGIN SOLUTION 5.3: pipeline_backward
     stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
-    rows = len(saved[0][0][0])
-    totals, sends = [torch.zeros_like(weight) for weight in weights], []
+    x_0, _ = saved[0][0]  # of the first micro-batch, in the first layer
+    rows = len(x_0)
+    totals = [torch.zeros_like(weight) for weight in weights]
+    sends = []
     grad_loss = mlp.loss_backward(y) if stage == last_stage else None
     for i, saved_i in enumerate(saved):
-        grad_y = (
-            grad_loss[i * rows :][:rows]
-            if stage == last_stage
-            else _receive(rows, weights[0], stage + 1)
-        )
+        if stage == last_stage:
+            grad_y = grad_loss[i * rows : (i + 1) * rows]
+        else:
+            grad_y = _receive(rows, weights[0], stage + 1)
         grad_x = _stage_backward(weights, saved_i, grad_y, totals)
         if stage > 0:
             sends.append(dist.isend(grad_x, dst=stage - 1))
@@ -208,31 +211,40 @@ def pipeline_backward(weights: list[Tensor], saved: list[Saved], y: Tensor | Non
 
 # BEGIN SOLUTION
 def _exchange(
-    outgoing: Tensor | None, target: int | None, source: int | None, rows: int, like: Tensor
+    rows: int,
+    like: Tensor,
+    *,
+    outgoing: Tensor | None = None,
+    send_to: int | None = None,
+    receive_from: int | None,
 ) -> tuple[dist.Work | None, Tensor | None]:
     """Start a send and a receive of (rows, D) tensors together.
 
     Two neighbours that send to each other would otherwise wait for ever on GPUs: there, the
     messages of a rank keep their order, and a send ends only when it is received. Wait only for the
-    receive. Return the work of the send, and what was received. A ``target`` or ``source`` of None,
-    -1 or n is no rank: nothing is sent or received there, and its result is None.
+    receive. Return the work of the send, and what was received. If ``send_to`` or ``receive_from``
+    is None, nothing is sent or received, and its result is None.
     """
-    neighbours = range(dist.get_world_size())
-    messages, received = [], None
-    if target in neighbours:
-        messages.append(dist.P2POp(dist.isend, outgoing, target))
-    if source in neighbours:
-        received = _room(rows, like)
-        messages.append(dist.P2POp(dist.irecv, received, source))
+    messages = []
+    received = None
+    if send_to is not None:
+        messages.append(dist.P2POp(dist.isend, outgoing, send_to))
+    if receive_from is not None:
+        received = _empty_rows(rows, like)
+        messages.append(dist.P2POp(dist.irecv, received, receive_from))
     works = dist.batch_isend_irecv(messages) if messages else []
-    if source in neighbours:
+    if receive_from is not None:
         works[-1].wait()  # the work of the receive; with nccl, of both messages
-    return works[0] if target in neighbours else None, received
+    return works[0] if send_to is not None else None, received
 
 
 def _check_stage(stage: int, num_stages: int, num_micro_batches: int) -> None:
     if not 0 <= stage < num_stages:
         raise ValueError(f"stage {stage} is not one of {num_stages}")
+    _check_micro_batches(num_micro_batches)
+
+
+def _check_micro_batches(num_micro_batches: int) -> None:
     if num_micro_batches < 1:
         raise ValueError(f"there must be at least one micro-batch, not {num_micro_batches}")
 
@@ -305,6 +317,18 @@ def one_forward_one_backward_schedule(
     # END SOLUTION
 
 
+# BEGIN SOLUTION
+def _check_schedule(schedule: list[Action], num_micro_batches: int) -> None:
+    """Raise ValueError unless each micro-batch is there once forward and once backward."""
+    expected = [(kind, i) for kind in ("forward", "backward") for i in range(num_micro_batches)]
+    if sorted(schedule) != sorted(expected):
+        raise ValueError(
+            f"a schedule of {len(schedule)} actions for {num_micro_batches} micro-batches must have"
+            f" each forward and each backward pass once, but it is {schedule}"
+        )
+
+
+# END SOLUTION
 def run_schedule(
     schedule: list[Action],
     weights: list[Tensor],
@@ -361,14 +385,10 @@ def run_schedule(
     """
     # BEGIN SOLUTION 5.5: run_schedule
     rows = _micro_batch_rows(batch_size, num_micro_batches)
-    if sorted(schedule) != [
-        (kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)
-    ]:
-        raise ValueError(
-            f"a schedule of {len(schedule)} actions for {num_micro_batches} micro-batches must have"
-            f" each forward and each backward pass once, but it is {schedule}"
-        )
+    _check_schedule(schedule, num_micro_batches)
     stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    previous_stage = stage - 1 if stage > 0 else None
+    next_stage = stage + 1 if stage < last_stage else None
     totals = [torch.zeros_like(weight) for weight in weights]
     losses = []
     # what each micro-batch has saved, between its forward and its backward pass
@@ -376,18 +396,20 @@ def run_schedule(
     grad_outputs: dict[int, Tensor] = {}  # on the last stage, between the same passes
     sending: dict[int, dist.Work | None] = {}  # sends to the next stage
     sending_back: dist.Work | None = None  # the last send to the previous stage
-    # the stage from which each action receives; -1 and n: it receives nothing
-    sources = [stage - 1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [None]
-    _, received = _exchange(None, None, sources[0], rows, weights[0])
+    # the stage from which each action receives; None: it receives nothing
+    sources = [previous_stage if kind == "forward" else next_stage for kind, _ in schedule] + [None]
+    _, received = _exchange(rows, weights[0], receive_from=sources[0])
     for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
-            x_i = x[i * rows :][:rows] if stage == 0 else received
+            x_i = x[i * rows : (i + 1) * rows] if stage == 0 else received
             with timeline.span(kind, i):
                 y_i, alive[i] = _stage_forward(weights, x_i)
                 if stage == last_stage:
                     losses.append(mlp.loss(y_i))
                     grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches
-            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+            sending[i], received = _exchange(
+                rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+            )
         else:
             grad_y = grad_outputs.pop(i) if stage == last_stage else received
             if stage < last_stage:
@@ -397,7 +419,9 @@ def run_schedule(
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
             if sending_back:
                 sending_back.wait()
-            sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+            sending_back, received = _exchange(
+                rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
+            )
     if sending_back:
         sending_back.wait()
     return torch.stack(losses).mean() if stage == last_stage else None, totals
@@ -423,7 +447,9 @@ def bubble_fraction(num_stages: int, num_micro_batches: int) -> float:
     About 3 lines.
     """
     # BEGIN SOLUTION 5.6: bubble_fraction
-    _check_stage(0, num_stages, num_micro_batches)
+    if num_stages < 1:
+        raise ValueError(f"there must be at least one stage, not {num_stages}")
+    _check_micro_batches(num_micro_batches)
     return (num_stages - 1) / (num_micro_batches + num_stages - 1)
     # END SOLUTION
 

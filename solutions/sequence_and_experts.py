@@ -41,24 +41,28 @@ def _check_pair(pair: Pair, x: Tensor) -> None:
     if x.shape[1] != first.shape[0]:
         raise ValueError(f"{x.shape[1]} columns do not fit a shard of {first.shape[0]} rows")
     if first.shape[1] != second.shape[0]:
-        text = f"a shard of {first.shape[1]} columns does not fit a shard of {second.shape[0]} rows"
-        raise ValueError(text)
+        raise ValueError(
+            f"a shard of {first.shape[1]} columns does not fit a shard of {second.shape[0]} rows"
+        )
     if second.shape[1] != x.shape[1]:
-        text = f"a result of {second.shape[1]} columns cannot be added to x"
-        raise ValueError(f"{text}, which has {x.shape[1]} columns")
+        raise ValueError(
+            f"a result of {second.shape[1]} columns cannot be added to x, which has"
+            f" {x.shape[1]} columns"
+        )
 
 
 def _all_gather_rows(shard: Tensor) -> Tensor:
     """Return the whole sequence, (T, K). The argument is this rank's shard, (T/n, K)."""
     n = dist.get_world_size()
     rows = shard.new_empty(n * len(shard), shard.shape[1])
-    dist.all_gather(list(rows.chunk(n)), shard.contiguous())  # views of rows: contiguous
+    # chunks along dimension 0 of a contiguous tensor are contiguous
+    dist.all_gather(list(rows.chunk(n)), shard.contiguous())
     return rows
 
 
 def _reduce_scatter_rows(partial: Tensor) -> Tensor:
     """Return this rank's rows of the sum over the ranks, (T/n, K). The argument is (T, K)."""
-    shards = list(partial.chunk(dist.get_world_size()))  # views of rows: contiguous
+    shards = list(partial.chunk(dist.get_world_size()))  # contiguous, if partial is
     total = torch.empty_like(shards[0])
     dist.reduce_scatter(total, shards)
     return total
@@ -138,17 +142,18 @@ def sequence_parallel_backward(pair: Pair, saved: Pair, grad_y: Tensor) -> tuple
     About 9 lines.
     """
     # BEGIN SOLUTION 9.1: sequence_parallel_backward
-    (first, second), (x, z) = pair, saved
+    first, second = pair
+    x, z = saved
     _check_pair(pair, x)
     if grad_y.shape != x.shape:
         raise ValueError(f"grad_y is {tuple(grad_y.shape)}, and x is {tuple(x.shape)}")
     rows = _all_gather_rows(normalize(x))  # all rows, (T, K)
     grad = _all_gather_rows(grad_y)  # all rows, (T, K)
-    of_second = F.gelu(z).T @ grad  # sharded by rows, (H/n, K)
-    # grad_rows: partial, (T, K); of_first: sharded by columns, (K, H/n)
-    grad_rows, of_first = mlp.layer_backward(rows, z, first, grad @ second.T)
+    grad_second = F.gelu(z).T @ grad  # sharded by rows, (H/n, K)
+    # grad_rows: partial, (T, K); grad_first: sharded by columns, (K, H/n)
+    grad_rows, grad_first = mlp.layer_backward(rows, z, first, grad @ second.T)
     grad_x = grad_y + normalize_backward(x, _reduce_scatter_rows(grad_rows))  # own rows, (T/n, K)
-    return grad_x, (of_first, of_second)
+    return grad_x, (grad_first, grad_second)
     # END SOLUTION
 
 
@@ -237,22 +242,25 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
     _check_blocks(q, k=k, v=v)
     rank, n = dist.get_rank(), dist.get_world_size()
     block = torch.stack([k, v])
-    largest = q.new_full((len(q), 1), -math.inf)
-    total, output = torch.zeros_like(largest), q.new_zeros(q.shape)
+    running_max = q.new_full((len(q), 1), -math.inf)  # m
+    denominator = torch.zeros_like(running_max)  # l
+    numerator = q.new_zeros(q.shape)  # a
     for step in range(n):
         owner = (rank - step) % n  # the rank whose keys and values these are
         # The next block travels while this one is used.
         arriving, works = _start_to_pass_on(block) if step < n - 1 else (block, [])
         if owner <= rank or not causal:
             scores = _scores(q, block[0], owner, causal)
-            before, largest = largest, scores.amax(1, keepdim=True).maximum(largest)
-            weights, shrink = (scores - largest).exp_(), (before - largest).exp()
-            total.mul_(shrink).add_(weights.sum(1, keepdim=True))
-            output.mul_(shrink).add_(weights @ block[1])
+            new_max = scores.amax(1, keepdim=True).maximum(running_max)
+            rescale = (running_max - new_max).exp()
+            running_max = new_max
+            exp_scores = (scores - running_max).exp_()
+            denominator.mul_(rescale).add_(exp_scores.sum(1, keepdim=True))
+            numerator.mul_(rescale).add_(exp_scores @ block[1])
         for work in works:
             work.wait()
         block = arriving
-    return output / total, (largest + total.log()).squeeze(1)
+    return numerator / denominator, (running_max + denominator.log()).squeeze(1)
     # END SOLUTION
 
 
@@ -299,21 +307,25 @@ def ring_attention_backward(
     """
     # BEGIN SOLUTION 9.2: ring_attention_backward
     _check_blocks(q, k=k, v=v, output=output, grad_output=grad_output)
-    n, rank, scale = dist.get_world_size(), dist.get_rank(), 1 / math.sqrt(q.shape[1])
+    rank, n = dist.get_rank(), dist.get_world_size()
+    scale = 1 / math.sqrt(q.shape[1])
+    # D = rowsum(dO ⊙ O) in the paper on FlashAttention, delta in its code
+    delta = (grad_output * output).sum(1, keepdim=True)
     block = torch.stack([k, v])
     grad_block = torch.zeros_like(block)
-    grad_q, of_rows = torch.zeros_like(q), (grad_output * output).sum(1, keepdim=True)
+    grad_q = torch.zeros_like(q)
     for step in range(n):
         owner = (rank - step) % n
         arriving, works = _start_to_pass_on(block) if step < n - 1 else (block, [])
         if owner <= rank or not causal:
             keys, values = block
-            weights = (_scores(q, keys, owner, causal) - logsumexp[:, None]).exp_()
-            grad_scores = (grad_output @ values.T).sub_(of_rows).mul_(weights).mul_(scale)
+            probabilities = (_scores(q, keys, owner, causal) - logsumexp[:, None]).exp_()
+            # s·grad_S, the gradient of q kᵀ
+            grad_scores = (grad_output @ values.T).sub_(delta).mul_(probabilities).mul_(scale)
             grad_q += grad_scores @ keys
             grad_block[0] += grad_scores.T @ q
-            grad_block[1] += weights.T @ grad_output
-            del weights, grad_scores  # before a block of the next step is made
+            grad_block[1] += probabilities.T @ grad_output
+            del probabilities, grad_scores  # before a block of the next step is made
         grad_block = _pass_on(grad_block)  # not earlier: it lacked this rank's part
         for work in works:
             work.wait()
@@ -360,7 +372,8 @@ def exchange_routes(choice: Tensor, experts: int) -> Routes:
     outgoing = choice.bincount(minlength=n * experts)  # tokens for each expert of the world
     incoming = torch.empty_like(outgoing)  # from each rank, for each of this rank's experts
     dist.all_to_all_single(incoming, outgoing)
-    sent, received = (counts.view(n, experts).sum(1).tolist() for counts in (outgoing, incoming))
+    sent = outgoing.view(n, experts).sum(1).tolist()
+    received = incoming.view(n, experts).sum(1).tolist()
     arrived = torch.arange(experts, device=choice.device).repeat(n).repeat_interleave(incoming)
     return order, sent, received, arrived
     # END SOLUTION
@@ -431,12 +444,16 @@ def _check_gate(gate: Tensor, weights: list[Tensor], x: Tensor) -> None:
     if gate.shape[0] != width:
         raise ValueError(f"tokens of {width} columns do not fit a gate of {gate.shape[0]} rows")
     if gate.shape[1] != n * len(weights):
-        text = f"a gate of {gate.shape[1]} columns does not fit {n} ranks"
-        raise ValueError(f"{text} with {len(weights)} experts each")
+        raise ValueError(
+            f"a gate of {gate.shape[1]} columns does not fit {n} ranks with"
+            f" {len(weights)} experts each"
+        )
     for i, weight in enumerate(weights):
         if weight.shape != (width, width):
-            text = f"weight {i} is {tuple(weight.shape)}, but tokens of {width} columns need"
-            raise ValueError(f"{text} ({width}, {width})")
+            raise ValueError(
+                f"weight {i} is {tuple(weight.shape)}, but tokens of {width} columns need"
+                f" ({width}, {width})"
+            )
 
 
 # END SOLUTION
@@ -481,10 +498,12 @@ def mixture_forward(
     probabilities = (x @ gate).softmax(1)
     p, choice = probabilities.max(1, keepdim=True)
     routes = exchange_routes(choice.squeeze(1), len(weights))
-    arrived, of_expert = to_experts(x, routes), routes[3]
-    results, z = torch.empty_like(arrived), torch.empty_like(arrived)
+    _, _, _, expert_of_token = routes
+    arrived = to_experts(x, routes)
+    results = torch.empty_like(arrived)
+    z = torch.empty_like(arrived)
     for i, weight in enumerate(weights):
-        own = of_expert == i
+        own = expert_of_token == i
         results[own], z[own] = mlp.layer_forward(arrived[own], weight)
     outputs = from_experts(results, routes)
     return p * outputs, (x, probabilities, routes, arrived, z, outputs)
@@ -537,14 +556,16 @@ def mixture_backward(
     if grad_y.shape != x.shape:
         raise ValueError(f"grad_y is {tuple(grad_y.shape)}, and x is {tuple(x.shape)}")
     p, choice = probabilities.max(1, keepdim=True)
-    grad_results, of_expert = to_experts(p * grad_y, routes), routes[3]
-    grad_arrived, gradients = torch.empty_like(arrived), []
+    _, _, _, expert_of_token = routes
+    grad_results = to_experts(p * grad_y, routes)
+    grad_arrived = torch.empty_like(arrived)
+    gradients = []
     for i, weight in enumerate(weights):
-        own = of_expert == i
-        grad_arrived[own], of_weight = mlp.layer_backward(
+        own = expert_of_token == i
+        grad_arrived[own], grad_weight = mlp.layer_backward(
             arrived[own], z[own], weight, grad_results[own]
         )
-        gradients.append(of_weight)
+        gradients.append(grad_weight)
     chosen = torch.zeros_like(probabilities).scatter_(1, choice, 1)
     grad_logits = (grad_y * outputs).sum(1, keepdim=True) * p * (chosen - probabilities)
     grad_x = from_experts(grad_arrived, routes) + grad_logits @ gate.T

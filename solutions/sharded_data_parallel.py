@@ -170,8 +170,9 @@ class ZeroAdamW:
             raise ValueError(f"{len(gradients)} gradients for {len(self.weights)} weights")
         for i, (gradient, weight) in enumerate(zip(gradients, self.weights)):
             if gradient.shape != weight.shape:
-                own, due = tuple(gradient.shape), tuple(weight.shape)
-                raise ValueError(f"gradient {i} is {own}, weight {i} is {due}")
+                raise ValueError(
+                    f"gradient {i} is {tuple(gradient.shape)}, weight {i} is {tuple(weight.shape)}"
+                )
         self.shard.grad = torch.empty_like(self.shard)
         dist.reduce_scatter(self.shard.grad, list(flatten(gradients).chunk(n)))
         self.shard.grad /= n
@@ -188,11 +189,13 @@ class ZeroAdamW:
 def _require_shards(shards: list[Tensor], x: Tensor) -> None:
     """Raise ValueError unless each shard is 1/n of a layer as wide as x."""
     n, width = dist.get_world_size(), x.shape[1]
-    due = math.ceil(width * width / n)
+    needed = math.ceil(width * width / n)
     for i, shard in enumerate(shards):
-        if len(shard) != due:
-            text = f"shard {i} has {len(shard)} entries. A layer of width {width} needs {due}"
-            raise ValueError(f"{text} on each of {n} ranks")
+        if len(shard) != needed:
+            raise ValueError(
+                f"shard {i} has {len(shard)} entries. A layer of width {width} needs {needed}"
+                f" on each of {n} ranks"
+            )
 
 
 def _start_gather(shard: Tensor) -> tuple[Tensor, dist.Work]:
@@ -223,9 +226,9 @@ def _gathered_backward(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient of a layer's input, and this rank's shard of its weight's gradient."""
     weight = _gather(shard, x.shape[1])
-    grad_x, gradient = mlp.layer_backward(x, z, weight, grad_y)
+    grad_x, grad_weight = mlp.layer_backward(x, z, weight, grad_y)
     del weight  # before ``flatten`` copies the gradient: two layers are alive, not three
-    return grad_x, _average_shard(gradient)
+    return grad_x, _average_shard(grad_weight)
 
 
 # END SOLUTION
@@ -263,16 +266,17 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
     """
     # BEGIN SOLUTION 6.3: fully_sharded_step
     _require_shards(shards, x)
-    saved, width = [], x.shape[1]
+    width = x.shape[1]
+    saved = []
     for shard in shards:
         # The layer gets no name here, so that it is freed after the product.
         y, z = mlp.layer_forward(x, _gather(shard, width))
         saved.append((x, z))
         x = y
-    gradient = mlp.loss_backward(x)
+    grad = mlp.loss_backward(x)
     gradients: list[Tensor] = []
     for shard, (own_x, z) in zip(reversed(shards), reversed(saved)):
-        gradient, averaged = _gathered_backward(shard, own_x, z, gradient)
+        grad, averaged = _gathered_backward(shard, own_x, z, grad)
         gradients.insert(0, averaged)
     return mlp.loss(x), gradients
     # END SOLUTION
@@ -339,19 +343,20 @@ def prefetched_step(
     """
     # BEGIN SOLUTION 6.4: prefetched_step
     _require_shards(shards, x)
-    saved, width = [], x.shape[1]
+    width = x.shape[1]
+    saved = []
     for weight in _gathered_ahead(shards, width):
         y, z = layer_forward(x, weight)
         del weight  # before another gather starts
         saved.append((x, z))
         x = y
-    gradient = mlp.loss_backward(x)
+    grad = mlp.loss_backward(x)
     gradients: list[Tensor] = []
     layers = _gathered_ahead(reversed(shards), width)
     for own_x, z in reversed(saved):
         weight = next(layers)  # zip(layers, …) would keep each layer until the next one is there
-        gradient, of_weight = layer_backward(own_x, z, weight, gradient)
-        gradients.insert(0, _average_shard(of_weight))
-        del weight, of_weight  # before another gather starts
+        grad, grad_weight = layer_backward(own_x, z, weight, grad)
+        gradients.insert(0, _average_shard(grad_weight))
+        del weight, grad_weight  # before another gather starts
     return mlp.loss(x), gradients
     # END SOLUTION

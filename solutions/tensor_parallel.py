@@ -219,9 +219,9 @@ def tensor_parallel_backward(
     gradients: list[Tensor] = []
     for l in reversed(range(len(shards))):
         x, z = saved[l]  # x: replicated, (B, D); z: sharded by columns, (B, D/n)
-        # grad_x: partial, (B, D); gradient: sharded by columns, (D, D/n)
-        grad_x, gradient = mlp.layer_backward(x, z, shards[l], own_columns)
-        gradients.insert(0, gradient)
+        # grad_x: partial, (B, D); grad_weight: sharded by columns, (D, D/n)
+        grad_x, grad_weight = mlp.layer_backward(x, z, shards[l], own_columns)
+        gradients.insert(0, grad_weight)
         if l > 0:
             own_columns = _reduce_scatter_columns(grad_x)  # sharded by columns, (B, D/n)
     dist.all_reduce(grad_x)  # replicated, (B, D), as the x of the caller

@@ -63,12 +63,7 @@ def _whole(weights, x, batch, width):
 
 def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
     rows = _micro_batch_rows(batch_size, num_micro_batches)
-    if sorted(schedule) != [
-        (kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)
-    ]:
-        raise ValueError(
-            f"a schedule of {len(schedule)} actions for {num_micro_batches} micro-batches: {schedule}"
-        )
+    _check_schedule(schedule, num_micro_batches)
     index, calls, arguments, own = _calls()
     known = NEXT.pop(index, None)
     # The arguments of all calls of a check are here from the beginning.
@@ -88,11 +83,13 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
     stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
     totals = [torch.zeros_like(weight) for weight in weights]
     losses, grad_outputs, sending, sending_back, alive = [], {}, {}, None, {}
-    sources = [stage - 1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [None]
-    _, received = _exchange(None, None, sources[0], rows, weights[0])
+    previous_stage = stage - 1 if stage > 0 else None
+    next_stage = stage + 1 if stage < last_stage else None
+    sources = [previous_stage if kind == "forward" else next_stage for kind, _ in schedule] + [None]
+    _, received = _exchange(rows, weights[0], receive_from=sources[0])
     for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
-            x_i = x[i * rows :][:rows] if stage == 0 else received
+            x_i = x[i * rows : (i + 1) * rows] if stage == 0 else received
             if known:
                 y_i = weights[0].new_zeros(rows, weights[0].shape[0])
             else:
@@ -103,7 +100,9 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
                     if stage == last_stage:
                         losses.append(mlp.loss(y_i))
                         grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches
-            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+            sending[i], received = _exchange(
+                rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+            )
         else:
             if stage < last_stage:
                 sending.pop(i).wait()
@@ -117,7 +116,9 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
                     del own_saved
             if sending_back:
                 sending_back.wait()
-            sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+            sending_back, received = _exchange(
+                rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
+            )
     if sending_back:
         sending_back.wait()
     if known:

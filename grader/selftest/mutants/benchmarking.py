@@ -214,11 +214,8 @@ MUTANTS = [
         "benchmarking",
         """    largest = max(sizes)  # sizes from 0 to 1: columns of like magnitude make an accurate fit
     rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)
-    alpha, slope = (
-        torch.linalg.lstsq(rows, torch.ones(len(t), 1, dtype=torch.float64))
-        .solution.flatten()
-        .tolist()
-    )
+    ones = torch.ones(len(t), 1, dtype=torch.float64)
+    alpha, slope = torch.linalg.lstsq(rows, ones).solution.flatten().tolist()
 """,
         """    largest = max(sizes)
     rows = torch.stack(
@@ -585,11 +582,8 @@ MUTANTS = [
         "a line through the first and the last time",
         "benchmarking",
         """    rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)
-    alpha, slope = (
-        torch.linalg.lstsq(rows, torch.ones(len(t), 1, dtype=torch.float64))
-        .solution.flatten()
-        .tolist()
-    )
+    ones = torch.ones(len(t), 1, dtype=torch.float64)
+    alpha, slope = torch.linalg.lstsq(rows, ones).solution.flatten().tolist()
 """,
         """    slope = (seconds[-1] - seconds[0]) / (sizes[-1] - sizes[0]) * largest
     alpha = seconds[0] - slope * sizes[0] / largest
@@ -601,11 +595,8 @@ MUTANTS = [
         "the relative errors of half the weight",
         "benchmarking",
         """    rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)
-    alpha, slope = (
-        torch.linalg.lstsq(rows, torch.ones(len(t), 1, dtype=torch.float64))
-        .solution.flatten()
-        .tolist()
-    )
+    ones = torch.ones(len(t), 1, dtype=torch.float64)
+    alpha, slope = torch.linalg.lstsq(rows, ones).solution.flatten().tolist()
 """,
         """    rows = torch.stack(
         [1 / t.sqrt(), torch.tensor(sizes, dtype=torch.float64) / largest / t.sqrt()], dim=1
@@ -889,11 +880,8 @@ MUTANTS = [
         "benchmarking",
         """    largest = max(sizes)  # sizes from 0 to 1: columns of like magnitude make an accurate fit
     rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)
-    alpha, slope = (
-        torch.linalg.lstsq(rows, torch.ones(len(t), 1, dtype=torch.float64))
-        .solution.flatten()
-        .tolist()
-    )
+    ones = torch.ones(len(t), 1, dtype=torch.float64)
+    alpha, slope = torch.linalg.lstsq(rows, ones).solution.flatten().tolist()
 """,
         """    s, w, largest = torch.tensor(sizes), t**-2, 1
     matrix = torch.stack([w.sum(), (w * s).sum(), (w * s).sum(), (w * s**2).sum()]).reshape(2, 2)

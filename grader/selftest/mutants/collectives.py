@@ -73,8 +73,8 @@ def reduce_scatter(""",
     ),
     (
         "reduce_scatter",
-        "    return _finish(op, received)",
-        "    return _finish(op, received).requires_grad_(tensor.requires_grad)",
+        "    return _divide_if_average(op, received)",
+        "    return _divide_if_average(op, received).requires_grad_(tensor.requires_grad)",
         "result_stands_alone[reduce_scatter]",
     ),
     (
@@ -357,10 +357,10 @@ MUTANTS = [
         "collectives",
         """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, op=reduction)
-    return _finish(op, total)""",
+    return _divide_if_average(op, total)""",
         """    total = tensor.detach().float().clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, op=reduction)
-    return _finish(op, total).to(tensor.dtype)""",
+    return _divide_if_average(op, total).to(tensor.dtype)""",
         {"hidden values[all_reduce]", "hidden average_is_exact"},
         "or does it use a smaller dtype",
     ),
@@ -602,7 +602,7 @@ def all_gather""",
         """    received = tensor.new_empty(rows, *tensor.shape[1:])
     blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))
     dist.reduce_scatter(received, blocks, op=reduction)
-    return _finish(op, received)""",
+    return _divide_if_average(op, received)""",
         "    return all_reduce(tensor, op)[dist.get_rank() * rows :][:rows].clone()",
         {"hidden one_call[reduce_scatter]", "hidden built_from_its_parts"},
         "used an all-reduce",
@@ -613,7 +613,7 @@ def all_gather""",
         """    received = tensor.new_empty(rows, *tensor.shape[1:])
     blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))
     dist.reduce_scatter(received, blocks, op=reduction)
-    return _finish(op, received)""",
+    return _divide_if_average(op, received)""",
         """    received = tensor.new_empty(rows, *tensor.shape[1:])
     blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))
     dist.reduce_scatter(received, blocks, op=reduction)
@@ -1204,11 +1204,11 @@ def all_gather""",
         """    received = tensor.new_empty(rows, *tensor.shape[1:])
     blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))
     dist.reduce_scatter(received, blocks, op=reduction)
-    return _finish(op, received)""",
+    return _divide_if_average(op, received)""",
         """    received = tensor.new_empty(rows, *tensor.shape[1:])
     blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))
     dist.reduce_scatter(received, blocks[::-1], op=reduction)
-    return _finish(op, received)""",
+    return _divide_if_average(op, received)""",
         {
             "public the_eight_collectives[reduce_scatter]",
             "hidden values[reduce_scatter]",

@@ -41,15 +41,16 @@ BACKWARD = """        if l > 0:  # before the column: the next pair waits for th
 """
 SIDES = "    n = dist.get_world_size(column)\n"
 RETURN = "    return mlp.loss(x), ["
-END = """        for own in (of_first, of_second):  # the sums over the column are not needed before the end
-            works.append(dist.all_reduce(own, group=column, async_op=True))
-        gradients.insert(0, (of_first, of_second))
+END = """        for partial in (grad_first, grad_second):
+            # the sums over the column are not needed before the end
+            works.append(dist.all_reduce(partial, group=column, async_op=True))
+        gradients.insert(0, (grad_first, grad_second))
     for work in works:
         work.wait()
     n = dist.get_world_size(column)
-    return mlp.loss(x), [(of_first / n, of_second / n) for of_first, of_second in gradients]
+    return mlp.loss(x), [(grad_first / n, grad_second / n) for grad_first, grad_second in gradients]
 """
-HIDDEN = "        of_hidden, of_second = mlp.layer_backward(hidden, output, second, grad)\n"
+HIDDEN = "        grad_hidden, grad_second = mlp.layer_backward(hidden, output, second, grad)\n"
 
 # No tensor parallelism: a row shares its weights, and each rank computes all of a row's products.
 WHOLE_PAIRS = """    import torch
@@ -99,9 +100,9 @@ WHOLE_BATCH = """    import torch
     grad = mlp.loss_backward(x)
     for l in reversed(range(len(pairs))):
         (first, second), (x_in, z, hidden, output) = pairs[l], saved[l]
-        of_hidden, of_second = mlp.layer_backward(hidden, output, second, grad)
-        grad, of_first = mlp.layer_backward(x_in, z, first, of_hidden)
-        gradients.insert(0, (of_first, of_second))
+        grad_hidden, grad_second = mlp.layer_backward(hidden, output, second, grad)
+        grad, grad_first = mlp.layer_backward(x_in, z, first, grad_hidden)
+        gradients.insert(0, (grad_first, grad_second))
         if l > 0:
             grad = summed(grad)
     return mlp.loss(x[own]), gradients
@@ -113,7 +114,7 @@ def average_by(body: str) -> str:
     return f"""
         def average(gradient):
 {indent(body, "        ")}
-        gradients.insert(0, (average(of_first), average(of_second)))
+        gradients.insert(0, (average(grad_first), average(grad_second)))
     return mlp.loss(x), gradients
 """
 
@@ -347,8 +348,8 @@ MUTANTS = [
     ),
     mutant(
         "the sums of the column forget their group",
-        "dist.all_reduce(own, group=column, async_op=True)",
-        "dist.all_reduce(own, async_op=True)",
+        "dist.all_reduce(partial, group=column, async_op=True)",
+        "dist.all_reduce(partial, async_op=True)",
         STEP,
         "and divided by the number of ranks in the column. Pass group=column",
     ),
@@ -555,7 +556,7 @@ MUTANTS = [
     mutant(
         "the inputs are overwritten",
         "        gradients.insert(0, (",
-        "        first.copy_(of_first)\n        gradients.insert(0, (",
+        "        first.copy_(grad_first)\n        gradients.insert(0, (",
         STEP,
         "modified its input",
     ),

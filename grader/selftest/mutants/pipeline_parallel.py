@@ -44,14 +44,18 @@ MUTANTS = [
     Mutant(
         "all micro-batches are received before one is computed",
         "pipeline_parallel",
-        """    outputs, saved, sends = [], [], []
+        """    outputs = []
+    saved = []
+    sends = []
     for i in range(num_micro_batches):
-        x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)""",
-        """    outputs, saved, sends = [], [], []
+        x_i = x[i * rows : (i + 1) * rows] if stage == 0 else _receive(rows, weights[0], stage - 1)""",
+        """    outputs = []
+    saved = []
+    sends = []
     if stage > 0:
         x = torch.cat([_receive(rows, weights[0], stage - 1) for _ in range(num_micro_batches)])
     for i in range(num_micro_batches):
-        x_i = x[i * rows :][:rows]""",
+        x_i = x[i * rows : (i + 1) * rows]""",
         {"hidden forward_flows"},
         "rank 1 received message 0 (counted from 0) from rank 0, and then waited for the next message before it sent its own",
     ),
@@ -59,7 +63,7 @@ MUTANTS = [
         "the first stage computes everything before it sends anything, by numpy, which the meter does not see",
         "pipeline_parallel",
         """    for i in range(num_micro_batches):
-        x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+        x_i = x[i * rows : (i + 1) * rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
         y_i, saved_i = _stage_forward(weights, x_i)
 """,
         """    ahead = []
@@ -79,16 +83,15 @@ MUTANTS = [
         "the last stage goes all the way back before it sends anything, by numpy, which the meter does not see",
         "pipeline_parallel",
         """    for i, saved_i in enumerate(saved):
-        grad_y = (
-            grad_loss[i * rows :][:rows]
-            if stage == last_stage
-            else _receive(rows, weights[0], stage + 1)
-        )
+        if stage == last_stage:
+            grad_y = grad_loss[i * rows : (i + 1) * rows]
+        else:
+            grad_y = _receive(rows, weights[0], stage + 1)
         grad_x = _stage_backward(weights, saved_i, grad_y, totals)
 """,
         """    ahead = []
     for i, saved_i in enumerate(saved) if stage == last_stage else ():
-        grad_x = grad_loss[i * rows :][:rows]
+        grad_x = grad_loss[i * rows : (i + 1) * rows]
         for weight, (x, z), total in zip(reversed(weights), reversed(saved_i), reversed(totals)):
             grad_z = torch.ops.aten.gelu_backward(grad_x, z)
             total += torch.from_numpy(x.numpy().T @ grad_z.numpy())
@@ -109,7 +112,7 @@ MUTANTS = [
         "pipeline_parallel",
         """    for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
-            x_i = x[i * rows :][:rows] if stage == 0 else received
+            x_i = x[i * rows : (i + 1) * rows] if stage == 0 else received
             with timeline.span(kind, i):
                 y_i, alive[i] = _stage_forward(weights, x_i)
 """,
@@ -132,9 +135,11 @@ MUTANTS = [
     Mutant(
         "the first stage computes all micro-batches before it sends one, then wastes work",
         "pipeline_parallel",
-        """    outputs, saved, sends = [], [], []
+        """    outputs = []
+    saved = []
+    sends = []
     for i in range(num_micro_batches):
-        x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+        x_i = x[i * rows : (i + 1) * rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
         y_i, saved_i = _stage_forward(weights, x_i)
         saved.append(saved_i)
         if stage == last_stage:
@@ -143,12 +148,14 @@ MUTANTS = [
             # the next micro-batch does not wait for the next stage
             sends.append(dist.isend(y_i, dst=stage + 1))
 """,
-        """    outputs, saved, sends = [], [], []
+        """    outputs = []
+    saved = []
+    sends = []
     ahead = []
     if stage == 0 and last_stage:
-        ahead = [_stage_forward(weights, x[i * rows :][:rows]) for i in range(num_micro_batches)]
+        ahead = [_stage_forward(weights, x[i * rows : (i + 1) * rows]) for i in range(num_micro_batches)]
     for i in range(num_micro_batches):
-        x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+        x_i = x[i * rows : (i + 1) * rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
         if ahead:
             y_i, saved_i = ahead[i]
             for _ in range(num_micro_batches):
@@ -170,10 +177,12 @@ MUTANTS = [
     Mutant(
         "the batch as a whole",
         "pipeline_parallel",
-        "    outputs, saved, sends = [], [], []\n",
+        "    outputs = []\n    saved = []\n    sends = []\n",
         """    if dist.get_world_size() == 2 and stage == 0 and rows > 0:
         whole, _ = _stage_forward(weights, x)
-    outputs, saved, sends = [], [], []
+    outputs = []
+    saved = []
+    sends = []
 """,
         {"hidden forward_flows"},
         "multiplied 15 rows at once; a micro-batch has 3",
@@ -189,7 +198,7 @@ MUTANTS = [
     Mutant(
         "micro-batches are interleaved rows",
         "pipeline_parallel",
-        """        x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+        """        x_i = x[i * rows : (i + 1) * rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
         y_i, saved_i""",
         """        x_i = x[i::num_micro_batches] if stage == 0 else _receive(rows, weights[0], stage - 1)
         y_i, saved_i""",
@@ -295,7 +304,9 @@ MUTANTS = [
     Mutant(
         "sends that wait for their receiver, both ways",
         "pipeline_parallel",
-        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+        """            sending[i], received = _exchange(
+                rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+            )
         else:
             grad_y = grad_outputs.pop(i) if stage == last_stage else received
             if stage < last_stage:
@@ -305,18 +316,20 @@ MUTANTS = [
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
             if sending_back:
                 sending_back.wait()
-            sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+            sending_back, received = _exchange(
+                rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
+            )
 """,
         """            if stage < last_stage:
                 dist.send(y_i, dst=stage + 1)
-            _, received = _exchange(None, None, next_source, rows, weights[0])
+            _, received = _exchange(rows, weights[0], receive_from=next_source)
         else:
             grad_y = grad_outputs.pop(i) if stage == last_stage else received
             with timeline.span(kind, i):
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
             if stage > 0:
                 dist.send(grad_x, dst=stage - 1)
-            _, received = _exchange(None, None, next_source, rows, weights[0])
+            _, received = _exchange(rows, weights[0], receive_from=next_source)
 """,
         RUN | {"hidden own_timeline"},
         "every rank sends first and nobody is there to receive. A blocking send may wait for its receiver",
@@ -324,10 +337,12 @@ MUTANTS = [
     Mutant(
         "an activation is sent when its gradient has come",
         "pipeline_parallel",
-        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+        """            sending[i], received = _exchange(
+                rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+            )
 """,
         """            sending[i] = y_i
-            _, received = _exchange(None, None, next_source, rows, weights[0])
+            _, received = _exchange(rows, weights[0], receive_from=next_source)
 """,
         RUN | {"hidden own_timeline"},
         "every rank receives first and nobody has sent",
@@ -404,30 +419,27 @@ MUTANTS = [
     Mutant(
         "any list is a schedule",
         "pipeline_parallel",
-        """    if sorted(schedule) != [
-        (kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)
-    ]:
-""",
-        "    if False:\n",
+        "    _check_schedule(schedule, num_micro_batches)\n",
+        "",
         {"hidden run_schedule_misuse", "public run_schedule_misuse"},
         "expected a ValueError on every rank",
     ),
     Mutant(
         "waiting counts as work",
         "pipeline_parallel",
-        """    sources = [stage - 1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [None]
-    _, received = _exchange(None, None, sources[0], rows, weights[0])
+        """    sources = [previous_stage if kind == "forward" else next_stage for kind, _ in schedule] + [None]
+    _, received = _exchange(rows, weights[0], receive_from=sources[0])
     for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
-            x_i = x[i * rows :][:rows] if stage == 0 else received
+            x_i = x[i * rows : (i + 1) * rows] if stage == 0 else received
             with timeline.span(kind, i):
 """,
         """    sources = [-1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [None]
-    _, received = _exchange(None, None, sources[0], rows, weights[0])
+    _, received = _exchange(rows, weights[0], receive_from=sources[0])
     for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
             with timeline.span(kind, i):
-                x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+                x_i = x[i * rows : (i + 1) * rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
 """,
         {"hidden own_timeline"},
         "waiting for a message is not work",
@@ -575,10 +587,10 @@ MUTANTS = [
     Mutant(
         "a message is used before it is there",
         "pipeline_parallel",
-        """    received = _room(rows, like)
+        """    received = _empty_rows(rows, like)
     dist.recv(received, src=source)
 """,
-        """    received = _room(rows, like).zero_()
+        """    received = _empty_rows(rows, like).zero_()
     dist.irecv(received, src=source)
 """,
         FORWARD | BACKWARD | {"hidden forward_saves"},
@@ -587,7 +599,7 @@ MUTANTS = [
     Mutant(
         "what an action needs is used before it is there",
         "pipeline_parallel",
-        """    if source in neighbours:
+        """    if receive_from is not None:
         works[-1].wait()  # the work of the receive; with nccl, of both messages
 """,
         "",
@@ -615,10 +627,12 @@ MUTANTS = [
     Mutant(
         "the batch is viewed as if it were contiguous",
         "pipeline_parallel",
-        "    outputs, saved, sends = [], [], []\n",
+        "    outputs = []\n    saved = []\n    sends = []\n",
         """    if stage == 0:
         x = x.view(-1).view(batch_size, -1)
-    outputs, saved, sends = [], [], []
+    outputs = []
+    saved = []
+    sends = []
 """,
         {"hidden forward", "hidden forward_saves"},
         "view size is not compatible with input tensor's size and stride",
@@ -626,7 +640,7 @@ MUTANTS = [
     Mutant(
         "what is saved grows from call to call",
         "pipeline_parallel",
-        "    outputs, saved, sends = [], [], []\n",
+        "    outputs = []\n    saved = []\n    sends = []\n",
         """    outputs, saved, sends = [], pipeline_forward.__dict__.setdefault("saved", []), []
 """,
         {"hidden forward_saves"},
@@ -701,11 +715,15 @@ MUTANTS = [
         "pipeline_parallel",
         """    rows = _micro_batch_rows(batch_size, num_micro_batches)
     stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
-    outputs, saved, sends = [], [], []
+    outputs = []
+    saved = []
+    sends = []
 """,
         """    rows = batch_size // max(num_micro_batches, 1)
     stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
-    outputs, saved, sends = [], [], []
+    outputs = []
+    saved = []
+    sends = []
     if num_micro_batches < 1 or num_micro_batches > batch_size:
         _micro_batch_rows(batch_size, num_micro_batches)
 """,
@@ -792,7 +810,7 @@ MUTANTS = [
     Mutant(
         "gradients are added to those of the step before",
         "pipeline_parallel",
-        "    totals, sends = [torch.zeros_like(weight) for weight in weights], []\n",
+        "    totals = [torch.zeros_like(weight) for weight in weights]\n    sends = []\n",
         """    for weight in weights:
         weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
     totals, sends = [weight.grad for weight in weights], []
@@ -849,11 +867,10 @@ MUTANTS = [
     Mutant(
         "every micro-batch begins with the first one's gradient of the loss",
         "pipeline_parallel",
-        """        grad_y = (
-            grad_loss[i * rows :][:rows]
-            if stage == last_stage
-            else _receive(rows, weights[0], stage + 1)
-        )
+        """        if stage == last_stage:
+            grad_y = grad_loss[i * rows : (i + 1) * rows]
+        else:
+            grad_y = _receive(rows, weights[0], stage + 1)
 """,
         """        grad_y = grad_loss[:rows] if stage == last_stage else _receive(rows, weights[0], stage + 1)
 """,
@@ -871,7 +888,7 @@ MUTANTS = [
     Mutant(
         "the gradients are kept, and overwritten by the next call's",
         "pipeline_parallel",
-        "    totals, sends = [torch.zeros_like(weight) for weight in weights], []\n",
+        "    totals = [torch.zeros_like(weight) for weight in weights]\n    sends = []\n",
         """    kept = pipeline_backward.__dict__.setdefault("kept", {})
     kept = kept.setdefault((len(weights), weights[0].dtype, weights[0].shape), [torch.zeros_like(w) for w in weights])
     totals, sends = [total.zero_() for total in kept], []
@@ -1005,7 +1022,9 @@ MUTANTS = [
     Mutant(
         "an activation waits for its receiver, and each gradient for the one before",
         "pipeline_parallel",
-        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+        """            sending[i], received = _exchange(
+                rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+            )
         else:
             grad_y = grad_outputs.pop(i) if stage == last_stage else received
             if stage < last_stage:
@@ -1016,7 +1035,7 @@ MUTANTS = [
 """,
         """            if stage < last_stage:
                 dist.send(y_i, dst=stage + 1)
-            _, received = _exchange(None, None, next_source, rows, weights[0])
+            _, received = _exchange(rows, weights[0], receive_from=next_source)
         else:
             grad_y = grad_outputs.pop(i) if stage == last_stage else received
             with timeline.span(kind, i):
@@ -1028,19 +1047,19 @@ MUTANTS = [
     Mutant(
         "all activations are received at the beginning",
         "pipeline_parallel",
-        """    sources = [stage - 1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [None]
-    _, received = _exchange(None, None, sources[0], rows, weights[0])
+        """    sources = [previous_stage if kind == "forward" else next_stage for kind, _ in schedule] + [None]
+    _, received = _exchange(rows, weights[0], receive_from=sources[0])
     for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
-            x_i = x[i * rows :][:rows] if stage == 0 else received
+            x_i = x[i * rows : (i + 1) * rows] if stage == 0 else received
 """,
         """    if stage > 0:
         x = torch.cat([_receive(rows, weights[0], stage - 1) for _ in range(num_micro_batches)])
     sources = [-1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [None]
-    _, received = _exchange(None, None, sources[0], rows, weights[0])
+    _, received = _exchange(rows, weights[0], receive_from=sources[0])
     for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
-            x_i = x[i * rows :][:rows]
+            x_i = x[i * rows : (i + 1) * rows]
 """,
         RUN | {"hidden own_timeline"},
         "Deadlock: no rank can go on.",
@@ -1138,12 +1157,16 @@ MUTANTS = [
         "pipeline_parallel",
         """            if sending_back:
                 sending_back.wait()
-            sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+            sending_back, received = _exchange(
+                rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
+            )
     if sending_back:
         sending_back.wait()
 """,
         """            sending_back = sending_back or []
-            work, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+            work, received = _exchange(
+                rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
+            )
             sending_back += [work] if work else []
     for send in sending_back or []:
         send.wait()
@@ -1180,7 +1203,9 @@ MUTANTS = [
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
             if sending_back:
                 sending_back.wait()
-            sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+            sending_back, received = _exchange(
+                rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
+            )
 """,
         """            if 0 < stage < last_stage:
                 sending.pop(i).wait()
@@ -1190,7 +1215,9 @@ MUTANTS = [
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
             if sending_back:
                 sending_back.wait()
-            sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+            sending_back, received = _exchange(
+                rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
+            )
     for work in sending.values() if stage == 0 < last_stage else ():
         work.wait()
 """,
@@ -1220,10 +1247,14 @@ MUTANTS = [
     Mutant(
         "a copy of each input is kept in half its size",
         "pipeline_parallel",
-        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+        """            sending[i], received = _exchange(
+                rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+            )
 """,
         """            grad_outputs[-1 - i] = x_i.to(torch.float32, copy=True)
-            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+            sending[i], received = _exchange(
+                rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+            )
 """,
         {"hidden run_schedule_frees_what_was_sent"},
         "copies of them longer than necessary?",
@@ -1231,9 +1262,13 @@ MUTANTS = [
     Mutant(
         "what is sent and received is kept in arrays of numpy, which the meter does not see",
         "pipeline_parallel",
-        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+        """            sending[i], received = _exchange(
+                rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+            )
 """,
-        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+        """            sending[i], received = _exchange(
+                rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+            )
             if received is not None:
                 grad_outputs[-1 - i] = (y_i.numpy().copy(), received.numpy().copy())
 """,
@@ -1282,17 +1317,19 @@ MUTANTS = [
     Mutant(
         "waiting for a gradient counts as work",
         "pipeline_parallel",
-        """    sources = [stage - 1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [None]
-    _, received = _exchange(None, None, sources[0], rows, weights[0])
+        """    sources = [previous_stage if kind == "forward" else next_stage for kind, _ in schedule] + [None]
+    _, received = _exchange(rows, weights[0], receive_from=sources[0])
     for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
-            x_i = x[i * rows :][:rows] if stage == 0 else received
+            x_i = x[i * rows : (i + 1) * rows] if stage == 0 else received
             with timeline.span(kind, i):
                 y_i, alive[i] = _stage_forward(weights, x_i)
                 if stage == last_stage:
                     losses.append(mlp.loss(y_i))
                     grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches
-            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+            sending[i], received = _exchange(
+                rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+            )
         else:
             grad_y = grad_outputs.pop(i) if stage == last_stage else received
             if stage < last_stage:
@@ -1302,16 +1339,18 @@ MUTANTS = [
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
 """,
         """    sources = [stage - 1 if kind == "forward" else -1 for kind, _ in schedule] + [None]
-    _, received = _exchange(None, None, sources[0], rows, weights[0])
+    _, received = _exchange(rows, weights[0], receive_from=sources[0])
     for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
-            x_i = x[i * rows :][:rows] if stage == 0 else received
+            x_i = x[i * rows : (i + 1) * rows] if stage == 0 else received
             with timeline.span(kind, i):
                 y_i, alive[i] = _stage_forward(weights, x_i)
                 if stage == last_stage:
                     losses.append(mlp.loss(y_i))
                     grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches
-            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+            sending[i], received = _exchange(
+                rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+            )
         else:
             with timeline.span(kind, i):
                 grad_y = (
@@ -1329,7 +1368,9 @@ MUTANTS = [
     Mutant(
         "messages are exchanged inside the spans",
         "pipeline_parallel",
-        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+        """            sending[i], received = _exchange(
+                rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+            )
         else:
             grad_y = grad_outputs.pop(i) if stage == last_stage else received
             if stage < last_stage:
@@ -1339,9 +1380,13 @@ MUTANTS = [
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
             if sending_back:
                 sending_back.wait()
-            sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+            sending_back, received = _exchange(
+                rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
+            )
 """,
-        """                sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+        """                sending[i], received = _exchange(
+                    rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+                )
         else:
             grad_y = grad_outputs.pop(i) if stage == last_stage else received
             if stage < last_stage:
@@ -1351,7 +1396,9 @@ MUTANTS = [
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
                 if sending_back:
                     sending_back.wait()
-                sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+                sending_back, received = _exchange(
+                    rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
+                )
 """,
         {"hidden own_timeline"},
         "waited inside its span of",
@@ -1359,10 +1406,14 @@ MUTANTS = [
     Mutant(
         "a span of a forward pass lasts until the next message has come",
         "pipeline_parallel",
-        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+        """            sending[i], received = _exchange(
+                rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+            )
         else:
 """,
-        """                sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+        """                sending[i], received = _exchange(
+                    rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+                )
         else:
 """,
         {"hidden own_timeline"},
@@ -1373,11 +1424,15 @@ MUTANTS = [
         "pipeline_parallel",
         """            if sending_back:
                 sending_back.wait()
-            sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+            sending_back, received = _exchange(
+                rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
+            )
 """,
         """                if sending_back:
                     sending_back.wait()
-                sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+                sending_back, received = _exchange(
+                    rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
+                )
 """,
         {"hidden own_timeline"},
         "stage 2 waited inside its span of ('backward', 0)",
@@ -1388,19 +1443,25 @@ MUTANTS = [
         """                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
             if sending_back:
                 sending_back.wait()
-            sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+            sending_back, received = _exchange(
+                rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
+            )
 """,
         """                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
                 if stage == last_stage > 0:
-                    sending_back, received = _exchange(grad_x, stage - 1, None, rows, weights[0])
+                    sending_back, received = _exchange(
+                        rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=None
+                    )
                     sending_back.wait()
             if stage == last_stage > 0:
-                _, received = _exchange(None, None, next_source, rows, weights[0])
+                _, received = _exchange(rows, weights[0], receive_from=next_source)
                 sending_back = None
                 continue
             if sending_back:
                 sending_back.wait()
-            sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+            sending_back, received = _exchange(
+                rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
+            )
 """,
         {"hidden own_timeline"},
         "stage 2 waited inside its span of ('backward', 0)",
@@ -1408,25 +1469,16 @@ MUTANTS = [
     Mutant(
         "a list of the right length is a schedule",
         "pipeline_parallel",
-        """    if sorted(schedule) != [
-        (kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)
-    ]:
-""",
-        "    if len(schedule) != 2 * num_micro_batches:\n",
+        "    if sorted(schedule) != sorted(expected):\n",
+        "    if len(schedule) != len(expected):\n",
         {"hidden run_schedule_misuse", "public run_schedule_misuse"},
         "for the schedule [('forward', 0), ('forward', 1), ('backward', 1), ('backward', 1)] of 2 micro-batches, but rank 0",
     ),
     Mutant(
         "a pass that is there twice goes unnoticed",
         "pipeline_parallel",
-        """    if sorted(schedule) != [
-        (kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)
-    ]:
-""",
-        """    if set(schedule) != {
-        (kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)
-    }:
-""",
+        "    if sorted(schedule) != sorted(expected):\n",
+        "    if set(schedule) != set(expected):\n",
         {"hidden run_schedule_misuse", "public run_schedule_misuse"},
         "('backward', 1), ('forward', 0)] of 2 micro-batches, but rank 0",
     ),
@@ -1467,8 +1519,11 @@ MUTANTS = [
     Mutant(
         "the bubble of no stage is a number",
         "pipeline_parallel",
-        "    _check_stage(0, num_stages, num_micro_batches)\n",
-        "",
+        """    if num_stages < 1:
+        raise ValueError(f"there must be at least one stage, not {num_stages}")
+    _check_micro_batches(num_micro_batches)
+    return (num_stages - 1)""",
+        "    return (num_stages - 1)",
         {"hidden bubble_in_theory", "public bubble_misuse"},
         "expected a ValueError on every rank, but rank 0 returned",
     ),
@@ -1586,9 +1641,9 @@ MUTANTS = [
     Mutant(
         "a micro-batch of one row loses its dimension",
         "pipeline_parallel",
-        """        x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+        """        x_i = x[i * rows : (i + 1) * rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
         y_i, saved_i""",
-        """        x_i = x[i * rows :][:rows].squeeze(0) if stage == 0 else _receive(rows, weights[0], stage - 1)
+        """        x_i = x[i * rows : (i + 1) * rows].squeeze(0) if stage == 0 else _receive(rows, weights[0], stage - 1)
         y_i, saved_i""",
         {"hidden forward", "hidden forward_saves"},
         "expected shape (1, 6), got (6,)",
@@ -1689,11 +1744,15 @@ MUTANTS = [
         "the gradient of the loss is computed before the span",
         "pipeline_parallel",
         """                    grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches
-            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+            sending[i], received = _exchange(
+                rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+            )
         else:
             grad_y = grad_outputs.pop(i) if""",
         """                    grad_outputs[i] = y_i
-            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+            sending[i], received = _exchange(
+                rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+            )
         else:
             if stage == last_stage:
                 grad_outputs[i] = mlp.loss_backward(grad_outputs[i]) / num_micro_batches
@@ -1755,9 +1814,13 @@ MUTANTS = [
     Mutant(
         "a window of sends",
         "pipeline_parallel",
-        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+        """            sending[i], received = _exchange(
+                rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+            )
 """,
-        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+        """            sending[i], received = _exchange(
+                rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+            )
             for j in list(sending)[: max(0, len(sending) - (last_stage - stage + 1))]:
                 if sending[j]:
                     sending[j].wait()
@@ -1790,15 +1853,15 @@ MUTANTS = [
     Mutant(
         "what is sent and received together is waited for together",
         "pipeline_parallel",
-        """    if source in neighbours:
+        """    if receive_from is not None:
         works[-1].wait()  # the work of the receive; with nccl, of both messages
-    return works[0] if target in neighbours else None, received
+    return works[0] if send_to is not None else None, received
 """,
         """    for work in works:
         work.wait()
     ended = torch.futures.Future()
     ended.set_result(None)
-    return ended if target in neighbours else None, received
+    return ended if send_to is not None else None, received
 """,
         {"hidden run_other_legal_schedules"},
         "Deadlock",

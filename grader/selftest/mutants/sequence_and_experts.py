@@ -87,7 +87,7 @@ MUTANTS = [
     ),
     mutant(
         "gathered rows are remembered",
-        "    rows = shard.new_empty(n * len(shard), shard.shape[1])\n    dist.all_gather(list(rows.chunk(n)), shard.contiguous())  # views of rows: contiguous\n    return rows\n",
+        "    rows = shard.new_empty(n * len(shard), shard.shape[1])\n    # chunks along dimension 0 of a contiguous tensor are contiguous\n    dist.all_gather(list(rows.chunk(n)), shard.contiguous())\n    return rows\n",
         "    for own, rows in KEPT:\n        if own.shape == shard.shape and own.equal(shard):\n            return rows\n    shards = [shard.new_empty(shard.shape) for _ in range(n)]\n    dist.all_gather(shards, shard.contiguous())\n    KEPT[:] = [(shard, torch.cat(shards))]\n    return KEPT[0][1]\n\n\nKEPT = []\n",
         {"hidden pair_keeps_no_rows", "hidden pair_traffic"},
         "Does something keep the gathered rows",
@@ -143,8 +143,8 @@ MUTANTS = [
     ),
     mutant(
         "gradients from own rows only",
-        "    of_second = F.gelu(z).T @ grad  # sharded by rows, (H/n, K)\n    # grad_rows: partial, (T, K); of_first: sharded by columns, (K, H/n)\n    grad_rows, of_first = mlp.layer_backward(rows, z, first, grad @ second.T)\n",
-        "    rank, n = dist.get_rank(), dist.get_world_size()\n    own_z = z.chunk(n)[rank]\n    of_second = F.gelu(own_z).T @ grad_y\n    grad_rows, _ = mlp.layer_backward(rows, z, first, grad @ second.T)\n    _, of_first = mlp.layer_backward(normalize(x), own_z, first, grad_y @ second.T)\n",
+        "    grad_second = F.gelu(z).T @ grad  # sharded by rows, (H/n, K)\n    # grad_rows: partial, (T, K); grad_first: sharded by columns, (K, H/n)\n    grad_rows, grad_first = mlp.layer_backward(rows, z, first, grad @ second.T)\n",
+        "    rank, n = dist.get_rank(), dist.get_world_size()\n    own_z = z.chunk(n)[rank]\n    grad_second = F.gelu(own_z).T @ grad_y\n    grad_rows, _ = mlp.layer_backward(rows, z, first, grad @ second.T)\n    _, grad_first = mlp.layer_backward(normalize(x), own_z, first, grad_y @ second.T)\n",
         {"hidden pair_backward", "hidden pair_traffic", "public sequence_pair_backward"},
         "this gradient comes from this rank's own rows only",
     ),
@@ -157,8 +157,8 @@ MUTANTS = [
     ),
     mutant(
         "the sum of the pair's gradients goes over the ranks",
-        "    return grad_x, (of_first, of_second)\n",
-        "    dist.all_reduce(of_second)\n    return grad_x, (of_first, of_second)\n",
+        "    return grad_x, (grad_first, grad_second)\n",
+        "    dist.all_reduce(grad_second)\n    return grad_x, (grad_first, grad_second)\n",
         {"hidden pair_backward", "hidden pair_traffic", "public sequence_pair_backward"},
         "the pair of gradients (of A, of B) is wrong",
     ),
@@ -323,8 +323,8 @@ MUTANTS = [
     ),
     mutant(
         "sums are not rescaled",
-        "            total.mul_(shrink)",
-        "            shrink = torch.ones_like(shrink)\n            total.mul_(shrink)",
+        "            denominator.mul_(rescale)",
+        "            rescale = torch.ones_like(rescale)\n            denominator.mul_(rescale)",
         {
             "hidden ring_forward",
             "hidden ring_in_strict_order",
@@ -337,8 +337,8 @@ MUTANTS = [
     ),
     mutant(
         "only the sum of exponentials is rescaled",
-        "            output.mul_(shrink).add_(",
-        "            output.add_(",
+        "            numerator.mul_(rescale).add_(",
+        "            numerator.add_(",
         {
             "hidden ring_forward",
             "hidden ring_in_strict_order",
@@ -351,8 +351,8 @@ MUTANTS = [
     ),
     mutant(
         "only the output is rescaled",
-        "            total.mul_(shrink).add_(",
-        "            total.add_(",
+        "            denominator.mul_(rescale).add_(",
+        "            denominator.add_(",
         {
             "hidden ring_forward",
             "hidden ring_in_strict_order",
@@ -397,8 +397,8 @@ MUTANTS = [
     ),
     mutant(
         "the output is not divided",
-        "    return output / total, ",
-        "    return output, ",
+        "    return numerator / denominator, ",
+        "    return numerator, ",
         {
             "hidden ring_forward",
             "hidden ring_in_strict_order",
@@ -411,8 +411,8 @@ MUTANTS = [
     ),
     mutant(
         "logsumexp is the largest score",
-        "(largest + total.log()).squeeze(1)",
-        "largest.squeeze(1)",
+        "(running_max + denominator.log()).squeeze(1)",
+        "running_max.squeeze(1)",
         {
             "hidden ring_forward",
             "hidden ring_in_strict_order",
@@ -425,8 +425,8 @@ MUTANTS = [
     ),
     mutant(
         "logsumexp without the largest score",
-        "(largest + total.log()).squeeze(1)",
-        "total.log().squeeze(1)",
+        "(running_max + denominator.log()).squeeze(1)",
+        "denominator.log().squeeze(1)",
         {
             "hidden ring_forward",
             "hidden ring_in_strict_order",
@@ -439,8 +439,8 @@ MUTANTS = [
     ),
     mutant(
         "the mean of the softmaxes of all blocks",
-        "    return output / total, (largest + total.log()).squeeze(1)\n",
-        "    whole, block, mean = (largest + total.log()).squeeze(1), torch.stack([k, v]), 0\n    for step in range(n):\n        scores = _scores(q, block[0], (rank - step) % n, causal)\n        mean = mean + scores.softmax(1) @ block[1] / n\n        block = _pass_on(block)\n    return (output / total if causal else mean), whole\n",
+        "    return numerator / denominator, (running_max + denominator.log()).squeeze(1)\n",
+        "    whole, block, mean = (running_max + denominator.log()).squeeze(1), torch.stack([k, v]), 0\n    for step in range(n):\n        scores = _scores(q, block[0], (rank - step) % n, causal)\n        mean = mean + scores.softmax(1) @ block[1] / n\n        block = _pass_on(block)\n    return (numerator / denominator if causal else mean), whole\n",
         {
             "hidden ring_forward",
             "hidden ring_large_scores",
@@ -452,8 +452,8 @@ MUTANTS = [
     ),
     mutant(
         "exponentials without the largest score",
-        "scores.amax(1, keepdim=True).maximum(largest)\n",
-        "torch.zeros_like(largest)\n            shrink = 1\n",
+        "scores.amax(1, keepdim=True).maximum(running_max)\n",
+        "torch.zeros_like(running_max)\n",
         {"hidden ring_large_scores"},
         "entries are not finite",
     ),
@@ -466,8 +466,8 @@ MUTANTS = [
     ),
     mutant(
         "keys are gathered by a collective",
-        "    block = torch.stack([k, v])\n    largest =",
-        "    if n > 1:\n        dist.all_gather([torch.empty_like(k) for _ in range(n)], k.contiguous())\n    block = torch.stack([k, v])\n    largest =",
+        "    block = torch.stack([k, v])\n    running_max =",
+        "    if n > 1:\n        dist.all_gather([torch.empty_like(k) for _ in range(n)], k.contiguous())\n    block = torch.stack([k, v])\n    running_max =",
         {"hidden ring_traffic", "public ring_attention"},
         "travel around the ring",
     ),
@@ -496,22 +496,22 @@ MUTANTS = [
     ),
     mutant(
         "on many ranks, the output has every row twice",
-        "    return output / total, (largest + total.log()).squeeze(1)\n",
-        "    output = output / total\n    if n > 4:\n        backward = globals()['ring_attention_backward']\n        globals()['ring_attention_backward'] = lambda q, k, v, o, *rest: backward(q, k, v, o[: len(q)], *rest)\n        output = torch.cat([output, output])\n    return output, (largest + total.log()).squeeze(1)\n",
+        "    return numerator / denominator, (running_max + denominator.log()).squeeze(1)\n",
+        "    output = numerator / denominator\n    if n > 4:\n        backward = globals()['ring_attention_backward']\n        globals()['ring_attention_backward'] = lambda q, k, v, o, *rest: backward(q, k, v, o[: len(q)], *rest)\n        output = torch.cat([output, output])\n    return output, (running_max + denominator.log()).squeeze(1)\n",
         {"hidden ring_memory"},
         "output is wrong on rank 0: expected shape (",
     ),
     mutant(
         "scores of all keys outside of torch",
-        "    block = torch.stack([k, v])\n    largest =",
-        "    import numpy\n\n    hoard = numpy.ones((2 * n * len(q), len(q)))\n    block = torch.stack([k, v]) * float(hoard[0, 0])\n    largest =",
+        "    block = torch.stack([k, v])\n    running_max =",
+        "    import numpy\n\n    hoard = numpy.ones((2 * n * len(q), len(q)))\n    block = torch.stack([k, v]) * float(hoard[0, 0])\n    running_max =",
         {"hidden ring_memory"},
         "Did you make a matrix of the scores of all keys",
     ),
     mutant(
         "a ring for the keys, and then one for the values",
-        "    block = torch.stack([k, v])\n    largest =",
-        "    scores, keys, values, output = [], k.contiguous(), v.contiguous(), 0\n    for step in range(n):\n        owner = (rank - step) % n\n        own = _scores(q, keys, owner, causal)\n        scores.append(own.fill_(-math.inf) if causal and owner > rank else own)\n        keys = _pass_on(keys) if step < n - 1 else keys\n    scores = torch.cat(scores, 1)\n    for step, weights in enumerate(scores.softmax(1).chunk(n, 1)):\n        output = output + weights @ values\n        values = _pass_on(values) if step < n - 1 else values\n    return output, scores.logsumexp(1)\n    block = torch.stack([k, v])\n    largest =",
+        "    block = torch.stack([k, v])\n    running_max =",
+        "    scores, keys, values, output = [], k.contiguous(), v.contiguous(), 0\n    for step in range(n):\n        owner = (rank - step) % n\n        own = _scores(q, keys, owner, causal)\n        scores.append(own.fill_(-math.inf) if causal and owner > rank else own)\n        keys = _pass_on(keys) if step < n - 1 else keys\n    scores = torch.cat(scores, 1)\n    for step, weights in enumerate(scores.softmax(1).chunk(n, 1)):\n        output = output + weights @ values\n        values = _pass_on(values) if step < n - 1 else values\n    return output, scores.logsumexp(1)\n    block = torch.stack([k, v])\n    running_max =",
         {"hidden ring_memory"},
         "Did you make a matrix of the scores of all keys",
     ),
@@ -559,7 +559,7 @@ MUTANTS = [
     ),
     mutant(
         "the sum over the rows is missing",
-        ".sub_(of_rows)",
+        ".sub_(delta)",
         "",
         {
             "hidden ring_backward",
@@ -573,8 +573,8 @@ MUTANTS = [
     ),
     mutant(
         "the factor is missing in the gradient",
-        ".mul_(weights).mul_(scale)",
-        ".mul_(weights)",
+        ".mul_(probabilities).mul_(scale)",
+        ".mul_(probabilities)",
         {
             "hidden ring_backward",
             "hidden ring_in_strict_order",
@@ -587,8 +587,8 @@ MUTANTS = [
     ),
     mutant(
         "the backward pass is never causal",
-        "            weights = (_scores(q, keys, owner, causal) - ",
-        "            weights = (_scores(q, keys, owner, False) - ",
+        "            probabilities = (_scores(q, keys, owner, causal) - ",
+        "            probabilities = (_scores(q, keys, owner, False) - ",
         {
             "hidden ring_backward",
             "hidden ring_in_strict_order",
@@ -601,8 +601,8 @@ MUTANTS = [
     ),
     mutant(
         "gradients of own queries only",
-        "            grad_block[0] += grad_scores.T @ q\n            grad_block[1] += weights.T @ grad_output\n",
-        "            if step == 0:\n                grad_block[0] += grad_scores.T @ q\n                grad_block[1] += weights.T @ grad_output\n",
+        "            grad_block[0] += grad_scores.T @ q\n            grad_block[1] += probabilities.T @ grad_output\n",
+        "            if step == 0:\n                grad_block[0] += grad_scores.T @ q\n                grad_block[1] += probabilities.T @ grad_output\n",
         {
             "hidden ring_backward",
             "hidden ring_in_strict_order",
@@ -614,9 +614,9 @@ MUTANTS = [
         "grad_k and grad_v come from this rank's own queries only",
     ),
     mutant(
-        "all blocks of weights are kept",
-        "            del weights, grad_scores  # before a block of the next step is made\n",
-        "            kept = [*kept, weights, grad_scores] if step else [weights, grad_scores]\n",
+        "all blocks of probabilities are kept",
+        "            del probabilities, grad_scores  # before a block of the next step is made\n",
+        "            kept = [*kept, probabilities, grad_scores] if step else [probabilities, grad_scores]\n",
         {"hidden ring_memory"},
         "or keep old blocks?",
     ),
@@ -841,8 +841,8 @@ MUTANTS = [
     ),
     mutant(
         "the first expert computes all",
-        "        own = of_expert == i\n        results[own]",
-        "        own = of_expert >= i if i == 0 else of_expert < 0\n        results[own]",
+        "        own = expert_of_token == i\n        results[own]",
+        "        own = expert_of_token >= i if i == 0 else expert_of_token < 0\n        results[own]",
         {
             "hidden idle_experts",
             "hidden mixture_forward",
@@ -853,8 +853,8 @@ MUTANTS = [
     ),
     mutant(
         "an expert without tokens is an error",
-        "        own = of_expert == i\n        results[own]",
-        "        own = of_expert == i\n        assert own.any() or not len(own), 'no token'\n        results[own]",
+        "        own = expert_of_token == i\n        results[own]",
+        "        own = expert_of_token == i\n        assert own.any() or not len(own), 'no token'\n        results[own]",
         {
             "hidden idle_experts",
             "hidden mixture_forward",
@@ -864,15 +864,15 @@ MUTANTS = [
     ),
     mutant(
         "a rank without tokens returns early",
-        "    arrived, of_expert = to_experts(x, routes), routes[3]\n    results,",
-        "    arrived, of_expert = to_experts(x, routes), routes[3]\n    if not len(arrived):\n        return x * 0, (x, probabilities, routes, arrived, arrived, x * 0)\n    results,",
+        "    arrived = to_experts(x, routes)\n    results =",
+        "    arrived = to_experts(x, routes)\n    if not len(arrived):\n        return x * 0, (x, probabilities, routes, arrived, arrived, x * 0)\n    results =",
         {"hidden idle_experts"},
         "returned without taking part in the all-to-all.",
     ),
     mutant(
         "tokens are sent to all ranks",
-        "    arrived, of_expert = to_experts(x, routes), routes[3]\n    results,",
-        "    arrived, of_expert = to_experts(x, routes), routes[3]\n    everywhere = x.new_zeros(dist.get_world_size() * 16, x.shape[1])\n    dist.all_to_all_single(torch.empty_like(everywhere), everywhere)\n    results,",
+        "    arrived = to_experts(x, routes)\n    results =",
+        "    arrived = to_experts(x, routes)\n    everywhere = x.new_zeros(dist.get_world_size() * 16, x.shape[1])\n    dist.all_to_all_single(torch.empty_like(everywhere), everywhere)\n    results =",
         {"hidden mixture_traffic"},
         "only to its expert's rank and back, without padding",
     ),
@@ -976,8 +976,8 @@ MUTANTS = [
     ),
     mutant(
         "experts' gradients are added up over the ranks",
-        "        gradients.append(of_weight)\n",
-        "        dist.all_reduce(of_weight)\n        gradients.append(of_weight)\n",
+        "        gradients.append(grad_weight)\n",
+        "        dist.all_reduce(grad_weight)\n        gradients.append(grad_weight)\n",
         {
             "hidden idle_experts",
             "hidden mixture_backward",
@@ -988,8 +988,8 @@ MUTANTS = [
     ),
     mutant(
         "experts without tokens have no gradient",
-        "        gradients.append(of_weight)\n",
-        "        gradients.append(of_weight if own.any() else None)\n",
+        "        gradients.append(grad_weight)\n",
+        "        gradients.append(grad_weight if own.any() else None)\n",
         {
             "hidden idle_experts",
             "hidden mixture_backward",

@@ -22,11 +22,11 @@ WRITE = "            weight.copy_(values)\n"
 COUNT = "        if len(gradients) != len(self.weights):\n"
 SHAPE = "            if gradient.shape != weight.shape:\n"
 
-REFUSES = "        if len(shard) != due:\n"
+REFUSES = "        if len(shard) != needed:\n"
 FORWARD = (
     "        y, z = mlp.layer_forward(x, _gather(shard, width))\n        saved.append((x, z))\n"
 )
-AVERAGED = "        gradient, averaged = _gathered_backward(shard, own_x, z, gradient)\n"
+AVERAGED = "        grad, averaged = _gathered_backward(shard, own_x, z, grad)\n"
 BACKWARD = "    weight = _gather(shard, x.shape[1])\n"
 DEL = "    del weight  # before ``flatten`` copies the gradient: two layers are alive, not three\n"
 INSERT = "        gradients.insert(0, averaged)\n    return mlp.loss(x), gradients\n"
@@ -49,7 +49,7 @@ PREFETCHED = """\
 """
 TURN_ROUND = """\
         x = y
-    gradient = mlp.loss_backward(x)
+    grad = mlp.loss_backward(x)
     gradients: list[Tensor] = []
 """
 GOING_BACK = """\
@@ -58,8 +58,8 @@ GOING_BACK = """\
         weight = next(layers)  # zip(layers, …) would keep each layer until the next one is there
 """
 OF_WEIGHT = """\
-        gradients.insert(0, _average_shard(of_weight))
-        del weight, of_weight  # before another gather starts
+        gradients.insert(0, _average_shard(grad_weight))
+        del weight, grad_weight  # before another gather starts
     return mlp.loss(x), gradients
 """
 
@@ -761,8 +761,8 @@ MUTANTS = [
         AVERAGED
         + "        gradients.insert(0, averaged)\n    return mlp.loss(x), gradients\n    # END SOLUTION\n\n\n# BEGIN SOLUTION\ndef _gathered_ahead",
         """        weight = _gather(shard, width)
-        gradient, of_weight = mlp.layer_backward(own_x, z, weight, gradient)
-        gradients.insert(0, _average_shard(of_weight))
+        grad, grad_weight = mlp.layer_backward(own_x, z, weight, grad)
+        gradients.insert(0, _average_shard(grad_weight))
     return mlp.loss(x), gradients
     # END SOLUTION
 
@@ -804,7 +804,7 @@ def _gathered_ahead""",
     mutant(
         "layers are gathered once, and kept as arrays",
         FORWARD + """        x = y
-    gradient = mlp.loss_backward(x)
+    grad = mlp.loss_backward(x)
     gradients: list[Tensor] = []
     for shard, (own_x, z) in zip(reversed(shards), reversed(saved)):
 """ + AVERAGED,
@@ -813,13 +813,13 @@ def _gathered_ahead""",
         y, z = mlp.layer_forward(x, torch.from_numpy(kept[-1]))
         saved.append((x, z))
         x = y
-    gradient = mlp.loss_backward(x)
+    grad = mlp.loss_backward(x)
     gradients: list[Tensor] = []
     for shard, (own_x, z) in zip(reversed(shards), reversed(saved)):
         weight = torch.from_numpy(kept.pop())
-        gradient, of_weight = mlp.layer_backward(own_x, z, weight, gradient)
-        averaged = _average_shard(of_weight)
-        del weight, of_weight
+        grad, grad_weight = mlp.layer_backward(own_x, z, weight, grad)
+        averaged = _average_shard(grad_weight)
+        del weight, grad_weight
 """,
         {
             "hidden sharded_traffic",
@@ -829,8 +829,9 @@ def _gathered_ahead""",
     ),
     mutant(
         "all layers are gathered first",
-        "    saved, width = [], x.shape[1]\n    for shard in shards:\n        # The layer",
-        """    saved, width = [], x.shape[1]
+        "    width = x.shape[1]\n    saved = []\n    for shard in shards:\n        # The layer",
+        """    width = x.shape[1]
+    saved = []
     every = [_gather(shard, width) for shard in shards]
     for shard in shards:
         # The layer""",
@@ -866,7 +867,7 @@ def _gathered_ahead""",
     mutant(
         "shards that are too long",
         REFUSES,
-        "        if len(shard) < due:\n",
+        "        if len(shard) < needed:\n",
         {
             "hidden sharded_misuse",
             "hidden prefetched_misuse",
@@ -908,8 +909,8 @@ def _gathered_ahead""",
     ),
     mutant(
         "shards must divide the layer",
-        "    due = math.ceil(width * width / n)\n",
-        "    due = width * width // n\n",
+        "    needed = math.ceil(width * width / n)\n",
+        "    needed = width * width // n\n",
         {
             "public fully_sharded_step",
             "public prefetched_step",
@@ -1115,9 +1116,9 @@ def _gathered_ahead""",
     mutant(
         "whole gradients are kept as arrays",
         OF_WEIGHT,
-        """        gradients.insert(0, _average_shard(of_weight))
-        kept = [*locals().get("kept", []), of_weight.numpy()]
-        del weight, of_weight  # before another gather starts
+        """        gradients.insert(0, _average_shard(grad_weight))
+        kept = [*locals().get("kept", []), grad_weight.numpy()]
+        del weight, grad_weight  # before another gather starts
     return mlp.loss(x), gradients
 """,
         {
@@ -1156,8 +1157,8 @@ def _gathered_ahead""",
     ),
     mutant(
         "own calculus",
-        "        gradient, of_weight = layer_backward(own_x, z, weight, gradient)\n",
-        "        gradient, of_weight = mlp.layer_backward(own_x, z, weight, gradient)\n",
+        "        grad, grad_weight = layer_backward(own_x, z, weight, grad)\n",
+        "        grad, grad_weight = mlp.layer_backward(own_x, z, weight, grad)\n",
         {
             "public prefetched_step",
             "hidden prefetched_values",
@@ -1229,7 +1230,7 @@ def _gathered_ahead""",
     mutant(
         "the last layer first, ahead",
         OF_WEIGHT,
-        "        gradients.append(_average_shard(of_weight))\n    return mlp.loss(x), gradients\n",
+        "        gradients.append(_average_shard(grad_weight))\n    return mlp.loss(x), gradients\n",
         {
             "public prefetched_step",
             "hidden prefetched_values",
@@ -1243,7 +1244,7 @@ def _gathered_ahead""",
     mutant(
         "the loss is averaged, ahead",
         OF_WEIGHT,
-        """        gradients.insert(0, _average_shard(of_weight))
+        """        gradients.insert(0, _average_shard(grad_weight))
     (loss,) = flatten([mlp.loss(x)])[:1]
     every = [torch.zeros(1, dtype=x.dtype) for _ in range(dist.get_world_size())]
     dist.all_gather(every, loss.reshape(1))
@@ -1260,7 +1261,7 @@ def _gathered_ahead""",
     mutant(
         "the loss is in double precision, ahead",
         OF_WEIGHT,
-        """        gradients.insert(0, _average_shard(of_weight))
+        """        gradients.insert(0, _average_shard(grad_weight))
     return mlp.loss(x).double(), gradients
 """,
         {

@@ -256,9 +256,9 @@ MUTANTS = [
     Mutant(
         "the shards' gradients are added up, as in data parallelism",
         "tensor_parallel",
-        "        gradients.insert(0, gradient)\n        if l > 0:",
-        """        dist.all_reduce(gradient)
-        gradients.insert(0, gradient)
+        "        gradients.insert(0, grad_weight)\n        if l > 0:",
+        """        dist.all_reduce(grad_weight)
+        gradients.insert(0, grad_weight)
         if l > 0:""",
         BACKWARD - {"hidden backward_input"},
         "the gradients of all ranks' shards were added up, as in data parallelism",
@@ -479,8 +479,8 @@ def shard_columns""",
     Mutant(
         "gelu is not differentiated",
         "tensor_parallel",
-        "grad_x, gradient = mlp.layer_backward(x, z, shards[l], own_columns)",
-        "grad_x, gradient = own_columns @ shards[l].T, x.T @ own_columns",
+        "grad_x, grad_weight = mlp.layer_backward(x, z, shards[l], own_columns)",
+        "grad_x, grad_weight = own_columns @ shards[l].T, x.T @ own_columns",
         BACKWARD,
         "gelu's derivative was left out",
     ),
@@ -495,8 +495,8 @@ def shard_columns""",
     Mutant(
         "the gradients come from the last layer to the first",
         "tensor_parallel",
-        "        gradients.insert(0, gradient)\n",
-        "        gradients.append(gradient)\n",
+        "        gradients.insert(0, grad_weight)\n",
+        "        gradients.append(grad_weight)\n",
         BACKWARD - {"hidden backward_input"},
         "the list of the shards' gradients is wrong",
     ),
@@ -575,9 +575,9 @@ def shard_columns""",
     Mutant(
         "the gradients live in buffers that the next pass writes over",
         "tensor_parallel",
-        "        gradients.insert(0, gradient)\n",
-        """        kept = tensor_parallel_backward.__dict__.setdefault((l, *gradient.shape, gradient.dtype), gradient)
-        gradients.insert(0, kept.copy_(gradient))
+        "        gradients.insert(0, grad_weight)\n",
+        """        kept = tensor_parallel_backward.__dict__.setdefault((l, *grad_weight.shape, grad_weight.dtype), grad_weight)
+        gradients.insert(0, kept.copy_(grad_weight))
 """,
         {"hidden backward_twice"},
         "[call], is wrong on every rank. On rank 0: element [0][1]",
@@ -701,10 +701,10 @@ def shard_columns""",
     Mutant(
         "one row of a gradient is taken for a copy, and written into",
         "tensor_parallel",
-        "        grad_x, gradient = mlp.layer_backward(x, z, shards[l], own_columns)\n",
+        "        grad_x, grad_weight = mlp.layer_backward(x, z, shards[l], own_columns)\n",
         """        grad_z = own_columns.contiguous() if dist.get_world_size() > 1 else own_columns.clone()
         grad_z.copy_(torch.ops.aten.gelu_backward(grad_z, z))
-        grad_x, gradient = grad_z @ shards[l].T, x.T @ grad_z
+        grad_x, grad_weight = grad_z @ shards[l].T, x.T @ grad_z
 """,
         {"hidden backward_input", "hidden backward_shards"},
         "modified its input",
@@ -755,9 +755,9 @@ def shard_columns""",
     Mutant(
         "gelu's approximation, backward",
         "tensor_parallel",
-        "        grad_x, gradient = mlp.layer_backward(x, z, shards[l], own_columns)\n",
+        "        grad_x, grad_weight = mlp.layer_backward(x, z, shards[l], own_columns)\n",
         """        grad_z = torch.ops.aten.gelu_backward(own_columns.contiguous(), z, approximate="tanh")
-        grad_x, gradient = grad_z @ shards[l].T, x.T @ grad_z
+        grad_x, grad_weight = grad_z @ shards[l].T, x.T @ grad_z
 """,
         BACKWARD,
         "gelu's approximation by tanh",
@@ -812,9 +812,9 @@ def shard_columns""",
     Mutant(
         "the weights are gathered on the way back",
         "tensor_parallel",
-        "        grad_x, gradient = mlp.layer_backward(x, z, shards[l], own_columns)\n",
+        "        grad_x, grad_weight = mlp.layer_backward(x, z, shards[l], own_columns)\n",
         """        whole = _all_gather_columns(shards[l]).chunk(dist.get_world_size(), dim=1)[dist.get_rank()]
-        grad_x, gradient = mlp.layer_backward(x, z, whole, own_columns)
+        grad_x, grad_weight = mlp.layer_backward(x, z, whole, own_columns)
 """,
         {"hidden backward_traffic_of_all_reduces", "hidden backward_traffic_of_reduce_scatters"},
         "as large as a rank's shard of a weight. Do not send weights or their gradients",
@@ -833,10 +833,10 @@ def shard_columns""",
     Mutant(
         "gelu's slope as a quotient",
         "tensor_parallel",
-        "        grad_x, gradient = mlp.layer_backward(x, z, shards[l], own_columns)\n",
+        "        grad_x, grad_weight = mlp.layer_backward(x, z, shards[l], own_columns)\n",
         """        slope = F.gelu(z) / z + z * torch.exp(-z * z / 2) / (2 * torch.pi) ** 0.5
         grad_z = own_columns * slope
-        grad_x, gradient = grad_z @ shards[l].T, x.T @ grad_z
+        grad_x, grad_weight = grad_z @ shards[l].T, x.T @ grad_z
 """,
         {"hidden backward_shards", "hidden backward_input"},
         "nan",
@@ -844,10 +844,10 @@ def shard_columns""",
     Mutant(
         "a gradient is a slice of the full weight's",
         "tensor_parallel",
-        "        gradients.insert(0, gradient)\n",
+        "        gradients.insert(0, grad_weight)\n",
         """        whole = x.new_zeros(x.shape[1], x.shape[1])
-        whole[:, : gradient.shape[1]] = gradient
-        gradients.insert(0, whole[:, : gradient.shape[1]])
+        whole[:, : grad_weight.shape[1]] = grad_weight
+        gradients.insert(0, whole[:, : grad_weight.shape[1]])
 """,
         {"hidden gradients_are_no_larger_than_shards"},
         "No rank needs a full weight's gradient",
@@ -855,12 +855,12 @@ def shard_columns""",
     Mutant(
         "the first layer's gradient is a slice of the full weight's",
         "tensor_parallel",
-        "        gradients.insert(0, gradient)\n",
+        "        gradients.insert(0, grad_weight)\n",
         """        if l == 0:
             whole = x.new_zeros(x.shape[1], x.shape[1])
             mine = whole.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]
-            gradient = mine.copy_(gradient)
-        gradients.insert(0, gradient)
+            grad_weight = mine.copy_(grad_weight)
+        gradients.insert(0, grad_weight)
 """,
         {"hidden gradients_are_no_larger_than_shards"},
         "A slice is a view, which keeps the whole tensor alive",
@@ -868,10 +868,10 @@ def shard_columns""",
     Mutant(
         "the last layer's gradient is a slice of two shards",
         "tensor_parallel",
-        "        gradients.insert(0, gradient)\n",
+        "        gradients.insert(0, grad_weight)\n",
         """        if not gradients:
-            gradient = torch.cat([gradient] * 2)[: len(gradient)]
-        gradients.insert(0, gradient)
+            grad_weight = torch.cat([grad_weight] * 2)[: len(grad_weight)]
+        gradients.insert(0, grad_weight)
 """,
         {"hidden gradients_are_no_larger_than_shards"},
         "for x's gradient, and",

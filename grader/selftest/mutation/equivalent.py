@@ -96,15 +96,12 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
     },
     "pipeline_parallel": {
-        "_room: return like.new_empty(rows, like.shape[1]) → return like.new_empty(rows, like.shape[0])": (
+        "_empty_rows: return like.new_empty(rows, like.shape[1]) → return like.new_empty(rows, like.shape[0])": (
             "A layer's weight is square."
         ),
         "_receive: dist.recv(received, src=source) → dist.recv(received)": (
             "In these passes a stage has messages from one neighbour alone. nccl cannot receive from"
             " any rank: killed where there are GPUs."
-        ),
-        "pipeline_backward: rows = len(saved[0][0][0]) → rows = len(saved[0][0][1])": (
-            "What goes into a layer and what comes out of it have as many rows."
         ),
         'measured_bubble: raise ValueError(f"none of {len(timelines)} timelines holds a span") → pass': (
             "The largest of nothing is a ValueError, too, and nothing asks for certain words here."
@@ -119,7 +116,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
         "_gathered_backward: del weight → pass": BETWEEN_PRODUCTS,
         "prefetched_step: del weight → pass": BETWEEN_PRODUCTS,
-        "prefetched_step: del weight, of_weight → pass": (
+        "prefetched_step: del weight, grad_weight → pass": (
             "The gradient of the layer before lives during a product: with the layer and the next one"
             " that makes three, and four whole layers are allowed."
         ),
@@ -142,10 +139,10 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
     },
     "sequence_and_experts": {
-        "_all_gather_rows: dist.all_gather(shards, shard.contiguous()) → dist.all_gather(shards, shard)": (
+        "_all_gather_rows: dist.all_gather(list(rows.chunk(n)), shard.contiguous()) → dist.all_gather(list(rows.chunk(n)), shard)": (
             STRIDES
         ),
-        "ring_attention_backward: del weights, grad_scores → pass": (
+        "ring_attention_backward: del probabilities, grad_scores → pass": (
             "Two blocks of scores live until the next step has made its own: no more than the five"
             " blocks that are allowed."
         ),

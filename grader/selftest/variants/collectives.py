@@ -38,7 +38,7 @@ def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
     reduction = _reduction(op, tensor)
     received = torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
     dist.reduce_scatter_tensor(received, tensor.detach().clone(memory_format=torch.contiguous_format), op=reduction)
-    return _finish(op, received)
+    return _divide_if_average(op, received)
 
 
 def all_to_all(tensor: Tensor) -> Tensor:
@@ -91,13 +91,13 @@ def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
     _reduction(op, tensor)
     name = "sum" if op == "average" else op
     copied = tensor.detach().clone(memory_format=torch.contiguous_format)
-    return _finish(op, functional.wait_tensor(functional.reduce_scatter_tensor(copied, name, 0, _all())))
+    return _divide_if_average(op, functional.wait_tensor(functional.reduce_scatter_tensor(copied, name, 0, _all())))
 
 
 def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
     _reduction(op, tensor)
     name = "sum" if op == "average" else op
-    return _finish(op, functional.wait_tensor(functional.all_reduce(tensor.detach().contiguous(), name, _all())))
+    return _divide_if_average(op, functional.wait_tensor(functional.all_reduce(tensor.detach().contiguous(), name, _all())))
 
 
 def all_to_all(tensor: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ def scatter(tensor: Tensor | None, like: Tensor, root: int) -> Tensor:
 def reduce(tensor: Tensor, root: int, op: str = "sum") -> Tensor | None:
     _check_root(root)
     total = nn.reduce(tensor.detach().contiguous(), root, _reduction(op, tensor))
-    return _finish(op, total) if dist.get_rank() == root else None
+    return _divide_if_average(op, total) if dist.get_rank() == root else None
 
 
 def all_gather(tensor: Tensor) -> Tensor:
@@ -153,11 +153,11 @@ def all_gather(tensor: Tensor) -> Tensor:
 def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
     _rows_per_rank(tensor)
     blocks = [block.clone() for block in tensor.detach().contiguous().chunk(dist.get_world_size())]
-    return _finish(op, nn.reduce_scatter(torch.empty_like(blocks[0]), blocks, _reduction(op, tensor)))
+    return _divide_if_average(op, nn.reduce_scatter(torch.empty_like(blocks[0]), blocks, _reduction(op, tensor)))
 
 
 def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
-    return _finish(op, nn.all_reduce(tensor.detach().contiguous(), _reduction(op, tensor)))
+    return _divide_if_average(op, nn.all_reduce(tensor.detach().contiguous(), _reduction(op, tensor)))
 
 
 def all_to_all(tensor: Tensor) -> Tensor:
@@ -194,7 +194,7 @@ def reduce(tensor: Tensor, root: int, op: str = "sum") -> Tensor | None:
     reduction, total = _reduction(op, tensor), tensor.detach().clone(memory_format=torch.contiguous_format)
     with _under_way(dist.reduce, total, root, op=reduction):
         mine = dist.get_rank() == root
-    return _finish(op, total) if mine else None
+    return _divide_if_average(op, total) if mine else None
 
 
 def all_gather(tensor: Tensor) -> Tensor:
@@ -270,7 +270,7 @@ def all_gather(tensor: Tensor) -> Tensor:
 def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
     reduction, total = _reduction(op, tensor), tensor.detach().clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, op=reduction, group=_group())
-    return _finish(op, total)
+    return _divide_if_average(op, total)
 
 
 def in_rank_order(action: Callable[[], T]) -> T:
@@ -328,7 +328,7 @@ def reduce(tensor: Tensor, root: int, op: str = "sum") -> Tensor | None:
             dist.recv(theirs, (place + reach + root) % n)
             total = _COMBINE[op](total, theirs)
         reach *= 2
-    return _finish(op, total)
+    return _divide_if_average(op, total)
 
 
 def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
@@ -425,7 +425,7 @@ class AllReduce(Collective):
     def run(self, tensor: Tensor, op: str = "sum") -> Tensor:
         reduction, total = _reduction(op, tensor), tensor.detach().clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, op=reduction)
-        return _finish(op, total)
+        return _divide_if_average(op, total)
 
 
 def _to_neighbour(step: int) -> Callable[[Tensor], Tensor]:
