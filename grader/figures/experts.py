@@ -3,7 +3,7 @@
 from grader.figures.picture import Picture
 
 WIDTH, HEIGHT, STEP = 26, 20, 31  # of a token's block, and from one block to the next
-LEFT = (100, 226)  # where the blocks of rank 0 and of rank 1 begin
+LEFT = (100.0, 226.0)  # where the blocks of rank 0 and of rank 1 begin
 # The rows of the picture: a label, and for each rank its tokens as (rank, number of the token).
 ROWS = (
     ("tokens", [[(0, 0), (0, 1), (0, 2)], [(1, 0)]]),
