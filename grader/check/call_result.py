@@ -209,6 +209,17 @@ class CallResult(CallEvidence):
                     f"rank {rank.rank} changed {what} that it was given: tensors in {it} were"
                     f" added, removed or replaced. Work on a copy of {it}."
                 )
+        self.keeps_gradient_flags()
+
+    def keeps_gradient_flags(self) -> None:
+        """Fail if a rank changed whether an argument requires a gradient, or gave it one."""
+        for rank in range(self.report.size):
+            self.require(
+                self._returned(rank).same_flags,
+                f"rank {rank} changed requires_grad or .grad of a tensor that it was given. The"
+                " caller's tensors must stay as they are. To differentiate, use a tensor of your"
+                " own that shares the memory: tensor.detach().requires_grad_().",
+            )
 
     def raises_value_error(self, *mentioning: str, given: str = "", because: str = "") -> None:
         """Fail unless every rank raised a ValueError and communicated nothing.

@@ -129,11 +129,6 @@ def is_in_new_memory(found: Any) -> bool:
     return _truth(found, "own")
 
 
-def has_touched_gradients(found: Any) -> bool:
-    """Return whether an argument that required no gradient requires one, or has one."""
-    return _truth(found, "touched")
-
-
 def is_kept(found: Any) -> bool:
     """Return whether an argument is still in memory, or whether it is unchanged.
 

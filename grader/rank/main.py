@@ -352,6 +352,7 @@ class Rank:
         """Make one call, send its result or exception, and return whether there was a result."""
         self.marks("call began")
         before = tensors.originals(args), tensors.originals(kwargs)
+        flags = tensors.gradient_flags(before)
         try:
             function = find(call["function"])
             if self.network and self.network.issued:
@@ -373,7 +374,11 @@ class Rank:
             self.wire.send(frames.RAISED, {"call": index, **describe(error, self.submission_dir)})
             return False
         self.marks("call ended")
-        _send_result(self.wire, index, result, *before, tensors.is_intact(args, before[0]))
+        kept = {
+            "intact": tensors.is_intact(args, before[0]),
+            "same_flags": tensors.gradient_flags(before) == flags,
+        }
+        _send_result(self.wire, index, result, *before, kept)
         return True
 
     def forget(self) -> None:
@@ -399,15 +404,15 @@ class Rank:
 
 
 def _send_result(
-    wire: Wire, call: int, result: Any, args: list, kwargs: dict, intact: bool
+    wire: Wire, call: int, result: Any, args: list, kwargs: dict, kept: dict[str, bool]
 ) -> None:
     """Send a call's result and arguments as data.
 
-    If this fails, send a description of the result, and no arguments. ``intact`` says whether the
-    lists that held the arguments still hold the same tensors.
+    If this fails, send a description of the result, and no arguments. ``kept`` says what the call
+    left as it was: see ``Returned``.
     """
     receipts, wire.receipts = wire.receipts, []
-    meta = {"call": call, "intact": intact, "receipts": receipts}
+    meta = {"call": call, "receipts": receipts, **kept}
     try:
         trees, blob = tensors.encode(result, args, kwargs)
         packed = wire.pack(frames.RETURNED, {**meta, "values": trees}, blob)

@@ -171,6 +171,21 @@ def is_intact(value: Any, original: Any) -> bool:
     return value is original or not isinstance(original, torch.Tensor)
 
 
+def gradient_flags(value: Any) -> Any:
+    """Return, for each tensor of containers, whether it requires a gradient, and has got one.
+
+    A gradient of a tensor that requires one does not count: the judge's own backward pass may have
+    computed it.
+    """
+    if isinstance(value, (list, tuple)):
+        return [gradient_flags(item) for item in value]
+    if isinstance(value, dict):
+        return {key: gradient_flags(item) for key, item in value.items()}
+    if isinstance(value, torch.Tensor):
+        return value.requires_grad, not value.requires_grad and value.grad is not None
+    return None
+
+
 @dataclass
 class Parcel:
     """The tensors that one frame holds so far, and the number of bytes of all of them."""

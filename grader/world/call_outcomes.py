@@ -18,7 +18,8 @@ def read_returned(frame: Frame) -> Returned:
     if len(values) != 3 or not isinstance(values[1], list) or not isinstance(values[2], dict):
         raise FrameError("a malformed result")
     value, args, kwargs = values
-    return Returned(value, args, kwargs, intact=frame.meta.get("intact") is not False)
+    intact, same_flags = (frame.meta.get(name) is not False for name in ("intact", "same_flags"))
+    return Returned(value, args, kwargs, intact, same_flags)
 
 
 def read_raised(meta: dict) -> Raised:

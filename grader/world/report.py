@@ -127,13 +127,15 @@ class Returned:
     """The result of a call on one rank, and the call's arguments as they were afterwards.
 
     ``intact`` says whether the lists and dicts among the arguments still contained the same tensors
-    after the call.
+    after the call. ``same_flags`` says whether each argument still required a gradient if, and only
+    if, it did before, and whether no other argument had got one in ``.grad``.
     """
 
     value: Any
     args: list
     kwargs: dict
     intact: bool = True
+    same_flags: bool = True
 
 
 @dataclass

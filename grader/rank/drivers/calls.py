@@ -47,14 +47,12 @@ def twice(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Return a dict with the result, the bytes of memory that it keeps alive, and three facts.
+    """Return a dict with the result, the bytes of memory that it keeps alive, and two facts.
 
-    The facts are whether a tensor of the result requires a gradient, whether the result shares no
-    memory with an argument, and whether the call has let an argument require a gradient, or has
-    given it one. Memory that several tensors share counts once.
+    The facts are whether a tensor of the result requires a gradient, and whether the result shares
+    no memory with an argument. Memory that several tensors share counts once.
     """
     given = tensors_in([args, kwargs])
-    constant = [tensor for tensor in given if not tensor.requires_grad]
     result = function(*args, **kwargs)
     tensors = tensors_in([result])
     memory = {
@@ -67,7 +65,6 @@ def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
         "requires gradient": any(tensor.requires_grad for tensor in tensors),
         "kept": sum(memory.values()),
         "own": of_arguments.isdisjoint(memory),
-        "touched": any(x.requires_grad or x.grad is not None for x in constant),
     }
 
 
