@@ -113,6 +113,7 @@ def test_the_eight_collectives(world, collective):
     of_tables.returns(*OF_TABLES[collective], known_mistakes=known)
     of_tables.keeps_inputs()
     of_leaves.returns_without_gradient(*expected)
+    of_leaves.returns_new_memory()
     alone = {
         name: 0 if name == "root" else tensor(A) if name == "like" else v
         for name, v in arguments.items()
@@ -235,6 +236,7 @@ def test_average(world):
     )
     run.returns([1.5, 3.0], [1.5, 3.0])
     of_leaves.returns_without_gradient([1.5, 3.0], [1.5, 3.0])
+    of_leaves.returns_new_memory()
     of_tables.returns(MEAN, MEAN, known_mistakes=[{mistakes.MEMORY: own} for own in LYING])
     run.keeps_inputs()
     integers.raises_value_error("int64")
@@ -259,6 +261,7 @@ def test_overlapped_all_reduce(world):
     run.returns((tensor([4, 6]), "done"), (tensor([4, 6]), "done"), label=label)
     run.keeps_inputs()
     of_leaves.returns_without_gradient((tensor([4, 6]), "done"), (tensor([4, 6]), "done"))
+    of_leaves.returns_new_memory()
     of_tables.returns(
         2 * MEAN,
         2 * MEAN,
@@ -340,6 +343,7 @@ def test_ring_all_reduce(world, size):
     of_five.returns(*[[*total, total[0]]] * size)
     of_one.returns(*[total[:1]] * size)
     of_leaves.returns_without_gradient(*[total] * size)
+    of_leaves.returns_new_memory()
 
 
 @number("1.7")

@@ -6,6 +6,7 @@ function's name. Upper and lower case are equal, and so are ``-``, ``_`` and a s
 """
 
 import difflib
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,14 +15,8 @@ from typing import Any
 
 from grader.course_file import course
 
-HANDOUT = Path(__file__).resolve().parents[2] / "handout"
+FUNCTIONS = Path(__file__).resolve().parents[1] / "functions.json"  # made from the solutions
 NUMBER = re.compile(r"(?:problem|part)?\s*(\d+(?:\.\d+)?)\.?", re.IGNORECASE)
-# Matches a function or a class whose docstring begins with the number of its problem. Stubs have
-# such docstrings. The docstrings stay there when the student writes the functions.
-DEFINED = re.compile(
-    r'^(?:def|class) (\w+)(?:(?!\n(?:def|class) ).)*?:\n +"""Problem (\d+\.\d+) ',
-    re.MULTILINE | re.DOTALL,
-)
 
 # The options that choose checks, in the form that both argparse and pytest accept.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -90,12 +85,8 @@ def chosen(words: str, candidates: Iterable[Candidate]) -> set[str]:
 
 def functions() -> dict[str, list[str]]:
     """Return, for each problem, the names of the functions and classes that students write."""
-    found: dict[str, list[str]] = {number: [] for number in course().problems}
-    for path in (HANDOUT / file for file in course().files):
-        text = path.read_text(errors="replace") if path.is_file() else ""
-        for function, number in DEFINED.findall(text):
-            found.setdefault(number, []).append(function)
-    return found
+    of_problems = json.loads(FUNCTIONS.read_text())
+    return {number: of_problems.get(number, []) for number in course().problems}
 
 
 def _by_name(words: str, candidates: list[Candidate]) -> set[str]:

@@ -542,7 +542,7 @@ def test_built_from_its_parts(world, rng):
             run.require(
                 length <= scattered <= padded,
                 f"rank {rank} reduce-scattered {scattered} elements. The tensor and its padding"
-                f" have {padded}. Pad only to the next multiple of n.",
+                f" have {padded}. Scatter all of them; pad only to the next multiple of n.",
             )
             run.require(
                 length <= gathered <= padded,

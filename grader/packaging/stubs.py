@@ -1,7 +1,8 @@
 """Makes the stubs in ``handout/`` from the answers in ``solutions/``.
 
-Stubs are never written by hand. The names of the functions' parameters, which messages show, are
-also taken from the solutions, and written into ``grader/parameters.json``.
+Stubs are never written by hand. Two more files are made from the solutions: the names of the
+functions' parameters, which messages show, in ``grader/parameters.json``; and the functions of each
+problem, which ``make test K=…`` finds by name, in ``grader/functions.json``.
 
     python -m grader.packaging.stubs            writes these files
     python -m grader.packaging.stubs --check    exit with 1 if a file is different
@@ -22,6 +23,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN = re.compile(r"( *)# BEGIN SOLUTION(?: (?P<problem>\S.*))?")
 END = re.compile(r" *# END SOLUTION")
+# Matches a function or a class whose docstring begins with the number of its problem.
+DEFINED = re.compile(
+    r'^(?:def|class) (\w+)(?:(?!\n(?:def|class) ).)*?:\n +"""Problem (\d+\.\d+) ',
+    re.MULTILINE | re.DOTALL,
+)
 
 
 def stub(solution: str) -> str:
@@ -66,12 +72,21 @@ def parameters(module: str, solution: str) -> dict[str, list[str]]:
 def generated() -> Iterator[tuple[Path, str]]:
     """Yield each file that is made from the solutions, and its text."""
     names: dict[str, list[str]] = {}
+    functions: dict[str, list[str]] = {}
     for source in sources():
         solution = source.read_text()
         names |= parameters(source.stem, solution)
+        for function, problem in DEFINED.findall(solution):
+            functions.setdefault(problem, []).append(function)
         yield ROOT / "handout" / source.name, stub(solution)
-    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(names[name])}" for name in sorted(names))
-    yield ROOT / "grader" / "parameters.json", f"{{\n{lines}\n}}\n"
+    yield ROOT / "grader" / "parameters.json", _lists(names)
+    yield ROOT / "grader" / "functions.json", _lists(functions)
+
+
+def _lists(named: dict[str, list[str]]) -> str:
+    """Return a JSON object of lists, one list a line, sorted by name."""
+    lines = (f"  {json.dumps(name)}: {json.dumps(named[name])}" for name in sorted(named))
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def main() -> int:

@@ -154,7 +154,7 @@ def test_a_part_has_a_name_a_file_a_number_and_a_title(name, part):
         assert part_named(words) == name
 
 
-def test_every_function_is_found_in_the_stubs():
+def test_every_function_is_known():
     written = {(number, function) for number, names in functions().items() for function in names}
     assert written == set(FUNCTIONS)
 
@@ -214,8 +214,9 @@ def test_list_of_problems_is_left_out_if_it_is_empty():
         assert str(refused.value) == "no check matches “nonsense”."
 
 
-def test_problem_without_known_functions_has_no_empty_brackets(monkeypatch):
-    monkeypatch.setattr("grader.check.selection.HANDOUT", ROOT / "nowhere")
+def test_problem_without_known_functions_has_no_empty_brackets(monkeypatch, tmp_path):
+    (tmp_path / "functions.json").write_text("{}")
+    monkeypatch.setattr("grader.check.selection.FUNCTIONS", tmp_path / "functions.json")
     with pytest.raises(NothingChosen) as refused:
         chosen("nonsense", [Candidate("a", "1.1", ("broadcast",))])
     assert str(refused.value).splitlines()[1:] == [f"    1.1  {TITLES['1.1']}"]

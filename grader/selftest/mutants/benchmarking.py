@@ -906,4 +906,12 @@ MUTANTS = [
         {"hidden predictions"},
         "a negative time was replaced by 0",
     ),
+    Mutant(
+        "a device awaited after the barrier",
+        "benchmarking",
+        "        synchronize()\n        barrier()\n        start",
+        "        barrier()\n        synchronize()\n        start",
+        {"hidden synchronize"},
+        "synchronised after the barrier, and not before it",
+    ),
 ]

@@ -1595,4 +1595,57 @@ def all_gather""",
         {check for check in IN_ORDER if "ring" in check},
         "Start both with one dist.batch_isend_irecv",
     ),
+    Mutant(
+        "a broadcast whose root returns its input",
+        "collectives",
+        "    dist.broadcast(received, src=root)\n    return received\n",
+        """    dist.broadcast(received, src=root)
+    return tensor.detach() if dist.get_rank() == root else received
+""",
+        {"public broadcast", "hidden result_stands_alone[broadcast]"},
+        "rank 0 returned its input, or a view of it",
+    ),
+    Mutant(
+        "a scatter of all blocks to all ranks",
+        "collectives",
+        """        blocks = list(tensor.detach().contiguous().chunk(n))
+    received = like.new_empty(like.shape)
+    dist.scatter(received, blocks, src=root)
+    return received
+""",
+        """        blocks = [tensor.detach().contiguous()] * n
+    received = like.new_empty((dist.get_world_size() * like.shape[0], *like.shape[1:]))
+    dist.scatter(received, blocks, src=root)
+    return received.chunk(dist.get_world_size())[dist.get_rank()].clone()
+""",
+        {"hidden one_call[scatter]"},
+        "has 6 elements, but 2 are right",
+    ),
+    Mutant(
+        "an all-reduce that gathers whole tensors and ignores its reduce-scatter",
+        "collectives",
+        "    total = all_gather(reduce_scatter(padded))\n",
+        """    reduce_scatter(padded)
+    total = all_gather(padded).view(n, -1).sum(0)
+""",
+        {"hidden built_from_its_parts"},
+        "all-gather made 20 elements. The tensor and its padding have 10",
+    ),
+    Mutant(
+        "an all-reduce that starts with one element before compute",
+        "collectives",
+        """    work = dist.all_reduce(total, async_op=True)
+    result = compute()
+    work.wait()  # only now may total be read
+""",
+        """    entries = total.view(-1)
+    work = dist.all_reduce(entries[:1], async_op=True)
+    result = compute()
+    work.wait()
+    if len(entries) > 1:
+        dist.all_reduce(entries[1:])
+""",
+        {"hidden compute_does_not_wait"},
+        "but the tensor has 20. Start the all-reduce of the whole tensor",
+    ),
 ]

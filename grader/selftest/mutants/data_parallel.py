@@ -62,6 +62,29 @@ GATHERS_SHARDS = """\
         return loss, _loss_and_gradients(weights, torch.cat(batch))[1]
 """ + AVERAGES
 
+TRAINING = """\
+    optimizer = torch.optim.AdamW(weights, lr=lr)
+    losses = []
+    for shard in shards:
+        loss, gradients = data_parallel_step(weights, shard)
+        losses.append(loss)
+        for weight, gradient in zip(weights, gradients):
+            weight.grad = gradient
+        optimizer.step()
+"""
+# The weights still have to be overwritten in the loop with which this text ends.
+TRAINING_OF_COPIES = """\
+    copies = [weight.clone() for weight in weights]
+    optimizer = torch.optim.AdamW(copies, lr=lr)
+    losses = []
+    for shard in shards:
+        loss, gradients = data_parallel_step(copies, shard)
+        losses.append(loss)
+        for weight, gradient in zip(copies, gradients):
+            weight.grad = gradient
+        optimizer.step()
+    for weight, copy in zip(weights, copies):
+"""
 MUTANTS = [
     Mutant(
         "every n-th row",
@@ -1224,5 +1247,46 @@ class GradientBuckets(GradientBuckets):
 """,
         {"hidden buckets_overlap"},
         "As soon as the first bucket starts, they can start, too",
+    ),
+    Mutant(
+        "a training that gathers the gradients of all ranks",
+        "data_parallel",
+        "        loss, gradients = data_parallel_step(weights, shard)\n",
+        """        loss, local = _loss_and_gradients(weights, shard)
+        n, gradients = dist.get_world_size(), []
+        for own in local:
+            parts = [torch.empty_like(own) for _ in range(n)]
+            dist.all_gather(parts, own.contiguous())
+            gradients.append(sum(parts) / n)
+""",
+        {"hidden train_weights"},
+        "are enough for one average of all gradients and the loss in each step",
+    ),
+    Mutant(
+        "an optimizer over copies",
+        "data_parallel",
+        TRAINING,
+        TRAINING_OF_COPIES + "        weight.copy_(copy)\n",
+        {"hidden train_weights"},
+        "optimizer does not update the weights that train was given",
+    ),
+    Mutant(
+        "weights that get the memory of copies",
+        "data_parallel",
+        TRAINING,
+        TRAINING_OF_COPIES + "        weight.data = copy\n",
+        {"hidden train_weights"},
+        "the memory of the caller's weights after training is wrong",
+    ),
+    Mutant(
+        "weights that require gradients after the step",
+        "data_parallel",
+        "    loss, gradients = _loss_and_gradients(weights, shard)\n",
+        """    for weight in weights:
+        weight.requires_grad_()
+    loss, gradients = _loss_and_gradients([w.detach() for w in weights], shard)
+""",
+        {"public data_parallel_step", "hidden step_gradients", "hidden step_loss_is_local"},
+        "changed requires_grad or .grad of a tensor that it was given",
     ),
 ]

@@ -964,4 +964,26 @@ def shard_columns""",
         {"hidden backward_twice"},
         "the first call's result was overwritten by the second call's",
     ),
+    Mutant(
+        "an f that broadcasts what every rank has",
+        "tensor_parallel",
+        "        return x.view_as(x)  # replicated\n",
+        """        y = x.clone(memory_format=torch.contiguous_format)
+        dist.broadcast(y, src=0)
+        return y
+""",
+        {"hidden copy_to_ranks"},
+        "times in f's forward pass",
+    ),
+    Mutant(
+        "a g that broadcasts its gradient",
+        "tensor_parallel",
+        "        return grad_y  # replicated\n",
+        """        grad_x = grad_y.clone(memory_format=torch.contiguous_format)
+        dist.broadcast(grad_x, src=0)
+        return grad_x
+""",
+        {"hidden sum_over_ranks"},
+        "times in g's backward pass",
+    ),
 ]
