@@ -359,8 +359,8 @@ def exchange_routes(choice: Tensor, experts: int) -> Routes:
 
     Traffic: one all-to-all of n·experts whole numbers. No token is sent.
 
-    With 2 ranks with one expert each, and the choices [1, 0, 1] and [1]: rank 0 returns the order
-    [1, 0, 2], sent [1, 2], received [1, 0] and arrived [0]. Rank 1 returns [0], [0, 1], [2, 1] and
+    With 2 ranks with one expert each, and the choices [1, 1, 0] and [1]: rank 0 returns the order
+    [2, 0, 1], sent [1, 2], received [1, 0] and arrived [0]. Rank 1 returns [0], [0, 1], [2, 1] and
     [0, 0, 0].
     About 9 lines.
     """

@@ -6,11 +6,31 @@ process imports pytest and collects the checks.
 
 import os
 import sys
+from importlib.util import find_spec
 
 from grader.session import SERVER, SESSION, EarlyServer
 
+# The modules that checks need, and the packages with them: see handout/requirements.txt.
+PACKAGES = {
+    "torch": "torch",
+    "numpy": "numpy",
+    "pytest": "pytest",
+    "xdist": "pytest-xdist",
+    "gradescope_utils": "gradescope-utils",
+    "safetensors": "safetensors",
+    "rich": "rich",
+}
+
 
 def main() -> int:
+    if lacking := [package for module, package in PACKAGES.items() if not find_spec(module)]:
+        print(
+            f"This environment lacks {', '.join(lacking)}. `make setup` makes an environment with"
+            " all that checks need. To use this one, install what it lacks:"
+            f" {sys.executable} -m pip install {' '.join(lacking)}",
+            file=sys.stderr,
+        )
+        return 2
     if SESSION not in os.environ and SERVER not in os.environ:
         EarlyServer.start()
     try:

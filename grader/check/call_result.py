@@ -239,7 +239,7 @@ class CallResult(CallEvidence):
                 self._fail(found.headline, found.lines)
             if isinstance(outcome, Raised) and outcome.is_value_error:
                 if lacking := [word for word in mentioning if not _mentions(outcome.text, word)]:
-                    said = " or ".join(lacking)
+                    said = ", nor ".join(lacking)
                     self._fail(
                         f"rank {rank.rank}'s ValueError does not mention {said}:"
                         f" “{outcome.text[:300]}”",

@@ -92,11 +92,13 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
         return None
     if _is_garbage(got):
         return (
-            "this looks like memory that was never filled. Return the tensor that the communication"
-            " writes to. irecv and other asynchronous calls return before the data has arrived:"
-            " call wait() before you use the tensor."
+            "this looks like memory that was never filled. Did you add (+=) to torch.empty? Use"
+            " torch.zeros. After a communication, return the tensor that it writes to. irecv and"
+            " other asynchronous calls return before the data has arrived: call wait() before you"
+            " use the tensor."
         )
     for explain in (
+        _nan,
         _gaps,
         _factor,
         _another_place,
@@ -124,6 +126,17 @@ def _is_garbage(got: np.ndarray) -> bool:
     size = np.abs(got[(got != 0) & np.isfinite(got)].astype(np.float64))
     tiny, huge = (1e-150, 1e150) if got.dtype == np.float64 else (1e-37, 1e30)
     return bool(((size < tiny) | (size > huge)).any())
+
+
+def _nan(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
+    if not _undefined(got).any() or _undefined(expected).any():
+        return None
+    return (
+        "nan is in memory that no communication has filled. The grader writes it there until you"
+        " call wait() on the receive, and, after a reduce or a gather, on all ranks but the root."
+        " If no communication writes to this tensor: did your code compute 0/0 or inf − inf, or is"
+        " it memory of torch.empty?"
+    )
 
 
 def _gaps(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:

@@ -7,22 +7,22 @@ LEFT = (100.0, 226.0)  # where the blocks of rank 0 and of rank 1 begin
 # The rows of the picture: a label, and for each rank its tokens as (rank, number of the token).
 ROWS = (
     ("tokens", [[(0, 0), (0, 1), (0, 2)], [(1, 0)]]),
-    ("sorted by expert", [[(0, 1), (0, 0), (0, 2)], [(1, 0)]]),
-    ("at their expert", [[(0, 1)], [(0, 0), (0, 2), (1, 0)]]),
-    ("back again", [[(0, 1), (0, 0), (0, 2)], [(1, 0)]]),
+    ("sorted by expert", [[(0, 2), (0, 0), (0, 1)], [(1, 0)]]),
+    ("at their expert", [[(0, 2)], [(0, 0), (0, 1), (1, 0)]]),
+    ("back again", [[(0, 2), (0, 0), (0, 1)], [(1, 0)]]),
     ("in the first order", [[(0, 0), (0, 1), (0, 2)], [(1, 0)]]),
 )
 TOPS = (44, 96, 168, 240, 292)
 BETWEEN = ("", "all-to-all", "all-to-all", "")  # how the tokens get from a row to the next one
-CHOSEN = {(0, 0): 1, (0, 1): 0, (0, 2): 1, (1, 0): 1}
+CHOSEN = {(0, 0): 1, (0, 1): 1, (0, 2): 0, (1, 0): 1}
 
 
 def experts() -> Picture:
     described = (
-        "Two ranks with one expert each. Rank 0 has three tokens, which choose the experts 1, 0 and"
-        " 1. Rank 1 has one token, which chooses expert 1. Rank 0 sorts its tokens by expert: 1, 0,"
-        " 2. An all-to-all sends each token to its expert's rank: rank 0 gets its own token 1, and"
-        " rank 1 gets the tokens 0 and 2 of rank 0 and its own. A second all-to-all sends the"
+        "Two ranks with one expert each. Rank 0 has three tokens, which choose the experts 1, 1 and"
+        " 0. Rank 1 has one token, which chooses expert 1. Rank 0 sorts its tokens by expert: 2, 0,"
+        " 1. An all-to-all sends each token to its expert's rank: rank 0 gets its own token 2, and"
+        " rank 1 gets the tokens 0 and 1 of rank 0 and its own. A second all-to-all sends the"
         " results back, and rank 0 undoes the sort."
     )
     picture = Picture(340, 318, "Tokens on their way to two experts and back", described)

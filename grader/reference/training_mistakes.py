@@ -87,6 +87,7 @@ STRIDED_LEFT_OUT = (
     "the parameters that are not contiguous were left out. contiguous() makes a"
     " copy. After the broadcast, write its values back into the parameter"
 )
+KEPT = "the caller's weights did not change. Train these tensors, in place, and not copies of them"
 STRIDED_KEPT = (
     "the weights that are not contiguous kept their values; the contiguous ones"
     " were trained. contiguous() makes a copy. The optimizer must hold the"
@@ -251,6 +252,21 @@ def require_average(run: Any, size: int) -> None:
     run.require(sent > least - 0.5, text)
 
 
+def require_default_adamw(run: Any) -> None:
+    """Fail unless ``train`` returned a pair with an AdamW whose options have their defaults.
+
+    The learning rate may differ. Checks call this function first, because wrong weights and states
+    alone hardly show that a default was changed.
+    """
+    for rank, value in enumerate(run.values()):
+        run.require(
+            isinstance(value, (list, tuple)) and len(value) == 2,
+            f"rank {rank}'s train did not return a pair. Return (losses, optimizer).",
+        )
+        difference = optimizer_difference(value[1])
+        run.require(difference is None, difference)
+
+
 def optimizer_difference(optimizer: object) -> str | None:
     """Return how an optimizer differs from AdamW with default settings and any learning rate.
 
@@ -312,7 +328,10 @@ def training_mistakes(weights: list, shards: list, lr: float) -> tuple[list[dict
             WEIGHTS_AVERAGED: train(weights, shards, right, averages_weights=True),
         }
     of_weights = [
-        {sentence: own[rank] for sentence, (own, _) in made.items() if sentence != NO_STEP}
+        {
+            KEPT if sentence == NO_STEP else sentence: own[rank]
+            for sentence, (own, _) in made.items()
+        }
         for rank in range(n)
     ]
     of_losses = [

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from grader.check import __main__ as check_command
 from grader.selftest.grading import ROOT
 from grader.session import SERVER, SESSION, EarlyServer, SessionOwner
 
@@ -51,3 +52,9 @@ def test_nothing_is_left_where_nothing_is_graded(tmp_path, no_server_yet, option
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_environment_that_lacks_packages_is_told_in_one_sentence(monkeypatch, capsys):
+    monkeypatch.setattr(check_command, "find_spec", lambda name: name not in ("rich", "xdist"))
+    assert check_command.main() == 2
+    assert "lacks pytest-xdist, rich. `make setup`" in capsys.readouterr().err

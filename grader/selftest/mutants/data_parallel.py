@@ -395,7 +395,7 @@ def train""",
         'raise ValueError(f"a batch of {len(batch)} is not divisible by {n} ranks")',
         'raise ValueError("the batch does not divide")',
         {"public shard_batch", "hidden shard_batch_misuse"},
-        "ValueError does not mention 10 or 3",
+        "ValueError does not mention 10, nor 3",
     ),
     Mutant(
         "the rows of the next rank",

@@ -502,7 +502,7 @@ MUTANTS = [
         'raise ValueError(f"{num_layers} layers cannot be cut into {num_stages} stages")',
         'raise ValueError("more stages than layers")',
         {"hidden split_layers_misuse", "public split_layers_misuse"},
-        "ValueError does not mention 2 or 3",
+        "ValueError does not mention 2, nor 3",
     ),
     # ——— 5.2
     Mutant(
