@@ -20,7 +20,7 @@ The loss is the mean over *all* entries of the output. Each micro-batch contribu
 here:
 - For each micro-batch, the forward pass sends one tensor of shape (B/m, D) from each stage to the
   next, and the backward pass sends one from each stage to the previous stage. Use send and receive.
-  Nothing else is sent.
+  Nothing else is sent, and there are no barriers.
 - Inputs must stay unchanged. They may be non-contiguous, and are float32 or float64. Results have
   the dtype of the inputs.
 - The function works for 1, 2, 3, 4, … stages of one layer or more, also if the stages have

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grader.check.call_evidence import OVERWRITTEN
+from grader.check.call_evidence import OVERWRITTEN, imports_note
 from grader.check.call_note import call_note
 from grader.check.call_result import CallResult, as_argument, tensor
 from grader.check.failures import CheckFailed, GraderFault, NotAttempted, Skipped
@@ -60,6 +60,7 @@ __all__ = [
     "per_rank",
     "mixed",
     "on_gloo",
+    "imports_note",
     "in_strict_order",
     "rounding",
     "row_factors",

@@ -31,6 +31,21 @@ MIB = 2**20
 OVERWRITTEN, OVERWRITTEN_EARLIER, OVERWRITTEN_AGAIN = 6 * MIB, 16 * MIB, 2 * MIB
 
 
+def imports_note(took: float, left_out: float) -> str:
+    """Return a sentence if imports took more bytes than a check leaves out of account, else "".
+
+    ``took`` is how much a rank's memory grew while it imported the submission, perhaps with a first
+    call that had tiny arguments.
+    """
+    if took <= left_out + MIB:
+        return ""
+    return (
+        f" The imports of your file took {took / MIB:.0f} MiB, of which {left_out / MIB:.1f} MiB do"
+        " not count here. Do you import a large package, such as matplotlib? Remove imports that"
+        " your functions do not need."
+    )
+
+
 @dataclass
 class CallEvidence:
     """Reads the evidence of call number ``index`` from a world's report.

@@ -302,11 +302,15 @@ def _of_pass(known):
 
 
 def sent(run, rank, p=0):
-    """Return a rank's operations from the start of backward pass ``p`` to the next pass's start."""
+    """Return a rank's operations from the start of backward pass ``p`` to the next pass's start.
+
+    Barriers are left out: another check says that there should be none.
+    """
     begin = run.passed(rank, BEGAN.format(p))
     later = run.marks(rank, BEGAN.format(p + 1))
     end = later[0].at if later else float("inf")
-    return [o for o in run.operations(rank) if begin <= o.at < end]
+    done = (o for o in run.operations(rank) if o.kind != "barrier")
+    return [o for o in done if begin <= o.at < end]
 
 
 def sends_buckets(run, made, mistakes=None):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from grader.check.api import OVERWRITTEN
+from grader.check.api import OVERWRITTEN, imports_note
 from grader.hidden.sequence_problem import SharedCalls
 from grader.reference import sequences
 
@@ -128,7 +128,8 @@ class LargeAttention(SharedCalls):
                     " arrives, pass it on, and free it."
                 )
                 if tensors > most:
-                    found.append(f"{text} {likely}")
+                    note = imports_note(of_tiny.own_growth(rank), imported)
+                    found.append(f"{text} {likely}{note}")
         return found
 
     def has_few_scores(self, run, of_tiny):
@@ -138,7 +139,8 @@ class LargeAttention(SharedCalls):
             # pages of its code as large as a block, which the system need not count.
             part = f"the scores of one eighth of a (T/{self.n}, T/{self.n}) block"
             run.require_grown(rank, self.block_bytes // 8, part)
-            grown = run.grown_since(of_tiny, rank, IMPORTED_BLOCKS * self.block_bytes) or 0
+            left_out = IMPORTED_BLOCKS * self.block_bytes
+            grown = run.grown_since(of_tiny, rank, left_out) or 0
             blocks = grown / self.block_bytes
             text = (
                 f"according to the operating system, rank {rank}'s process held up to"
@@ -148,5 +150,6 @@ class LargeAttention(SharedCalls):
                 " needed at a time."
             )
             likely = "Did you make a matrix of the scores of all keys, or keep old blocks?"
+            likely += imports_note(of_tiny.own_growth(rank), left_out)
             # Queries, keys, values, sums and the network may take the memory of 3.5 more blocks.
             run.require(blocks <= MOST_BLOCKS + 3.5, f"{text} {likely}")

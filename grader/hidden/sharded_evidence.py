@@ -8,7 +8,17 @@ from functools import cached_property
 
 import numpy as np
 
-from grader.check.api import OVERWRITTEN, SETTLED, Probe, call, draw, listed, per_rank, rounding
+from grader.check.api import (
+    OVERWRITTEN,
+    SETTLED,
+    Probe,
+    call,
+    draw,
+    imports_note,
+    listed,
+    per_rank,
+    rounding,
+)
 from grader.reference import sharded
 
 FORWARD, BACKWARD = "forward of layer {}", "backward of layer {}"  # names of probes
@@ -212,7 +222,7 @@ class LargeModel:
         there = 2 * self.shards
         for rank in range(self.n):
             run.require_grown(rank, self.shards, "its shards")
-            other = min(imported(run, rank, self.shards), self.WIDTHS[self.width])
+            imports, left_out = imported(run, rank, self.shards), self.WIDTHS[self.width]
             turn = self._operations_forward(run.operations(rank))
             for way, operations, layers in (
                 ("until the first operation of its backward pass", turn, forward),
@@ -222,7 +232,7 @@ class LargeModel:
                     run.grown(rank, operations) or 0,
                     (run.grown_with_network(rank, operations) or 0) - 2 * self.layer_bytes,
                 )
-                grown -= other
+                grown -= min(imports, left_out)
                 text = (
                     f"according to the operating system, rank {rank}'s process took"
                     f" {grown / MIB:.0f} MiB {way}. The rank's shards of weights and gradients have"
@@ -232,6 +242,7 @@ class LargeModel:
                     " has not waited for yet. Something keeps layers or whole gradients, perhaps"
                     " not as tensors."
                 )
+                text += imports_note(imports, left_out)
                 most = there + layers * self.layer_bytes
                 run.require(grown <= most, text)
 

@@ -14,6 +14,7 @@ from grader.check.api import (
     Delay,
     Tolerance,
     call,
+    imports_note,
     in_strict_order,
     on_gloo,
     per_rank,
@@ -550,6 +551,7 @@ def require_little_memory(world, rng, n=3, m=8, layers=5):
             " After a micro-batch's backward pass, something still keeps what its forward pass"
             " saved, perhaps not as tensors."
         )
+        text += imports_note(of_tiny.own_growth(rank), 8 * message)
         run.require(grown is None or grown <= most, text)
 
 

@@ -8,7 +8,14 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
-from grader.check.api import SETTLED, call, in_strict_order, on_gloo, rounding
+from grader.check.api import (
+    SETTLED,
+    call,
+    imports_note,
+    in_strict_order,
+    on_gloo,
+    rounding,
+)
 from grader.hidden.chunked_problem import (
     ChunkedProblem,
     ChunkProblem,
@@ -416,7 +423,8 @@ def require_z_freed(world, rng, times=24):
         f" According to the operating system, the process then held {grown / MIB:.1f} MiB more than"
         f" before. grad_x and grad_z need {needed / MIB:.1f} MiB; {most / MIB:.1f} MiB are allowed."
     )
-    run.require(False, f"{text} {KEEP_NO_Z}")
+    note = imports_note(of_tiny.own_growth(0), 32 * p.message)
+    run.require(False, f"{text} {KEEP_NO_Z}{note}")
 
 
 def require_little_memory(world, rng, function, stages, reason, names, layers=5, limit=None):
@@ -461,10 +469,12 @@ def _too_much(run, of_tiny, p, stages, reason, limit):
         run.require_grown(rank, int(0.8 * most_alive * p.saved), what)
         grown = run.grown_since(of_tiny, rank, at_most=32 * p.message)
         if grown is not None and grown > most:
+            note = imports_note(of_tiny.own_growth(rank), 32 * p.message)
             found.append(
                 f"according to the operating system, rank {rank}'s process took {grown / MIB:.1f}"
                 f" MiB. At most {alive} of {p.m} micro-batches may be alive at a time. They need"
-                f" {alive * p.saved / MIB:.1f} MiB; {most / MIB:.1f} MiB are allowed. {reason}"
+                f" {alive * p.saved / MIB:.1f} MiB; {most / MIB:.1f} MiB are allowed."
+                f" {reason}{note}"
             )
     return found
 

@@ -7,7 +7,17 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
-from grader.check.api import SETTLED, Delay, Strided, Tolerance, call, draw, on_gloo, per_rank
+from grader.check.api import (
+    SETTLED,
+    Delay,
+    Strided,
+    Tolerance,
+    call,
+    draw,
+    imports_note,
+    on_gloo,
+    per_rank,
+)
 from grader.hidden.sharded_evidence import (
     FORWARD,
     LargeModel,
@@ -330,6 +340,7 @@ def test_zero_memory(world, rng):
             f" rank's flat shards (1/{n}) of the weights, of the gradients and of AdamW's two"
             " moments. Does every rank hold the whole state?"
         )
+        text += imports_note(imported(large, rank), whole)
         rests.require(grown <= 1.2 * right_size, text)
 
 

@@ -13,7 +13,7 @@ from time import monotonic  # bound early, because student code may change the m
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from grader.rank.operators import name_of, run_parts
 from grader.wire.ledger import ENTRIES, PRODUCT, SEND
@@ -88,7 +88,7 @@ class Meter(TorchDispatchMode):
     def note(self, operator: Any, args: tuple, kwargs: dict, result: Any) -> None:
         name = name_of(operator)
         for tensor in result if isinstance(result, (list, tuple)) else [result]:
-            if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
+            if isinstance(tensor, torch.Tensor) and _has_memory(tensor):
                 self._born(tensor.untyped_storage())
         if name in PRODUCTS:
             self._enter(PRODUCT, *size_of_product(name, args))
@@ -126,6 +126,11 @@ class Meter(TorchDispatchMode):
     def _died(self, key: int) -> None:
         del self.living[key]
         self.alive -= self.known.pop(key)
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Return False for sparse tensors, and for wrappers of tensors, such as pending results."""
+    return tensor.layout == torch.strided and not is_traceable_wrapper_subclass(tensor)
 
 
 def _dispatch(

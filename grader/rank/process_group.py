@@ -217,6 +217,8 @@ class HubGroup(dist.ProcessGroup):
     alltoall_base = all_to_all_single  # type: ignore[assignment]
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> HubWork:
+        for tensors in (inputs, outputs):
+            _check_list("all_to_all", tensors, self.size(), tensors[0] if tensors else None)
         pieces = [[tensor.numel() for tensor in tensors] for tensors in (inputs, outputs)]
         return self._issue("all_to_all", inputs, outputs, pieces=pieces, in_order=True)
 

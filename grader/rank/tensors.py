@@ -240,7 +240,7 @@ def encode(*values: Any) -> tuple[list, bytes]:
                 {key: group[key] for key in group if key != "params"}
                 for group in value.param_groups
             ]
-            parts = {"optimizer": type(value).__name__, "state": state, "groups": groups}
+            parts = {"optimizer": _kind_of(value), "state": state, "groups": groups}
             return {"dict": [[name, tree(part, depth + 1)] for name, part in parts.items()]}
         return {"other": f"an object of type {type(value).__name__}"[:200]}
 
@@ -250,6 +250,12 @@ def encode(*values: Any) -> tuple[list, bytes]:
     # collection, so drop the tensors now.
     parcel.tensors.clear()
     return trees, blob
+
+
+def _kind_of(optimizer: torch.optim.Optimizer) -> str:
+    """Return the name of the optimizer's class, or of the first class of torch that it inherits."""
+    of_torch = (c for c in type(optimizer).__mro__ if c.__module__.startswith("torch.optim."))
+    return next(of_torch, type(optimizer)).__name__
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
