@@ -1602,7 +1602,7 @@ def all_gather""",
         """    dist.broadcast(received, src=root)
     return tensor.detach() if dist.get_rank() == root else received
 """,
-        {"public broadcast", "hidden result_stands_alone[broadcast]"},
+        {"public the_eight_collectives[broadcast]", "hidden result_stands_alone[broadcast]"},
         "rank 0 returned its input, or a view of it",
     ),
     Mutant(
