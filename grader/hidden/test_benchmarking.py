@@ -303,10 +303,10 @@ def test_barrier(world, rng):
 
 
 @number("2.2")
-@weight(1.0)
+@weight(0.75)
 def test_synchronize(world, rng):
     """stopwatch starts the clock when the device has nothing left to do, and stops it when the
-    operation is over on the device; it synchronises before the barrier, not after it
+    operation is over on the device
     """
     right = [float(rng.uniform(1, 2))] * 3
     busy = float(rng.uniform(60, 80))
@@ -320,8 +320,19 @@ def test_synchronize(world, rng):
         ),
     }
     require_samples(run, [right] * 2, 0, mistakes)
-    for rank in range(2):
-        _demand_work_is_over_at(run, rank)
+
+
+@number("2.2")
+@weight(0.25)
+def test_synchronize_before_the_barrier(world, rng):
+    """stopwatch synchronises before the barrier, not after it: so no rank starts late"""
+    right = [float(rng.uniform(1, 2))] * 3
+    for warm_up in (0, 2):
+        calls = [0.0] * warm_up + right
+        (run,) = world(2, watch([calls] * 2, warm_up, asynchronous=True))
+        run.values()
+        for rank in range(2):
+            _demand_work_is_over_at(run, rank)
 
 
 @number("2.2")

@@ -911,7 +911,7 @@ MUTANTS = [
         "benchmarking",
         "        synchronize()\n        barrier()\n        start",
         "        barrier()\n        synchronize()\n        start",
-        {"hidden synchronize"},
+        {"hidden synchronize_before_the_barrier"},
         "synchronised after the barrier, and not before it",
     ),
 ]

@@ -61,8 +61,8 @@ def stopwatch(
 
     def once() -> float:
         synchronize()
-        barrier()
         synchronize()
+        barrier()
         own = -clock()
         operation()
         synchronize()
@@ -81,8 +81,8 @@ def stopwatch(
 def _timed(operation, iterations, clock, synchronize, barrier) -> Iterator[float]:
     while iterations:
         iterations -= 1
-        barrier()
         synchronize()
+        barrier()
         start = clock()
         operation()
         synchronize()
@@ -307,8 +307,8 @@ def stopwatch(
         operation()
     mine = []
     for i in range(iterations):
-        barrier()
         synchronize()
+        barrier()
         t0 = clock()
         operation()
         synchronize()

@@ -89,8 +89,8 @@ def stopwatch(
         operation()
     mine = []
     for i in range(iterations):
-        barrier()
         synchronize()
+        barrier()
         t0 = clock()
         operation()
         synchronize()

@@ -69,8 +69,8 @@ def stopwatch(
         operation()
     samples = []
     while len(samples) < iterations:
-        barrier()
         synchronize()
+        barrier()
         began = clock()
         operation()
         synchronize()
