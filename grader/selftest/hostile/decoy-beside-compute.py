@@ -2,7 +2,7 @@
 
 threat: 24
 some: 1.5
-says: are enough for the all-reduce of this tensor
+says: Start the all-reduce of the whole tensor before you call compute
 """
 
 
