@@ -355,8 +355,9 @@ def test_gradient_buckets_overlap(world):
         of_asking.require(
             any(o.at < asked for o in of_asking.operations(rank)),
             f"rank {rank} started no all-reduce before its backward pass came to the first layer."
-            " The gradient of the last layer is ready before that. Are the buckets filled, and"
-            " started, from the last parameter to the first?",
+            " The gradient of the last layer is ready before that. bucket_bytes is 72, and each of"
+            " the two gradients has 72 bytes (9 · 8), so each has a bucket of its own. Are the"
+            " buckets filled, and started, from the last parameter to the first?",
         )
 
 
