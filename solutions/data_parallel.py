@@ -194,7 +194,7 @@ class GradientBuckets:
                 of parameters.
             bucket_bytes: fill the current bucket until the next parameter would make it larger than
                 ``bucket_bytes``; then start a new bucket. A parameter larger than ``bucket_bytes``
-                gets a bucket of its own.
+                gets a bucket of its own, to which no other parameter is added.
         Raises:
             ValueError: ``bucket_bytes`` is not positive.
 

@@ -351,19 +351,22 @@ def run_schedule(
     which may start them too late. ``batch_isend_irecv`` returns a list of ``Work``. With gloo the
     list has one ``Work`` for each message, in the same order. With nccl it has a single ``Work``
     for all messages together. So put the receive last: then the last ``Work`` of the list is that
-    of the receive, and the first is that of the send.
+    of the receive, and the first is that of the send. (If there is only one message, the list has
+    only its ``Work``.)
 
-    Free the saved tensors of a micro-batch after its backward pass, otherwise 1F1B needs as much
-    memory as GPipe. A local variable that still refers to them keeps them alive, too. Also free
-    each tensor that was sent: it stays alive until you call ``wait()`` of the send's ``Work``. Call
-    ``wait()`` of each ``Work`` once: with gloo, a second call never returns. (With nccl a second
-    call returns at once, so you may wait twice for the one ``Work`` of both messages.)
-    ``is_completed()`` does not replace ``wait()``: without ``wait()`` it never becomes true. When
-    the gradient of micro-batch i has come back, wait for the send of the activation of micro-batch
-    i: that wait is over at once. Just before you send a gradient, wait for the send of the previous
-    gradient. At the end, wait for the remaining sends. Keep no received tensor and no output longer
-    than needed: with 1F1B, a stage's memory does not grow with m. (Stage 0 may copy its batch
-    once.)
+    With 1F1B, a stage's memory must not grow with m. So free
+    - the saved tensors of a micro-batch, after its backward pass. A local variable that still
+      refers to them keeps them alive, too;
+    - received tensors and outputs, as soon as they are not needed. (Stage 0 may copy its batch
+      once.)
+    - each tensor that was sent. It stays alive until you call ``wait()`` of the send's ``Work``.
+      When the gradient of micro-batch i has come back, wait for the send of the activation of
+      micro-batch i: that wait is over at once. Just before you send a gradient, wait for the send
+      of the previous gradient. At the end, wait for the remaining sends.
+
+    Call ``wait()`` of each ``Work`` once: with gloo, a second call never returns. (With nccl a
+    second call returns at once, so you may wait twice for the one ``Work`` of both messages.)
+    ``is_completed()`` does not replace ``wait()``: without ``wait()`` it never becomes true.
 
     Args:
         schedule: this stage's actions, in order. The schedules of all stages fit each other, as in

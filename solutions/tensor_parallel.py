@@ -64,7 +64,7 @@ def shard_columns(weight: Tensor) -> Tensor:
         sharded by columns, (I, O/n): columns [rank·O/n, (rank+1)·O/n), contiguous, in memory of its
         own. A view would keep all of the weight alive, and the ranks would save no memory.
         ``contiguous()`` returns the view itself if the view is already contiguous. ``clone()`` of a
-        transpose is still transposed. So neither of the two calls is enough alone.
+        transpose is still transposed, unless it gets ``memory_format=torch.contiguous_format``.
     Raises:
         ValueError: O is not divisible by n ("10 columns are not divisible by 4 ranks").
 
