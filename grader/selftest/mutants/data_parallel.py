@@ -288,7 +288,7 @@ def train""",
         """    weights[:] = [weight.detach().clone() for weight in weights]
     optimizer = torch.optim.AdamW(weights, lr=lr)""",
         {"public train", "hidden train_weights"},
-        "this rank's own input came back",
+        "the caller's weights did not change",
     ),
     Mutant(
         "Adam without weight decay",
@@ -1286,7 +1286,7 @@ class GradientBuckets(GradientBuckets):
         weight.requires_grad_()
     loss, gradients = _loss_and_gradients([w.detach() for w in weights], shard)
 """,
-        {"public data_parallel_step", "hidden step_gradients", "hidden step_loss_is_local"},
+        {"public data_parallel_step", "hidden step_gradients"},
         "changed requires_grad or .grad of a tensor that it was given",
     ),
 ]

@@ -607,7 +607,7 @@ def shard_columns""",
         return y
 """,
         {"hidden copy_to_ranks", "hidden megatron_pair_traffic"} | PAIR,
-        "f(x) is wrong on every rank",
+        "times in f's forward pass",
     ),
     Mutant(
         "g averages",
