@@ -141,6 +141,12 @@ def misfits(x):
         lambda: dist.reduce_scatter(torch.empty_like(x), large),
         lambda: dist.reduce_scatter_tensor(torch.empty(2), torch.ones(2 * n + 1)),
     ]
+    if n > 1:
+        blocks = [torch.empty(1 + k) for k in range(n)]
+        calls += [
+            lambda: dist.all_to_all([torch.empty(1)] * n, blocks),
+            lambda: dist.all_to_all(blocks, [torch.empty(1)] * n),
+        ]
     if is_root:
         calls += [
             lambda: dist.gather(x, large, 0),
