@@ -173,6 +173,7 @@ def test_one_micro_batch_is_singular(monkeypatch):
     run = SimpleNamespace(
         values=lambda: None,
         grown_since=lambda *_, **__: 1 << 40,
+        own_growth=lambda rank: 0,
         require=lambda condition, text: texts.append(text),
     )
     rng = np.random.default_rng(0)
