@@ -6,7 +6,7 @@ control: 9.3
 extends: solutions
 some: 9.2
 says: Does a rank collect the keys or the values of all ranks?
-seconds: 90
+seconds: 180
 """
 
 import threading

