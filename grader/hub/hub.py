@@ -269,7 +269,9 @@ class Hub:
             self.handlers.get(frame.kind, self._on_other)(rank, frame)
 
     def _on_other(self, rank: int, frame: frames.Frame) -> None:
-        """Pass on a frame that is only for the judge."""
+        """Pass on a frame that is only for the judge. Raises FrameError if it is for no judge."""
+        if frame.kind == frames.ANSWER:
+            raise frames.FrameError("an answer from a rank, which only the hub may give")
         self._pass_on(rank, frame.kind, frame.meta, frame.blob)
 
     def _on_store(self, rank: int, frame: frames.Frame) -> None:
