@@ -398,7 +398,9 @@ def _demand_work_is_over_at(run, rank):
     """Fail if a rank, between a barrier and its call, waits for work from before the barrier."""
     is_over = False  # whether the rank has synchronised since the last call, or the beginning
     met = False  # whether there was a barrier since then
-    for event in events(run, rank):
+    seen = events(run, rank)
+    run.require("operation" in seen, f"rank {rank} never called the operation.")
+    for event in seen:
         if event == "operation":
             is_over = met = False
         elif event == "barrier":
