@@ -1,9 +1,11 @@
 """Writes files in one step: a reader finds the new file or the old file, never a part of one."""
 
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,12 +34,13 @@ def written_whole(target: Path) -> Iterator[BinaryIO]:
     If anything goes wrong, the old file stays. If SIGKILL ends this process inside the block, an
     unfinished new file also stays. Its name begins with a dot.
     """
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+    # The name is known before the file exists, so that Ctrl-C at any moment leaves no file.
+    temporary = target.parent / f".{target.name}-{secrets.token_hex(8)}"
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with open(temporary, "xb", opener=partial(os.open, mode=0o600)) as file:
             yield file
         os.chmod(temporary, 0o644)
         os.replace(temporary, target)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
