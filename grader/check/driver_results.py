@@ -109,6 +109,11 @@ def views(found: Any) -> list:
     return _list(_part(found, "views"), "the list of views")
 
 
+def is_over_weights(found: Any) -> bool:
+    """Return whether the optimizer that ``train`` returned updates the weights that it got."""
+    return _truth(found, "over weights")
+
+
 def schedule(found: Any) -> Any:
     """Return the schedule that the function was given, as it is after the call."""
     return _part(found, "schedule")

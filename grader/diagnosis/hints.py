@@ -132,10 +132,9 @@ def _nan(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     if not _undefined(got).any() or _undefined(expected).any():
         return None
     return (
-        "nan is in memory that no communication has filled. The grader writes it there until you"
-        " call wait() on the receive, and, after a reduce or a gather, on all ranks but the root."
-        " If no communication writes to this tensor: did your code compute 0/0 or inf − inf, or is"
-        " it memory of torch.empty?"
+        "nan. The grader writes nan into the tensor of a receive until you call wait(), and into"
+        " the tensors of a reduce on all ranks except the root. Did you use such a tensor? Or did"
+        " your code compute 0/0 or inf − inf, or use torch.empty without filling it?"
     )
 
 

@@ -259,16 +259,7 @@ def require_work_between(run, rank, what, first=1.0):
         return
     work = [later - earlier for earlier, later in zip(spent, spent[1:])]
     work[0] /= first
-    least, average = min(work), sum(work) / len(work)
     thing, _, where = what.partition(" ")
-    sent = f"{thing} {work.index(least)} (counted from 0) {where}".strip()
-    text = f"Before rank {rank} sent {sent}, it used only {least / 1e6:.1f} ms of processor time."
-    text += f" On average it used {average / 1e6:.1f} ms before a send. Send each {thing}"
-    text += " as soon as it is computed."
-    if first != 1:
-        text += f" (Before the first send, the rank has {first:g} times as much work. So the time"
-        text += f" before this send was divided by {first:g}.)"
-    too_little = text
     most, usual = max(work), sorted(work)[len(work) // 2]
     text = (
         f"Before rank {rank} sent {thing} {work.index(most)} (counted from 0), it used"
@@ -276,7 +267,15 @@ def require_work_between(run, rank, what, first=1.0):
         " Compute one micro-batch before each send, and do nothing else that takes long."
     )
     run.require(most <= 3.5 * usual, text)
-    run.require(least >= 0.4 * average, too_little)
+    least, average = min(work), sum(work) / len(work)
+    sent = f"{thing} {work.index(least)} (counted from 0) {where}".strip()
+    text = f"Before rank {rank} sent {sent}, it used only {least / 1e6:.1f} ms of processor time."
+    text += f" On average it used {average / 1e6:.1f} ms before a send. Send each {thing}"
+    text += " as soon as it is computed."
+    if first != 1:
+        text += f" (Before the first send, the rank has {first:g} times as much work. So the time"
+        text += f" before this send was divided by {first:g}.)"
+    run.require(least >= 0.4 * average, text)
 
 
 def require_in_step(run, towards):

@@ -325,14 +325,13 @@ def test_synchronize(world, rng):
 @number("2.2")
 @weight(0.25)
 def test_synchronize_before_the_barrier(world, rng):
-    """stopwatch synchronises before the barrier, not after it: so no rank starts late"""
-    right = [float(rng.uniform(1, 2))] * 3
+    """stopwatch synchronises before the barrier, not only after it, so that no rank starts late"""
     for warm_up in (0, 2):
-        calls = [0.0] * warm_up + right
+        calls = rng.uniform(1, 2, warm_up + 3).tolist()
         (run,) = world(2, watch([calls] * 2, warm_up, asynchronous=True))
         run.values()
         for rank in range(2):
-            _demand_work_is_over_at(run, rank)
+            _require_synchronized_before_barrier(run, rank)
 
 
 @number("2.2")
@@ -394,25 +393,25 @@ def _demand_meetings_of(run, rank, seen):
     run.require(times == of_first, text)
 
 
-def _demand_work_is_over_at(run, rank):
-    """Fail if a rank, between a barrier and its call, waits for work from before the barrier."""
-    is_over = False  # whether the rank has synchronised since the last call, or the beginning
-    met = False  # whether there was a barrier since then
+def _require_synchronized_before_barrier(run, rank):
+    """Fail if a rank synchronises between a barrier and its call, and not before the barrier."""
+    # Whether the rank has synchronised, and whether it has called the barrier, since the last call.
+    has_synchronized = has_met = False
     seen = events(run, rank)
     run.require("operation" in seen, f"rank {rank} never called the operation.")
     for event in seen:
         if event == "operation":
-            is_over = met = False
+            has_synchronized = has_met = False
         elif event == "barrier":
-            met = True
+            has_met = True
         elif event == "synchronize":
             run.require(
-                is_over or not met,
+                has_synchronized or not has_met,
                 f"rank {rank} synchronised after the barrier, and not before it. If its device is"
                 " still busy, this rank starts late, and the other ranks time its delay."
                 " Synchronise first, then call the barrier, then read the clock.",
             )
-            is_over = True
+            has_synchronized = True
 
 
 def require_exchange(run):

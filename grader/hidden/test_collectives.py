@@ -263,8 +263,8 @@ def _keeps_both(run, results):
 @weight(0.125)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_one_call(world, rng, collective):
-    """{collective} communicates once, with the operation of the same name, and sends no element
-    that nobody needs
+    """{collective} communicates once, with the operation of the same name, and sends each element
+    only to ranks that need it
     """
     n = 3
     options = {"root": n - 1} if collective in ROOTED else {}
@@ -272,6 +272,7 @@ def test_one_call(world, rng, collective):
         [options | {"op": op} for op in ("max", "average")] if collective in REDUCING else [options]
     )
     xs = [integers(rng, (2 * n,)) for _ in range(n)]
+    # How many elements the operation has: see ``Operation.elements``.
     due = {"scatter": 2, "all_gather": 2 * n * n}.get(collective, 2 * n)
     runs = world(n, *(request(collective, xs, False, options) for options in asked))
     for run, options in zip(runs, asked):
@@ -400,8 +401,11 @@ def test_result_stands_alone(world, rng, collective):
         run.returns_new_memory()
 
 
-def _no_gradient_of(world, rng, function, right, *more):
-    """Fail if a function of a tensor and of ``more`` returns a tensor that requires a gradient."""
+def _stands_alone(world, rng, function, right, *more):
+    """Fail if a function of a tensor and of ``more`` returns a view of the tensor.
+
+    Also fail if what it returns requires a gradient.
+    """
     xs = [integers(rng, (5,)) for _ in range(2)]
     leaves = per_rank(*map(Leaf, xs))
     (run,) = world(2, call(f"collectives.{function}", leaves, *more, driver="described"))
@@ -556,8 +560,8 @@ def test_built_from_its_parts(world, rng):
 @weight(0.125)
 @on_gloo
 def test_sum_of_parts_requires_no_gradient(world, rng):
-    """all_reduce_from_parts returns a tensor that requires no gradient, even if its input does"""
-    _no_gradient_of(world, rng, "all_reduce_from_parts", the_sum)
+    """all_reduce_from_parts returns new memory that requires no gradient, even if its input does"""
+    _stands_alone(world, rng, "all_reduce_from_parts", the_sum)
 
 
 @number("1.4")
@@ -628,8 +632,8 @@ def test_average_of_integers(world, rng):
 @weight(0.125)
 @on_gloo
 def test_average_requires_no_gradient(world, rng):
-    """average returns a tensor that requires no gradient, even if its input does"""
-    _no_gradient_of(world, rng, "average", the_average)
+    """average returns new memory that requires no gradient, even if its input does"""
+    _stands_alone(world, rng, "average", the_average)
 
 
 @number("1.5")
@@ -766,8 +770,8 @@ def test_compute_may_read(world, rng):
 @weight(0.125)
 @on_gloo
 def test_overlapped_sum_requires_no_gradient(world, rng):
-    """overlapped_all_reduce returns a sum that requires no gradient, even if its input does"""
-    _no_gradient_of(world, rng, "overlapped_all_reduce", _with_done, Probe("compute", "done"))
+    """overlapped_all_reduce returns new memory that requires no gradient, even if its input does"""
+    _stands_alone(world, rng, "overlapped_all_reduce", _with_done, Probe("compute", "done"))
 
 
 @number("1.6")
@@ -865,8 +869,8 @@ def test_shift_right_in_the_order_of_gpus(world, rng):
 @weight(0.125)
 @on_gloo
 def test_neighbours_tensor_requires_no_gradient(world, rng):
-    """shift_right returns a tensor that requires no gradient, even if its input does"""
-    _no_gradient_of(world, rng, "shift_right", shifted)
+    """shift_right returns new memory that requires no gradient, even if its input does"""
+    _stands_alone(world, rng, "shift_right", shifted)
 
 
 @number("1.7")
@@ -910,8 +914,8 @@ def _ring_sums(world, rng, n, tensors, kept=None, high=50):
 @weight(0.125)
 @on_gloo
 def test_ring_sum_requires_no_gradient(world, rng):
-    """ring_all_reduce returns a sum that requires no gradient, even if its input does"""
-    _no_gradient_of(world, rng, "ring_all_reduce", the_sum)
+    """ring_all_reduce returns new memory that requires no gradient, even if its input does"""
+    _stands_alone(world, rng, "ring_all_reduce", the_sum)
 
 
 @number("1.7")

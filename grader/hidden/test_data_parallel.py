@@ -497,9 +497,10 @@ def run_trainings(world, rng, n):
 
 
 def sends_what_steps_need(run, training):
-    """Fail if a rank sends more than ``data_parallel_step`` does in each step, and the losses."""
+    """Fail unless the ranks average their gradients, and send only that and the losses."""
     n, steps = run.report.size, len(training.shards[0])
     size = sum(w.nbytes for w in training.weights)
+    require_average(run, steps * size)
     allowed = steps * (2 * (n - 1) / n * size + 16 * n)  # a loss has at most 8 bytes
     for rank in range(n):
         done = run.operations(rank)
@@ -512,15 +513,17 @@ def sends_what_steps_need(run, training):
         )
 
 
-def updates_what_it_was_given(run, n, training):
-    """Fail unless the caller's own tensors have the new weights, and the optimizer updates them."""
-    after = cast(training.after[0], training.weights[0].dtype)
-    label = "the list of weights after training"
+def updates_what_it_was_given(run, training):
+    """Fail unless the caller's own tensors have the new weights, and the optimizer updates them.
+
+    The call's driver must be ``trained``.
+    """
+    n, after = run.report.size, cast(training.after[0], training.weights[0].dtype)
     run.returns(
         *[after] * n,
         tolerance=training.tolerance,
         select=driver_results.views,
-        label=label,
+        label="the list of weights after training",
         known_mistakes=training.weight_mistakes,
     )
     run.leaves_arguments(
@@ -530,7 +533,7 @@ def updates_what_it_was_given(run, n, training):
         known_mistakes=[{OTHER_MEMORY: training.weights}] * n,
     )
     for rank, is_over_them in enumerate(
-        run.read(driver_results.is_kept, "whose weights the optimizer updates")
+        run.read(driver_results.is_over_weights, "whose weights the optimizer updates")
     ):
         run.require(
             is_over_them,
@@ -546,9 +549,6 @@ def test_train_weights(world, rng):
     and after 5 steps, on 1 to 4 ranks; it updates the caller's own tensors
     """
     for n in SIZES:
-        watched = _training(rng, n, (2, 2, 3, np.float64), rounding(np.float64), driver="trained")
-        (run,) = world(n, watched.request)
-        updates_what_it_was_given(run, n, watched)
         for run, training in run_trainings(world, rng, n):
             require_default_adamw(run)
             sends_what_steps_need(run, training)
@@ -559,7 +559,9 @@ def test_train_weights(world, rng):
                 tolerance=training.tolerance,
                 known_mistakes=training.weight_mistakes,
             )
-            averages_own_gradients(run, training.weights, training.shards[0])
+        watched = _training(rng, n, (2, 2, 3, np.float64), rounding(np.float64), driver="trained")
+        (run,) = world(n, watched.request)
+        updates_what_it_was_given(run, watched)
 
 
 @number("3.4")

@@ -23,7 +23,7 @@ TWICE_SORTED = (
 )
 TOKEN_ORDER = "the rows were sent in the order of the tokens. Sort them by their experts"
 WORLD_NUMBERS = "these are global expert numbers. Count this rank's own experts from 0"
-COUNTED_ON = "experts are counted on from sender to sender. For each sender, count from 0 again"
+ONE_COUNT = "the experts have different numbers for each sender. For each sender, count from 0"
 EXPERT_MAJOR = (
     "arrived is sorted by expert. Tokens arrive in the order of the ranks, and by expert only among"
     " the tokens of one rank"
@@ -203,9 +203,9 @@ def routes_mistakes(choices: list, each: int) -> list[dict[str, Any]]:
         inverse = np.argsort(order, kind="stable")
         # How many tokens come from each rank, for each of this rank's experts.
         incoming = [(own == rank * each + e).sum() for own in choices for e in range(each)]
-        counted_on = np.repeat(np.arange(len(incoming)), incoming)
+        one_count = np.repeat(np.arange(len(incoming)), incoming)
         known = {
-            COUNTED_ON: (order, sent, received, counted_on),
+            ONE_COUNT: (order, sent, received, one_count),
             WORLD_NUMBERS: (order, sent, received, arrived + rank * each),
             EXPERT_MAJOR: (order, sent, received, np.sort(arrived)),
             SWAPPED: (order, received, sent, arrived),

@@ -29,6 +29,11 @@ AROUND = Context(1, 4, EXPECTED, INPUTS, [EARLIER], {"that other bug": ANOTHER},
     [
         (ANOTHER, "that other bug"),
         (np.append(RIGHT[:5], BETWEEN_ENTRIES).astype(np.float32), "the tensor is not contiguous"),
+        (
+            np.append(RIGHT[:5], np.nan).astype(np.float32),
+            "until you call wait(), and into the tensors",
+        ),
+        (np.append(RIGHT[:5], 1e-40).astype(np.float32), "Did you add (+=) to torch.empty?"),
         (4 * RIGHT, "exactly 4× the expected value"),
         (RIGHT / 4, "exactly 1/4 of the expected value"),
         (16 * RIGHT, "exactly 4²× the expected value"),

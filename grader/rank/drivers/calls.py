@@ -52,20 +52,21 @@ def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     The facts are whether a tensor of the result requires a gradient, and whether the result shares
     no memory with an argument. Memory that several tensors share counts once.
     """
-    given = tensors_in([args, kwargs])
+    given = _memory_of([args, kwargs])
     result = function(*args, **kwargs)
-    tensors = tensors_in([result])
-    memory = {
-        storage.data_ptr(): storage.nbytes()
-        for storage in (tensor.untyped_storage() for tensor in tensors)
-    }
-    of_arguments = {tensor.untyped_storage().data_ptr() for tensor in given}
+    memory = _memory_of(result)
     return {
         "value": result,
-        "requires gradient": any(tensor.requires_grad for tensor in tensors),
+        "requires gradient": any(tensor.requires_grad for tensor in tensors_in(result)),
         "kept": sum(memory.values()),
-        "own": of_arguments.isdisjoint(memory),
+        "own": given.keys().isdisjoint(memory),
     }
+
+
+def _memory_of(value: Any) -> dict[int, int]:
+    """Return the memory of all tensors in a value: address → bytes."""
+    storages = (tensor.untyped_storage() for tensor in tensors_in(value))
+    return {storage.data_ptr(): storage.nbytes() for storage in storages}
 
 
 def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -78,14 +79,11 @@ def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     if not isinstance(result, torch.Tensor):
         return {"value": result}
     memory = result.untyped_storage()
-    own = memory.data_ptr() not in [
-        tensor.untyped_storage().data_ptr() for tensor in tensors_in([args, kwargs])
-    ]
     return {
         "value": result,
         "storage": memory.nbytes(),
         "contiguous": result.is_contiguous(),
-        "own": own,
+        "own": memory.data_ptr() not in _memory_of([args, kwargs]),
     }
 
 

@@ -55,14 +55,16 @@ def views(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 def trained(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Call ``train`` with views of the weights in the list ``args[0]``.
 
-    Return what ``views`` returns, and whether the optimizer's parameters lie in the memory of the
-    weights, in their order.
+    Return what ``views`` returns, and whether the returned optimizer is over the weights: whether
+    its parameters lie in their memory, in their order.
     """
-    found = views(function, args, kwargs, mark)
-    optimizer = found["value"][1]
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    lie = [[p.data_ptr() for p in own] for own in (parameters, args[0])]
-    return found | {"kept": lie[0] == lie[1]}
+    found, optimizer = views(function, args, kwargs, mark), None
+    if isinstance(found["value"], (list, tuple)):
+        optimizer = next((x for x in found["value"] if isinstance(x, torch.optim.Optimizer)), None)
+    groups = optimizer.param_groups if optimizer else []
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    is_over_them = [p.data_ptr() for p in parameters] == [w.data_ptr() for w in args[0]]
+    return found | {"over weights": is_over_them}
 
 
 class Scaled(torch.autograd.Function):

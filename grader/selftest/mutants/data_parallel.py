@@ -73,18 +73,12 @@ TRAINING = """\
         optimizer.step()
 """
 # The weights still have to be overwritten in the loop with which this text ends.
-TRAINING_OF_COPIES = """\
+TRAINING_OF_COPIES = f"""\
     copies = [weight.clone() for weight in weights]
-    optimizer = torch.optim.AdamW(copies, lr=lr)
-    losses = []
-    for shard in shards:
-        loss, gradients = data_parallel_step(copies, shard)
-        losses.append(loss)
-        for weight, gradient in zip(copies, gradients):
-            weight.grad = gradient
-        optimizer.step()
+{TRAINING.replace("weights", "copies")}\
     for weight, copy in zip(weights, copies):
 """
+
 MUTANTS = [
     Mutant(
         "every n-th row",

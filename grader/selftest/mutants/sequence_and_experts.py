@@ -1004,4 +1004,12 @@ MUTANTS = [
         {"hidden mixture_misuse"},
         "expected a ValueError on every rank",
     ),
+    Mutant(
+        "experts that are numbered on from sender to sender",
+        "sequence_and_experts",
+        "torch.arange(experts, device=choice.device).repeat(n).repeat_interleave(incoming)",
+        "torch.arange(n * experts, device=choice.device).repeat_interleave(incoming)",
+        {"public routes", "hidden routes"},
+        "the experts have different numbers for each sender",
+    ),
 ]
