@@ -127,8 +127,8 @@ class Returned:
     """The result of a call on one rank, and the call's arguments as they were afterwards.
 
     ``intact`` says whether the lists and dicts among the arguments still contained the same tensors
-    after the call. ``same_flags`` says whether the call changed no argument's ``requires_grad``, and
-    gave no gradient to an argument that requires none.
+    after the call. ``same_flags`` says whether the call changed no argument's ``requires_grad``,
+    and gave no gradient to an argument that requires none.
     """
 
     value: Any
