@@ -25,6 +25,7 @@ from grader.reference.training_mistakes import (
     MIXED_BUCKETS,
     NOT_RESET,
     PASSED_BY,
+    RESET,
     STRIDED_LEFT_OUT,
     left_out,
     loss_mistakes,
@@ -243,7 +244,7 @@ def test_gradient_buckets(world):
     run, of_crossed, of_twice = world(
         2, buckets(straight, delays=late), buckets(crossed), buckets(twice)
     )
-    label = "the gradients, [pass][weight],"
+    label = "the list of gradients, [pass][weight],"
     _, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
     local = local_gradients(straight)
     known = [
@@ -269,7 +270,9 @@ def test_gradient_buckets(world):
 @number("3.5")
 @weight(0.5)
 def test_gradient_buckets_of_other_parameters(world):
-    """Buckets work if a parameter is frozen, is registered twice, or is not used on one rank"""
+    """Buckets work if a parameter is frozen, is registered twice, or is not used on one rank; two
+    parameters that fit into one bucket share it
+    """
     passes = [[(half, [0, 1])] for half in HALVES]
     (of_0,), (of_1,) = local_gradients(passes)
     average = [(a + b) / 2 for a, b in zip(of_0, of_1)]
@@ -278,26 +281,27 @@ def test_gradient_buckets_of_other_parameters(world):
     unused = [passes[0], [(HALVES[1], [1])]]
     _, (_, of_1_alone) = single_device.loss_and_gradients(WEIGHTS, HALVES[1], [1])
     cases = [
-        ("weight 0 is frozen", buckets(passes, frozen=[0]), [None, average[1]]),
-        ("weight 0 is registered twice", buckets(passes, registered=[0, 1, 0]), average),
+        ("weight 0 is frozen", buckets(passes, frozen=[0]), [None, average[1]], 1),
+        ("weight 0 is registered twice", buckets(passes, registered=[0, 1, 0]), average, 2),
         (
             "rank 1 does not use weight 0",
             buckets(unused),
             [of_0[0] / 2, (of_0[1] + of_1_alone) / 2],
+            2,
         ),
+        ("both weights fit into one bucket", buckets(passes, bucket_bytes=2 * 72), average, 1),
     ]
-    for what, request, expected in cases:
+    for what, request, expected, enough in cases:
         # Each call has its own world. Otherwise a collective of the next call could take the place
         # of a missing collective.
         (run,) = world(2, request)
-        label = f"the gradients, [pass][weight], where {what},"
+        label = f"the list of gradients, [pass][weight], where {what},"
         run.returns([expected], [expected], tolerance=CLOSE, label=label)
-        enough = sum(gradient is not None for gradient in expected)
         for rank in range(2):
             started = len(run.operations(rank))
             run.require(
                 started <= enough,
-                f"{what}: rank {rank} started {started} operations, but {enough} are enough: one"
+                f"{what}: rank {rank} started {started} operations. Expected: at most {enough}, one"
                 " all-reduce for each bucket. Put each parameter that needs an average into"
                 " exactly one bucket.",
             )
@@ -316,10 +320,17 @@ def late_in_turn(first, second):
 
 def overlaps(run, rank, p):
     """Fail unless a rank starts an all-reduce during its backward pass ``p``."""
-    began, ended = (run.passed(rank, f"backward pass {p} {what}") for what in ("began", "ended"))
-    early = sum(began < o.at < ended for o in run.operations(rank))
     text = f"rank {rank} started no all-reduce during its backward pass {p} (counted from 0)."
-    run.require(early > 0, f"{text} One of the 2 buckets is full before the pass ends.")
+    text += " One of the 2 buckets is full before the pass ends."
+    if p and started_during(run, rank, 0):
+        text += f" In pass 0 the rank started one. {RESET}"
+    run.require(started_during(run, rank, p) > 0, text)
+
+
+def started_during(run, rank, p):
+    """Return how many operations a rank started during its backward pass ``p``."""
+    began, ended = (run.passed(rank, f"backward pass {p} {what}") for what in ("began", "ended"))
+    return sum(began < o.at < ended for o in run.operations(rank))
 
 
 @number("3.5")

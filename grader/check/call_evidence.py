@@ -21,6 +21,10 @@ from grader.world.report import Returned, WorldReport
 
 T = TypeVar("T")
 NO_RETURN = "the function ends without a return, which gives None."
+NO_GRADIENT = (
+    "autograd found no gradient of this tensor. Does each backward of yours return the"
+    " gradient, and is the tensor used without detach() or no_grad()?"
+)
 MIB = 2**20
 # A rank shares the pages of its parent process until it writes to them. Python writes to many pages
 # that it only reads, because it counts references there. So this many bytes of overwritten pages do

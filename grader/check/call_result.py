@@ -12,7 +12,7 @@ import numpy as np
 
 from grader.assignment import COMMUNICATING, IN_PLACE
 from grader.check import driver_results
-from grader.check.call_evidence import NO_RETURN, CallEvidence
+from grader.check.call_evidence import NO_GRADIENT, NO_RETURN, CallEvidence
 from grader.check.failures import CheckFailed, GraderFault
 from grader.check.hazards import hazards, left_open, read_early
 from grader.check.nested import arrays, at_path, by_path
@@ -340,6 +340,9 @@ class CallResult(CallEvidence):
         lines = [Line(first.values, VALUES)] if first.values else []
         known_mistakes = known_mistakes() if callable(known_mistakes) else known_mistakes
         known = known_mistakes[rank] if known_mistakes else {}
+        is_none = bool(first.path) and at_path(values[rank], first.path) is None
+        if is_none and select is driver_results.gradients:
+            otherwise = NO_GRADIENT
         if reason := self._reason(rank, first, values, expected, known, otherwise):
             lines.append(likely_line(reason))
         if values[rank] is None and not select:

@@ -56,9 +56,11 @@ class Line:
 def likely_line(*sentence: str) -> Line:
     """Return the ``Line`` that states the likely cause.
 
-    Its text is one sentence. Each argument is a part of the sentence, and begins on a new row.
+    Its text is one sentence. Each argument is a part of the sentence, and begins on a new row. If
+    the sentence ends with a letter, a digit or a bracket, add a full stop.
     """
-    return Line("\n        ".join([LIKELY_PREFIX + sentence[0], *sentence[1:]]), LIKELY)
+    text = "\n        ".join([LIKELY_PREFIX + sentence[0], *sentence[1:]])
+    return Line(text if text.endswith((".", "?", "!", "…")) else f"{text}.", LIKELY)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,11 @@ from grader.wire.events import operations
 from grader.world import watchdog
 from grader.world.report import RankReport, Returned, WorldReport
 
+ALL_IN_THE_SAME_ORDER = (
+    "All ranks of a group must call the same collectives, in the same order. Does an if or a loop"
+    " differ on this rank?"
+)
+
 
 def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
     """Return a line about the likely cause of a hang; [] if no likely cause is known.
@@ -44,7 +49,10 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
             "send": f"receiving from rank {operation.rank}",
         }
         part = lack.get(operation.kind, f"taking part in the {operation.name}")
-        return [likely_line(f"{rank_list(missed)} returned without {part}.")]
+        sentence = f"{rank_list(missed)} returned without {part}."
+        if operation.kind in lack:
+            return [likely_line(sentence)]
+        return [likely_line(sentence, ALL_IN_THE_SAME_ORDER)]
     if report.ending != "stuck":
         return []  # the ranks may only be slow: an operation may find its partner later
     if kinds == {"send"} and not returned:

@@ -19,6 +19,7 @@ from grader.hidden.bucket_problem import (
     sent,
 )
 from grader.reference.buckets import FROZEN_TAKES_ROOM, TIED_LAST, TIED_TWICE
+from grader.reference.training_mistakes import RESET
 
 SIZES = (1, 2, 3, 4)
 
@@ -40,6 +41,17 @@ def started_before_the_first_layer(run, rank, p=0):
     return sum(o.at < asked for o in sent(run, rank, p))
 
 
+def _number_of(p, made):
+    """Return in words which backward pass is meant, if there are several."""
+    return f" (pass {p}, counted from 0)" if len(made.passes) > 1 else ""
+
+
+def _unlike_the_first(run, rank, p):
+    """Return a hint if pass ``p`` starts fewer all-reduces before its end than the first pass."""
+    is_unlike = p > 0 and started_early(run, rank, p) < started_early(run, rank)
+    return f" In the first pass, more of them did. {RESET}" if is_unlike else ""
+
+
 def on_their_way(run, made, plain):
     """Fail unless the all-reduces of all buckets but the last began before the end of each pass.
 
@@ -53,8 +65,9 @@ def on_their_way(run, made, plain):
             early, buckets = started_early(run, rank, p), len(made.buckets)
             text = (
                 f"rank {rank} started {early} of {buckets} all-reduces before its backward pass had"
-                " ended. All of them except the last can begin before that."
+                f" ended{_number_of(p, made)}. All of them except the last can begin before that."
             )
+            text += _unlike_the_first(run, rank, p)
             run.require(
                 early >= buckets - 1 or any(made.local[rank][p][i] is None for i in used), text
             )
@@ -280,11 +293,12 @@ def _starts_during_each_pass(run, made):
             run.require(
                 early > 0,
                 f"rank {rank} started no all-reduce before {which} backward pass had ended,"
-                " so nothing overlaps.",
+                f" so nothing overlaps.{_unlike_the_first(run, rank, p)}",
             )
             sentence = (
                 f"rank {rank} started {early} of 3 all-reduces during {which} backward pass."
                 " All of them except the last can begin during that pass."
+                f"{_unlike_the_first(run, rank, p)}"
             )
             run.require(early >= 2, sentence)
 

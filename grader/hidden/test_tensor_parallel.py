@@ -778,6 +778,9 @@ def test_sum_keeps_nothing(world, rng):
             run.require(beside <= 0, text)
 
 
+F_AND_G_FIRST = "f or g is wrong, if their own checks (CopyToRanks, SumOverRanks) fail, too. Look at those first"
+
+
 class Pair:
     """Two layers of different widths: the first is sharded by columns, the second by rows."""
 
@@ -904,6 +907,7 @@ def test_megatron_pairs_in_a_row(world, rng):
             tolerance=CLOSE,
             select=driver_results.gradients,
             label="the list of the gradients of x, column, row, column, …",
+            otherwise=F_AND_G_FIRST,
         )
 
 
@@ -935,8 +939,13 @@ def test_megatron_pair_beside_a_residual(world, rng):
             "the gradient of x's other use was added up over the ranks, too. Put f"
             " between x and the pair only"
         )
+        none = (
+            "x has only the gradient of its other use. Does the backward of f, and that of g,"
+            " return the gradient?"
+        )
         known_mistakes = [
-            {reached: [grad_x + n * upstream, *shards]} for shards in pair.gradients(of_pair)
+            {reached: [grad_x + n * upstream, *shards], none: [upstream, *shards]}
+            for shards in pair.gradients(of_pair)
         ]
         label = "the list of the gradients of x, column, row"
         run.returns(
@@ -945,6 +954,7 @@ def test_megatron_pair_beside_a_residual(world, rng):
             select=driver_results.gradients,
             label=label,
             known_mistakes=known_mistakes,
+            otherwise=F_AND_G_FIRST,
         )
 
 

@@ -61,10 +61,8 @@ UNREAD = (
     "these are this rank's own gradients divided by the number of ranks. Were"
     " they read before wait(), or never added up?"
 )
-NOT_RESET = (
-    "this is right in the first pass, and wrong in a later one. What must be reset for the next"
-    " pass?"
-)
+RESET = "What must be reset for the next pass?"
+NOT_RESET = f"this is right in the first pass, and wrong in a later one. {RESET}"
 MIXED_BUCKETS = (
     "gradients of different buckets were added together. Each rank started its buckets when"
     " they became full, and they become full in different orders here. Start them in the"
