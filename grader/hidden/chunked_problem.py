@@ -8,6 +8,7 @@ import numpy as np
 from grader.check import driver_results
 from grader.check.api import LAYOUTS, Probe, Strided, call, per_rank, rounding
 from grader.reference import chunked, single_device
+from grader.reference.counting import counted
 
 GRADIENTS = "the list of the chunks' gradients"
 W_NUMBER = "W number"  # the beginning of the name of a W's probe
@@ -187,7 +188,7 @@ class ChunkedProblem:
         for rank in range(self.n):
             sent = sum(o.kind == "send" for o in run.operations(rank))
             due = self.m * (2 * self.v - ends.get(rank, 0))
-            text = f"rank {rank} sent {sent} messages, but its schedule needs {due}."
+            text = f"rank {rank} sent {counted(sent, 'message')}, but its schedule needs {due}."
             run.require(sent == due, text)
 
     def require_gradients(self, run):
@@ -211,8 +212,8 @@ class ChunkedProblem:
         """
         sent = run.issued_before(rank, f"{W_NUMBER} {number} ended", "send")
         text = (
-            f"the schedule of rank {rank} sends {due} messages before W number {number} (counted"
-            f" from 0), but the rank had sent {sent} when it began to compute this W. So"
+            f"the schedule of rank {rank} sends {counted(due, 'message')} before W number {number}"
+            f" (counted from 0), but the rank had sent {sent} when it began to compute this W. So"
             " backward_input probably computed it. Compute the gradients of the weights in"
             " backward_weights, not in backward_input."
         )

@@ -8,6 +8,7 @@ import numpy as np
 from grader.check.api import LAYOUTS, PRODUCT, SEND, Delay, Strided, call, per_rank, rounding
 from grader.reference import parallel as parts
 from grader.reference import pipeline, single_device
+from grader.reference.counting import counted
 
 NO_COUNTS = (4, 0, -2, 100)  # numbers of micro-batches that a batch of 6 rows cannot have
 
@@ -176,7 +177,7 @@ def require_messages(run, problem, counts, what):
         of = f"for {problem.m} micro-batches of {problem.message} bytes"
         run.require(
             len(sent) == due,
-            f"rank {rank} sent {len(sent)} messages {of}. It has to send {due} {what}.",
+            f"rank {rank} sent {counted(len(sent), 'message')} {of}. It has to send {due} {what}.",
         )
         sizes = [o.bytes for o in sent]
         run.require(

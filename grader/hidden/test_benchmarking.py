@@ -10,6 +10,7 @@ from grader.check.api import Tolerance, call, on_gloo, per_rank, rounding
 from grader.reference import bandwidth as truth
 from grader.reference import benchmark_rows as table_rows
 from grader.reference import stopwatches
+from grader.reference.counting import counted, often
 from grader.reference.stopwatches import events
 
 SIZES = (1, 2, 3, 4, 8)
@@ -387,7 +388,7 @@ def _demand_meetings_of(run, rank, seen):
         )
     times, of_first = seen.count("barrier"), events(run, 0).count("barrier")
     text = (
-        f"rank {rank} called barrier {times} times, and rank 0 called it {of_first} times. A"
+        f"rank {rank} called barrier {often(times)}, and rank 0 called it {often(of_first)}. A"
         " barrier ends when all ranks have called it: call it equally often on every rank."
     )
     run.require(times == of_first, text)
@@ -520,7 +521,7 @@ def test_stopwatch_misuse(world, rng):
         made = events(run, 0).count("operation")
         run.require(
             made == 0,
-            f"the ValueError comes after {made} call{'s' if made > 1 else ''} of the operation."
+            f"the ValueError comes after {counted(made, 'call')} of the operation."
             " Check the arguments first.",
         )
 
@@ -578,7 +579,7 @@ def require_rows(run, n, asked, answers):
     ran = [event.removeprefix("run ") for event in events(run, 0) if event.startswith("run ")]
     run.require(
         len(ran) == len(asked),
-        f"the sweep called run {len(ran)} times. It must call run once for each collective at each"
+        f"the sweep called run {often(len(ran))}. It must call run once for each collective at each"
         f" size, {len(asked)} times in all.",
     )
     for i, (right, got) in enumerate(
@@ -654,7 +655,7 @@ def test_sweep_misuse(world, rng):
     for run in runs:
         run.raises_value_error(truth.NO_COLLECTIVE)
         ran = [event for event in events(run, 0) if event.startswith("run")]
-        runs = f"{len(ran)} run{'s' if len(ran) > 1 else ''}"
+        runs = counted(len(ran), "run")
         run.require(not ran, f"the ValueError comes after {runs}. Check all collectives first.")
 
 

@@ -26,6 +26,7 @@ from grader.hidden.chunked_problem import (
 )
 from grader.reference import better_schedules, chunked, parallel
 from grader.reference.chunked import SPLIT, WHOLE
+from grader.reference.counting import counted
 
 CLOSE = rounding(np.float64)
 MIB = 2**20
@@ -282,7 +283,7 @@ def test_each_half_does_its_own_work(world, rng):
             done = sum(entry.amount for entry in run.require_products(0, least))
             text = (
                 f"{name} computed {done} floating-point operations in products of matrices, for"
-                f" {layers} layer{'s' * (layers > 1)}. One product for each layer takes"
+                f" {counted(layers, 'layer')}. One product for each layer takes"
                 f" {layers * product}."
             )
             more = " Does it also compute the gradients of the weights? They are for W."
@@ -351,7 +352,7 @@ def test_input_frees_z(world, rng):
         (kept,) = run.read(driver_results.kept_bytes, "the memory that the result keeps")
         most = (2 * layers + 1) * p.message
         text = (
-            f"The result of backward_input for {layers} layer{'s' * (layers > 1)} keeps"
+            f"The result of backward_input for {counted(layers, 'layer')} keeps"
             f" {kept} bytes in memory. grad_x, and x and grad_z of each layer, have {most} bytes."
             " W needs no z: keep no z, and no tensor that shares memory with one."
         )
@@ -384,7 +385,7 @@ def require_none_left(run, rank, name, sentence):
     text += " memory."
     run.require(bool(looks), text)
     most = int(max(number for numbers in looks for number in numbers))
-    text = f"rank {rank}: {most} tensor{'s' * (most > 1)} {name} of earlier micro-batches"
+    text = f"rank {rank}: {counted(most, 'tensor')} {name} of earlier micro-batches"
     text += f" {'were' if most > 1 else 'was'} still in memory, although the caller had dropped"
     run.require(most == 0, f"{text} all of them. {sentence}")
 

@@ -13,6 +13,7 @@ from grader.check.api import LAYOUTS, Leaf, Strided, call, listed, on_gloo, per_
 from grader.reference import parallel as parts
 from grader.reference import single_device
 from grader.reference.collective_mistakes import OVERWRITTEN
+from grader.reference.counting import often
 
 SIZES = (1, 2, 3, 4)
 CLOSE = rounding(np.float64)
@@ -653,7 +654,7 @@ def test_copy_to_ranks(world, rng):
         for rank in range(n):
             sent = runs[0].issued_before(rank, "backward began")
             text = (
-                f"rank {rank} communicated {sent} times in f's forward pass. Every rank has x"
+                f"rank {rank} communicated {often(sent)} in f's forward pass. Every rank has x"
                 " already, so f returns it as it is, and sends nothing."
             )
             runs[0].require(not sent, text)
@@ -728,7 +729,7 @@ def test_sum_over_ranks(world, rng):
         for rank in range(n):
             after = len(run.operations(rank)) - run.issued_before(rank, "backward began")
             text = (
-                f"rank {rank} communicated {after} times in g's backward pass. Every rank has the"
+                f"rank {rank} communicated {often(after)} in g's backward pass. Every rank has the"
                 " complete gradient already, so g returns it as it is, and sends nothing."
             )
             run.require(not after, text)
@@ -778,7 +779,10 @@ def test_sum_keeps_nothing(world, rng):
             run.require(beside <= 0, text)
 
 
-F_AND_G_FIRST = "f or g is wrong, if their own checks (CopyToRanks, SumOverRanks) fail, too. Look at those first"
+F_AND_G_FIRST = (
+    "f or g is wrong, if their own checks (CopyToRanks, SumOverRanks) fail, too. Look at those"
+    " first."
+)
 
 
 class Pair:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from grader.reference.counting import often
+
 ACROSS = (
     "this is the last end minus the first start over all ranks. Clocks of"
     " different ranks cannot be compared"
@@ -41,7 +43,8 @@ def require_looks(run: Any, warm_up: int, iterations: int) -> None:
         few = " Is there a warm-up?" if warm_up and made == iterations else ""
         due = f"warm_up + iterations is {warm_up + iterations}.{few}"
         run.require(
-            made == warm_up + iterations, f"rank {rank} called the operation {made} times: {due}"
+            made == warm_up + iterations,
+            f"rank {rank} called the operation {often(made)}: {due}",
         )
         run.require(
             "clock" in seen,
