@@ -298,8 +298,8 @@ def run_schedules(
         ``(loss, gradients)``. The loss is that of the whole batch, on the last stage; None on all
         other stages. The gradients are those of this stage's weights: for each chunk a list.
     Raises:
-        ValueError: the schedules do not fit each other, or a stage never does an action for which
-            another stage sends a message.
+        ValueError: the schedules do not fit each other, or a message is sent to a stage whose
+            schedule has no action for it.
     """
     rows = batch_size // num_micro_batches
     stage = _Stage(schedules, weights, x, rows, num_micro_batches, timeline)

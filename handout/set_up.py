@@ -416,7 +416,8 @@ def explain(said, code):
     if "No matching distribution" in said:
         return (
             "pip found no build for this Python and this system; see above. Another Python may help"
-            " (make setup PYTHON=python3.12), or another index (TORCH_INDEX=, empty for PyPI)."
+            " (make setup PYTHON=python3.12), or another index: make setup TORCH_INDEX=<URL> (make"
+            " setup TORCH_INDEX= uses PyPI)."
         )
     if code < 0:
         return (

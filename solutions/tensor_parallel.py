@@ -282,8 +282,8 @@ class SumOverRanks(torch.autograd.Function):
     Every rank computes all that follows the sum, so the gradient of the sum is replicated. Save
     nothing in ``ctx``.
 
-    With 2 ranks whose x are [1, 2] and [3, 4]:  y is [4, 6] on both; a gradient [5, 5] of y is [5,
-    5] for each x.
+    With 2 ranks whose x are [1, 2] and [3, 4]:  y is [4, 6] on both. If the gradient of y is
+    [5, 5], each x has the gradient [5, 5].
     About 5 lines, forward and backward.
     """
 

@@ -22,8 +22,9 @@ def as_number(value):
 @weight(0.5)
 def test_bandwidths(world):
     """An all-reduce of 4 GB on 4 ranks in 2 seconds has an algorithm bandwidth of 2 GB/s and a bus
-    bandwidth of 3 GB/s; an all-gather of 100 bytes from each of 4 ranks has S = 400; the lecture's
-    277 and 70 are about the same bandwidth; a time of 0 seconds raises ValueError
+    bandwidth of 3 GB/s; an all-gather of 100 bytes from each of 4 ranks has S = 400; converted
+    to the usual convention, the lecture's 277 and 70 are about the same bandwidth; a time of 0
+    seconds raises ValueError
     """
     size, algorithm, bus, whole, part_of_rank, timeless = world(
         1,

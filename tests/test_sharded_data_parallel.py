@@ -105,8 +105,8 @@ def test_zero(world):
 @number("6.2")
 @weight(0.25)
 def test_zero_misuse(world):
-    """Gradients that differ from the weights in shape or in number raise ValueError with the
-    numbers
+    """Gradients of wrong shapes, or a wrong count of gradients, raise ValueError with the numbers
+    that do not fit
     """
     shapes = [((2, 2), (4,)), ((2, 2),)]
     requests = [

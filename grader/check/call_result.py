@@ -41,16 +41,19 @@ def tensor(value: Any, dtype: Any = np.float32) -> np.ndarray:
 
 
 def _other_origin(error: Raised) -> tuple[Line, ...]:
-    """Return two lines for the message if the error was raised in a call on the student's line.
+    """Return two lines for the message if no ``raise`` statement of the student raised the error.
 
-    The first of them shows the student's line. Return () if the student's line has a ``raise``
-    statement, or is not known.
+    The first of them shows the student's line at which the error came up: ``a, b = x.shape``, or a
+    call. Return () if this line has a ``raise`` statement, or is not known.
     """
     if not error.lines or re.search(r"\braise\b", error.lines[-1]["source"]):
         return ()
     return (
         *(Line(f"    {line}") for line in trace(error.lines[-1:])),
-        Line("A call on this line raised the ValueError, not a raise statement in your file."),
+        Line(
+            "No raise statement in your file raised this ValueError. It came from this line itself,"
+            " or from a function that this line calls."
+        ),
     )
 
 

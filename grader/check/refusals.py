@@ -16,8 +16,9 @@ from grader.world.report import Raised, Returned, WorldReport
 def answers_in(report: WorldReport) -> dict[str, Answers]:
     """Count, for each function, the calls of one world by their outcome.
 
-    Calls with right arguments are counted as accepted or refused (by a ValueError). Calls with
-    wrong arguments are counted as wrong, however they ended.
+    Calls with right arguments are counted as accepted or refused (by a ValueError). Those that fail
+    in another way are not counted. Calls with wrong arguments are counted as wrong, however they
+    ended.
     """
     found: dict[str, Answers] = defaultdict(Answers)
     for index, call in enumerate(report.calls):

@@ -220,9 +220,9 @@ def _require_one_owner(path: Path) -> None:
     if len(owners) > 1:
         raise CannotRead(
             f"“{path.name}” may belong to student {' or '.join(owners)}, because students choose"
-            " part of this name. Unpack the export. Rename this file or folder so that only one"
-            " number, the number of its student, comes before “_assignsubmission_file”. Then start"
-            " again"
+            " part of this name. It contains “_<number>_assignsubmission_file” with several"
+            " numbers. Unpack the export. Rename this file or folder so that only the number of its"
+            " student stands there. Then start again"
         )
 
 

@@ -133,7 +133,7 @@ def _extreme(item: Item) -> Flag | None:
 
 
 def _strongest(rest: np.ndarray) -> np.ndarray:
-    """Return a mask of the 27 % of submissions with the best rest, ties included.
+    """Return a mask of the 27 % of submissions with the highest rest, ties included.
 
     ``rest`` is explained in item_analysis.py. A submission without a rest (NaN) is not selected.
     """

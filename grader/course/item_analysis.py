@@ -116,9 +116,10 @@ def _tables(course: CourseOutcomes) -> tuple[np.ndarray, np.ndarray]:
 def discrimination(passed: np.ndarray, rest: np.ndarray) -> float | None:
     """Return the share of passes in the upper group, minus the share of passes in the lower group.
 
-    The upper group is the 27 % with the best rest, the lower group the 27 % with the worst rest. If
-    a group has room for only some of the submissions with the same rest, each of them counts with
-    the same fraction. So their order does not matter. Return None if there is no submission, or if
+    The upper group is the 27 % of submissions with the highest rest, the lower group the 27 % with
+    the lowest rest. Several submissions may have the same rest, and only some of them fit into a
+    group. Then each of them counts as the same fraction of a submission, so that their order does
+    not matter. Return None if there is no submission, or if
     all have the same rest.
     """
     if not len(rest) or rest.min() == rest.max():
@@ -149,9 +150,9 @@ def point_biserial(passed: np.ndarray, rest: np.ndarray) -> float | None:
 def at_most(correlation: float, count: int) -> float:
     """Return an upper bound for the true correlation, if ``count`` submissions were measured.
 
-    The bound is the upper end of a 90 % confidence interval (Fisher's z). If the true correlation
-    were above this bound, fewer than 5 % of courses of this size would measure ``correlation`` or a
-    smaller number. With 3 submissions or fewer, the bound is 1.
+    The bound is the upper end of a 90 % confidence interval (Fisher's z). Suppose that
+    the true correlation is above this bound. Then fewer than 5 % of courses of this size measure
+    ``correlation`` or less. With 3 submissions or fewer, the bound is 1.
     """
     if count <= 3:
         return 1.0

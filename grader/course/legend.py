@@ -38,21 +38,25 @@ NUMBERS = {
         " Modern Test Theory, chapter 14)."
     ),
     "Discrimination": (
-        f"D = p among the {percent(SHARE)} with the best rest − p among the {percent(SHARE)} with"
-        " the worst rest, from −1 to +1 (Kelley 1939, Journal of Educational Psychology 30, 17–24)."
-        " Above +0.40 is very good, below +0.20 is poor, except where nearly everybody passes or"
-        " fails (Ebel and Frisbie 1991, Essentials of Educational Measurement, chapter 13). If only"
-        " some of several submissions with the same rest fit into a group, each of them counts with"
-        " the same fraction."
+        f"D = p among the {percent(SHARE)} of submissions with the highest “Rest” − p among the"
+        f" {percent(SHARE)} with the lowest “Rest”, from −1 to +1 (Kelley 1939, Journal of"
+        " Educational Psychology 30, 17–24). Above +0.40 is very good, below +0.20 is poor,"
+        " except where nearly everybody passes or fails (Ebel and Frisbie 1991, Essentials of"
+        " Educational Measurement, chapter 13). Several submissions may have the same “Rest”, and"
+        " only some of them fit into a group. Then each of them counts as the same fraction of"
+        " a submission."
     ),
     "Correlation": (
         "The point-biserial correlation r = (M₁ − M₀) / s · √(p (1 − p)): M₁ and M₀ are the mean"
-        " rest of those who pass and who fail, s is the standard deviation of the rest (Lev 1949,"
+        " “Rest” of those who pass and who fail, s is the standard deviation of “Rest” (Lev 1949,"
         " Annals of Mathematical Statistics 20, 125–126). A check with r near 0 or below does not"
         " measure what the other checks measure. “–” means that there is no number: all passed, all"
-        f" failed, all have the same rest, or fewer than {FEWEST_SUBMISSIONS} submissions count."
+        f" failed, all have the same “Rest”, or fewer than {FEWEST_SUBMISSIONS} submissions count."
     ),
-    "Stubs": "How many submissions left a function of this check as a stub. They do not count.",
+    "Stubs": (
+        "How many submissions still have the stub of a function that this check calls. These"
+        " submissions are not in “Counted”."
+    ),
 }
 FLAGS = {
     WRONG: (

@@ -96,10 +96,10 @@ def ring() -> Picture:
     """
     described = (
         "Each rank's tensor is cut into four chunks. In step 1 rank r sends chunk r to the next"
-        " rank, which adds it to its own; in steps 2 and 3 rank r sends the chunk that it has"
-        " just added to. Then each rank holds one chunk with the terms of all four ranks. In"
-        " steps 4 to 6 the finished chunks are passed on round the ring, and replace what was"
-        " there, until every rank has all four."
+        " rank. That rank adds it to its own chunk r. In steps 2 and 3 each rank sends on the sum"
+        " that it has just computed. Then each rank holds one chunk with the terms of all four"
+        " ranks. In steps 4 to 6 the finished chunks are passed on round the ring, and replace"
+        " what was there, until every rank has all four."
     )
     picture = Picture(330, 626, "The ring all-reduce on four ranks, step by step", described)
     terms = [[{rank} for _ in range(N)] for rank in range(N)]

@@ -167,7 +167,7 @@ class AttentionProblem(SharedCalls):
         if self.offset:
             # A score has an error of about 1e−13. In the gradients, this error is multiplied by
             # an entry of a key, which may be as large as the offset.
-            return Tolerance(1e-7, "scores of thousands in float64", small=0.05)
+            return Tolerance(1e-7, "scores whose size is in the thousands, in float64", small=0.05)
         return super().tolerance
 
     def shards(self, *arrays):

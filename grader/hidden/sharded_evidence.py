@@ -130,9 +130,10 @@ def require_few_layers(run, rank, p, enough):
         gradients = p.layers * p.layer_bytes // p.n
         whole = (alive - gradients - activations) / p.layer_bytes
         text = (
-            f"rank {rank}, {way}: {alive} bytes were alive in one of its products. Without"
-            f" activations and the shards of gradients, that is at least {whole:.1f} layers of"
-            f" {p.layer_bytes} bytes; {'two' if enough == 2 else 'four'} are enough."
+            f"rank {rank}, {way}: {alive} bytes were alive during one of its products. If you"
+            " subtract the activations and the shards of the gradients, at least"
+            f" {whole:.1f} layers of {p.layer_bytes} bytes remain;"
+            f" {'two' if enough == 2 else 'four'} are enough."
         )
         likely = "Does a variable still hold a layer that was used before, or its gradient?"
         run.require(whole <= enough + 0.5, f"{text} {likely}")
@@ -307,8 +308,8 @@ def require_followed(run, p):
                     text = (
                         f"rank {rank} called {function} for layer {layer} (counted from 0) with"
                         f" a wrong {argument}. Call {function} once for each"
-                        " layer, with the layer's whole input and its whole weight, and compute"
-                        " layers in no other way."
+                        " layer, with this rank's input of the layer and with the whole weight, not"
+                        " a shard. Do not compute a layer in any other way."
                     )
                     run.require(sharded.is_fingerprint(number, array), text)
                 gave = run.told(rank, f"{name} gave", before=f"{name} ended")

@@ -695,7 +695,10 @@ def test_fit(world, rng):
             np.array(right) / units,
             tolerance=FIT,
             select=lambda r: numbers(r[i][:2]) / units,
-            label=f"the result of call [{i}] (α in {units[0]:.0e} s, β in {units[1]:.0e} bytes/s)",
+            label=(
+                f"the result of call [{i}] (α in units of {units[0]:.0e} s, β in units of"
+                f" {units[1]:.0e} bytes/s)"
+            ),
             known_mistakes=[
                 {sentence: np.array(values) / units for sentence, values in mistakes.items()}
             ],

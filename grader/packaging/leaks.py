@@ -50,10 +50,10 @@ def secrets() -> dict[str, str]:
 
 
 def _telling(text: str) -> list[str]:
-    """Return the lines of SHORTEST characters or more that could give an answer away.
+    """Return the lines of SHORTEST characters or more that could show a part of an answer.
 
-    Left out are imports, decorators, comments, lines that begin with three quotes, and lines with
-    only a quoted name. The lines are returned without indentation and comments, as by ``code``.
+    Imports, decorators, comments, lines that begin with three quotes, and lines with only a quoted
+    name are left out. The lines are returned without indentation and comments, as by ``code``.
     """
     lines = (code(line) for line in text.splitlines())
     return [

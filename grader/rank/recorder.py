@@ -121,8 +121,8 @@ class Recorder(TorchDispatchMode):
     def _functional(self, kind: str, arguments: dict) -> None:
         """Report a functional collective, send or receive.
 
-        Its arguments name the group. A functional collective returns its output, and fills none of
-        its arguments.
+        Its arguments name the group. A functional collective returns its result and does not write
+        into its arguments.
         """
         group = arguments["group_name"]
         if isinstance(group, str):

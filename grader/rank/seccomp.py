@@ -2,9 +2,10 @@
 
 The refusal cannot be undone.
 
-Some of these calls give memory that no process is charged with. A file of ``memfd_create`` and a
-segment of ``shmget`` stay in memory until they are removed. Their pages count for no process if no
-process has mapped these pages. A descriptor of such a file may be hidden in the queue of a socket.
+Some of these calls give a rank memory that the kernel counts for no process. A file of
+``memfd_create`` and a segment of ``shmget`` stay in memory until they are removed. Their pages
+count for no process if no process has mapped these pages. A descriptor of such a file may be hidden
+in the queue of a socket.
 These calls fail as on a kernel that lacks them, so that libraries use something else.
 
 Other calls reach another process. A rank whose operations go through the hub does not need such
@@ -165,7 +166,7 @@ ALLOW, FAIL = 0x7FFF0000, 0x00050000
 
 
 def refuse_uncharged_memory() -> bool:
-    """Refuse memory that no process is charged with; return whether that works here.
+    """Refuse memory that the kernel counts for no process; return whether that works here.
 
     The refusal applies to this process and to all processes that it starts. Also refuse
     ``PR_SET_DUMPABLE``, with which a process could hide its open files from the process that

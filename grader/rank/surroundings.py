@@ -52,6 +52,6 @@ def look() -> tuple[Any, ...]:
 
 
 def stop_timers() -> None:
-    """Stop all timers. Then no signal arrives that an earlier call has asked for."""
+    """Stop all timers, so that no timer of an earlier call can still send a signal."""
     for which in TIMERS:
         signal.setitimer(which, 0)

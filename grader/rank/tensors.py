@@ -92,7 +92,7 @@ def decode(
 def _build(
     node: Any, find: Callable[[dict], torch.Tensor], make_probe: Callable[[dict], Any]
 ) -> Any:
-    """Return the value of a node. ``find`` returns the tensor of a tensor's node."""
+    """Return the value that a node stands for. If it stands for a tensor, ``find`` returns it."""
 
     def build(node: Any) -> Any:
         if not isinstance(node, dict):
@@ -172,10 +172,11 @@ def is_intact(value: Any, original: Any) -> bool:
 
 
 def gradient_flags(value: Any) -> Any:
-    """Return, for each tensor of containers, whether it requires a gradient, and has got one.
+    """Return two flags for each tensor in lists, tuples and dicts.
 
-    A gradient of a tensor that requires one does not count: the judge's own backward pass may have
-    computed it.
+    The first says whether the tensor requires a gradient, the second whether it has a gradient
+    without requiring one. A gradient of a tensor that requires one does not count: the
+    judge's own backward pass may have computed it.
     """
     if isinstance(value, (list, tuple)):
         return [gradient_flags(item) for item in value]

@@ -51,8 +51,8 @@ SUMS_IN_WORLD = (
     "the sums of a row were taken over all ranks. Pass group=row: the default group is all ranks"
 )
 NO_GROUP = (
-    "this rank is not in the group that it returned, or the other ranks of this group returned a"
-    " different one. new_group returns an object on every rank, also on ranks outside the group."
+    "this rank returned a group that it is not in, or the other ranks of the group returned another"
+    " group. new_group returns an object on every rank, also on ranks outside the group."
     " Return the groups that this rank is in"
 )
 FORWARD_MEAN = "the products with B were averaged over the row. Add them up without dividing"

@@ -101,7 +101,10 @@ REVERSED_LAYERS = (
 UNTRANSPOSED = "a gradient was multiplied by W. Multiply it by the transpose of W"
 NO_DERIVATIVE = "gelu's derivative was left out"
 X_FOR_Z = "x and z are swapped"
-BEGUN = "the last stage began with {}. The gradient of the mean of y² is 2y / (B·D)"
+BEGUN = (
+    "the last stage began its backward pass with the gradient {}. The gradient of the mean of y² is"
+    " 2y / (B·D)"
+)
 
 
 def begun(start: str, stages: Sequence) -> str:

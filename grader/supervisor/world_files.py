@@ -134,8 +134,8 @@ class _Count:
     def below(self, place: int, path: str, depth: int = 0) -> None:
         """Count what is in an open folder. List it again if an entry vanishes meanwhile.
 
-        Folders are opened by their names in ``place``, so it does not matter if ``path`` has
-        changed.
+        ``place`` is the descriptor of the open folder. Subfolders are opened relative to it, so it
+        does not matter if ``path`` has changed.
         """
         if depth > MAX_FOLDER_DEPTH or len(os.fsencode(path)) > MAX_PATH_BYTES:
             raise _Hidden(

@@ -30,7 +30,7 @@ class MemoryAndFileLimits:
     """
 
     def __init__(self, world: dict, room: int, group: Group | None = None) -> None:
-        """Record how much memory this process has, and allow what the request asks for.
+        """Record how much memory this process uses now. Set the limits that the request asks for.
 
         ``room`` is how many ranks the world may have; ``world["size"]`` of them are started first.
         This process is in ``group``, if there is one.

@@ -100,9 +100,10 @@ class Cluster:
 
         ``whole`` is S, the bytes of the whole array: see ``whole_of``. n is the number of ranks.
         The ranks form a ring in the order of their numbers. Each step of the ring takes as long as
-        its slowest link. If k ranks of each node take part and a node has k ports, nccl makes k
-        rings, which leave a node through different ports. Each ring carries S/k. So between nodes,
-        the bandwidth is k·β [N2]. In a gather, a scatter and an all-to-all, a rank sends through
+        its slowest link. k is the number of ranks that take part on a node (the smallest of all
+        nodes), or the number of a node's ports if that is smaller. nccl makes k rings, which leave
+        a node through different ports. Each ring carries S/k. So between nodes, the bandwidth is
+        k·β [N2]. In a gather, a scatter and an all-to-all, a rank sends through
         its own port. The result is 0 for a single rank. Raise ValueError for a kind that is not in
         this table:
 

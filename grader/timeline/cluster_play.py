@@ -72,9 +72,9 @@ class Model:
         if replay.stands_still:
             sentence = (
                 f"{scene.title}: the replay did not finish. The replay cannot follow operations"
-                " that another thread starts. It also cannot know which message was received by a"
+                " that another thread starts. If a receive accepts messages from any rank, the"
+                " replay cannot know which message it received."
             )
-            sentence += " receive that accepts messages from any rank."
             return PlayedScene(scene, None, diagnosis=sentence)
         spent = account(replay)
         title, below = self._title(scene, spent), [self._sizes(scene), str(spent)]

@@ -82,8 +82,8 @@ class Tier:
             ),
             "leave System V semaphores and queues behind": not self.uid,
             (
-                "take more memory than a world may, between two measurements or in memory that"
-                " belongs to no process"
+                "take more memory than a world is allowed to: between two measurements, or in"
+                " memory that belongs to no process"
             ): (not is_held),
             (
                 "open connections to other machines, and to other gradings on this machine, in"

@@ -888,7 +888,7 @@ MUTANTS = [
     alpha, slope = torch.linalg.solve(matrix, torch.stack([(1 / t).sum(), (s / t).sum()])).tolist()
 """,
         {"hidden fit"},
-        "[6] (α in",
+        "[6] (α in units of",
     ),
     Mutant(
         "the times pass through float32",
@@ -896,7 +896,7 @@ MUTANTS = [
         "    t = torch.tensor(seconds, dtype=torch.float64)\n",
         "    t = torch.tensor(seconds).double()\n",
         {"hidden fit"},
-        "[7] (α in",
+        "[7] (α in units of",
     ),
     Mutant(
         "no predicted time is negative",

@@ -1240,7 +1240,7 @@ class GradientBuckets(GradientBuckets):
         """        if len(self.in_flight) < len(self.buckets) and self.pending[len(self.in_flight)] == 0:
 """,
         {"hidden buckets_overlap"},
-        "As soon as the first bucket starts, they can start, too",
+        "When the first one starts, they can start, too",
     ),
     Mutant(
         "a training that gathers the gradients of all ranks",

@@ -280,7 +280,7 @@ MUTANTS = [
         "    return row_groups[own_data], column_groups[own_tensor]\n",
         "    return row_groups[0], column_groups[0]\n",
         GROUPS,
-        "this rank is not in the group that it returned",
+        "this rank returned a group that it is not in",
     ),
     mutant(
         "a group of one rank is not made",
@@ -294,7 +294,7 @@ MUTANTS = [
         SIZE,
         "    if min(shape) < 1:\n",
         {"public groups", "hidden groups_misuse"},
-        "A call on this line raised the ValueError, not a raise statement in your file",
+        "No raise statement in your file raised this ValueError. It came from this line itself",
     ),
     mutant(
         "a mesh may be smaller than the world",

@@ -1600,7 +1600,7 @@ MUTANTS = [
         "    grad_loss = mlp.loss_backward(y) if stage == last_stage else None",
         "    grad_loss = y if stage == last_stage else None",
         BACKWARD,
-        "the last stage began with y. The gradient of the mean of y² is 2y / (B·D)",
+        "the last stage began its backward pass with the gradient y. The gradient of the mean of y²",
     ),
     Mutant(
         "the gradients of a stage in the order of the backward pass",
