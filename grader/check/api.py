@@ -21,7 +21,7 @@ from typing import Any
 from grader.check.call_evidence import OVERWRITTEN, imports_note
 from grader.check.call_note import call_note
 from grader.check.call_result import CallResult, as_argument, tensor
-from grader.check.failures import CheckFailed, GraderFault, NotAttempted, Skipped
+from grader.check.check_exceptions import CheckFailed, GraderFault, NotAttempted, Skipped
 from grader.diagnosis.comparison import EXACT, Tolerance, rounding
 from grader.intake.staging import NOT_ATTEMPTED
 from grader.wire.drawn import draw, row_factors

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from grader.check import driver_results
-from grader.check.call_failure import failure
-from grader.check.failures import OUR_MISTAKES, CheckFailed, GraderFault
+from grader.check.check_exceptions import OUR_MISTAKES, CheckFailed, GraderFault
+from grader.check.failure_message import failure
 from grader.diagnosis.comparison import describe
 from grader.diagnosis.finding import Compared, Line, likely_line
 from grader.diagnosis.root_cause import diagnose

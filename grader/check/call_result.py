@@ -13,7 +13,7 @@ import numpy as np
 from grader.assignment import COMMUNICATING, IN_PLACE
 from grader.check import driver_results
 from grader.check.call_evidence import NO_GRADIENT, NO_RETURN, CallEvidence
-from grader.check.failures import CheckFailed, GraderFault
+from grader.check.check_exceptions import CheckFailed, GraderFault
 from grader.check.hazards import hazards, left_open, read_early
 from grader.check.nested import arrays, at_path, by_path
 from grader.diagnosis.comparison import EXACT, Difference, Tolerance, describe, difference

@@ -148,7 +148,7 @@ def _report_as_lost(item: pytest.Item) -> None:
     item.config.hook.pytest_runtest_logreport(report=report)
 
 
-def _work(session: pytest.Session, judge: Connection) -> None:
+def _work(session: pytest.Session, parent: Connection) -> None:
     os_support.die_with_parent()
     # Ctrl-C is meant for the process that forked this worker. That process then shows the results
     # so far.
@@ -157,8 +157,8 @@ def _work(session: pytest.Session, judge: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     config = session.config
     while True:
-        reports = runtestprotocol(session.items[judge.recv()], log=False, nextitem=None)
-        judge.send(
+        reports = runtestprotocol(session.items[parent.recv()], log=False, nextitem=None)
+        parent.send(
             [
                 config.hook.pytest_report_to_serializable(config=config, report=report)
                 for report in reports

@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from grader.check.failures import CheckFailed, Skipped
-from grader.check.fault import judge
+from grader.check.check_exceptions import CheckFailed, Skipped
 from grader.check.record import Answers
 from grader.check.refusals import answers_in
+from grader.check.run_check import judge
 from grader.check.unfinished_imports import UnfinishedImports
 from grader.session import Session
 from grader.wire.frames import GLOO

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from grader.assignment import PARTS
-from grader.check.call_failure import CALL_LINE
+from grader.check.failure_message import CALL_LINE
 from grader.check.record import (
     ERROR,
     FAILED,

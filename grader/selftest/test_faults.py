@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from grader.check.api import CheckFailed, Delay, Leaf, Probe, call, per_rank
-from grader.check.call_failure import CALL_LINE
+from grader.check.failure_message import CALL_LINE
 
 X = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 

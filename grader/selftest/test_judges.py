@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 
 from grader.assignment import PARTS
 from grader.check.api import CheckFailed, CheckWorld
-from grader.check.fault import _is_ours
 from grader.check.plugin import make_rng
+from grader.check.run_check import _is_ours
 from grader.selftest.fuzz_judges import Recorded, changes
 from grader.selftest.grading import ROOT
 from grader.selftest.mutation.checks import Checks

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grader.check.api import CheckFailed, CheckWorld, GraderFault, call
-from grader.check.fault import judge
+from grader.check.run_check import judge
 from grader.world.report import RankReport, Returned, WorldReport
 
 X = np.array([1.0, 2.0], np.float32)

@@ -1,4 +1,4 @@
-"""Decides what caused an exception in a check: the ranks' values, or a mistake in the grader.
+"""Runs a check, and decides whether the ranks' values or the grader caused its exception, if any.
 
 Ranks may send anything. If a check raises an exception because of a rank's values, the submission
 has failed the check. But the reason may also be a mistake in the grader. To find out, the check is
@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from grader.check.api import CheckFailed, CheckWorld, GraderFault, Skipped
 from grader.check.call_result import CallResult
-from grader.check.failures import OUR_MISTAKES
+from grader.check.check_exceptions import OUR_MISTAKES
 from grader.diagnosis.comparison import describe, difference
 from grader.diagnosis.finding import Finding, Line, printable
 from grader.world.arrays import Foreign

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from grader.check.failures import CheckFailed
+from grader.check.check_exceptions import CheckFailed
 from grader.check.hazards import in_import
 from grader.diagnosis.comparison import describe
 from grader.diagnosis.finding import Compared, Finding, Line, RankSummary, likely_line
