@@ -225,7 +225,7 @@ def call(
 class CheckWorld:
     """The fixture ``world``: ``world(n, *calls)`` makes calls on ``n`` ranks.
 
-    ``runner`` starts the ranks. ``gpus`` are the GPUs that the ranks may use, or None if the ranks
+    ``runner`` runs each world. ``gpus`` are the GPUs that the ranks may use, or None if the ranks
     run on CPUs. ``absent`` names the student's modules that cannot be run, with the reason for
     each. ``facts`` returns what the fork server knows about this machine.
     """

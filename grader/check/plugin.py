@@ -25,7 +25,7 @@ from grader.check.items import candidate, is_in, network_of, part_of, record_of,
 from grader.check.record import ERROR, FAILED, NOT_ATTEMPTED, PASSED, SKIPPED, UNIMPLEMENTED
 from grader.check.refusals import added
 from grader.check.selection import OPTIONS, NothingChosen, chosen, part_named
-from grader.check.world_lending import RankStarter, TimedWorld, judge_fairly
+from grader.check.world_lending import TimedWorld, WorldRunner, judge_fairly
 from grader.command_line import seed
 from grader.course_file import course
 from grader.diagnosis.finding import Finding, Line
@@ -162,9 +162,9 @@ def make_world(
     key: Hashable = None,
     visibility: str = "visible",
 ) -> CheckWorld:
-    """Return a check's ``world``. ``RankStarter`` explains the arguments."""
-    ranks = RankStarter(session, timed, limits, network, key, visibility)
-    return CheckWorld(ranks, session.gpus, session.absent, lambda: session.server.facts())
+    """Return a check's ``world``. ``WorldRunner`` explains the arguments."""
+    runner = WorldRunner(session, timed, limits, network, key, visibility)
+    return CheckWorld(runner, session.gpus, session.absent, lambda: session.server.facts())
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -52,29 +52,29 @@ def judge(
         if "rng" in arguments
         else dict(arguments)
     )
-    ranks = _Ranks(world.runner)
-    world.runner = ranks
+    runner = _TimedRunner(world.runner)
+    world.runner = runner
     try:
-        with _time_limit(ranks, seconds):
+        with _time_limit(runner, seconds):
             check(**arguments)
     except (CheckFailed, Skipped, GraderFault, *OUR_MISTAKES):
         raise
     except Exception as error:
-        if ranks.at_work or not ranks.reports or _is_ours(check, again, world, seconds):
+        if runner.at_work or not runner.reports or _is_ours(check, again, world, seconds):
             raise
-        raise CheckFailed(_finding(error, ranks.reports[-1])) from error
+        raise CheckFailed(_finding(error, runner.reports[-1])) from error
     finally:
-        world.runner = ranks.start
+        world.runner = runner.run
 
 
-class _Ranks:
-    """Starts the ranks of a check, and keeps the reports on them.
+class _TimedRunner:
+    """Runs the worlds of a check, and keeps the reports on them.
 
     While the ranks run, the time limit of the judging is paused.
     """
 
-    def __init__(self, start: Runner) -> None:
-        self.start = start
+    def __init__(self, run: Runner) -> None:
+        self.run = run
         self.reports: list[WorldReport] = []
         self.at_work = False
         self.limited = False
@@ -82,7 +82,7 @@ class _Ranks:
     def __call__(self, size: int, calls: list) -> WorldReport:
         left, _ = signal.setitimer(signal.ITIMER_PROF, 0) if self.limited else (0.0, 0.0)
         self.at_work = True
-        report = self.start(size, calls)
+        report = self.run(size, calls)
         self.at_work = False
         self.reports.append(report)
         if self.limited:
@@ -91,7 +91,7 @@ class _Ranks:
 
 
 @contextmanager
-def _time_limit(ranks: _Ranks, seconds: float) -> Iterator[None]:
+def _time_limit(runner: _TimedRunner, seconds: float) -> Iterator[None]:
     """Fail the check if its judging takes more than ``seconds`` of processor time.
 
     The limit works in the main thread, where judges run. In any other thread there is no limit,
@@ -105,7 +105,7 @@ def _time_limit(ranks: _Ranks, seconds: float) -> Iterator[None]:
         raise CheckFailed(SLOW.format(seconds))
 
     before = signal.signal(signal.SIGPROF, stop)
-    ranks.limited = True
+    runner.limited = True
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
@@ -202,7 +202,7 @@ def _is_ours(
     control = CheckWorld(no_ranks, world.gpus, world.absent, world.facts)
     control.run_class = Control
     try:
-        with _time_limit(_Ranks(no_ranks), seconds):
+        with _time_limit(_TimedRunner(no_ranks), seconds):
             check(**arguments | {"world": control})
     except (Reached, CheckFailed, Skipped):
         return False

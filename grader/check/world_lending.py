@@ -1,4 +1,4 @@
-"""Starts the ranks of checks, and lends the ranks of a check to the next check of the same problem.
+"""Runs the worlds of checks, and lends the ranks of a check to the next check of the same problem.
 
 Lending saves time, because starting ranks takes a large part of a grading. Ranks are lent only if
 the previous check has left nothing behind in them. Fresh ranks have made no calls yet. Used ranks
@@ -84,8 +84,8 @@ class NotRun(CheckFailed):
     """Raised if no time is left to start ranks, or if the student's file has an endless import."""
 
 
-class RankStarter:
-    """Starts the ranks of one check. It is the ``runner`` of the check's ``CheckWorld``."""
+class WorldRunner:
+    """Runs the worlds of one check to their ends. It is the ``runner`` of its ``CheckWorld``."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class RankStarter:
         key: Hashable = None,
         visibility: str = "visible",
     ) -> None:
-        """Prepare to start ranks. Each world that is run will be added to ``timed``.
+        """Prepare to run worlds. Each world that is run will be added to ``timed``.
 
         Ranks are shared with checks of the same ``key``. If ``key`` is None, all ranks are fresh.
         ``network`` is None for the usual network. ``visibility`` says when students see the check's
@@ -116,12 +116,12 @@ class RankStarter:
 
     def __call__(self, size: int, calls: list[Call]) -> WorldReport:
         try:
-            report = self._start(size, calls)
+            report = self._run_world(size, calls)
         # The fork server was killed, perhaps because memory ran out. Start another server, which
         # ends together with this process. The calls can be made now, because no rank has seen them.
         except WorldsUnavailable:
             self.session.replace_server()
-            report = self._start(size, calls)
+            report = self._run_world(size, calls)
         # Perhaps the submission did not cause this ending. If the second try also ends like this,
         # the ending counts as the submission's fault.
         if self._may_be_nobodys_fault(report) and not self.is_second_try:
@@ -145,7 +145,7 @@ class RankStarter:
         has_crashed = (self.network or usual_network()) == GLOO and -signal.SIGSEGV in exits
         return report.ending == "lost" or is_killed or has_crashed
 
-    def _start(self, size: int, calls: list[Call]) -> WorldReport:
+    def _run_world(self, size: int, calls: list[Call]) -> WorldReport:
         began = time.monotonic()
         if began > self.session.ends_at:
             raise NotRun(
@@ -193,22 +193,22 @@ def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
     pytest has for the check. Raises the exception of the last run. But if the first run ended with
     a verdict, and the second run could not start ranks, raises the exception of the first run.
     """
-    ranks = arguments["world"].runner if "world" in arguments else None
-    if not isinstance(ranks, RankStarter):
+    runner = arguments["world"].runner if "world" in arguments else None
+    if not isinstance(runner, WorldRunner):
         return judge(check, arguments)
     again = dict(arguments)
     if "rng" in arguments:
-        again["rng"] = _other(arguments["rng"], ranks.session.seed)
+        again["rng"] = _other(arguments["rng"], runner.session.seed)
     try:
         judge(check, arguments)
     except Skipped:
         raise
     except Exception as first:
-        if not ranks.is_doubtful and not isinstance(first, Disturbed):
-            KEPT.failed.add(ranks.key)
+        if not runner.is_doubtful and not isinstance(first, Disturbed):
+            KEPT.failed.add(runner.key)
             raise
-        key = ranks.key
-        ranks.begin_afresh()
+        key = runner.key
+        runner.begin_afresh()
         try:
             judge(check, again)
         except NotRun as not_run:

@@ -5,7 +5,7 @@ import textwrap
 import pytest
 
 from grader.check.api import CheckFailed, CheckWorld, call
-from grader.check.world_lending import NotRun, RankStarter
+from grader.check.world_lending import NotRun, WorldRunner
 from grader.intake.staging import stage_submission
 from grader.selftest.conftest import PREAMBLE
 from grader.session import Session
@@ -29,7 +29,7 @@ def checks(grounds, server):
         def world(visibility: str = "visible") -> CheckWorld:
             session = Session(folder, server.address)
             limits = Limits(cpu_seconds=1.0)
-            return CheckWorld(RankStarter(session, [], limits, visibility=visibility), None)
+            return CheckWorld(WorldRunner(session, [], limits, visibility=visibility), None)
 
         return world
 
@@ -86,6 +86,6 @@ def test_no_rank_starts_for_a_file_whose_import_did_not_end(checks):
     why(check(), 1)
     world = check()
     assert "Not run" in why(world, 1)
-    assert isinstance(world.runner, RankStarter) and world.runner.timed == []
+    assert isinstance(world.runner, WorldRunner) and world.runner.timed == []
     with pytest.raises(NotRun):
         world(1, ONE)

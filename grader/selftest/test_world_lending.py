@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from grader.check.api import CheckFailed, CheckWorld, call, per_rank
-from grader.check.world_lending import KEPT, RankStarter, judge_fairly
+from grader.check.world_lending import KEPT, WorldRunner, judge_fairly
 from grader.intake.staging import stage_submission
 from grader.selftest.conftest import PREAMBLE
 from grader.session import Session
@@ -47,7 +47,7 @@ def checks(grounds, server, on_hub):
         staged = stage_submission(submission, folder)
         session = Session(folder, server.address)
         return lambda key=PROBLEM: CheckWorld(
-            RankStarter(session, [], key=key), None, staged.absent
+            WorldRunner(session, [], key=key), None, staged.absent
         )
 
     yield submitted
@@ -379,15 +379,15 @@ def test_what_may_be_nobodys_fault_has_to_happen_twice(network, exits, made):
     made_by = iter(
         [report([RankReport(0, exit=code), RankReport(1)], ending="failed") for code in exits]
     )
-    starter = RankStarter(Session(Path(), ""), [], network=network)
-    starter._start = lambda size, calls: next(made_by)
+    runner = WorldRunner(Session(Path(), ""), [], network=network)
+    runner._run_world = lambda size, calls: next(made_by)
     seen = []
 
     def check(world, rng):
         drawn = rng.standard_normal()
         seen.append((drawn, world.runner(2, []).ranks[0].exit))
 
-    judge_fairly(check, {"world": CheckWorld(starter), "rng": np.random.default_rng(1)})
+    judge_fairly(check, {"world": CheckWorld(runner), "rng": np.random.default_rng(1)})
     # What the ranks have seen in the first try is of no use in the second.
     assert [exit for _, exit in seen] == [exits[-1]] and next(made_by, None) is None
     assert len(exits) == made and (seen[0][0] == np.random.default_rng(1).standard_normal()) == (
