@@ -28,11 +28,13 @@ NO_GRADIENT = (
 MIB = 2**20
 # A rank shares the pages of its parent process until it writes to them. Python writes to many pages
 # that it only reads, because it counts references there. So this many bytes of overwritten pages do
-# not count as the rank's memory: ``OVERWRITTEN`` for what a program does in a call, and
-# ``OVERWRITTEN_EARLIER`` for imports and other things before. We measured 4 MiB in a call, 1 to 2
-# before it, and 14 for large imports. Less than 1 MiB is new in a second call of the same function,
-# for which ``OVERWRITTEN_AGAIN`` do not count.
-OVERWRITTEN, OVERWRITTEN_EARLIER, OVERWRITTEN_AGAIN = 6 * MIB, 16 * MIB, 2 * MIB
+# not count as the rank's memory: ``OVERWRITTEN_ALLOWED_BYTES`` for what a program does in a call,
+# and ``OVERWRITTEN_EARLIER_BYTES`` for imports and other things before. We measured 4 MiB in a
+# call, 1 to 2 before it, and 14 for large imports. Less than 1 MiB is new in a second call of the
+# same function, for which ``OVERWRITTEN_AGAIN_BYTES`` do not count.
+OVERWRITTEN_ALLOWED_BYTES = 6 * MIB
+OVERWRITTEN_EARLIER_BYTES = 16 * MIB
+OVERWRITTEN_AGAIN_BYTES = 2 * MIB
 
 
 def imports_note(took: float, left_out: float) -> str:
@@ -187,15 +189,16 @@ class CallEvidence:
         The growth is the difference from the memory that the rank had before it ran code of the
         submission. At that time the rank already had the arguments of the calls, so the arguments
         do not count. The error is about 0.1 MiB on a quiet machine. Inherited memory to which the
-        rank has written counts, too, as far as it exceeds ``OVERWRITTEN``, and
-        ``OVERWRITTEN_EARLIER`` for what was written before the call's first measurement.
+        rank has written counts, too, as far as it exceeds ``OVERWRITTEN_ALLOWED_BYTES``, and
+        ``OVERWRITTEN_EARLIER_BYTES`` for what was written before the call's first measurement.
 
         Return None if ``Call.weighs`` is empty, if the system does not report memory, or if the
         network is not the hub. Student code cannot cause the result None.
         """
         looks = self._growths(rank)
         earlier = looks[0].overwritten if looks else 0
-        return self._grown_beyond(rank, OVERWRITTEN + min(earlier, OVERWRITTEN_EARLIER), operations)
+        allowed = OVERWRITTEN_ALLOWED_BYTES + min(earlier, OVERWRITTEN_EARLIER_BYTES)
+        return self._grown_beyond(rank, allowed, operations)
 
     def _grown_beyond(
         self, rank: int, overwritten: int, operations: int | None = None
@@ -236,7 +239,7 @@ class CallEvidence:
         rank: int,
         at_most: float,
         operations: int | None = None,
-        overwritten_again: int = OVERWRITTEN_AGAIN,
+        overwritten_again: int = OVERWRITTEN_AGAIN_BYTES,
     ) -> int | None:
         """Return ``grown`` minus the growth of the rank's memory in the first call of its world.
 
@@ -247,7 +250,8 @@ class CallEvidence:
         in the first call does not count, and ``overwritten_again`` bytes later do not count either.
         Return None if ``grown`` returns None.
         """
-        written = min(first.overwritten(rank), OVERWRITTEN + OVERWRITTEN_EARLIER)
+        allowed = OVERWRITTEN_ALLOWED_BYTES + OVERWRITTEN_EARLIER_BYTES
+        written = min(first.overwritten(rank), allowed)
         grown = self._grown_beyond(rank, written + overwritten_again, operations)
         before = first.own_growth(rank)
         return None if grown is None else grown - int(min(max(before, 0), at_most))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from grader.check.api import OVERWRITTEN, imports_note
+from grader.check.api import OVERWRITTEN_ALLOWED_BYTES, imports_note
 from grader.hidden.sequence_problem import SharedCalls
 from grader.reference import sequences
 
@@ -95,7 +95,7 @@ class LargeAttention(SharedCalls):
         """
         return all(
             of_tiny.own_growth(rank) <= LIGHT * self.shard_bytes
-            and of_tiny.overwritten(rank) <= OVERWRITTEN
+            and of_tiny.overwritten(rank) <= OVERWRITTEN_ALLOWED_BYTES
             for rank in sorted(range(self.n), key=of_tiny.own_growth)[:-SPARED]
         )
 

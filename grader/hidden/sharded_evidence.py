@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from grader.check.api import (
-    OVERWRITTEN,
+    OVERWRITTEN_ALLOWED_BYTES,
     SETTLED,
     Probe,
     call,
@@ -163,7 +163,8 @@ class LargeModel:
             run.values()
             is_light = [
                 imported(run, rank, model.shards) <= bytes_of_imports
-                and run.overwritten(rank, 0) <= OVERWRITTEN // 2  # right programs: a quarter
+                # right programs overwrite a quarter of it
+                and run.overwritten(rank, 0) <= OVERWRITTEN_ALLOWED_BYTES // 2
                 for rank in range(model.n)
             ]
             if all(is_light):
