@@ -141,14 +141,14 @@ class Request:
             for rank in range(size)
         ]
         note = call_note(self.function, self.args, self.kwargs, self.options["driver"])
-        served = [self._taken_out(args, kwargs) for args, kwargs in arguments]
+        # This removes values from the lists and dicts in ``arguments``, which were made above.
+        served = [self._take_out_served(args, kwargs) for args, kwargs in arguments]
         return Call(self.function, arguments, note=note, served=served, **self.options)
 
-    def _taken_out(self, args: list, kwargs: dict) -> dict:
-        """Return the values that a rank must not know before it asks for them.
+    def _take_out_served(self, args: list, kwargs: dict) -> dict:
+        """Remove from the arguments what a rank must not know before it asks for it; return that.
 
-        The dict has the form that ``wire.served.Served`` reads. Also remove these values from the
-        arguments. Only probes stay there, because the judge sends a probe without the value that
+        The dict has the form that ``wire.served.Served`` reads. Only probes stay there, because the judge sends a probe without the value that
         the probe returns.
         """
         served = {}
