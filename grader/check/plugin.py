@@ -10,7 +10,6 @@ with this name.
 """
 
 import argparse
-import hashlib
 import os
 import textwrap
 from collections.abc import Hashable
@@ -21,6 +20,7 @@ import numpy as np
 import pytest
 
 from grader.check.api import CheckFailed, CheckWorld, GraderFault, NotAttempted, Skipped
+from grader.check.input_rng import make_rng
 from grader.check.items import candidate, is_in, network_of, part_of, record_of, shared_with
 from grader.check.record import ERROR, FAILED, NOT_ATTEMPTED, PASSED, SKIPPED, UNIMPLEMENTED
 from grader.check.refusals import added
@@ -184,16 +184,6 @@ def rng(grading_session: Session, request: pytest.FixtureRequest) -> np.random.G
     the same inputs.
     """
     return make_rng(grading_session.seed, request.node.nodeid)
-
-
-def make_rng(seed: int, check: str) -> np.random.Generator:
-    """Return the random generator that makes a check's inputs.
-
-    From these inputs, nobody can compute the seed or the inputs of another check.
-    """
-    key = hashlib.blake2b(str(seed).encode()).digest()
-    stream = hashlib.blake2b(check.encode(), key=key).digest()
-    return np.random.default_rng(np.frombuffer(stream, np.uint32))
 
 
 # ——— the results of checks

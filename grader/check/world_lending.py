@@ -15,16 +15,14 @@ anything about a hidden check. If gloo or nccl connects the ranks, the ranks are
 the hub can tell whether used ranks wait for new calls, and have no operation left.
 """
 
-import hashlib
 import signal
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from grader.check.check_exceptions import CheckFailed, Skipped
+from grader.check.input_rng import make_rng
 from grader.check.record import Answers
 from grader.check.refusals import answers_in
 from grader.check.run_check import judge
@@ -198,7 +196,9 @@ def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
         return judge(check, arguments)
     again = dict(arguments)
     if "rng" in arguments:
-        again["rng"] = _other(arguments["rng"], runner.session.seed)
+        # The other inputs depend only on the session's seed and on the first generator's state.
+        state = repr(arguments["rng"].bit_generator.state)
+        again["rng"] = make_rng(runner.session.seed, state)
     try:
         judge(check, arguments)
     except Skipped:
@@ -217,13 +217,3 @@ def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
             # Even if the second run passes, the problem's other checks get fresh ranks. Otherwise
             # the submission could get a second try in each of these checks.
             KEPT.failed.add(key)
-
-
-def _other(rng: np.random.Generator, seed: int) -> np.random.Generator:
-    """Return another generator. It depends only on the state of ``rng`` and the session's ``seed``.
-
-    From what ``rng`` draws, nobody can compute what the other generator draws.
-    """
-    key = hashlib.blake2b(str(seed).encode()).digest()
-    stream = hashlib.blake2b(repr(rng.bit_generator.state).encode(), key=key).digest()
-    return np.random.default_rng(np.frombuffer(stream, np.uint32))

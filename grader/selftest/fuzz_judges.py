@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from grader.check.api import CheckWorld
+from grader.check.input_rng import make_rng
 from grader.check.items import network_of
-from grader.check.plugin import make_rng, make_world
+from grader.check.plugin import make_world
 from grader.selftest.mutation.checks import Checks, Staged
 from grader.wire.events import Mark
 from grader.world.arrays import Foreign

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 
 from grader.assignment import PARTS
 from grader.check.api import CheckFailed, CheckWorld
-from grader.check.plugin import make_rng
+from grader.check.input_rng import make_rng
 from grader.check.run_check import _is_ours
 from grader.selftest.fuzz_judges import Recorded, changes
 from grader.selftest.grading import ROOT
