@@ -134,17 +134,19 @@ def is_in_new_memory(found: Any) -> bool:
     return _truth(found, "own")
 
 
-def is_kept(found: Any) -> bool:
-    """Return whether an argument is still in memory, or whether it is unchanged.
+def is_argument_kept(found: Any) -> bool:
+    """Return whether the function keeps its argument in memory."""
+    return _truth(found, "argument kept")
 
-    The driver decides which of the two it sends.
-    """
-    return _truth(found, "kept")
+
+def are_arguments_unchanged(found: Any) -> bool:
+    """Return whether the calls left their arguments unchanged."""
+    return _truth(found, "arguments unchanged")
 
 
 def kept_bytes(found: Any) -> int:
     """Return the number of bytes that tensors in the result keep alive."""
-    kept = _part(found, "kept")
+    kept = _part(found, "kept bytes")
     if not _is_whole(kept):
         raise Unreadable("the number of bytes that it keeps is not a whole number")
     return kept

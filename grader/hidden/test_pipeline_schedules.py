@@ -860,7 +860,7 @@ def test_bubble_measured(world, rng):
             label=f"the bubble of the spans {str(brief)[:300]}",
             known_mistakes=[pipeline.bubble_mistakes(spans)],
         )
-    (kept,) = run.read(driver_results.is_kept, "whether the spans are as they were")
+    (kept,) = run.read(driver_results.are_arguments_unchanged, "whether the spans are as they were")
     run.require(
         kept,
         "measured_bubble changed the lists of spans that it was given. If you sort, sort a copy.",

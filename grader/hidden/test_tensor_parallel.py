@@ -761,7 +761,7 @@ def test_sum_keeps_nothing(world, rng):
             *[sum(partials)] * n, tolerance=CLOSE, select=driver_results.value, label="g(x)"
         )
         for rank, kept in enumerate(
-            run.read(driver_results.is_kept, "whether the partial input is still there")
+            run.read(driver_results.is_argument_kept, "whether the partial input is still there")
         ):
             text = (
                 f"rank {rank}'s partial input is still in memory after the forward pass. Does ctx"

@@ -172,7 +172,7 @@ def test_the_memory_that_a_result_keeps_is_told(submit, body, kept):
     (run,) = submit(f"def made(x): return {body}")(
         1, call("collectives.made", X, driver="described")
     )
-    assert run.values()[0]["kept"] == kept
+    assert run.values()[0]["kept bytes"] == kept
 
 
 def test_what_is_computed_may_read_the_tensor_and_an_argument_is_overwritten_afterwards(submit):

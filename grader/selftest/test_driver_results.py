@@ -17,16 +17,18 @@ RIGHT = {
     driver_results.schedule: ("schedule", [5], [5]),
     driver_results.fractions: ("fractions", [0.5], [0.5]),
     driver_results.requires_gradient: ("requires gradient", True, True),
-    driver_results.is_kept: ("kept", False, False),
-    driver_results.kept_bytes: ("kept", 64, 64),
+    driver_results.is_argument_kept: ("argument kept", False, False),
+    driver_results.are_arguments_unchanged: ("arguments unchanged", True, True),
+    driver_results.kept_bytes: ("kept bytes", 64, 64),
     driver_results.bytes_beside: ("beside", 8, 8),
 }
 WRONG = {
     driver_results.gradients: ("gradients", 1.0),
     driver_results.fractions: ("fractions", {"0": 0.5}),
     driver_results.requires_gradient: ("requires gradient", 1),
-    driver_results.is_kept: ("kept", 0),
-    driver_results.kept_bytes: ("kept", True),
+    driver_results.is_argument_kept: ("argument kept", 0),
+    driver_results.are_arguments_unchanged: ("arguments unchanged", 1),
+    driver_results.kept_bytes: ("kept bytes", True),
     driver_results.bytes_beside: ("beside", 8.0),
 }
 READERS = (*RIGHT, driver_results.ledger, driver_results.spans, driver_results.stored)

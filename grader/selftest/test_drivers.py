@@ -246,7 +246,7 @@ class Buffers(Keeps):
 def test_what_is_kept_for_the_way_back_is_told(function, kept, beside):
     found = drive("apply_and_drop", function, leaf(1, 2))
     assert found["value"].tolist() == [2, 4]
-    assert (found["kept"], found["beside"]) == (kept, beside)
+    assert (found["argument kept"], found["beside"]) == (kept, beside)
 
 
 def test_a_list_that_comes_back_from_a_cache_is_empty():
@@ -331,7 +331,7 @@ def test_spans_are_handed_over_as_such():
 
     one, two = ("forward", 0, 1.0, 3.0), ("backward", 0, 5.0, 6.0)
     found = drive("of_spans", function, [[one], [two]], [[], [one]], [])
-    assert found == {"fractions": [3, 2, 0], "kept": True}
+    assert found == {"fractions": [3, 2, 0], "arguments unchanged": True}
     assert seen == [[Span(*one)], [Span(*two)], [], [Span(*one)]] and type(seen[0][0]) is Span
 
 
@@ -340,7 +340,7 @@ def test_spans_are_handed_over_as_such():
 )
 def test_lists_of_spans_that_are_changed_are_told(change):
     spans = [[("forward", 1, 5.0, 6.0), ("forward", 0, 1.0, 3.0)], []]
-    assert not drive("of_spans", change, spans)["kept"]
+    assert not drive("of_spans", change, spans)["arguments unchanged"]
 
 
 # ——— followed layers, and large tensors that are drawn

@@ -58,7 +58,7 @@ def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return {
         "value": result,
         "requires gradient": any(tensor.requires_grad for tensor in tensors_in(result)),
-        "kept": sum(memory.values()),
+        "kept bytes": sum(memory.values()),
         "own": given.keys().isdisjoint(memory),
     }
 

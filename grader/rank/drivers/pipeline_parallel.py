@@ -98,4 +98,5 @@ def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
     given = [[[Span(*span) for span in of_stage] for of_stage in timelines] for timelines in args]
     before = [[list(of_stage) for of_stage in timelines] for timelines in given]
-    return {"fractions": [function(timelines) for timelines in given], "kept": given == before}
+    fractions = [function(timelines) for timelines in given]
+    return {"fractions": fractions, "arguments unchanged": given == before}

@@ -53,7 +53,8 @@ def apply_and_drop(
         del term, argument
         gc.collect()
         beside = meter.alive - before - (memory.nbytes() if memory else 0)
-    return {"value": value, "kept": not is_shared and alive() is not None, "beside": beside}
+    is_kept = not is_shared and alive() is not None
+    return {"value": value, "argument kept": is_kept, "beside": beside}
 
 
 def stack_of_pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -91,8 +92,8 @@ def remembered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
         memory = [z.untyped_storage() for _, saved in results for _, z in saved]
     # The function returned something else. The check of the values will say so.
     except (TypeError, ValueError, AttributeError):
-        return {"results": results, "kept": None}
+        return {"results": results, "kept bytes": None}
     return {
         "results": results,
-        "kept": sum({own.data_ptr(): own.nbytes() for own in memory}.values()),
+        "kept bytes": sum({own.data_ptr(): own.nbytes() for own in memory}.values()),
     }
