@@ -670,8 +670,9 @@ def test_sum_over_ranks(world, rng):
         partials = [rng.standard_normal((3, 4)) for _ in range(n)]
         upstream = rng.standard_normal((3, 4))
         leaves = [
-            per_rank(*(Leaf(t, s and r % 2 == 0) for r, t in enumerate(partials)))
-            for s in (False, True)
+            per_rank(*map(Leaf, partials)),
+            # only every second rank's x is not contiguous
+            per_rank(*(Leaf(x if rank % 2 else Strided(x)) for rank, x in enumerate(partials))),
         ]
         name, shapes = "tensor_parallel.SumOverRanks", ((), (1, 3), (2, 3, 2), (3, 4))
         layouts = "contiguous", "slice", "transpose", MIXED

@@ -166,7 +166,7 @@ def test_a_leaf_lies_in_memory_as_its_strided_array():
     leaf = to_rank(Leaf(Strided(np.ones((2, 3)), "transpose")))
     assert leaf.requires_grad and leaf.is_leaf and leaf.stride() == (1, 2)
     assert (
-        not to_rank(Leaf(np.ones((2, 3)), strided=True)).is_contiguous()
+        not to_rank(Leaf(Strided(np.ones((2, 3))))).is_contiguous()
         and to_rank(Leaf(np.ones(2))).is_contiguous()
     )
 

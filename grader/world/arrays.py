@@ -51,8 +51,7 @@ class Leaf:
     ``Leaf(Strided(array))`` is not contiguous.
     """
 
-    array: "np.ndarray | Strided"
-    strided: bool = False  # ``Leaf(array, strided=True)`` means ``Leaf(Strided(array))``
+    array: np.ndarray | Strided
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def encode(values: Sequence[Any], keys: Sequence[int | None] = ()) -> tuple[list
             return {"probe": value.name, "seconds": value.seconds}
         is_leaf, layout = isinstance(value, Leaf), "contiguous"
         if is_leaf:
-            value = Strided(value.array) if value.strided else value.array
+            value = value.array
         if isinstance(value, Strided):
             value, layout = value.array, value.layout
         if not isinstance(value, np.ndarray) or layout not in LAYOUTS:
