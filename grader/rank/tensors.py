@@ -19,12 +19,12 @@ from grader.wire.frames import (
     MAX_BLOB,
     MAX_DIMENSIONS,
     MAX_META,
+    MAX_STRING,
     MAX_TENSORS,
     is_whole,
 )
 
-MAX_DEPTH = 8
-MAX_STRING = 10_000
+MAX_DEPTH = 8  # of nested values that a rank sends; deeper ones are described and not sent
 # the most bytes that all tensors of a call may have together; the rest of a blob is for its header
 MAX_TENSOR_BYTES = MAX_BLOB - MAX_META
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # bytes → dtype

@@ -31,6 +31,7 @@ MAX_META = 1 << 20  # bytes of meta, for kinds that carry values
 MAX_NEWS = 1 << 16  # bytes of meta, for kinds that carry no values
 MAX_BLOB = 1 << 24  # bytes
 MAX_DIGITS = 310  # digits of an integer, and its sign: enough for 1024 bits
+MAX_STRING = 10_000  # characters of a string in a value; a rank cuts longer strings
 # Limits of the tensors in a blob
 MAX_TENSORS = 4096
 MAX_DIMENSIONS = 32

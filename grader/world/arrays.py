@@ -14,11 +14,13 @@ import numpy as np
 from safetensors.numpy import save
 
 from grader.wire import sealing
-from grader.wire.frames import FrameError, is_whole
+from grader.wire.frames import MAX_STRING, FrameError, is_whole
 from grader.world import blobs
 
+# Limits the recursion of ``decode``. The code in a rank nests values less deeply (``MAX_DEPTH`` in
+# ``rank/tensors.py``). So only student code that writes frames itself can exceed this limit, which
+# leaves room.
 MAX_DEPTH = 16
-MAX_STRING = 10_000
 
 
 # Memory layouts of a tensor. A ``clone()`` of a transpose is a transpose again. A ``clone()`` of a
