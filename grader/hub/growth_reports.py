@@ -6,7 +6,6 @@
 from collections import Counter
 from collections.abc import Callable
 from math import inf
-from time import monotonic
 
 from grader.hub.answers import Answers
 from grader.hub.calls import Calls
@@ -42,12 +41,12 @@ class GrowthReports:
         self.weighing.before_calls(rank, is_alone and has_settled)
 
     def on_operation(self, operation: Operation) -> None:
-        """Count an operation, and weigh its rank if that is due."""
+        """Count an operation, and weigh its rank if ``Weighing.decide_at`` says so."""
         rank, call = operation.rank, operation.call
         given = self.calls.given(rank, call)
         # Weighing takes time, so do not weigh at a receive. A send before or after it is enough.
-        is_weighed = given and given.weighs and operation.kind != "recv"
-        if is_weighed and self.weighing.is_due(operation, self.calls.size):
+        may_weigh = given and given.weighs and operation.kind != "recv"
+        if may_weigh and self.weighing.decide_at(operation, self.calls.size):
             self._weigh(rank)
         self.issued[rank, call] += 1
 
@@ -57,7 +56,7 @@ class GrowthReports:
 
     def on_network(self, rank: int) -> None:
         """Weigh a rank if the hub holds many more bytes for it than before."""
-        if self.weighing.is_much(rank, self.calls.current(rank), self._in_network(rank)):
+        if self.weighing.record_if_much(rank, self.calls.current(rank), self._in_network(rank)):
             self._weigh(rank)
 
     def between_operations(self) -> None:
@@ -67,8 +66,9 @@ class GrowthReports:
         its own memory grows, so that the peak does not show how much the rank's own memory grew.
         This look shows it, because it counts no pages of files.
         """
-        if not self.calls.asks_for_peaks or not self.weighing.is_time():
+        if self.seconds_to_look() > 0:
             return
+        self.weighing.draw_next_look()
         for rank in self.have_begun:
             call = self.calls.current(rank)
             given = self.calls.given(rank, call)
@@ -78,9 +78,7 @@ class GrowthReports:
 
     def seconds_to_look(self) -> float:
         """Return after how many seconds to call ``between_operations``; inf if no check asks."""
-        if not self.calls.asks_for_peaks:
-            return inf
-        return max(0.0, self.weighing.next_at - monotonic())
+        return self.weighing.seconds_to_look() if self.calls.asks_for_peaks else inf
 
     def _weigh(self, rank: int, has_returned: bool = False) -> None:
         """Tell the judge by how many bytes a rank's memory has grown, if the check asks for it."""

@@ -417,7 +417,7 @@ class Hub:
         """Record a send. After the last call, mark it at once, because it is too late to wait."""
         call = self.calls.current(rank)
         if self.calls.are_over(rank):
-            self._mark_send(rank, self.sends[rank].count(call))
+            self._mark_send(rank, self.sends[rank].take_place(call))
         else:
             self.sends[rank].note(number, call)
 
@@ -454,14 +454,14 @@ class Hub:
 
     def _answer(self, posted: Posted, blob: bytes, **more: int) -> None:
         """Answer an operation, unless its result has to wait: see ``slow_gathers``."""
-        if not self.slow.keeps(posted, blob):
+        if not self.slow.withhold_until_use(posted, blob):
             self._give(posted, blob, **more)
 
     def _give(self, posted: Posted, blob: bytes, **more: int) -> None:
         """Answer an operation. Keep the answer of a send until its rank waits: see ``sends``."""
         self.answers[posted.rank].held -= len(posted.blob)
         sends = self.sends[posted.rank]
-        if not sends.keeps(posted.number):
+        if not sends.withhold_unless_awaited(posted.number):
             meta = {"to": posted.number, **more, **sends.receipt(posted.number)}
             self._hand_over(posted.rank, meta, blob)
 

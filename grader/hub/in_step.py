@@ -50,8 +50,10 @@ class Steps:
             self.received[receive.rank, receive.call] += 1
             self.withheld.discard((receive.rank, receive.call))
 
-    def withholds(self, receive: Operation, source: int, size: int) -> bool:
-        """Return whether the message for this receive has to wait. If it has to, record that.
+    def withhold_unless_passed_on(self, receive: Operation, source: int, size: int) -> bool:
+        """Withhold the message for this receive unless its receiver has passed on the last one.
+
+        Return whether it is withheld.
 
         ``source`` is the sender, and ``size`` the world size. The last rank in the direction gets
         every message at once, because it passes nothing on.

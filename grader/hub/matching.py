@@ -83,7 +83,7 @@ class Matching:
 
     def post(self, posted: Posted) -> None:
         """Take an operation that a rank has issued, and answer all operations that it completes."""
-        if self.order is None or self.order.begins(posted):
+        if self.order is None or self.order.enqueue(posted):
             self._begin(posted)
             self._begin_others()
 
@@ -94,7 +94,7 @@ class Matching:
     def answer(self, posted: Posted, blob: bytes, **more: int) -> None:
         """Answer an operation, which ends it. In strict order, queue those that may begin now."""
         if self.order:
-            self.beginning += self.order.ends(posted)
+            self.beginning += self.order.dequeue(posted)
         self.deliver(posted, blob, **more)
 
     def _begin(self, posted: Posted) -> None:
@@ -162,7 +162,7 @@ class Matching:
             if send is None or not send.is_here or not _fits(send, receive):
                 waiting.append(receive)
                 continue
-            if self.steps.withholds(receive.operation, send.rank, self.size):
+            if self.steps.withhold_unless_passed_on(receive.operation, send.rank, self.size):
                 waiting.append(receive)
                 continue
             self.steps.note_received(receive.operation, send.rank)

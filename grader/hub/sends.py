@@ -25,17 +25,17 @@ class Sends:
 
     def note(self, number: int, call: int) -> None:
         """Record a send that the rank has issued."""
-        self.places[number] = self.count(call)
+        self.places[number] = self.take_place(call)
 
-    def count(self, call: int) -> int:
+    def take_place(self, call: int) -> int:
         """Count a send of a call, and return how many have begun before it."""
         self.begun[call] += 1
         return self.begun[call] - 1
 
-    def keeps(self, number: int) -> bool:
-        """Return whether the answer of a completed operation has to be kept; record it if so.
+    def withhold_unless_awaited(self, number: int) -> bool:
+        """Withhold the answer of a completed send if the rank does not wait for the send yet.
 
-        The answer of a send is kept until the rank waits for the send. Call this once, when the
+        Return whether it is withheld. The answer of no other operation is. Call this once, when the
         operation is complete.
         """
         if number not in self.places or number in self.awaited:

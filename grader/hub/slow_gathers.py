@@ -42,8 +42,8 @@ class SlowGathers:
             self.before[rank, posted.number] = self.uses[rank], self.issued[rank]
             self.issued[rank] += 1
 
-    def keeps(self, posted: Posted, blob: bytes) -> bool:
-        """Return whether the result of an operation has to wait; if so, keep it."""
+    def withhold_until_use(self, posted: Posted, blob: bytes) -> bool:
+        """Withhold the result of an operation if it has to wait; return whether it has to."""
         key = posted.rank, posted.number
         if key not in self.before:
             return False

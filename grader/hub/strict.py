@@ -27,7 +27,7 @@ class StrictOrder:
     def __init__(self) -> None:
         self.queues: dict[tuple, deque[list[Posted]]] = defaultdict(deque)
 
-    def begins(self, posted: "Posted") -> bool:
+    def enqueue(self, posted: "Posted") -> bool:
         """Add an operation to the queue of its rank and group; return whether it begins now."""
         queue = self.queues[_key(posted)]
         if posted.batch is not None and queue and queue[-1][0].batch == posted.batch:
@@ -36,7 +36,7 @@ class StrictOrder:
             queue.append([posted])
         return len(queue) == 1
 
-    def ends(self, posted: "Posted") -> list["Posted"]:
+    def dequeue(self, posted: "Posted") -> list["Posted"]:
         """Remove an operation that has ended, and return the operations that begin now."""
         queue = self.queues[_key(posted)]
         queue[0].remove(posted)

@@ -62,19 +62,19 @@ class Weighing:
     held: Counter[tuple[int, int]] = field(default_factory=Counter)
     next_at: float = 0.0  # the time of the next look between operations
 
-    def is_time(self) -> bool:
-        """Return whether to look between operations now; if so, draw the time of the next look."""
-        now = monotonic()
-        if now < self.next_at:
-            return False
-        self.next_at = now + CHANCE.uniform(0, 2 * SECONDS_BETWEEN)
-        return True
+    def seconds_to_look(self) -> float:
+        """Return in how many seconds to look between operations; 0 if it is time now."""
+        return max(0.0, self.next_at - monotonic())
 
-    def is_much(self, rank: int, call: int, in_network: int) -> bool:
-        """Return whether to weigh the rank because the hub holds many bytes for it.
+    def draw_next_look(self) -> None:
+        """Draw the time of the next look between operations."""
+        self.next_at = monotonic() + CHANCE.uniform(0, 2 * SECONDS_BETWEEN)
 
-        This is so if there are at least ``NETWORK_STEP`` more bytes than when this method last
-        returned True in this call. Then record their number.
+    def record_if_much(self, rank: int, call: int, in_network: int) -> bool:
+        """Record how many bytes the hub holds for a rank, if it is many; return whether it is.
+
+        It is many if there are at least ``NETWORK_STEP`` more bytes than this method last recorded
+        in this call. Then the caller has to weigh the rank.
         """
         is_much = in_network >= self.held[rank, call] + NETWORK_STEP
         if is_much:
@@ -99,8 +99,11 @@ class Weighing:
             self.mapped_first[rank] = found.mapped
             self.overwritten_first[rank] = self.measures.overwritten(rank) if has_settled else None
 
-    def is_due(self, operation: Operation, size: int) -> bool:
-        """Return whether to weigh a rank at an operation, in a world of ``size`` ranks."""
+    def decide_at(self, operation: Operation, size: int) -> bool:
+        """Decide whether to weigh a rank at an operation, in a world of ``size`` ranks.
+
+        Call this once for an operation, because it counts the bytes of sends, and may draw.
+        """
         if size <= SMALL or operation.kind != "send":
             return True
         key = operation.rank, operation.call

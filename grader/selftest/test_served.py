@@ -221,7 +221,7 @@ def weighing_with(**methods) -> Weighing:
 
 def due(weighing, size, kind, bytes):
     issued = SimpleNamespace(rank=0, call=0, kind=kind, bytes=bytes)
-    return weighing.is_due(issued, size)
+    return weighing.decide_at(issued, size)
 
 
 def test_in_a_large_world_a_rank_is_weighed_at_a_part_of_its_small_sends():
@@ -271,7 +271,7 @@ def test_a_rank_whose_overwritten_memory_cannot_be_seen_any_more_is_refused():
 def test_a_rank_is_weighed_when_the_network_holds_many_more_bytes_than_before():
     weighing = weighing_with()
     held = [1, 1 << 18, (1 << 18) + 9, 1 << 17, 1 << 19, 1 << 20]
-    much = [weighing.is_much(0, 0, size) for size in held]
+    much = [weighing.record_if_much(0, 0, size) for size in held]
     assert much == [False, True, False, False, True, True]
 
 
