@@ -16,15 +16,15 @@ class Answers:
     """Keeps what the hub and one rank still have to send each other.
 
     A rank first announces a send, and then sends the bytes. Until the bytes reach the hub, the rank
-    owes them, and the hub postpones all answers to this rank. Otherwise the rank could announce all
+    owes them, and the hub withholds all answers to this rank. Otherwise the rank could announce all
     its sends, receive everything, and only then compute what it sends.
     """
 
     # the numbers of the operations and questions that are not answered yet
     unanswered: set[int] = field(default_factory=set)
     owed: dict[int, Posted] = field(default_factory=dict)  # the sends whose bytes are missing
-    postponed: list[tuple[dict, bytes]] = field(default_factory=list)
-    held: int = 0  # the bytes of operations that are not answered yet
+    withheld: list[tuple[dict, bytes]] = field(default_factory=list)
+    operation_bytes: int = 0  # the bytes of operations that are not answered yet
 
     def expect(self, number: Any, received: int) -> None:
         """Record that the rank expects an answer with this number.
@@ -50,23 +50,23 @@ class Answers:
             raise FrameError("bytes that no operation has announced")
         return posted
 
-    def postpone(self, meta: dict, blob: bytes) -> bool:
-        """Postpone an answer if the rank owes bytes; return whether it does."""
+    def withhold_if_owing(self, meta: dict, blob: bytes) -> bool:
+        """Withhold an answer if the rank owes bytes; return whether it does."""
         if self.owed:
-            self.postponed.append((meta, blob))
+            self.withheld.append((meta, blob))
         return bool(self.owed)
 
-    def take_postponed(self) -> list[tuple[dict, bytes]]:
-        """Return the postponed answers if the rank owes nothing any more; else an empty list."""
+    def take_withheld(self) -> list[tuple[dict, bytes]]:
+        """Return the withheld answers if the rank owes nothing any more; else an empty list."""
         if self.owed:
             return []
-        taken, self.postponed = self.postponed, []
+        taken, self.withheld = self.withheld, []
         return taken
 
     def is_empty(self) -> bool:
         """Return whether the rank expects no answer and owes no bytes."""
         return not self.unanswered and not self.owed
 
-    def size(self) -> int:
+    def held_bytes(self) -> int:
         """Return how many bytes the hub holds because of this rank."""
-        return self.held + sum(len(blob) for _, blob in self.postponed)
+        return self.operation_bytes + sum(len(blob) for _, blob in self.withheld)

@@ -92,7 +92,7 @@ class GrowthReports:
 
     def _in_network(self, rank: int) -> int:
         """Return how many bytes the hub holds for a rank: see ``Growth.in_network``."""
-        return self.ranks[rank].queued + self.answers[rank].size()
+        return self.ranks[rank].queued + self.answers[rank].held_bytes()
 
     def _tell_growth(self, rank: int, call: int, growth: Growth | None) -> None:
         if growth is not None:

@@ -29,7 +29,7 @@ from grader.wire.served import Served
 
 # How many bytes of one world this process may hold. These are the bytes of operations that are not
 # answered yet, and of answers that ranks have not read yet.
-MAX_HELD = 1 << 26
+MAX_HELD_BYTES = 1 << 26
 MAX_USE_LETTERS = 200  # characters in the name under which a rank uses something
 ENDED = " ended"  # with this ends the name of the use that ends one of the judge's functions
 # When the judge finds that the ranks are idle, the last frame and the last answer must be at least
@@ -69,7 +69,7 @@ class Hub:
         self.connections = Connections(judges, ranks)
         self.judges, self.ranks = self.connections.judges, self.connections.ranks
         self.growth_reports = GrowthReports(measures, self.ranks, tell)
-        self.is_full = False  # whether the judge was told that ``MAX_HELD`` is exceeded
+        self.is_full = False  # whether the judge was told that ``MAX_HELD_BYTES`` is exceeded
         # The number of moves: reads from ranks, answers, and writes of data that had to wait. Parts
         # of a large message count, because a busy machine may need seconds for the whole message.
         self.moves = 0
@@ -96,7 +96,7 @@ class Hub:
         The other ranks must not send any frame.
         """
         self.size, self.steps = size, steps
-        self.matching = Matching(size, steps, self._answer, self.is_strict)
+        self.matching = Matching(size, steps, self._answer_unless_slow, self.is_strict)
         self.answers = [Answers() for _ in range(size)]  # by rank
         self.sends = [Sends() for _ in range(size)]  # by rank
         self.calls = Calls(size, steps)
@@ -180,19 +180,21 @@ class Hub:
         for posted, blob, place in awaited:
             told = [posted.rank, posted.operation.call, place, monotonic_ns()]
             self.tell({"awaited_early": told})
-            self._give(posted, blob)
+            self._answer_unless_unawaited(posted, blob)
         return len(awaited)
 
     def _look_at_memory(self) -> None:
-        """Tell the judge, once, if this process holds more than ``MAX_HELD`` bytes of the ranks.
+        """Tell the judge, once, if this process holds more than ``MAX_HELD_BYTES`` of the ranks.
 
         This happens if no rank receives what others send, or if ranks do not read their answers.
         """
-        unread = sum(end.queued for end in self.ranks)
-        held = sum(own.size() for own in self.answers)
-        if held + unread > MAX_HELD and not self.is_full:
+        unread_bytes = sum(end.queued for end in self.ranks)
+        held_bytes = sum(own.held_bytes() for own in self.answers)
+        if held_bytes + unread_bytes > MAX_HELD_BYTES and not self.is_full:
             self.is_full = True
-            limit = f"had more than {MAX_HELD >> 20} MiB of data that was sent but not received"
+            limit = (
+                f"had more than {MAX_HELD_BYTES >> 20} MiB of data that was sent but not received"
+            )
             self.tell({"limit": limit})
 
     def _look_for_standstill(self) -> None:
@@ -208,21 +210,22 @@ class Hub:
         )
         # The judge first has to get the frames that the ranks sent before they waited.
         stands = stands and not any(end.queue for end in self.judges)
-        held = waits.held()
+        held_ranks = waits.held_ranks()
         if not stands:
             waits.told = None
-        elif self.steps.withheld and not held:
+        elif self.steps.withheld and not held_ranks:
             waits.believe()
             for rank, call, number in self.steps.lift():
                 self.tell({"not_sent_on": [rank, call, number, monotonic_ns()]})
             self.matching.match_all()
-        elif not held and self._give_early(waiting := dict(waits.by_rank)):
+        elif not held_ranks and self._give_early(waiting := dict(waits.by_rank)):
             waits.believed = set(waiting)
         elif waits.told != waits.by_rank:
             waits.told = dict(waits.by_rank)
-            if held:  # the judge will let them go on
+            if held_ranks:  # the judge will let them go on
                 waits.believe()
-            self.tell({"standstill": held, "frames": self.passed_on} | self.matching.held_back())
+            told = {"standstill": held_ranks, "frames": self.passed_on}
+            self.tell(told | self.matching.withheld_by_order())
 
     def fileno(self) -> int:
         return self.connections.fileno()
@@ -279,7 +282,7 @@ class Hub:
         self._expect(rank, frame.meta.get("number"))
         call = self.calls.current(rank)
         for asker, number, answer in self.keys.ask(rank, call, frame.meta):
-            self._write(asker, {"to": number, **answer})
+            self._write_answer(asker, {"to": number, **answer})
 
     def _on_event(self, rank: int, frame: frames.Frame) -> None:
         """Pass on an event. Raises FrameError if the rank may not report such an event itself."""
@@ -292,23 +295,23 @@ class Hub:
         self._pass_on(rank, frame.kind, told)
 
     def _on_end_of_call(self, rank: int, frame: frames.Frame) -> None:
-        """Pass on how a call of a rank has ended, and give the rank all answers that were kept.
+        """Pass on how a call of a rank has ended, and write the answers withheld from the rank.
 
         If the call returned, first mark the sends that the rank did not wait for.
         """
         shown = frame.meta.pop("receipts", None)
         receipts = set(filter(frames.is_whole, shown)) if isinstance(shown, list) else set()
-        never_awaited, kept = self.sends[rank].on_end(receipts)
+        never_awaited, withheld = self.sends[rank].on_end(receipts)
         if frame.kind == frames.RETURNED:
             self.growth_reports.on_return(rank)
             for place in never_awaited:
                 self._mark_send(rank, place)
         self._pass_on(rank, frame.kind, frame.meta, frame.blob)
         self.calls.ended[rank] += 1
-        for number in kept:
-            self._hand_over(rank, {"to": number})
+        for number in withheld:
+            self._write_unless_owing(rank, {"to": number})
         for posted, blob in self.slow.on_end(rank):
-            self._give(posted, blob)
+            self._answer_unless_unawaited(posted, blob)
 
     def _mark_send(self, rank: int, place: int) -> None:
         """Tell the judge that a rank did not wait for a send of its current call."""
@@ -338,14 +341,14 @@ class Hub:
             )
         if name.endswith(ENDED):
             for posted, blob in self.slow.on_use(rank):
-                self._give(posted, blob)
+                self._answer_unless_unawaited(posted, blob)
         # The rank waits for the answer now. So the time does not include what it computes later.
         if name == frames.PAUSE:
             self.tell({"spent": [rank, self.calls.current(rank), self.measures.spent(rank)]})
         try:
-            self._write(rank, {"to": number, "gives": given.use(name)})
+            self._write_answer(rank, {"to": number, "gives": given.use(name)})
         except LookupError:  # more runs than there are answers
-            self._write(rank, {"to": number})
+            self._write_answer(rank, {"to": number})
 
     def _on_wait(self, rank: int, frame: frames.Frame) -> None:
         """Record that all threads of a rank wait, unless one has got its answer meanwhile.
@@ -368,12 +371,12 @@ class Hub:
         self._note_await(rank, number)
 
     def _note_await(self, rank: int, key: object) -> None:
-        """Record that a thread of a rank waits; if it waits for a send, give a kept answer."""
+        """Record that a thread of a rank waits; if it waits for a send, write a withheld answer."""
         if not frames.is_whole(key):
             return
         self.slow.on_await(rank, key)
         if self.sends[rank].on_wait(key):
-            self._hand_over(rank, {"to": key, **self.sends[rank].receipt(key)})
+            self._write_unless_owing(rank, {"to": key, **self.sends[rank].receipt(key)})
 
     def _pass_on(self, rank: int, kind: bytes, meta: dict, blob: bytes = b"") -> None:
         self.passed_on += 1
@@ -424,16 +427,16 @@ class Hub:
     def _on_contents(self, rank: int, frame: frames.Frame) -> None:
         """Take the bytes of a send, and answer the operations that these bytes complete.
 
-        If the rank owes no more bytes, send it the answers that were postponed. Otherwise they stay
-        postponed. Raises FrameError if no send waits for these bytes, or if a send announced more
+        If the rank owes no more bytes, send it the answers that were withheld. Otherwise they stay
+        withheld. Raises FrameError if no send waits for these bytes, or if a send announced more
         or fewer bytes.
         """
         posted = self.answers[rank].take_owed(frame.meta.get("number"))
         self._attach_bytes(posted, frame.blob)
         self._report_growth(rank)
         self.matching.on_bytes(posted)
-        for meta, blob in self.answers[rank].take_postponed():
-            self._write(rank, meta, blob)
+        for meta, blob in self.answers[rank].take_withheld():
+            self._write_answer(rank, meta, blob)
 
     def _report_growth(self, rank: int) -> None:
         """Report the growth of a rank's memory if the hub holds many more bytes for it."""
@@ -446,31 +449,37 @@ class Hub:
         """Give an operation its bytes. If the judge asks, tell it the entries' sum of squares."""
         attach_bytes(posted, blob)
         rank, call = posted.rank, posted.operation.call
-        self.answers[rank].held += posted.due
+        self.answers[rank].operation_bytes += posted.due
         given = self.calls.given(rank, call)
         if blob and given and given.squares:  # the rank's word for the dtype does not count
             total = combine.squares(blob, given.squares)
             self.tell({"squares": [rank, call, total]})
 
-    def _answer(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation, unless its result has to wait: see ``slow_gathers``."""
-        if not self.slow.withhold_until_use(posted, blob):
-            self._give(posted, blob, **more)
+    # ——— how an answer leaves: each step but the last may withhold it
 
-    def _give(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation. Keep the answer of a send until its rank waits: see ``sends``."""
-        self.answers[posted.rank].held -= len(posted.blob)
+    def _answer_unless_slow(self, posted: Posted, blob: bytes, **more: int) -> None:
+        """Answer an operation; withhold the result of a slow all-gather: see ``slow_gathers``."""
+        if not self.slow.withhold_until_use(posted, blob):
+            self._answer_unless_unawaited(posted, blob, **more)
+
+    def _answer_unless_unawaited(self, posted: Posted, blob: bytes, **more: int) -> None:
+        """Answer an operation; withhold the answer of a send until its rank waits: see ``sends``.
+
+        The bytes that the operation sent do not count as held any more.
+        """
+        self.answers[posted.rank].operation_bytes -= len(posted.blob)
         sends = self.sends[posted.rank]
         if not sends.withhold_unless_awaited(posted.number):
             meta = {"to": posted.number, **more, **sends.receipt(posted.number)}
-            self._hand_over(posted.rank, meta, blob)
+            self._write_unless_owing(posted.rank, meta, blob)
 
-    def _hand_over(self, rank: int, meta: dict, blob: bytes = b"") -> None:
-        """Write an answer, or postpone it while the rank owes the bytes of a send."""
-        if not self.answers[rank].postpone(meta, blob):
-            self._write(rank, meta, blob)
+    def _write_unless_owing(self, rank: int, meta: dict, blob: bytes = b"") -> None:
+        """Write an answer; withhold it while the rank owes the bytes of a send: see ``answers``."""
+        if not self.answers[rank].withhold_if_owing(meta, blob):
+            self._write_answer(rank, meta, blob)
 
-    def _write(self, rank: int, meta: dict, blob: bytes = b"") -> None:
+    def _write_answer(self, rank: int, meta: dict, blob: bytes = b"") -> None:
+        """Write an answer to a rank at once. Write none if the rank's connection is closed."""
         end = self.ranks[rank]
         self._note_move()
         self.answers[rank].unanswered.discard(meta["to"])

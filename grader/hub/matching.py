@@ -65,7 +65,7 @@ class Matching:
     def __init__(
         self, size: int, steps: Steps, answer: Callable[..., None], is_strict: bool = False
     ) -> None:
-        self.size, self.steps, self.deliver = size, steps, answer
+        self.size, self.steps, self.answer = size, steps, answer
         self.order = StrictOrder() if is_strict else None
         # Operations that may begin because the operations before them have ended. The queue avoids
         # a deep recursion for a long chain of such operations.
@@ -91,11 +91,11 @@ class Matching:
         while self.beginning:
             self._begin(self.beginning.popleft())
 
-    def answer(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation, which ends it. In strict order, queue those that may begin now."""
+    def _end(self, posted: Posted, blob: bytes, **more: int) -> None:
+        """End an operation by its answer. In strict order, queue those that may begin now."""
         if self.order:
             self.beginning += self.order.dequeue(posted)
-        self.deliver(posted, blob, **more)
+        self.answer(posted, blob, **more)
 
     def _begin(self, posted: Posted) -> None:
         """Make an operation available to the operations of other ranks, and match it."""
@@ -140,8 +140,8 @@ class Matching:
             self._match(lane)
         self._begin_others()
 
-    def held_back(self) -> dict:
-        """Return, for the judge, the operations that only strict order holds back.
+    def withheld_by_order(self) -> dict:
+        """Return, for the judge, the operations that only strict order withholds.
 
         This is ``{"behind": …}``, see ``StrictOrder.behind``, or ``{}`` if the order is not strict.
         """
@@ -167,8 +167,8 @@ class Matching:
                 continue
             self.steps.note_received(receive.operation, send.rank)
             sends[send.rank].popleft()
-            self.answer(send, b"")
-            self.answer(receive, send.blob, source=receive.operation.group.index(send.rank))
+            self._end(send, b"")
+            self._end(receive, send.blob, source=receive.operation.group.index(send.rank))
         self.receives[lane] = waiting
 
     def _message_lane(self, operation: Operation) -> MessageLane:
@@ -190,7 +190,7 @@ class Matching:
         results = collective_results(together)
         if results is not None:
             for posted, result in zip(together, results):
-                self.answer(posted, result)
+                self._end(posted, result)
 
 
 def _group_lane(operation: Operation) -> GroupLane:

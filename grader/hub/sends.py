@@ -1,4 +1,4 @@
-"""The hub keeps the answer of a send until the sending rank waits for the send.
+"""The hub withholds the answer of a send until the sending rank waits for the send.
 
 With the answer, the hub gives the rank a receipt: a number that nobody can guess. When the rank
 returns from a call, it has to show the receipts of the call's sends. So a send counts as awaited
@@ -44,9 +44,9 @@ class Sends:
         return True
 
     def on_wait(self, number: int) -> bool:
-        """Record that the rank waits for this operation; return whether its answer was kept.
+        """Record that the rank waits for this operation; return whether its answer was withheld.
 
-        If it was kept, the caller has to give it to the rank now.
+        If it was withheld, the caller has to give it to the rank now.
         """
         if number in self.places and number not in self.received:
             self.awaited.add(number)
@@ -69,10 +69,10 @@ class Sends:
         """Forget the call, which has ended. The rank has shown these ``receipts``.
 
         Return the places of the sends that do not count as awaited, and the numbers of the sends
-        whose answers were kept.
+        whose answers were withheld.
         """
         unread = [place for drawn, place in self.given.items() if drawn not in receipts]
-        places, kept = sorted([*self.places.values(), *unread]), sorted(self.received)
+        places, withheld = sorted([*self.places.values(), *unread]), sorted(self.received)
         for own in (self.places, self.awaited, self.received, self.given):
             own.clear()
-        return places, kept
+        return places, withheld

@@ -1,4 +1,4 @@
-"""The hub can keep the result of an all-gather until the rank has done something else.
+"""The hub can withhold the result of an all-gather until the rank has done something else.
 
 ``report.Call.slow_gathers`` asks for this rule. Under this rule, a rank gets the result of an
 all-gather only after one of the judge's functions (see ``wire.served``) has ended. If the rank
@@ -22,7 +22,7 @@ from grader.hub.matching import Posted
 
 @dataclass
 class SlowGathers:
-    """Keeps the results of all-gathers that have to wait. A rank is in one call at a time."""
+    """Withholds the results of all-gathers that have to wait. A rank is in one call at a time."""
 
     # rank → how many of the judge's functions have ended in this call
     uses: Counter[int] = field(default_factory=Counter)
@@ -30,7 +30,7 @@ class SlowGathers:
     # (rank, number) of an all-gather that is not answered yet → the values of ``uses`` and
     # ``issued`` for the rank when it issued this all-gather
     before: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    kept: list[tuple[Posted, bytes]] = field(default_factory=list)
+    withheld: list[tuple[Posted, bytes]] = field(default_factory=list)
     # rank → the numbers of its all-gathers in ``before`` that a thread waits for, or asks for again
     # and again
     awaited: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -50,7 +50,7 @@ class SlowGathers:
         if self.before[key][0] < self.uses[posted.rank]:
             self._forget(*key)
             return False
-        self.kept.append((posted, blob))
+        self.withheld.append((posted, blob))
         return True
 
     def on_await(self, rank: int, number: int) -> None:
@@ -62,12 +62,12 @@ class SlowGathers:
             self.awaited[rank].add(number)
 
     def on_use(self, rank: int) -> list[tuple[Posted, bytes]]:
-        """Count that a function of the judge has ended; return the results kept for this rank."""
+        """Count that a function of the judge has ended; return the rank's withheld results."""
         self.uses[rank] += 1
-        return self._taken([own for own in self.kept if own[0].rank == rank])
+        return self._taken([own for own in self.withheld if own[0].rank == rank])
 
     def on_end(self, rank: int) -> list[tuple[Posted, bytes]]:
-        """Forget a rank's call, which has ended; return the results kept for this rank."""
+        """Forget a rank's call, which has ended; return its withheld results."""
         found = self.on_use(rank)
         self.before = {key: value for key, value in self.before.items() if key[0] != rank}
         self.awaited.pop(rank, None)
@@ -75,13 +75,13 @@ class SlowGathers:
         return found
 
     def lift(self, waits: Mapping[int, Collection]) -> list[tuple[Posted, bytes, int]]:
-        """Return (operation, bytes, place) for the earliest kept result that each rank waits for.
+        """Return (operation, bytes, place) for the earliest withheld result of each waiting rank.
 
         Call this when no rank goes on by itself. ``waits`` says what each rank waits for. The place
         is the number of all-gathers that the rank had issued earlier in its call.
         """
         earliest: dict[int, tuple[int, tuple[Posted, bytes]]] = {}
-        for own in self.kept:
+        for own in self.withheld:
             rank, number = own[0].rank, own[0].number
             place = self.before[rank, number][1]
             if number in waits.get(rank, ()) and place < earliest.get(rank, (place + 1,))[0]:
@@ -91,7 +91,7 @@ class SlowGathers:
 
     def _taken(self, given: list[tuple[Posted, bytes]]) -> list[tuple[Posted, bytes]]:
         for posted, blob in given:
-            self.kept.remove((posted, blob))
+            self.withheld.remove((posted, blob))
             self._forget(posted.rank, posted.number)
         return given
 

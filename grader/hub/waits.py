@@ -77,7 +77,7 @@ class Waits:
         if not is_answered and not is_under_way:
             self.by_rank[rank] = waits
 
-    def held(self) -> list[int]:
+    def held_ranks(self) -> list[int]:
         """Return the ranks that wait for a GO frame from the judge."""
         return [rank for rank, waits in self.by_rank.items() if frames.FOR_GO in waits]
 

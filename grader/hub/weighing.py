@@ -59,7 +59,7 @@ class Weighing:
     # (rank, call) → the bytes of the rank's sends so far
     sent: Counter[tuple[int, int]] = field(default_factory=Counter)
     # (rank, call) → how many bytes the hub held for the rank when it last weighed it for them
-    held: Counter[tuple[int, int]] = field(default_factory=Counter)
+    held_bytes: Counter[tuple[int, int]] = field(default_factory=Counter)
     next_at: float = 0.0  # the time of the next look between operations
 
     def seconds_to_look(self) -> float:
@@ -76,15 +76,15 @@ class Weighing:
         It is many if there are at least ``NETWORK_STEP`` more bytes than this method last recorded
         in this call. Then the caller has to weigh the rank.
         """
-        is_much = in_network >= self.held[rank, call] + NETWORK_STEP
+        is_much = in_network >= self.held_bytes[rank, call] + NETWORK_STEP
         if is_much:
-            self.held[rank, call] = in_network
+            self.held_bytes[rank, call] = in_network
         return is_much
 
     def forget_calls(self) -> None:
         """Forget the calls of the last check. How much memory the ranks began with is kept."""
         self.most, self.mapped = {}, {}
-        self.sent, self.held, self.times = Counter(), Counter(), Counter()
+        self.sent, self.held_bytes, self.times = Counter(), Counter(), Counter()
 
     def before_calls(self, rank: int, has_settled: bool) -> None:
         """Note how much memory a rank has when a frame arrives before its first call.

@@ -74,7 +74,7 @@ def test_each_operation_meets_its_counterpart(ends):
         both.post(0, step)
         both.post(1, mirrored(step))
     assert set(both.answers(0)) == set(both.answers(1)) == set(range(13))
-    assert both.told == [] and [own.held for own in both.hub.answers] == [0, 0]
+    assert both.told == [] and [own.operation_bytes for own in both.hub.answers] == [0, 0]
 
 
 def test_part_of_a_message_is_a_move(ends):
@@ -687,7 +687,7 @@ def test_the_last_rank_and_other_calls_get_messages_as_they_come(in_step):
 
 
 def test_what_nobody_takes_is_bounded(ends, monkeypatch):
-    monkeypatch.setattr(hub, "MAX_HELD", 100)
+    monkeypatch.setattr(hub, "MAX_HELD_BYTES", 100)
     both = ends()
     for number in range(5):
         both.post(0, operation(number, kind="send", peer=1, received=[], **MESSAGE))
@@ -697,7 +697,7 @@ def test_what_nobody_takes_is_bounded(ends, monkeypatch):
 
 
 def test_what_nobody_reads_is_bounded(ends, monkeypatch):
-    monkeypatch.setattr(hub, "MAX_HELD", 1 << 21)
+    monkeypatch.setattr(hub, "MAX_HELD_BYTES", 1 << 21)
     both, blob = ends(), bytes(1 << 20)
     alone = {
         "group": [0],

@@ -246,7 +246,7 @@ def _answer(judge: socket.socket, questions: list[dict], hub: Hub | None) -> Nex
     for asked in questions:
         if asked == frames.MOVES_ASKED:
             moves = hub.moves_until_now() if hub else 0
-            _tell(judge, {"moves": moves} | (hub.matching.held_back() if hub else {}))
+            _tell(judge, {"moves": moves} | (hub.matching.withheld_by_order() if hub else {}))
         elif asked == frames.RESULTS_ASKED:
             _tell(judge, {"given": hub.give_to_idle() if hub else 0})
         else:
