@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from grader.hub.in_step import Steps
+from grader.hub.in_step import InStep
 from grader.wire.served import PEAK, Served
 
 
@@ -11,7 +11,7 @@ class Calls:
     """The calls of the first ``size`` ranks, as the hub counts them, not as the ranks report."""
 
     size: int
-    steps: Steps  # ``steps.towards`` has an entry for each call
+    in_step: InStep  # ``in_step.towards`` has an entry for each call
     ended: list[int] = field(init=False)  # by rank: how many calls have ended
     served: list[list[Served]] = field(init=False)  # by rank and call: the judge's functions
     asks_for_peaks: bool = False  # whether the judge wants the peak of a rank's memory in any call
@@ -25,11 +25,11 @@ class Calls:
 
         Everything that the rank does after its last call counts as a part of that call.
         """
-        return min(self.ended[rank], max(len(self.steps.towards) - 1, 0))
+        return min(self.ended[rank], max(len(self.in_step.towards) - 1, 0))
 
     def are_over(self, rank: int) -> bool:
         """Return whether a rank has made its last call."""
-        return 0 < len(self.steps.towards) <= self.ended[rank]
+        return 0 < len(self.in_step.towards) <= self.ended[rank]
 
     def given(self, rank: int, call: int) -> Served | None:
         """Return the functions that the judge gave a rank for a call; None if it gave none."""

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 from math import inf
 
-from grader.hub.answers import Answers
 from grader.hub.calls import Calls
 from grader.hub.connection import End
+from grader.hub.outstanding import Outstanding
 from grader.hub.resident import Measures
 from grader.hub.weighing import Weighing
 from grader.wire import frames
@@ -24,9 +24,9 @@ class GrowthReports:
         self.weighing, self.ranks, self.tell = Weighing(measures), ranks, tell
         self.have_begun: set[int] = set()  # the ranks that have begun a call
 
-    def begin(self, calls: Calls, answers: list[Answers]) -> None:
+    def begin(self, calls: Calls, outstanding: list[Outstanding]) -> None:
         """Begin the calls of a check, and forget those of the check before."""
-        self.calls, self.answers = calls, answers
+        self.calls, self.outstanding = calls, outstanding
         self.issued: Counter[tuple[int, int]] = Counter()  # (rank, call) → its operations so far
         self.weighing.forget_calls()
 
@@ -92,7 +92,7 @@ class GrowthReports:
 
     def _in_network(self, rank: int) -> int:
         """Return how many bytes the hub holds for a rank: see ``Growth.in_network``."""
-        return self.ranks[rank].queued + self.answers[rank].held_bytes()
+        return self.ranks[rank].queued + self.outstanding[rank].held_bytes()
 
     def _tell_growth(self, rank: int, call: int, growth: Growth | None) -> None:
         if growth is not None:

@@ -11,17 +11,17 @@ from collections.abc import Callable, Collection, Mapping
 from time import monotonic, monotonic_ns
 from typing import Any
 
-from grader.hub.answers import Answers
 from grader.hub.calls import Calls
 from grader.hub.connection import Connections
 from grader.hub.covert_limits import CovertLimits
 from grader.hub.growth_reports import GrowthReports
-from grader.hub.in_step import Steps
+from grader.hub.in_step import InStep
 from grader.hub.matching import Matching, Posted, attach_bytes, bytes_due, check
+from grader.hub.outstanding import Outstanding
 from grader.hub.resident import Measures
 from grader.hub.sends import Sends
 from grader.hub.slow_gathers import SlowGathers
-from grader.hub.store_values import Keys
+from grader.hub.store_values import StoreValues
 from grader.hub.waits import Waits
 from grader.wire import combine, frames
 from grader.wire.events import read_operation
@@ -50,7 +50,7 @@ class Hub:
         ranks: list[socket.socket],
         tell: Callable[[dict], None],
         measures: Measures,
-        steps: Steps | None = None,
+        in_step: InStep | None = None,
         size: int | None = None,
         is_strict: bool = False,
     ) -> None:
@@ -61,7 +61,7 @@ class Hub:
             ranks: for each rank the socket to the rank.
             tell: sends the judge a message.
             measures: measures how much memory and processor time a rank uses.
-            steps: the rule that withholds messages, see ``in_step``; by default it never applies.
+            in_step: the rule that withholds messages, see ``in_step``; by default it never applies.
             size: how many ranks have calls to make. By default all ranks have calls to make.
             is_strict: whether operations are carried out in nccl's order, see ``strict``.
         """
@@ -88,23 +88,23 @@ class Hub:
         }
         for rank, judge in enumerate(self.judges):
             self.connections.begin_to_read(judge, self._on_judge, rank)
-        self.begin(len(ranks) if size is None else size, steps or Steps())
+        self.begin(len(ranks) if size is None else size, in_step or InStep())
 
-    def begin(self, size: int, steps: Steps) -> None:
+    def begin(self, size: int, in_step: InStep) -> None:
         """Begin the calls of a check on the first ``size`` ranks, and forget earlier operations.
 
         The other ranks must not send any frame.
         """
-        self.size, self.steps = size, steps
-        self.matching = Matching(size, steps, self._answer_unless_slow, self.is_strict)
-        self.answers = [Answers() for _ in range(size)]  # by rank
+        self.size, self.in_step = size, in_step
+        self.matching = Matching(size, in_step, self._answer_unless_slow, self.is_strict)
+        self.outstanding = [Outstanding() for _ in range(size)]  # by rank
         self.sends = [Sends() for _ in range(size)]  # by rank
-        self.calls = Calls(size, steps)
+        self.calls = Calls(size, in_step)
         self.waits = Waits()
         self.passed_on = 0  # the number of frames from ranks that the judge was sent
-        self.growth_reports.begin(self.calls, self.answers)
+        self.growth_reports.begin(self.calls, self.outstanding)
         self.covert_limits = CovertLimits()
-        self.keys = Keys()
+        self.store_values = StoreValues()
         self.slow = SlowGathers()
 
     def is_at_rest(self) -> bool:
@@ -114,7 +114,7 @@ class Hub:
         is not written or read completely, or if a socket is closed.
         """
         ends = [*self.judges, *self.ranks]
-        nothing_is_left = all(own.is_empty() for own in self.answers) and not any(
+        nothing_is_left = all(own.is_empty() for own in self.outstanding) and not any(
             end.queue or end.reader.buffer for end in ends
         )
         return (
@@ -189,7 +189,7 @@ class Hub:
         This happens if no rank receives what others send, or if ranks do not read their answers.
         """
         unread_bytes = sum(end.queued for end in self.ranks)
-        held_bytes = sum(own.held_bytes() for own in self.answers)
+        held_bytes = sum(own.held_bytes() for own in self.outstanding)
         if held_bytes + unread_bytes > MAX_HELD_BYTES and not self.is_full:
             self.is_full = True
             limit = (
@@ -213,9 +213,9 @@ class Hub:
         held_ranks = waits.held_ranks()
         if not stands:
             waits.told = None
-        elif self.steps.withheld and not held_ranks:
+        elif self.in_step.withheld and not held_ranks:
             waits.believe()
-            for rank, call, number in self.steps.lift():
+            for rank, call, number in self.in_step.lift():
                 self.tell({"not_sent_on": [rank, call, number, monotonic_ns()]})
             self.matching.match_all()
         elif not held_ranks and self._give_early(waiting := dict(waits.by_rank)):
@@ -281,7 +281,7 @@ class Hub:
         """Answer what a rank asks the store, and other ranks that this lets go on."""
         self._expect(rank, frame.meta.get("number"))
         call = self.calls.current(rank)
-        for asker, number, answer in self.keys.ask(rank, call, frame.meta):
+        for asker, number, answer in self.store_values.ask(rank, call, frame.meta):
             self._write_answer(asker, {"to": number, **answer})
 
     def _on_event(self, rank: int, frame: frames.Frame) -> None:
@@ -320,8 +320,8 @@ class Hub:
         self._pass_on(rank, frames.EVENT, told)
 
     def _expect(self, rank: int, number: Any) -> None:
-        """Record that a rank expects an answer with this number: see ``Answers.expect``."""
-        self.answers[rank].expect(number, received=len(self.sends[rank].received))
+        """Record that a rank expects an answer with this number: see ``Outstanding.expect``."""
+        self.outstanding[rank].expect(number, received=len(self.sends[rank].received))
 
     def _on_use(self, rank: int, frame: frames.Frame) -> None:
         """Tell the judge that a rank uses something that it was given, and answer the rank.
@@ -333,7 +333,7 @@ class Hub:
         if given is None or not frames.is_text(name, MAX_USE_LETTERS):
             raise frames.FrameError("a use of something that the rank was not given")
         self._expect(rank, number)
-        if name != frames.KEY:  # student code has no part in it
+        if name != frames.SEALING_KEY:  # student code has no part in it
             self._pass_on(
                 rank,
                 frames.EVENT,
@@ -359,7 +359,7 @@ class Hub:
         waits = self.waits.read(rank, frame.meta.get("for"))
         for key in waits:
             self._note_await(rank, key)
-        self.waits.note(rank, waits, self.answers[rank].unanswered)
+        self.waits.note(rank, waits, self.outstanding[rank].unanswered)
         if "steps" in frame.meta:
             told = {"call": self.calls.current(rank), "steps": frame.meta["steps"]}
             self._pass_on(rank, frames.EVENT, told | {"at": monotonic_ns()})
@@ -413,7 +413,7 @@ class Hub:
         if operation.kind == "send":
             self._note_send(rank, number)
         if not posted.is_here:
-            self.answers[rank].owed[number] = posted
+            self.outstanding[rank].owed[number] = posted
         self.matching.post(posted)
 
     def _note_send(self, rank: int, number: int) -> None:
@@ -431,11 +431,11 @@ class Hub:
         withheld. Raises FrameError if no send waits for these bytes, or if a send announced more
         or fewer bytes.
         """
-        posted = self.answers[rank].take_owed(frame.meta.get("number"))
+        posted = self.outstanding[rank].take_owed(frame.meta.get("number"))
         self._attach_bytes(posted, frame.blob)
         self._report_growth(rank)
         self.matching.on_bytes(posted)
-        for meta, blob in self.answers[rank].take_withheld():
+        for meta, blob in self.outstanding[rank].take_withheld():
             self._write_answer(rank, meta, blob)
 
     def _report_growth(self, rank: int) -> None:
@@ -449,7 +449,7 @@ class Hub:
         """Give an operation its bytes. If the judge asks, tell it the entries' sum of squares."""
         attach_bytes(posted, blob)
         rank, call = posted.rank, posted.operation.call
-        self.answers[rank].operation_bytes += posted.due
+        self.outstanding[rank].operation_bytes += posted.due
         given = self.calls.given(rank, call)
         if blob and given and given.squares:  # the rank's word for the dtype does not count
             total = combine.squares(blob, given.squares)
@@ -467,22 +467,22 @@ class Hub:
 
         The bytes that the operation sent do not count as held any more.
         """
-        self.answers[posted.rank].operation_bytes -= len(posted.blob)
+        self.outstanding[posted.rank].operation_bytes -= len(posted.blob)
         sends = self.sends[posted.rank]
         if not sends.withhold_unless_awaited(posted.number):
             meta = {"to": posted.number, **more, **sends.receipt(posted.number)}
             self._write_unless_owing(posted.rank, meta, blob)
 
     def _write_unless_owing(self, rank: int, meta: dict, blob: bytes = b"") -> None:
-        """Write an answer; withhold it while the rank owes the bytes of a send: see ``answers``."""
-        if not self.answers[rank].withhold_if_owing(meta, blob):
+        """Write an answer; withhold it while the rank owes a send's bytes: see ``outstanding``."""
+        if not self.outstanding[rank].withhold_if_owing(meta, blob):
             self._write_answer(rank, meta, blob)
 
     def _write_answer(self, rank: int, meta: dict, blob: bytes = b"") -> None:
         """Write an answer to a rank at once. Write none if the rank's connection is closed."""
         end = self.ranks[rank]
         self._note_move()
-        self.answers[rank].unanswered.discard(meta["to"])
+        self.outstanding[rank].unanswered.discard(meta["to"])
         self.waits.on_answer(rank, meta["to"])
         if not end.is_open:
             return

@@ -13,7 +13,7 @@ from grader.wire.events import Operation
 
 
 @dataclass
-class Steps:
+class InStep:
     """Counts the messages of each rank in each call, and decides which messages have to wait.
 
     ``towards[c]`` is the direction of the messages of call c: +1 to the next rank, −1 to the rank

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from grader.hub.in_step import Steps
+from grader.hub.in_step import InStep
 from grader.hub.strict import TAG, StrictOrder
 from grader.wire import combine, frames
 from grader.wire.agreement import difference
@@ -63,9 +63,9 @@ class Matching:
     """
 
     def __init__(
-        self, size: int, steps: Steps, answer: Callable[..., None], is_strict: bool = False
+        self, size: int, in_step: InStep, answer: Callable[..., None], is_strict: bool = False
     ) -> None:
-        self.size, self.steps, self.answer = size, steps, answer
+        self.size, self.in_step, self.answer = size, in_step, answer
         self.order = StrictOrder() if is_strict else None
         # Operations that may begin because the operations before them have ended. The queue avoids
         # a deep recursion for a long chain of such operations.
@@ -104,7 +104,7 @@ class Matching:
             posted.position = next(self.begun)
             self.sends[self._message_lane(operation)][posted.rank].append(posted)
             # The rank has passed a message on. So it may get a message that was withheld from it.
-            if self.steps.note_sent(operation):
+            if self.in_step.note_sent(operation):
                 for other in [other for other in self.receives if other.target == operation.rank]:
                     self._match(other)
         elif operation.kind == "recv":
@@ -162,10 +162,10 @@ class Matching:
             if send is None or not send.is_here or not _fits(send, receive):
                 waiting.append(receive)
                 continue
-            if self.steps.withhold_unless_passed_on(receive.operation, send.rank, self.size):
+            if self.in_step.withhold_unless_passed_on(receive.operation, send.rank, self.size):
                 waiting.append(receive)
                 continue
-            self.steps.note_received(receive.operation, send.rank)
+            self.in_step.note_received(receive.operation, send.rank)
             sends[send.rank].popleft()
             self._end(send, b"")
             self._end(receive, send.blob, source=receive.operation.group.index(send.rank))

@@ -19,7 +19,7 @@ MAX_KEY_LETTERS = 500  # characters in a key
 
 
 @dataclass
-class Keys:
+class StoreValues:
     """Keeps a value for each key, and answers what ranks ask of the store (get, wait, …).
 
     ``get`` and ``wait`` are answered as soon as all their keys have a value.

@@ -29,7 +29,7 @@ class Contents(Protocol):
         """Note whether an operation that fills the tensors in ``landing`` overwrites the data."""
 
 
-class Wire:
+class Link:
     """A socket that any thread may write to and wait at.
 
     There is no special thread that reads the socket. One of the waiting threads reads it, and hands

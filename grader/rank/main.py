@@ -30,14 +30,14 @@ from grader.rank.drivers import DRIVERS
 from grader.rank.drivers.mark import Mark, make_probe
 from grader.rank.drivers.memory import free_at_once
 from grader.rank.group_recorder import record_groups
-from grader.rank.link import GO, NOTHING, Wire
+from grader.rank.link import GO, NOTHING, Link
 from grader.rank.process_group import be_strict, install
 from grader.rank.program_recorder import ProgramTracer
 from grader.rank.rank_home import RankHome
 from grader.rank.recorder import Recorder
 from grader.rank.store import HubStore
 from grader.rank.student_errors import describe, find, print_own_lines_of_threads
-from grader.rank.wait_recorder import Waits
+from grader.rank.wait_recorder import WaitRecorder
 from grader.rank.work import Network
 from grader.wire import frames, os_support
 from grader.wire.served import Served
@@ -62,12 +62,12 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
     except Exception as error:
         refusal = error
     wire_fd, stacks_fd = _leave_everything_behind(wire_fd, output_fd, stacks_fd)
-    wire = Wire(wire_fd)
+    link = Link(wire_fd)
     try:
         if refusal:
             raise refusal
-        inputs = wire.first()
-        rank = Rank(wire, inputs.meta, stacks_fd, home)
+        inputs = link.first()
+        rank = Rank(link, inputs.meta, stacks_fd, home)
         while True:
             meta, arguments = rank.read(inputs)
             # The arguments are copies of the bytes in ``inputs``. If the hub measures the memory of
@@ -79,12 +79,12 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
                 break
             del meta, arguments
             rank.forget()
-            inputs = wire.take(frames.FOR_INPUTS)
+            inputs = link.take(frames.FOR_INPUTS)
     except BaseException as error:  # raised around the student's function, not in it
         described = describe(error, Path(home.submission_dir)) | {"around": True}
-        wire.send(frames.RAISED, {"call": 0, **described})
+        link.send(frames.RAISED, {"call": 0, **described})
     # Stay until the judge ends the world. To end early would break the connections of other ranks.
-    wire.take(NOTHING)
+    link.take(NOTHING)
 
 
 def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tuple[int, int]:
@@ -128,8 +128,8 @@ def _own_files() -> list[int]:
 class Marks:
     """Adds marks to a rank's trail. If the judge asks for it, the rank waits before one of them."""
 
-    def __init__(self, wire: Wire, current: dict, network: Network | None) -> None:
-        self.wire, self.current, self.network = wire, current, network
+    def __init__(self, link: Link, current: dict, network: Network | None) -> None:
+        self.link, self.current, self.network = link, current, network
         # [] or [(mark, seconds)]: before this mark the rank has to wait for the judge's GO frame,
         # and then for this many seconds
         self.held: list = []
@@ -140,7 +140,7 @@ class Marks:
 
     def __call__(self, name: str) -> None:
         self._wait_before(name)
-        self.wire.send(frames.EVENT, {**self.current, "mark": name, "at": monotonic_ns()})
+        self.link.send(frames.EVENT, {**self.current, "mark": name, "at": monotonic_ns()})
 
     def use(self, name: str) -> Any:
         """Use an object that the judge has handed to the rank, and return the result.
@@ -155,7 +155,7 @@ class Marks:
                 raise StopIteration from None
         self._wait_before(name)
         assert self.network is not None  # what is not served here is served by the hub
-        answer = self.wire.take(self.network.ask(frames.USE, {"use": name})).meta
+        answer = self.link.take(self.network.ask(frames.USE, {"use": name})).meta
         if "gives" not in answer:
             raise StopIteration
         return answer["gives"]
@@ -168,8 +168,8 @@ class Marks:
     def _wait_before(self, name: str) -> None:
         if self.held and self.held[0][0] == name:
             _, seconds = self.held.pop()
-            self.wire.send(frames.HELD, self.current)
-            self.wire.take(GO)
+            self.link.send(frames.HELD, self.current)
+            self.link.take(GO)
             time.sleep(seconds)
 
 
@@ -179,8 +179,8 @@ class Rank:
     If the hub is its network, the process may make the calls of several checks.
     """
 
-    def __init__(self, wire: Wire, meta: dict, stacks_fd: int, home: RankHome) -> None:
-        self.wire, self.home, self.submission_dir = wire, home, Path(home.submission_dir)
+    def __init__(self, link: Link, meta: dict, stacks_fd: int, home: RankHome) -> None:
+        self.link, self.home, self.submission_dir = link, home, Path(home.submission_dir)
         # The judge sends this signal to see where a rank waits.
         faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)
         faulthandler.enable(file=stacks_fd)  # shows where a rank crashes
@@ -195,8 +195,8 @@ class Rank:
         self.current = {"call": 0}
         self.network: Network | None = None
         if meta["network"] in frames.HUBS:
-            wire.tells_waits = True
-            self.network = Network(wire, self.current)
+            link.tells_waits = True
+            self.network = Network(link, self.current)
             install(self.network)
             if meta["network"] == frames.STRICT:
                 be_strict(self.network)
@@ -209,9 +209,9 @@ class Rank:
         self.tracer: ProgramTracer | None = None
         self.recorder, self.recording = self._record(meta)
         record_groups(
-            lambda made: self.wire.send(frames.EVENT, self.current | made), self.recorder.caller
+            lambda made: self.link.send(frames.EVENT, self.current | made), self.recorder.caller
         )
-        self.marks = Marks(wire, self.current, self.network)
+        self.marks = Marks(link, self.current, self.network)
         _announce_exit(self.marks, self.recorder)
         print_own_lines_of_threads(self.submission_dir)
         # before any student code: how many modules there are, and how this process is set up
@@ -257,10 +257,10 @@ class Rank:
             self.tracer = ProgramTracer(self._tell_steps, recorder.caller)
             self.network.on_issue = self.tracer.on_issue
             self.network.on_wait = self.tracer.on_wait
-            self.wire.tell_more = self.tracer.news
+            self.link.tell_more = self.tracer.news
             return recorder, self.tracer
         if meta["trace"]:  # a timeline is wanted
-            waits = Waits(self._emit, self._tell)
+            waits = WaitRecorder(self._emit, self._tell)
             recorder = Recorder(waits.emit, self.submission_dir)
             waits.trace(recorder)
         else:
@@ -269,13 +269,13 @@ class Rank:
         return recorder, recorder
 
     def _emit(self, event: dict) -> None:
-        self.wire.send(frames.EVENT, {**self.current, "operation": event})
+        self.link.send(frames.EVENT, {**self.current, "operation": event})
 
     def _tell_steps(self, news: dict) -> None:
-        self.wire.send(frames.EVENT, self.current | news)
+        self.link.send(frames.EVENT, self.current | news)
 
     def _tell(self, progress: dict) -> None:
-        self.wire.send(frames.EVENT, {**self.current, "progress": progress})
+        self.link.send(frames.EVENT, {**self.current, "progress": progress})
 
     def read(self, inputs: frames.Frame) -> tuple[dict, list]:
         """Return the judge's description of one check's calls, and the arguments of each call.
@@ -311,9 +311,9 @@ class Rank:
                 given = meta["served"][index] if "served" in meta else None
                 self.marks.served = None if given is None else Served(meta["rank"], given)
                 if not self._make_call(index, call, args, kwargs) or not self.network:
-                    sign = self.wire.take(GO).meta
+                    sign = self.link.take(GO).meta
         imported = {name: name in sys.modules and name not in there for name in frames.HEAVY}
-        self.wire.send(frames.DONE, {**imported, "may_go_on": self._is_unchanged()})
+        self.link.send(frames.DONE, {**imported, "may_go_on": self._is_unchanged()})
 
     def _opened(self, arguments: Any, sign: dict) -> list:
         """Return the arguments of a call, which may be sealed: see ``sealing``.
@@ -324,7 +324,7 @@ class Rank:
             return arguments
         if not self.network:
             return arguments.opened(sign["key"])
-        answer = self.wire.take(self.network.ask(frames.USE, {"use": frames.KEY}))
+        answer = self.link.take(self.network.ask(frames.USE, {"use": frames.SEALING_KEY}))
         return arguments.opened(answer.meta["gives"])
 
     def _settle(self) -> None:
@@ -370,15 +370,15 @@ class Rank:
                 self.tracer.end_call()
             if self.network:
                 self.network.end_call()
-            self.wire.receipts = []
-            self.wire.send(frames.RAISED, {"call": index, **describe(error, self.submission_dir)})
+            self.link.receipts = []
+            self.link.send(frames.RAISED, {"call": index, **describe(error, self.submission_dir)})
             return False
         self.marks("call ended")
         kept = {
             "intact": tensors.is_intact(args, before[0]),
             "same_flags": tensors.gradient_flags(before) == flags,
         }
-        _send_result(self.wire, index, result, *before, kept)
+        _send_result(self.link, index, result, *before, kept)
         return True
 
     def forget(self) -> None:
@@ -404,18 +404,18 @@ class Rank:
 
 
 def _send_result(
-    wire: Wire, call: int, result: Any, args: list, kwargs: dict, kept: dict[str, bool]
+    link: Link, call: int, result: Any, args: list, kwargs: dict, kept: dict[str, bool]
 ) -> None:
     """Send a call's result and arguments as data.
 
     If this fails, send a description of the result, and no arguments. ``kept`` says what the call
     left as it was: see ``Returned``.
     """
-    receipts, wire.receipts = wire.receipts, []
+    receipts, link.receipts = link.receipts, []
     meta = {"call": call, "receipts": receipts, **kept}
     try:
         trees, blob = tensors.encode(result, args, kwargs)
-        packed = wire.pack(frames.RETURNED, {**meta, "values": trees}, blob)
+        packed = link.pack(frames.RETURNED, {**meta, "values": trees}, blob)
     except Exception as error:
         what = {
             "other": (
@@ -424,8 +424,8 @@ def _send_result(
                 ]
             )
         }
-        packed = wire.pack(frames.RETURNED, {**meta, "values": [what, {"list": []}, {"dict": []}]})
-    wire.send_packed(packed)
+        packed = link.pack(frames.RETURNED, {**meta, "values": [what, {"list": []}, {"dict": []}]})
+    link.send_packed(packed)
 
 
 def _announce_exit(mark: Mark, recorder: Recorder) -> None:

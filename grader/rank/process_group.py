@@ -297,11 +297,11 @@ class HubGroup(dist.ProcessGroup):
         # A collective sends its bytes at once. The bytes of a send follow when the rank next waits.
         blob = memory.read() if memory and kind != "send" else b""
         meta = {"operation": content, "pieces": pieces or [[], []], "batch": self.network.batch}
-        for pending in list(self.network.wire.owed.values()):
+        for pending in list(self.network.link.owed.values()):
             pending.note_landing(landing)
         number = self.network.ask(frames.OPERATION, meta, blob)
         if memory and kind == "send" and content["bytes"]:
-            self.network.wire.owe(number, memory)
+            self.network.link.owe(number, memory)
         # The tensor of a broadcast's root keeps its entries, because all ranks get these entries.
         if kind != "broadcast" or silent:
             unfill(landing, in_order)

@@ -25,7 +25,7 @@ class HubStore(dist.Store):
 
     def _ask(self, do: str, keys: list[str], **more: str | int) -> dict:
         number = self.network.ask(frames.STORE, {"do": do, "keys": list(keys), **more})
-        return self.network.wire.take(number).meta
+        return self.network.link.take(number).meta
 
     def set(self, key: str, value: str | bytes) -> None:
         self._ask("set", [key], value=_text(value))

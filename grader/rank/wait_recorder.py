@@ -46,7 +46,7 @@ STARTS = (
 )
 
 
-class Waits:
+class WaitRecorder:
     """Passes on the events of a recorder, and reports the progress of the recorded operations."""
 
     def __init__(self, emit: Callable[[dict], None], tell: Callable[[dict], None]) -> None:

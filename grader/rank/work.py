@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from grader.rank.link import NOTHING, Wire
+from grader.rank.link import NOTHING, Link
 from grader.rank.tensors import is_freed
 from grader.wire import combine, frames
 
@@ -33,11 +33,11 @@ POLL_SECONDS = 0.02
 class Network:
     """Holds what all process groups on one rank share.
 
-    Examples are the rank's connection (``wire``), and the counter of the rank's operations.
+    Examples are the rank's connection (``link``), and the counter of the rank's operations.
     """
 
-    def __init__(self, wire: Wire, current: dict) -> None:
-        self.wire, self.current = wire, current
+    def __init__(self, link: Link, current: dict) -> None:
+        self.link, self.current = link, current
         self.numbers = itertools.count()
         self.batch: int | None = None  # the number of the batch that is being started
         self.is_strict = False  # whether the hub keeps the order of nccl
@@ -53,7 +53,7 @@ class Network:
     def ask(self, kind: bytes, content: dict, blob: bytes = b"") -> int:
         """Send an operation or a question, and return the number that its answer will have."""
         number = next(self.numbers)
-        self.wire.send(kind, {**self.current, "number": number, **content}, blob)
+        self.link.send(kind, {**self.current, "number": number, **content}, blob)
         return number
 
     def end_call(self) -> list[str]:
@@ -75,9 +75,9 @@ class Network:
                 marks.append(f"{frames.OVERWRITTEN} {operation.kind} {number}")
             if operation.unfilled_at and operation.was_left_open:
                 left_open.append(f"{frames.LEFT_OPEN} {operation.kind} {number}")
-        for contents in list(self.wire.owed.values()):
+        for contents in list(self.link.owed.values()):
             contents.spoil()
-        self.wire.pay()
+        self.link.pay()
         return marks + left_open[: frames.MAX_LEFT_OPEN]
 
 
@@ -180,7 +180,7 @@ class HubWork(dist.Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         # With gloo, a second wait for a message never ends.
         if self.was_awaited and self.issued.kind in ("send", "recv"):
-            self.network.wire.take(NOTHING)
+            self.network.link.take(NOTHING)
         self._take()
         self.was_awaited = True
         return True
@@ -192,7 +192,7 @@ class HubWork(dist.Work):
                 self.network.on_wait(self.issued.position)
                 if self.issued.unfilled_at:
                     self.issued.was_left_open = self.issued.unfilled_at != self.network.caller()
-                answer = self.network.wire.take(self.number)
+                answer = self.network.link.take(self.number)
                 if self.memory:
                     self.issued.was_overwritten = self.memory.was_overwritten()
                     self.memory = None  # the memory is no longer in use
@@ -214,11 +214,11 @@ class HubWork(dist.Work):
         self.polls += 1
         if self.polls == 1:
             return False
-        self.network.wire.pay()
+        self.network.link.pay()
         waits = self.polls > PATIENT_POLLS and self.issued.kind != "recv"
         if waits and self.polls == PATIENT_POLLS + 1:
-            self.network.wire.tell_poll(self.number)
-        has = self.network.wire.has(self.number, POLL_SECONDS if waits else 0.0)
+            self.network.link.tell_poll(self.number)
+        has = self.network.link.has(self.number, POLL_SECONDS if waits else 0.0)
         return has and self._take()
 
     def is_success(self) -> bool:

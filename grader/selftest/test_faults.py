@@ -469,9 +469,9 @@ def test_a_rank_that_says_it_is_held_is_not_believed(submit):
         def broken(x):
             import gc
             from grader.wire import frames
-            from grader.rank.link import Wire
-            (wire,) = [it for it in gc.get_objects() if isinstance(it, Wire)]  # it knows the world's nonce
-            os.write(3, frames.pack(frames.HELD, {"call": 0}, nonce=wire.reader.nonce))
+            from grader.rank.link import Link
+            (link,) = [it for it in gc.get_objects() if isinstance(it, Link)]  # it knows the world's nonce
+            os.write(3, frames.pack(frames.HELD, {"call": 0}, nonce=link.reader.nonce))
             time.sleep(30)
         """)
     assert "a report of being held, from a rank that has no delay or was released" in verdict(
@@ -494,11 +494,11 @@ def test_a_second_result_is_refused(submit):
             import gc
             from grader.wire import frames
             from grader.rank import tensors
-            from grader.rank.link import Wire
-            (wire,) = [it for it in gc.get_objects() if isinstance(it, Wire)]
+            from grader.rank.link import Link
+            (link,) = [it for it in gc.get_objects() if isinstance(it, Link)]
             trees, blob = tensors.encode(x, [x], {})
             for _ in range(2):
-                wire.send(frames.RETURNED, {"call": 0, "values": trees}, blob)
+                link.send(frames.RETURNED, {"call": 0, "values": trees}, blob)
             return x
         """)
     (run,) = world(1, call("collectives.broken", X))
@@ -520,9 +520,9 @@ def test_a_rank_that_says_it_is_done_before_it_is(submit):
         def broken(x):
             import gc
             from grader.wire import frames
-            from grader.rank.link import Wire
-            (wire,) = [it for it in gc.get_objects() if isinstance(it, Wire)]
-            wire.send(frames.DONE, {})
+            from grader.rank.link import Link
+            (link,) = [it for it in gc.get_objects() if isinstance(it, Link)]
+            link.send(frames.DONE, {})
             time.sleep(30)
         """)
     assert "a DONE frame before all calls were made" in verdict(world, 1)

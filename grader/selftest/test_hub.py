@@ -12,10 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.hub import answers, connection, hub, matching, store_values
+from grader.hub import connection, hub, matching, outstanding, store_values
 from grader.hub.covert_limits import MAX_EMPTY, MAX_NEW_GROUPS
-from grader.hub.in_step import Steps
-from grader.rank.link import Wire
+from grader.hub.in_step import InStep
+from grader.rank.link import Link
 from grader.rank.work import raw
 from grader.selftest import fuzz
 from grader.selftest.fuzz_frames import NONCE, OPERATION
@@ -74,7 +74,7 @@ def test_each_operation_meets_its_counterpart(ends):
         both.post(0, step)
         both.post(1, mirrored(step))
     assert set(both.answers(0)) == set(both.answers(1)) == set(range(13))
-    assert both.told == [] and [own.operation_bytes for own in both.hub.answers] == [0, 0]
+    assert both.told == [] and [own.operation_bytes for own in both.hub.outstanding] == [0, 0]
 
 
 def test_part_of_a_message_is_a_move(ends):
@@ -104,7 +104,7 @@ def test_the_judge_hears_what_was_issued_in_order_with_the_hubs_time(ends):
     both = ends()
     mark = [(frames.EVENT, {"call": 0, "mark": "here", "at": 4}, b"")]
     returned = [(frames.RETURNED, {"call": 0}, b"")]
-    both.hub.steps.towards = [0, 0]
+    both.hub.in_step.towards = [0, 0]
     both.post(0, mark, operation(0, call=3), returned, mark, returned, mark)
     heard = both.frames_of(both.judges[0])
     told = [frame for frame in heard if frame.kind == frames.EVENT]
@@ -382,7 +382,7 @@ def test_a_send_whose_answer_its_rank_has_not_read_is_marked(ends, shown):
 
 def test_receipts_differ_and_count_in_their_call_alone(ends):
     both = ends()
-    both.hub.steps.towards = [0, 0]
+    both.hub.in_step.towards = [0, 0]
     for number in (0, 1):
         both.post(1, operation(number, b"", kind="recv", peer=0, sent=[], **MESSAGE))
     both.post(0, begun(0), awaits(0), [(frames.RAISED, {"call": 0}, b"")])
@@ -395,7 +395,7 @@ def test_receipts_differ_and_count_in_their_call_alone(ends):
 
 def test_sends_that_nobody_waited_for_to_the_end_are_marked(ends):
     both = ends()
-    both.hub.steps.towards = [0, 0]
+    both.hub.in_step.towards = [0, 0]
     both.post(0, begun(0), awaits(0), begun(1), begun(2), awaits(2))
     both.post(1, TAKEN, operation(1, b"", kind="recv", peer=0, sent=[], **MESSAGE))
     both.post(0, returned(*receipts(both, 0)))
@@ -417,7 +417,7 @@ def test_a_call_that_raised_marks_no_send(ends):
 
 def test_a_send_after_the_last_call_is_marked_at_once(ends):
     both = ends()
-    both.hub.steps.towards = [0]
+    both.hub.in_step.towards = [0]
     both.post(1, TAKEN)
     both.post(0, begun(0), awaits(0), returned(*receipts(both, 0)), begun(1), awaits(1))
     assert never_awaited(both, 0)[-1:] == [f"{frames.NEVER_AWAITED} send 1"]
@@ -426,7 +426,7 @@ def test_a_send_after_the_last_call_is_marked_at_once(ends):
 
 
 def test_answers_that_wait_for_their_rank_do_not_count_as_unanswered(ends, monkeypatch):
-    monkeypatch.setattr(answers, "MAX_UNANSWERED", 2)
+    monkeypatch.setattr(outstanding, "MAX_UNANSWERED", 2)
     both = ends()
     for number in range(3):
         both.post(0, begun(number))
@@ -541,33 +541,33 @@ def test_contents_are_sent_in_the_order_of_issue():
     """
     ours, theirs = socket.socketpair()
     with ours:
-        wire = Wire(theirs.detach())
-        wire.reader.nonce = NONCE
+        link = Link(theirs.detach())
+        link.reader.nonce = NONCE
         for number in (3, 4, 5, 9):
-            wire.owe(number, Memory())
-        wire.pay(awaited=4)
+            link.owe(number, Memory())
+        link.pay(awaited=4)
         sent = list(frames.Reader(NONCE).feed(ours.recv(1 << 16)))
-    wire.socket.close()
+    link.socket.close()
     assert [frame.meta["number"] for frame in sent] == [3, 4, 5, 9]
     assert [frame.blob for frame in sent] == [b"keep", b"give", b"keep", b"keep"]
 
 
 @pytest.fixture
-def wire():
+def link():
     ours, theirs = socket.socketpair()
     ours.settimeout(5)
     with ours:
-        made = Wire(theirs.detach())
+        made = Link(theirs.detach())
         made.reader.nonce = NONCE
         made.ours = ours
         yield made
         made.socket.close()
 
 
-def test_a_rank_whose_world_has_ended_ends_in_silence_when_it_sends(wire, capfd):
-    wire.ours.close()
+def test_a_rank_whose_world_has_ended_ends_in_silence_when_it_sends(link, capfd):
+    link.ours.close()
     rank = multiprocessing.get_context("fork").Process(
-        target=wire.send, args=(frames.EVENT, {"call": 0, "mark": "late", "at": 1})
+        target=link.send, args=(frames.EVENT, {"call": 0, "mark": "late", "at": 1})
     )
     rank.start()
     rank.join()
@@ -581,31 +581,31 @@ def test_a_view_that_is_computed_when_it_is_read_is_not_communicated(view):
         raw(view.conj())
 
 
-def test_a_send_that_begins_while_another_thread_begins_to_wait_is_sent(wire, monkeypatch):
-    first = wire.pay
+def test_a_send_that_begins_while_another_thread_begins_to_wait_is_sent(link, monkeypatch):
+    first = link.pay
 
     def pay(awaited=None):
         first(awaited)
         monkeypatch.undo()
-        wire.owed[3] = Memory()  # the other thread sees nobody wait, and leaves it to this one
+        link.owed[3] = Memory()  # the other thread sees nobody wait, and leaves it to this one
 
-    monkeypatch.setattr(wire, "pay", pay)
-    wire.ours.sendall(frames.pack(frames.ANSWER, {"to": 9}, b"", NONCE))
-    wire.take(9)
-    (sent,) = frames.Reader(NONCE).feed(wire.ours.recv(1 << 16))
+    monkeypatch.setattr(link, "pay", pay)
+    link.ours.sendall(frames.pack(frames.ANSWER, {"to": 9}, b"", NONCE))
+    link.take(9)
+    (sent,) = frames.Reader(NONCE).feed(link.ours.recv(1 << 16))
     assert (sent.kind, sent.meta["number"]) == (frames.CONTENTS, 3)
 
 
-def test_a_wait_that_an_exception_ends_is_taken_back(wire, monkeypatch):
+def test_a_wait_that_an_exception_ends_is_taken_back(link, monkeypatch):
     """A signal's handler may raise it."""
 
     def interrupted():
         raise TimeoutError
 
-    monkeypatch.setattr(wire, "_read", interrupted)
+    monkeypatch.setattr(link, "_read", interrupted)
     with pytest.raises(TimeoutError):
-        wire.take(9)
-    assert wire.waits == {} and not wire.is_read
+        link.take(9)
+    assert link.waits == {} and not link.is_read
 
 
 # ——— messages that come in step
@@ -622,7 +622,7 @@ def message(number: int, peer: int, sends: bool) -> list[tuple]:
 def in_step(ends):
     """Three ranks in a row, of which the first has sent two messages to the second."""
     three = ends(3)
-    three.hub.steps.towards = [1]
+    three.hub.in_step.towards = [1]
     three.post(0, message(0, 1, True), message(1, 1, True), wait(0))
     return three
 
@@ -674,10 +674,10 @@ def test_nobody_is_blamed_while_a_rank_is_held(in_step):
 
 
 def test_the_last_rank_and_other_calls_get_messages_as_they_come(in_step):
-    in_step.hub.steps.towards = [0]
+    in_step.hub.in_step.towards = [0]
     in_step.post(1, message(0, 0, False), message(1, 0, False))
     assert set(in_step.answers(1)) == {0, 1}
-    in_step.hub.steps.towards = [1]
+    in_step.hub.in_step.towards = [1]
     in_step.post(1, message(2, 2, True), message(3, 2, True))
     in_step.post(2, message(0, 1, False), message(1, 1, False))
     assert set(in_step.answers(2)) == {0, 1}
@@ -756,7 +756,7 @@ def test_the_store_takes_no_values(ends, asked, is_refused, has_begun):
 
 def test_a_rank_may_use_few_new_groups_in_one_call(ends):
     both = ends()
-    both.hub.steps.towards = [0, 0]
+    both.hub.in_step.towards = [0, 0]
     ended = [(frames.RETURNED, {"call": 0}, b"")]
     names = [str(number) for number in range(2 * MAX_NEW_GROUPS)]
     first, second = names[:MAX_NEW_GROUPS], names[MAX_NEW_GROUPS:]
@@ -773,7 +773,7 @@ def test_a_rank_may_use_few_new_groups_in_one_call(ends):
 
 def test_a_rank_may_start_few_collectives_without_data_in_one_call(ends):
     both = ends()
-    both.hub.steps.towards = [0, 0]
+    both.hub.in_step.towards = [0, 0]
     empty = MESSAGE | {"kind": "barrier", "sent": [], "received": [], "bytes": 0, "group": [0]}
     barriers = [operation(number, b"", **empty) for number in range(2 * MAX_EMPTY + 1)]
     ended = [(frames.RETURNED, {"call": 0}, b"")]
@@ -786,7 +786,7 @@ def test_a_rank_may_start_few_collectives_without_data_in_one_call(ends):
 def test_a_rank_may_not_ask_the_store_for_ever_in_one_call(ends, monkeypatch):
     monkeypatch.setattr(store_values, "MAX_QUESTIONS", 3)
     both = ends()
-    both.hub.steps.towards = [0, 0]
+    both.hub.in_step.towards = [0, 0]
     both.post(0, *(question(number, "check", "x") for number in range(3)))
     both.post(
         0,
@@ -842,7 +842,7 @@ def test_a_root_that_tells_of_less_than_it_gets_gets_nothing(ends):
 def test_a_rank_that_has_begun_once_may_not_tell_the_store_more_before_its_next_calls(ends):
     both, mark = ends(), [(frames.EVENT, {"call": 0, "mark": "call began", "at": 4}, b"")]
     both.post(0, mark)
-    both.hub.begin(2, Steps([0]))
+    both.hub.begin(2, InStep([0]))
     both.post(0, question(0, "set", "x", value="what it is given next"))
     assert "a value for torch's store" in both.told[0]["refused"]
 

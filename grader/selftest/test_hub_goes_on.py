@@ -4,7 +4,7 @@ nothing had been before.
 
 import pytest
 
-from grader.hub.in_step import Steps
+from grader.hub.in_step import InStep
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import BYTES, Ends, operation
 from grader.wire import frames
@@ -38,7 +38,7 @@ def test_the_hub_is_not_at_rest_while_an_operation_is_left(three):
 
 def test_a_world_that_goes_on_begins_anew_and_hears_its_own_ranks_alone(three):
     rest(three, 0, 1, 2)
-    three.hub.begin(2, Steps([0]))
+    three.hub.begin(2, InStep([0]))
     assert not three.hub.is_at_rest()
     alone = {"group": [1], "group_name": "own"}
     three.post(1, operation(7, **alone))
@@ -52,7 +52,7 @@ def test_a_world_that_goes_on_begins_anew_and_hears_its_own_ranks_alone(three):
 
 def test_ranks_without_calls_do_not_keep_others_from_standing_still(three):
     rest(three, 0, 1, 2)
-    three.hub.begin(2, Steps([0]))
+    three.hub.begin(2, InStep([0]))
     three.told.clear()
     for rank in (0, 1):
         three.write(three.judges[rank], frames.pack(frames.INPUTS, {}, b"", NONCE))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from grader.check.api import PEAK, SETTLED, CheckFailed, GraderFault, Probe, call, per_rank
-from grader.hub.in_step import Steps
+from grader.hub.in_step import InStep
 from grader.hub.resident import Resident
 from grader.hub.weighing import ALWAYS_MAPPED, SMALL, Weighing
 from grader.rank import seccomp
@@ -25,7 +25,7 @@ NOT_GIVEN = "a use of something that the rank was not given"
 @pytest.fixture
 def two():
     ends = Ends(2, silent=True)
-    ends.hub.begin(2, Steps([0, 0]))
+    ends.hub.begin(2, InStep([0, 0]))
     for judge in ends.judges:
         ends.write(
             judge, frames.pack(frames.INPUTS, {"rank": 0, "served": [GIVEN, {}]}, b"", NONCE)
@@ -138,7 +138,7 @@ def test_a_check_keeps_out_of_the_arguments_what_is_served():
 
 
 def test_what_was_given_to_an_earlier_check_is_gone(two):
-    two.hub.begin(2, Steps([0, 0]))
+    two.hub.begin(2, InStep([0, 0]))
     two.post(0, use(0, "clock"))
     assert two.told == [{"refused": NOT_GIVEN, "rank": 0}]
 
@@ -151,7 +151,7 @@ def test_two_probes_of_one_name_return_the_same():
 
 
 def test_memory_is_looked_at_where_a_check_asks_and_told_when_it_has_grown(two):
-    two.hub.begin(2, Steps([0, 0]))
+    two.hub.begin(2, InStep([0, 0]))
     sizes = iter([100, 90, 130, 120, 150, 170, 0])
     two.hub.measures.memory = lambda rank, mapped: next(sizes)
     two.write(
@@ -175,7 +175,7 @@ def test_memory_is_looked_at_where_a_check_asks_and_told_when_it_has_grown(two):
 
 def weighed(two, *sizes):
     """Rank 0 of two begins a call in which the system tells these sizes of its memory."""
-    two.hub.begin(2, Steps([0, 0]))
+    two.hub.begin(2, InStep([0, 0]))
     told = iter(sizes)
     two.hub.measures.memory = lambda rank, mapped: next(told)
     two.write(
@@ -200,7 +200,7 @@ def test_a_rank_that_has_communicated_is_not_weighed_when_it_returns(two):
 
 
 def test_a_peak_after_the_last_operation_is_measured_when_the_rank_returns(two):
-    two.hub.begin(2, Steps([0, 0]))
+    two.hub.begin(2, InStep([0, 0]))
     told = iter([Resident(90, most=120), Resident(90, most=170)])
     two.hub.measures.resident = lambda rank, mapped: next(told)
     two.hub.measures.memory = lambda rank, mapped: 100

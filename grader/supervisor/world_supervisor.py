@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from grader.hub.hub import Hub
-from grader.hub.in_step import Steps
+from grader.hub.in_step import InStep
 from grader.rank import rank_home
 from grader.supervisor import cleanup, ending, own_network
 from grader.supervisor.rank_processes import RankProcesses, Start
@@ -133,8 +133,10 @@ def _make_ranks(
     ours = [mine for mine, _ in pairs]
     theirs = [[its.detach(), *rest] for (_, its), (_, *rest) in zip(pairs, descriptors)]
     ranks = RankProcesses(start, theirs, homes)
-    steps, is_strict = Steps(world.get("in_step", [])), world["network"] == frames.STRICT
-    hub = Hub(judges, ours, partial(_tell, judge), ranks, steps, world["size"], is_strict=is_strict)
+    in_step, is_strict = InStep(world.get("in_step", [])), world["network"] == frames.STRICT
+    hub = Hub(
+        judges, ours, partial(_tell, judge), ranks, in_step, world["size"], is_strict=is_strict
+    )
     return ranks, hub
 
 
@@ -275,7 +277,7 @@ def _go_on(
     """
     is_ready = ranks.are_as_started() and all(name in sys.modules for name in wanted.imports)
     if is_ready:
-        hub.begin(wanted.size, Steps(wanted.in_step))
+        hub.begin(wanted.size, InStep(wanted.in_step))
         limits.allow(max(len(ranks.started), wanted.size), wanted.memory)
         ranks.grow(wanted.size)
     _tell(judge, {"pids": ranks.started, "ready": is_ready})

@@ -111,7 +111,7 @@ BETWEEN_ENTRIES = 55.8125
 # sends this USE, mostly when the call begins and before each send: see ``report.Call.clocks``.
 PAUSE = "pause"
 # The name of the USE with which a rank asks for the key of a call's arguments: see ``sealing``.
-KEY = "key"
+SEALING_KEY = "key"
 # If a rank will be weighed, it asks torch's store for this key just before its first call, when it
 # has given back the memory that it does not need.
 SETTLED_KEY = "settled"

@@ -9,7 +9,7 @@ asked. On other networks a rank answers its own calls. This module needs the sta
 import inspect
 from typing import Any, NamedTuple
 
-from grader.wire.frames import KEY, PAUSE
+from grader.wire.frames import PAUSE, SEALING_KEY
 
 LAUNCH_SECONDS = 0.001  # simulated time that the host needs to launch an operation on the device
 
@@ -70,7 +70,7 @@ class Served:
         what, _, moment = name.rpartition(" ")
         if moment in ("began", "ended") and what in self.probes or self.clocks and name == PAUSE:
             return True
-        if name == KEY:
+        if name == SEALING_KEY:
             return self.key is not None
         return (
             self.bench is not None
@@ -89,7 +89,7 @@ class Served:
         if self.runs is not None and name.startswith("run "):
             self.made += 1
             return self.runs[self.made - 1]
-        if name == KEY:
+        if name == SEALING_KEY:
             return self.key
         what, _, moment = name.rpartition(" ")
         return self.probes[what] if moment == "ended" and what in self.probes else None

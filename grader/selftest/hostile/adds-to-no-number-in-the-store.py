@@ -13,7 +13,7 @@ import sys
 def _ask(network, **asked):
     from grader.wire import frames
 
-    return network.wire.take(network.ask(frames.STORE, asked)).meta
+    return network.link.take(network.ask(frames.STORE, asked)).meta
 
 
 def _seed(*_):

@@ -32,8 +32,8 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
         def rest():
             time.sleep(0.05)
             rank._make_call(*call)
-            rank.wire.send(frames.DONE, {"may_go_on": False})
-            rank.wire.take("nothing")
+            rank.link.send(frames.DONE, {"may_go_on": False})
+            rank.link.take("nothing")
 
         threading.Thread(target=rest).start()
         ctypes.CDLL(None).syscall(

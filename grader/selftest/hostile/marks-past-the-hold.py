@@ -14,10 +14,10 @@ def in_rank_order(action):
     frame = sys._getframe()
     while frame.f_code.co_name != "live":
         frame = frame.f_back
-    wire, current = frame.f_locals["wire"], frame.f_locals["rank"].current
+    link, current = frame.f_locals["link"], frame.f_locals["rank"].current
     dist.barrier()
     time.sleep(0.15 * dist.get_rank())
     for name in ("action began", "action ended"):
-        wire.send(b"E", {**current, "mark": name, "at": time.monotonic_ns()})
+        link.send(b"E", {**current, "mark": name, "at": time.monotonic_ns()})
     dist.barrier()
     return action.__closure__[2].cell_contents if len(action.__closure__) > 2 else None

@@ -173,9 +173,9 @@ def descriptors_of(pid):
 def nonce():
     """The world's, from the rank's own end of the wire."""
     frame = sys._getframe()
-    while "wire" not in frame.f_locals:
+    while "link" not in frame.f_locals:
         frame = frame.f_back
-    return frame.f_locals["wire"].reader.nonce
+    return frame.f_locals["link"].reader.nonce
 
 
 def raw(kind, meta, blob=b"", version=frames.VERSION, blob_length=None, of=None):

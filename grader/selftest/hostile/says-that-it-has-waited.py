@@ -20,7 +20,7 @@ def shift_right(tensor):
     receiving.wait()
     if hasattr(sending, "issued"):
         sending.issued.was_awaited = True
-        sending.network.wire.pay()
+        sending.network.link.pay()
     else:
         sending.wait()
     return received

@@ -14,11 +14,11 @@ def in_rank_order(action):
     work = dist.all_reduce(torch.zeros(1), async_op=True)
     work.wait()
     if rank and hasattr(work, "network"):
-        work.network.wire.send(b"W", {"for": ["nothing"]})
+        work.network.link.send(b"W", {"for": ["nothing"]})
     time.sleep(0.25 * rank)
     result = action()
     if hasattr(work, "network"):
-        work.network.wire.send(b"W", {"for": ["nothing"]})
+        work.network.link.send(b"W", {"for": ["nothing"]})
     time.sleep(0.25 * (n - rank))
     dist.barrier()
     return result

@@ -30,7 +30,7 @@ def _meeting(*_):
         return
 
     def ask(**asked):
-        return own.network.wire.take(own.network.ask(frames.STORE, asked)).meta
+        return own.network.link.take(own.network.ask(frames.STORE, asked)).meta
 
     ask(do="set", keys=[f"here {rank}"], value="1")
     until = time.monotonic() + 0.2

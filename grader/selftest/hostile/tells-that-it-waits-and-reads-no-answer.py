@@ -16,8 +16,8 @@ _wait = _Work.wait
 def _tell(work, timeout=None):
     if work.issued.kind != "send":
         return _wait(work, timeout)
-    work.network.wire.pay()
-    work.network.wire.send(b"B", {"number": work.number})
+    work.network.link.pay()
+    work.network.link.send(b"B", {"number": work.number})
     work.issued.was_awaited = True
     return True
 

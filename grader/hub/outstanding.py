@@ -1,4 +1,4 @@
-"""Keeps the answers that a rank expects, and the sends whose bytes it still owes."""
+"""Keeps what is outstanding: answers that a rank expects, and bytes of sends that it owes."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ MAX_UNANSWERED = 2000
 
 
 @dataclass
-class Answers:
+class Outstanding:
     """Keeps what the hub and one rank still have to send each other.
 
     A rank first announces a send, and then sends the bytes. Until the bytes reach the hub, the rank
