@@ -5,6 +5,7 @@ worlds.
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,9 +17,12 @@ from grader.rank.drivers.data_parallel import Scaled
 from grader.rank.drivers.mark import Probe
 from grader.reference import sharded
 from grader.selftest.grading import ROOT
+from grader.wire import frames
 from grader.wire.drawn import row_factors
 from grader.world import watchdog
+from grader.world.report import Call
 from grader.world.watchdog import StackFrame, waits_for_nothing
+from grader.world.world import World
 from handout import mlp
 from handout.timeline import Span, Timeline, chart
 
@@ -574,3 +578,13 @@ def test_a_block_that_is_freed_takes_no_memory_where_the_heap_had_a_gap():
     done = subprocess.run([sys.executable, "-c", GAP], cwd=ROOT, capture_output=True, text=True)
     full, left = map(int, done.stdout.split())
     assert full >= 4096 and left < 256  # KiB
+
+
+def test_without_a_hub_only_a_metered_call_can_be_in_step():
+    metered, plain = (Call("f", [], driver, in_step=-1) for driver in ("metered", "plain"))
+    on_hub, on_gloo = (SimpleNamespace(network=name) for name in (frames.HUB, frames.GLOO))
+    assert World._driver(on_gloo, metered) in drivers.DRIVERS
+    assert World._driver(on_gloo, metered) == "in_step -1"
+    assert World._driver(on_hub, plain) == "plain"
+    with pytest.raises(ValueError, match="must be metered, not plain"):
+        World._driver(on_gloo, plain)

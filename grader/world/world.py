@@ -203,13 +203,15 @@ class World:
     def _driver(self, call: Call) -> str:
         """Return the name of the driver for a call.
 
-        The hub enforces ``Call.in_step``. If there is no hub, a special driver does it instead.
+        The hub enforces ``Call.in_step``. If there is no hub, a special driver does it, which is
+        otherwise like ``metered``. Raises ValueError if it cannot take the place of the call's
+        driver.
         """
-        return (
-            f"in_step {call.in_step:+d}"
-            if call.in_step and self.network == frames.GLOO
-            else call.driver
-        )
+        if not call.in_step or self.network != frames.GLOO:
+            return call.driver
+        if call.driver != "metered":
+            raise ValueError(f"without a hub, a call in step must be metered, not {call.driver}")
+        return f"in_step {call.in_step:+d}"
 
     def _foreseen(self) -> list[str]:
         """Return the modules of ``frames.HEAVY`` that the ranks of this world will import."""

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from grader.rank.drivers.calls import metered, tensors_in
+from grader.rank.drivers.calls import metered
 from grader.rank.drivers.mark import Mark
-from grader.rank.meter import Meter
 from grader.wire.frames import NOT_SENT_ON
 
 
@@ -23,10 +22,7 @@ def in_step(towards: int, function: Callable, args: list, kwargs: dict, mark: Ma
     any more. If the neighbour is the last rank in this direction, this rank never waits. This
     driver is for gloo. The hub has a rule of its own: see ``hub.in_step``.
     """
-    step = Step(towards, mark)
-    with Meter(tensors_in([args, kwargs]), step.before_a_send) as meter:
-        value = function(*args, **kwargs)
-    return {"value": value, "ledger": meter.ledger}
+    return metered(function, args, kwargs, mark, Step(towards, mark).before_a_send)
 
 
 class Step:
