@@ -23,10 +23,9 @@ import torch.distributed.distributed_c10d as c10d
 from torch.utils._python_dispatch import _disable_current_modes
 
 from grader.rank.meter import METERS
-from grader.rank.recorder import REDUCTIONS, member
+from grader.rank.operation_record import REDUCTIONS, operation_record
 from grader.rank.work import (
     HubWork,
-    Issued,
     MemoryInUse,
     Network,
     Tensors,
@@ -36,7 +35,6 @@ from grader.rank.work import (
     unfill,
 )
 from grader.wire import combine, frames
-from grader.wire.events import counts
 
 
 class HubGroup(dist.ProcessGroup):
@@ -253,61 +251,58 @@ class HubGroup(dist.ProcessGroup):
         sent: Tensors,
         landing: Tensors,
         *,
-        reduction: str | None = None,
-        root: int | None = None,
-        peer: int | None = None,
-        tag: int = 0,
         pieces: list[list[int]] | None = None,
         silent: bool = False,
         output: Any = None,
         in_order: bool = False,
+        **recorded: Any,
     ) -> HubWork:
         """Start an operation that sends the tensors ``sent`` and fills the tensors ``landing``.
 
-        ``root`` and ``peer`` are ranks in the group. With ``silent``, the operation sends nothing.
-        With ``in_order``, communicate the entries of the tensors in their logical order, whatever
-        the strides are. Otherwise communicate the bytes in the order in which they are in memory.
-        ``output`` is the result of the operation's future, by default ``landing``.
+        With ``silent``, the operation sends nothing. With ``in_order``, communicate the entries of
+        the tensors in their logical order, whatever the strides are. Otherwise communicate the
+        bytes in the order in which they are in memory. ``output`` is the result of the operation's
+        future, by default ``landing``. See ``operation_record`` for the other arguments.
         """
         if not all(is_on_host(x) or x.is_contiguous() for x in [*sent, *landing]):
             raise ValueError("Tensors must be contiguous")  # the words of nccl
         sent = [tensor.contiguous() for tensor in sent] if in_order else sent
-        group = self.options.global_ranks_in_group or list(range(self.size()))
-        tensors = sent or landing
         _check(kind, [*sent, *landing], in_order)
-        content = {
-            "kind": kind,
-            "dtype": dtype_of(tensors[0]) if tensors else None,
-            "shape": list(tensors[0].shape) if len(tensors) == 1 else None,
-            "sent": counts(pieces[0]) if pieces else counts([t.numel() for t in sent]),
-            "received": counts([t.numel() for t in landing]),
-            "bytes": sum(t.nbytes for t in tensors),
-            "reduction": reduction,
-            "peer": None if peer is None else member(group, peer, kind),
-            "root": None if root is None else member(group, root, kind),
-            "tag": tag,
-            "group": group,
-            "group_name": self._name,
-            **dict(zip(("file", "line"), self.network.caller())),
-        }
+        group = self.options.global_ranks_in_group or list(range(self.size()))
+        place = self.network.caller()
+        record = operation_record(
+            kind, sent, landing, group, self._name, place, pieces=pieces, **recorded
+        )
         memory = MemoryInUse(sent, landing) if sent and not silent else None
-        issued = Issued(kind, len(self.network.issued))
-        self.network.on_issue(issued.position)
-        self.network.issued.append(issued)
-        # A collective sends its bytes at once. The bytes of a send follow when the rank next waits.
-        blob = memory.read() if memory and kind != "send" else b""
-        meta = {"operation": content, "pieces": pieces or [[], []], "batch": self.network.batch}
-        for pending in list(self.network.link.owed.values()):
-            pending.note_landing(landing)
-        number = self.network.ask(frames.OPERATION, meta, blob)
-        if memory and kind == "send" and content["bytes"]:
-            self.network.link.owe(number, memory)
+        issued = self.network.note_issue(kind)
+        number = self._post(record, pieces, memory, landing)
         # The tensor of a broadcast's root keeps its entries, because all ranks get these entries.
         if kind != "broadcast" or silent:
             unfill(landing, in_order)
-            issued.unfilled_at = (content["file"], content["line"])
+            issued.unfilled_at = place
         output = list(landing) if output is None else output
         return HubWork(self.network, issued, number, memory, landing, output, in_order)
+
+    def _post(
+        self,
+        record: dict,
+        pieces: list[list[int]] | None,
+        memory: MemoryInUse | None,
+        landing: Tensors,
+    ) -> int:
+        """Send an operation to the hub, and return the number that its answer will have.
+
+        A collective sends its bytes at once. The bytes of a send follow when the rank next waits.
+        """
+        is_send = record["kind"] == "send"
+        blob = memory.read() if memory and not is_send else b""
+        meta = {"operation": record, "pieces": pieces or [[], []], "batch": self.network.batch}
+        for pending in list(self.network.link.owed.values()):
+            pending.note_landing(landing)
+        number = self.network.ask(frames.OPERATION, meta, blob)
+        if memory and is_send and record["bytes"]:
+            self.network.link.owe(number, memory)
+        return number
 
 
 def install(network: Network) -> None:

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from grader.wire.events import counts
+from grader.rank.operation_record import REDUCTIONS, operation_record
 
 # c10d operator → (kind, name of the argument that is sent, name of the argument that is filled)
 C10D = {
@@ -53,13 +53,6 @@ FUNCTIONAL = {
     "broadcast": "broadcast",
     "isend": "send",
     "irecv": "recv",
-}
-REDUCTIONS = {
-    dist.ReduceOp.SUM: "sum",
-    dist.ReduceOp.AVG: "average",
-    dist.ReduceOp.MAX: "max",
-    dist.ReduceOp.MIN: "min",
-    dist.ReduceOp.PRODUCT: "product",
 }
 
 
@@ -138,31 +131,23 @@ class Recorder(TorchDispatchMode):
         self, kind: str, sent: list, received: list, process_group: Any, arguments: dict
     ) -> None:
         group = dist.get_process_group_ranks(process_group)
-        tensors = sent or received
-        file, line = self.caller()
         peer = (
             arguments.get("dst" if kind == "send" else "src") if kind in ("send", "recv") else None
         )
         root = arguments.get("root_rank", arguments.get("src") if kind == "broadcast" else None)
-        self.emit(
-            {
-                "kind": kind,
-                "at": monotonic_ns(),
-                "dtype": str(tensors[0].dtype).removeprefix("torch.") if tensors else None,
-                "shape": list(tensors[0].shape) if len(tensors) == 1 else None,
-                "sent": counts([t.numel() for t in sent]),
-                "received": counts([t.numel() for t in received]),
-                "bytes": sum(t.nbytes for t in tensors),
-                "reduction": _reduction(arguments.get("reduce_op")),
-                "peer": None if peer is None else member(group, peer, kind),
-                "root": None if root is None else member(group, root, kind),
-                "tag": arguments.get("tag", 0),
-                "group": group,
-                "group_name": process_group.group_name,
-                "file": file,
-                "line": line,
-            }
+        record = operation_record(
+            kind,
+            sent,
+            received,
+            group,
+            process_group.group_name,
+            self.caller(),
+            reduction=_reduction(arguments.get("reduce_op")),
+            peer=peer,
+            root=root,
+            tag=arguments.get("tag", 0),
         )
+        self.emit({"at": monotonic_ns(), **record})
 
     def caller(self) -> tuple[str | None, int | None]:
         """Return file and line of the innermost student code that led here, or (None, None)."""
@@ -196,20 +181,6 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, (list, tuple)):
         return [tensor for item in value for tensor in _tensors(item)]
     return []
-
-
-def member(group: list[int], number: int, kind: str) -> int:
-    """Return the global rank of the member of ``group`` that has this ``number`` in the group.
-
-    Raises IndexError if there is no such member, because gloo would wait for it until the timeout.
-    The error is not a ValueError, because some checks require one from the student's function.
-    """
-    if not 0 <= number < len(group):
-        way = {"send": "send to", "recv": "receive from"}.get(kind, f"{kind} with root")
-        raise IndexError(
-            f"{way} rank {number}: the group has no such rank; its ranks are 0 to {len(group) - 1}"
-        )
-    return group[number]
 
 
 def _reduction(op: Any) -> str | None:

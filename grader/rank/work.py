@@ -56,6 +56,13 @@ class Network:
         self.link.send(kind, {**self.current, "number": number, **content}, blob)
         return number
 
+    def note_issue(self, kind: str) -> "Issued":
+        """Record that the rank issues an operation, and return the record."""
+        issued = Issued(kind, len(self.issued))
+        self.on_issue(issued.position)
+        self.issued.append(issued)
+        return issued
+
     def end_call(self) -> list[str]:
         """Forget the operations of this call, and return marks for operations used wrongly.
 
