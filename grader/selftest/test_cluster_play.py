@@ -16,7 +16,7 @@ from grader.assignment import PARTS
 from grader.check.api import call
 from grader.diagnosis.spans import COMPUTING, WAITING, Span
 from grader.intake.staging import stage_submission
-from grader.rank import timeline_programs
+from grader.rank.drivers import timeline_programs
 from grader.reports import svg_drawing, text_drawing
 from grader.reports.svg_drawing import MAX_SPANS_IN_FULL, Picture
 from grader.selftest.grading import ROOT
@@ -162,7 +162,7 @@ def test_every_scene_has_its_driver():
         for part in ON_CLUSTERS
         for scene in (*scenes_on(part, 4, None), *instead_on(part, 4, None))
     ]
-    assert {scene.driver for scene in played} <= set(timeline_programs.SCENES)
+    assert {scene.driver for scene in played} <= set(timeline_programs.PROGRAMS)
     assert all(scene.options["once"] and scene.look or not scene.drawn for scene in played)
 
 

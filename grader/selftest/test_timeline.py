@@ -28,8 +28,7 @@ from grader.diagnosis.spans import (
     spans,
 )
 from grader.intake.staging import stage_submission
-from grader.rank import timeline_programs
-from grader.rank.drivers import DRIVERS
+from grader.rank.drivers import DRIVERS, timeline_programs
 from grader.reports import svg_drawing, text_drawing
 from grader.reports.palette import BLOCKS
 from grader.reports.svg_drawing import Picture
@@ -932,8 +931,8 @@ def test_a_file_is_replaced_as_a_whole(tmp_path, server):
 
 def test_scenes_and_their_drivers_belong_together():
     played = [scene for part in (*SCENES.values(), *INSTEAD.values()) for scene in part]
-    assert {scene.driver for scene in played} == set(timeline_programs.SCENES) and set(
-        timeline_programs.SCENES
+    assert {scene.driver for scene in played} == set(timeline_programs.PROGRAMS) and set(
+        timeline_programs.PROGRAMS
     ) <= set(DRIVERS)
     assert RUNS == timeline_programs.RUNS and set(SCENES) == set(PARTS)
 

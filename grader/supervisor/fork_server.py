@@ -475,7 +475,7 @@ def _more(request: dict, facts: dict, engine: Path, supervisors: Supervisors) ->
     if request.get("tiers") and facts["way"] == "fork":
         from grader.supervisor import probe
 
-        more["tiers"] = probe.all_that_work(engine)
+        more["tiers"] = probe.reasons_by_tier(engine)
     return more
 
 

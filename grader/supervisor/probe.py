@@ -74,7 +74,7 @@ def _ways_out(own: control_group.Group, world: dict, tier: str) -> Iterator[str]
             yield f"student code can write to {path.name} of its control group"
 
 
-def all_that_work(engine: Path) -> dict[str, str]:
+def reasons_by_tier(engine: Path) -> dict[str, str]:
     """Return a dict from every tier, best first, to the reason why it does not work here.
 
     The reason is empty if the tier works.

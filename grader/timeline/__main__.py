@@ -39,7 +39,7 @@ from grader.world.fork_server_client import WorldsUnavailable
 OUTPUTS = "timeline.svg", "timeline.json"
 MAX_RANKS = 16
 MAX_MICRO_BATCHES = 512
-RUNS = 8  # as in rank/timeline_programs.py, which the judge does not import
+RUNS = 8  # as in rank/drivers/timeline_programs.py, which the judge does not import
 BUSY = (
     "Other programs were busy on these cores, so the lengths cannot be compared. Draw again when"
     " those programs have ended."

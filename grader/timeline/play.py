@@ -162,7 +162,7 @@ def failed_scene(scene: Scene, picture: Picture, report: WorldReport) -> PlayedS
 
 
 def _is_ours(event: object) -> bool:
-    """Return whether an event is the grader's barrier before a run (rank/timeline_programs.py)."""
+    """Return whether an event is the barrier before a run: see ``timeline_programs._drawn``."""
     return isinstance(event, Operation) and event.kind == "barrier" and event.file is None
 
 

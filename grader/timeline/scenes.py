@@ -10,7 +10,7 @@ MICRO_BATCHES = 4  # few enough for their numbers to be read
 class Scene:
     """A call that is worth seeing. ``look`` says what to look at in its drawing.
 
-    ``driver`` names a driver of ``rank.timeline_programs``.
+    ``driver`` names a driver of ``rank.drivers.timeline_programs``.
     """
 
     title: str

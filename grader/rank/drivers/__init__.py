@@ -20,8 +20,8 @@ from grader.rank.drivers import (
     sequence_and_experts,
     sharded_data_parallel,
     tensor_parallel,
+    timeline_programs,
 )
-from grader.rank.timeline_programs import SCENES
 
 DRIVERS: dict[str, Callable] = {
     "plain": calls.plain,
@@ -60,5 +60,5 @@ DRIVERS: dict[str, Callable] = {
     "beside_products": schedules.beside_products,
     "rests": sequence_and_experts.rests,
     "there_and_back": sequence_and_experts.there_and_back,
-    **SCENES,
+    **timeline_programs.PROGRAMS,
 }

@@ -1,8 +1,7 @@
-"""A rank runs these small programs for a timeline.
+"""Drivers for a timeline: the small programs that a rank runs for the scenes of a drawing.
 
-Each program calls a student's function once to warm up, and then a few times between marks. These
-programs are drivers, like those in ``drivers``. Their results are not checked, so the judge need
-not know the inputs: each program makes its own.
+Each program calls a student's function once to warm up, and then a few times between marks. Its
+results are not checked, so the judge need not know the inputs: each program makes its own.
 """
 
 import time
@@ -375,7 +374,7 @@ def fully_sharded(function: Callable, args: list, kwargs: dict, mark: Mark) -> N
         _drawn(lambda: function(shards, x), mark, kwargs)
 
 
-SCENES: dict[str, Callable] = {
+PROGRAMS: dict[str, Callable] = {
     "reduction": reduction,
     "overlap": overlap,
     "timed_calls": timed_calls,
