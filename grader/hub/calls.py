@@ -1,9 +1,9 @@
-"""Keeps which call each rank is in, and which functions the judge gave the rank for each call."""
+"""Keeps which call each rank is in, and the judge's options for each call of a rank."""
 
 from dataclasses import dataclass, field
 
 from grader.hub.in_step import InStep
-from grader.wire.served import PEAK, Served
+from grader.wire.served import PEAK, CallOptions
 
 
 @dataclass
@@ -13,12 +13,12 @@ class Calls:
     size: int
     in_step: InStep  # ``in_step.towards`` has an entry for each call
     ended: list[int] = field(init=False)  # by rank: how many calls have ended
-    served: list[list[Served]] = field(init=False)  # by rank and call: the judge's functions
+    options: list[list[CallOptions]] = field(init=False)  # by rank and call
     asks_for_peaks: bool = False  # whether the judge wants the peak of a rank's memory in any call
 
     def __post_init__(self) -> None:
         self.ended = [0] * self.size
-        self.served = [[] for _ in range(self.size)]
+        self.options = [[] for _ in range(self.size)]
 
     def current(self, rank: int) -> int:
         """Return the number of the call that a rank is in.
@@ -31,19 +31,19 @@ class Calls:
         """Return whether a rank has made its last call."""
         return 0 < len(self.in_step.towards) <= self.ended[rank]
 
-    def given(self, rank: int, call: int) -> Served | None:
-        """Return the functions that the judge gave a rank for a call; None if it gave none."""
-        return self.served[rank][call] if call < len(self.served[rank]) else None
+    def options_of(self, rank: int, call: int) -> CallOptions | None:
+        """Return the judge's options for a call of a rank; None if there are none."""
+        return self.options[rank][call] if call < len(self.options[rank]) else None
 
-    def serve(self, rank: int, given: list[Served]) -> None:
-        """Note which functions the judge gives a rank, for each of its calls."""
-        self.served[rank] = given
-        self.asks_for_peaks |= any(of_call.weighs == PEAK for of_call in given)
+    def note_options(self, rank: int, options: list[CallOptions]) -> None:
+        """Note the judge's options for each call of a rank."""
+        self.options[rank] = options
+        self.asks_for_peaks |= any(of_call.weighs == PEAK for of_call in options)
 
-    def serves(self, rank: int, name: object) -> Served | None:
-        """Return the judge's functions for a rank's current call, if one of them has this ``name``.
+    def options_that_serve(self, rank: int, name: object) -> CallOptions | None:
+        """Return the options of a rank's current call, if a function of this ``name`` is served.
 
         Otherwise return None.
         """
-        given = self.given(rank, self.current(rank))
-        return given if given and isinstance(name, str) and given.has(name) else None
+        options = self.options_of(rank, self.current(rank))
+        return options if options and isinstance(name, str) and options.serves(name) else None

@@ -36,16 +36,16 @@ class GrowthReports:
             return
         if frame.kind == frames.EVENT:
             self.have_begun.add(rank)
-        is_alone = any(given.weighs for given in self.calls.served[rank])
+        is_alone = any(options.weighs for options in self.calls.options[rank])
         has_settled = frame.kind == frames.STORE and frame.meta.get("keys") == [frames.SETTLED_KEY]
         self.weighing.before_calls(rank, is_alone and has_settled)
 
     def on_operation(self, operation: Operation) -> None:
         """Count an operation, and weigh its rank if ``Weighing.decide_at`` says so."""
         rank, call = operation.rank, operation.call
-        given = self.calls.given(rank, call)
+        options = self.calls.options_of(rank, call)
         # Weighing takes time, so do not weigh at a receive. A send before or after it is enough.
-        may_weigh = given and given.weighs and operation.kind != "recv"
+        may_weigh = options and options.weighs and operation.kind != "recv"
         if may_weigh and self.weighing.decide_at(operation, self.calls.size):
             self._weigh(rank)
         self.issued[rank, call] += 1
@@ -71,8 +71,8 @@ class GrowthReports:
         self.weighing.draw_next_look()
         for rank in self.have_begun:
             call = self.calls.current(rank)
-            given = self.calls.given(rank, call)
-            if given and given.weighs == PEAK and self.ranks[rank].is_open:
+            options = self.calls.options_of(rank, call)
+            if options and options.weighs == PEAK and self.ranks[rank].is_open:
                 growth = self.weighing.between(rank, call, self.issued[rank, call])
                 self._tell_growth(rank, call, growth)
 
@@ -83,11 +83,11 @@ class GrowthReports:
     def _weigh(self, rank: int, has_returned: bool = False) -> None:
         """Tell the judge by how many bytes a rank's memory has grown, if the check asks for it."""
         call = self.calls.current(rank)
-        given = self.calls.given(rank, call)
-        if given and given.weighs:
+        options = self.calls.options_of(rank, call)
+        if options and options.weighs:
             weigh = self.weighing.at_the_end if has_returned else self.weighing.new_most
             in_network = self._in_network(rank)
-            growth = weigh(rank, call, given.weighs, self.issued[rank, call], in_network)
+            growth = weigh(rank, call, options.weighs, self.issued[rank, call], in_network)
             self._tell_growth(rank, call, growth)
 
     def _in_network(self, rank: int) -> int:

@@ -25,7 +25,7 @@ from grader.hub.store_values import StoreValues
 from grader.hub.waits import Waits
 from grader.wire import combine, frames
 from grader.wire.events import read_operation
-from grader.wire.served import Served
+from grader.wire.served import CallOptions
 
 # How many bytes of one world this process may hold. These are the bytes of operations that are not
 # answered yet, and of answers that ranks have not read yet.
@@ -254,8 +254,8 @@ class Hub:
                 self.connections.begin_to_read(self.ranks[rank], self._on_rank, rank)
             self.waits.on_judge(rank, frame.kind)
             if frame.kind == frames.INPUTS:
-                served = [Served(rank, given) for given in frame.meta.pop("served", ())]
-                self.calls.serve(rank, served)
+                options = [CallOptions(rank, given) for given in frame.meta.pop("served", ())]
+                self.calls.note_options(rank, options)
             packed = self.judges[rank].reader.pack(frame.kind, frame.meta, frame.blob)
             self.ranks[rank].write(packed)
 
@@ -288,7 +288,7 @@ class Hub:
         """Pass on an event. Raises FrameError if the rank may not report such an event itself."""
         if "operation" in frame.meta:
             raise frames.FrameError("an operation reported to the judge, not to the hub")
-        if self.calls.serves(rank, frame.meta.get("mark")):
+        if self.calls.options_that_serve(rank, frame.meta.get("mark")):
             raise frames.FrameError("a mark for a given function that the rank did not call")
         # The hub sets the call and the time itself, because a rank's word is no evidence.
         told = frame.meta | {"call": self.calls.current(rank), "at": monotonic_ns()}
@@ -329,8 +329,8 @@ class Hub:
         Raises FrameError if the rank was given nothing that can be used under this name.
         """
         name, number = frame.meta.get("use"), frame.meta.get("number")
-        given = self.calls.serves(rank, name)
-        if given is None or not frames.is_text(name, MAX_USE_LETTERS):
+        options = self.calls.options_that_serve(rank, name)
+        if options is None or not frames.is_text(name, MAX_USE_LETTERS):
             raise frames.FrameError("a use of something that the rank was not given")
         self._expect(rank, number)
         if name != frames.SEALING_KEY:  # student code has no part in it
@@ -346,7 +346,7 @@ class Hub:
         if name == frames.PAUSE:
             self.tell({"spent": [rank, self.calls.current(rank), self.measures.spent(rank)]})
         try:
-            self._write_answer(rank, {"to": number, "gives": given.use(name)})
+            self._write_answer(rank, {"to": number, "gives": options.use(name)})
         except LookupError:  # more runs than there are answers
             self._write_answer(rank, {"to": number})
 
@@ -401,8 +401,8 @@ class Hub:
         check(posted)
         self.covert_limits.require_few(operation)
         self.growth_reports.on_operation(operation)
-        given = self.calls.given(rank, call)
-        if given and given.slow_gathers:
+        options = self.calls.options_of(rank, call)
+        if options and options.slow_gathers:
             self.slow.note(posted)
         if operation.kind != "send":
             self._attach_bytes(posted, frame.blob)
@@ -450,9 +450,9 @@ class Hub:
         attach_bytes(posted, blob)
         rank, call = posted.rank, posted.operation.call
         self.outstanding[rank].operation_bytes += posted.due
-        given = self.calls.given(rank, call)
-        if blob and given and given.squares:  # the rank's word for the dtype does not count
-            total = combine.squares(blob, given.squares)
+        options = self.calls.options_of(rank, call)
+        if blob and options and options.squares:  # the rank's word for the dtype does not count
+            total = combine.squares(blob, options.squares)
             self.tell({"squares": [rank, call, total]})
 
     # ——— how an answer leaves: each step but the last may withhold it

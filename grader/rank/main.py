@@ -40,7 +40,7 @@ from grader.rank.student_errors import describe, find, print_own_lines_of_thread
 from grader.rank.wait_recorder import WaitRecorder
 from grader.rank.work import Network
 from grader.wire import frames, os_support
-from grader.wire.served import Served
+from grader.wire.served import CallOptions
 
 # The judge ends a world long before this time is over. gloo must not give up before the judge does.
 OPERATION_TIMEOUT = timedelta(hours=1)
@@ -136,7 +136,7 @@ class Marks:
         # whether the judge wants to know this rank's processor time before each send
         self.pauses = False
         # the judge's functions that the student's function may call, if no hub serves them
-        self.served: Served | None = None
+        self.served: CallOptions | None = None
 
     def __call__(self, name: str) -> None:
         self._wait_before(name)
@@ -309,7 +309,7 @@ class Rank:
                 self.marks.held[:] = [call["held"]] if call["held"] else []
                 # If the hub serves this rank, the hub has removed ``served`` from the inputs.
                 given = meta["served"][index] if "served" in meta else None
-                self.marks.served = None if given is None else Served(meta["rank"], given)
+                self.marks.served = None if given is None else CallOptions(meta["rank"], given)
                 if not self._make_call(index, call, args, kwargs) or not self.network:
                     sign = self.link.take(GO).meta
         imported = {name: name in sys.modules and name not in there for name in frames.HEAVY}

@@ -17,7 +17,7 @@ from grader.rank import seccomp
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import GIVEN, Ends, Unmeasured, operation, use
 from grader.wire import frames
-from grader.wire.served import Bench, Served
+from grader.wire.served import Bench, CallOptions
 
 NOT_GIVEN = "a use of something that the rank was not given"
 
@@ -616,7 +616,8 @@ def test_every_rank_has_a_clock_of_its_own():
 
 def test_nothing_is_served_where_nothing_was_given():
     assert not any(
-        Served(0, {}).has(name) for name in ("clock", "compute began", "run a 1", "", " began")
+        CallOptions(0, {}).serves(name)
+        for name in ("clock", "compute began", "run a 1", "", " began")
     )
 
 

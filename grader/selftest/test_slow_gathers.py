@@ -7,7 +7,7 @@ import pytest
 from grader.hub import hub
 from grader.selftest.fuzz_hub import GIVEN, Ends, operation, use
 from grader.wire import frames
-from grader.wire.served import Served
+from grader.wire.served import CallOptions
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def started() -> Iterator[Callable[..., Ends]]:
     """``started(numbers)``: two ranks that have started these slow all-gathers."""
     both = Ends()
     for rank in (0, 1):
-        both.hub.calls.served[rank] = [Served(rank, GIVEN | {"slow_gathers": True})]
+        both.hub.calls.options[rank] = [CallOptions(rank, GIVEN | {"slow_gathers": True})]
 
     def start(*numbers: int) -> Ends:
         for number in numbers:

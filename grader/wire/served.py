@@ -31,8 +31,8 @@ class Growth(NamedTuple):
     in_network: int = 0
 
 
-class Served:
-    """The functions that one rank is given for one call, and what the hub measures in it.
+class CallOptions:
+    """The judge's options for one rank's call: functions that are served, what the hub measures.
 
     This object is made from a dict with some or all of these keys:
 
@@ -65,7 +65,7 @@ class Served:
         self.key = given.get("key")
         self.made = 0  # runs so far
 
-    def has(self, name: str) -> bool:
+    def serves(self, name: str) -> bool:
         """Return whether the rank may call ``use`` with this name."""
         what, _, moment = name.rpartition(" ")
         if moment in ("began", "ended") and what in self.probes or self.clocks and name == PAUSE:

@@ -66,9 +66,9 @@ class Call:
     # for each rank, the judge's functions that it may call and their results: see ``wire.served``
     served: list[dict] = field(default_factory=list)
     # have the hub measure each rank's memory: the current memory (``served.SETTLED``) or the peak
-    # so far (``served.PEAK``). ``served.Served`` says at which times. In a world with such a call,
-    # the ranks are new processes, and may not start other processes. They give back freed memory
-    # before their first call
+    # so far (``served.PEAK``). ``served.CallOptions`` says at which times. In a world with such a
+    # call, the ranks are new processes, and may not start other processes. They give back freed
+    # memory before their first call
     weighs: str = ""
     # have the hub measure each rank's processor time when the call begins and before every send, if
     # the driver has a meter; the rank waits until this is done
