@@ -52,6 +52,8 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the judge handles Ctrl-C
     requests = socket.socket(fileno=int(door))
     requests.set_inheritable(False)
+    # In this file, functions import the grader's modules. At the top of the file, Python would not
+    # find these modules: with ``-I``, ENGINE is in sys.path only once this file has put it there.
     from grader.supervisor import rank_processes
     from grader.wire import os_support, tiers
 
