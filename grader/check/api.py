@@ -148,8 +148,8 @@ class Request:
     def _take_out_served(self, args: list, kwargs: dict) -> dict:
         """Remove from the arguments what a rank must not know before it asks for it; return that.
 
-        The dict has the form that ``wire.served.CallOptions`` reads. Only probes stay there, because
-        the judge sends a probe without the value that the probe returns.
+        The dict has the form that ``wire.served.CallOptions`` reads. Only probes stay in the
+        arguments, because the judge sends a probe without the value that the probe returns.
         """
         served = {}
         if probes := _probes([args, kwargs]):
