@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from grader.diagnosis.rank_summaries import at
-from grader.world import watchdog
+from grader.world import stack_frames
 from grader.world.report import WorldReport
 
 
@@ -33,7 +33,7 @@ class UnfinishedImports:
         if report.ending != "late":
             return
         for rank in report.ranks:
-            line = watchdog.line_in_import(rank.stacks, report.submission_dir)
+            line = stack_frames.line_in_import(rank.stacks, report.submission_dir)
             if rank.busy and not rank.outcomes and line:
                 self._write(report, f"rank {rank.rank} was busy at {at(line)}")
                 return

@@ -4,7 +4,7 @@ from grader.diagnosis.finding import Line, likely_line
 from grader.diagnosis.rank_summaries import rank_list
 from grader.wire.agreement import MAKE_ALL, Waiting
 from grader.wire.events import operations
-from grader.world import watchdog
+from grader.world import stack_frames
 from grader.world.report import RankReport, Returned, WorldReport
 
 ALL_IN_THE_SAME_ORDER = (
@@ -128,8 +128,8 @@ def polling(report: WorldReport) -> list[Line]:
 
 def _line(rank: RankReport, report: WorldReport) -> str:
     """Return the text of the student's line that a rank is in; "" if the rank is in other code."""
-    place = watchdog.own_frame(rank.stacks, report.submission_dir)
-    return watchdog.source(place) if place else ""
+    place = stack_frames.own_frame(rank.stacks, report.submission_dir)
+    return stack_frames.source(place) if place else ""
 
 
 def never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
@@ -154,7 +154,7 @@ def never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> li
         ):
             continue
         last = receives[-1]
-        place = watchdog.own_frame(rank.stacks, report.submission_dir)
+        place = stack_frames.own_frame(rank.stacks, report.submission_dir)
         if place is None or last.peer is None or place.line != last.line:
             continue
         of_lane = [o for o in receives if (o.peer, o.tag) == (last.peer, last.tag)]
@@ -193,5 +193,5 @@ def _waits_again(report: WorldReport, waiting: list[Waiting], call: int) -> list
         if rank.rank not in open_on
         and rank.held is None
         and any(o.kind in ("send", "recv") for o in operations(rank.trail, call))
-        and any(watchdog.waits_for_nothing(s, report.submission_dir) for s in rank.stacks)
+        and any(stack_frames.waits_for_nothing(s, report.submission_dir) for s in rank.stacks)
     ]

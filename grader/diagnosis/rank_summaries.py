@@ -20,7 +20,7 @@ from grader.diagnosis.finding import (
 from grader.diagnosis.spans import Span, spans
 from grader.wire.agreement import Waiting
 from grader.wire.events import GroupMade, Operation, operations
-from grader.world import watchdog
+from grader.world import stack_frames
 from grader.world.report import STANDSTILL, Raised, RankReport, Returned, WorldReport
 
 # The beginnings of lines that do not come from a student's print. torch 2.8 and 2.9 print the first
@@ -86,7 +86,8 @@ def is_waiting(report: WorldReport, call: int, rank: RankReport) -> bool:
         return False
     is_open = any(w.operation.rank == rank.rank for w in report.waiting())
     return any(
-        watchdog.in_communication(stack, report.submission_dir, is_open) for stack in rank.stacks
+        stack_frames.in_communication(stack, report.submission_dir, is_open)
+        for stack in rank.stacks
     )
 
 
@@ -181,16 +182,18 @@ def stands(
         return f"is delayed by this check until {_release(report, rank)}", []
     if isinstance(rank.outcomes.get(call), Returned):
         return "has already returned", []
-    place = watchdog.own_frame(rank.stacks, report.submission_dir)
+    place = stack_frames.own_frame(rank.stacks, report.submission_dir)
     open_ones = [w for w in waiting if w.operation.rank == rank.rank]
     missed = [
         f"its {w.operation} waits for {rank_list(w.absent)}{_of_group(report, w.operation)}"
         for w in open_ones[-2:]
     ]
     idle = open_ones or any(
-        watchdog.in_communication(stack, report.submission_dir, False) for stack in rank.stacks
+        stack_frames.in_communication(stack, report.submission_dir, False) for stack in rank.stacks
     )
-    waits = idle or not place or any(word in watchdog.source(place) for word in ("wait", "sleep"))
+    waits = (
+        idle or not place or any(word in stack_frames.source(place) for word in ("wait", "sleep"))
+    )
     return f"{'waits' if waits else 'is busy'} at {at(place)}" if place else "waits", missed
 
 
@@ -216,7 +219,7 @@ def _of_group(report: WorldReport, operation: Operation) -> str:
 
 def busy(report: WorldReport, rank: RankReport) -> str:
     """Return words that name the line at which a rank is busy. The rank must have stacks."""
-    place = watchdog.own_frame(rank.stacks, report.submission_dir)
+    place = stack_frames.own_frame(rank.stacks, report.submission_dir)
     return (
         f"is busy at {at(place)}"
         if place
@@ -224,8 +227,8 @@ def busy(report: WorldReport, rank: RankReport) -> str:
     )
 
 
-def at(place: watchdog.StackFrame) -> str:
-    text = watchdog.source(place)
+def at(place: stack_frames.StackFrame) -> str:
+    text = stack_frames.source(place)
     return f"{place.file.rpartition('/')[2]}:{place.line}" + (f":  {text}" if text else "")
 
 

@@ -19,7 +19,7 @@ from grader.diagnosis.rank_summaries import (
 )
 from grader.wire.agreement import Waiting
 from grader.wire.events import Mark, operations
-from grader.world import watchdog
+from grader.world import stack_frames
 from grader.world.report import IN_ALL_CALLS, Raised, RankReport, Returned, WorldReport
 
 DEADLOCK = "Deadlock: no rank can go on."
@@ -101,7 +101,7 @@ def _death(report: WorldReport, call: int, exits: list[RankReport]) -> Diagnosis
         announced = [
             e.name for e in rank.trail if isinstance(e, Mark) and e.name.startswith("os._exit")
         ]
-        place = watchdog.own_frame(rank.stacks, report.submission_dir)
+        place = stack_frames.own_frame(rank.stacks, report.submission_dir)
         if announced:
             lines.append(Line(f"    rank {rank.rank} called {announced[-1]}"))
         elif place:
@@ -231,7 +231,7 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
             lines.append(Line(f"    rank {rank.rank} {busy(report, rank)}", RANKS))
     if waited:
         lines.append(Line(only_waited(waited)))
-    if any(watchdog.line_in_import(rank.stacks, report.submission_dir) for rank in computing):
+    if any(stack_frames.line_in_import(rank.stacks, report.submission_dir) for rank in computing):
         name = f"{report.calls[call].function.partition('.')[0]}.py"
         headline = (
             f"Stopped after {report.limit} in the import of {name}: an endless loop outside of all"

@@ -17,7 +17,7 @@ from grader.reports.svg_drawing import described
 from grader.selftest.fuzz_frames import HELD_RANK, NONCE, STAGE
 from grader.wire import frames
 from grader.wire.events import operations
-from grader.world import arrays, blobs, watchdog
+from grader.world import arrays, blobs, stack_frames
 from grader.world.limits import Limits
 from grader.world.report import Call, Delay, Returned
 from grader.world.world import World
@@ -131,9 +131,11 @@ def _compare_with_safetensors(stream: bytes) -> None:
 
 
 def _judge_stacks(text: str) -> str:
-    stacks = watchdog.parse_stacks(text)
-    place = watchdog.own_frame(stacks, STAGE)
+    stacks = stack_frames.parse_stacks(text)
+    place = stack_frames.own_frame(stacks, STAGE)
     for stack in stacks:
-        watchdog.in_communication(stack, STAGE, True), watchdog.waits_for_nothing(stack, STAGE)
+        stack_frames.in_communication(stack, STAGE, True), stack_frames.waits_for_nothing(
+            stack, STAGE
+        )
     assert place is None or ".." not in Path(place.file).parts
     return "stacks: read" if stacks else "stacks: none"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grader.check.api import call
-from grader.world import watchdog
+from grader.world import thread_activity
 
 # Beside a thread that waits for something else the hub does not know that a rank waits, and the
 # judge has to look.
@@ -47,7 +47,7 @@ def network(request) -> None:
 @pytest.fixture
 def looked_at_all_the_time(monkeypatch) -> None:
     """Have the judge take every rank for idle: it asks for stacks at each look."""
-    monkeypatch.setattr(watchdog, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(thread_activity, "IDLE_SECONDS", 0.0)
 
 
 def test_ranks_that_go_on_between_two_looks_are_in_no_deadlock(

@@ -21,7 +21,7 @@ from grader.world.report import (
     Returned,
     WorldReport,
 )
-from grader.world.watchdog import StackFrame
+from grader.world.stack_frames import StackFrame
 
 SOURCE = """import torch.distributed as dist
 def broken(x):

@@ -19,9 +19,9 @@ from grader.reference import sharded
 from grader.selftest.grading import ROOT
 from grader.wire import frames
 from grader.wire.drawn import row_factors
-from grader.world import watchdog
+from grader.world import progress_judge
 from grader.world.report import Call
-from grader.world.watchdog import StackFrame, waits_for_nothing
+from grader.world.stack_frames import StackFrame, waits_for_nothing
 from grader.world.world import World
 from handout import mlp
 from handout.timeline import Span, Timeline, chart
@@ -480,11 +480,11 @@ def test_a_work_that_is_waited_for_twice_is_told(submit):
     [
         ("Pause().wait(3)", 1),  # sleeps in another line: not a moment's doubt
         # in a line that waits: it seems to be stuck once
-        ("Pause().wait(time.sleep(0.9) or 0)", watchdog.DOUBTS),
+        ("Pause().wait(time.sleep(0.9) or 0)", progress_judge.DOUBTS),
     ],
 )
 def test_a_wait_of_the_students_own_that_ends_is_none(submit, monkeypatch, line, doubts):
-    monkeypatch.setattr(watchdog, "DOUBTS", doubts)
+    monkeypatch.setattr(progress_judge, "DOUBTS", doubts)
     world = submit(f"""
         class Pause:
             def wait(self, seconds):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from grader.check.api import Delay, call
-from grader.world import watchdog
-from grader.world.watchdog import Sleepers, Thread
+from grader.world import thread_activity
+from grader.world.thread_activity import Sleepers, Thread
 
 X = np.ones(4, np.float32)
 LATE = {1: Delay(until="", on=0, patience=60)}  # longer than any call may last
@@ -62,7 +62,7 @@ def test_a_main_thread_sleeps_that_has_stood_still_for_a_while(
     for i, thread in enumerate(looks):
         other = Thread(i, i, i, runnable=i == other_runs)
         monkeypatch.setattr(
-            watchdog, "pulse", lambda pid: {} if thread is None else {pid: thread, 99: other}
+            thread_activity, "pulse", lambda pid: {} if thread is None else {pid: thread, 99: other}
         )
-        found.append(sleepers.sleeps(5, 100 + i * watchdog.SLEEPS * 0.6))
+        found.append(sleepers.sleeps(5, 100 + i * thread_activity.SLEEPS * 0.6))
     assert found == expected

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.world import watchdog
+from grader.world import thread_activity
 from grader.world.held_ranks import HeldRanks
 from grader.world.limits import Limits
 from grader.world.progress_judge import ProgressJudge
@@ -84,7 +84,9 @@ def test_supervisor_that_works_is_excused(idle, monkeypatch):
     judge, _ = idle
     judge.spending.supervisors = {1}
     monkeypatch.setattr(judge.spending, "look", lambda ranks: {})
-    monkeypatch.setattr(watchdog, "pulse", lambda pid: {pid: watchdog.Thread(2 * 10**9, 10**9, 1)})
+    monkeypatch.setattr(
+        thread_activity, "pulse", lambda pid: {pid: thread_activity.Thread(2 * 10**9, 10**9, 1)}
+    )
     judge.step(time.monotonic(), silent=True)
     assert judge.watch.excused == {1: 3.0}
 

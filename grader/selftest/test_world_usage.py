@@ -19,7 +19,7 @@ from grader.supervisor.world_files import MAX_LISTINGS, Files, add_open, written
 from grader.supervisor.world_usage import MemoryAndFileLimits
 from grader.wire import os_support, removal
 from grader.wire.frames import FrameError
-from grader.world import watchdog
+from grader.world import thread_activity
 
 MIB = 1 << 20
 pytestmark = pytest.mark.skipif(
@@ -107,7 +107,7 @@ def test_a_name_says_nothing_of_memory(name):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program.format(name)], **pipes) as named:
         named.stdout.readline()
-        found = process_memory.memory(named.pid), watchdog.pulse(named.pid)
+        found = process_memory.memory(named.pid), thread_activity.pulse(named.pid)
         named.stdin.close()
     assert MIB < found[0] < 100 * MIB and list(found[1]) == [named.pid]
 

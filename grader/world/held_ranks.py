@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from grader.wire import frames
 from grader.wire.events import Mark
-from grader.world import watchdog
+from grader.world import thread_activity
 from grader.world.report import CALL_BEGAN, STANDSTILL, Call, Delay, RankReport, WorldReport
 
 
@@ -36,7 +36,7 @@ class HeldRanks:
         self.passed: set[tuple[int, int, str]] = set()
         self.released: set[tuple[int, int]] = set()  # (rank, call)
         self.since: dict[int, float] = {}  # rank → when it was held
-        self.sleepers = watchdog.Sleepers()
+        self.sleepers = thread_activity.Sleepers()
 
     def ranks(self) -> list[RankReport]:
         """Return the ranks that are held now."""

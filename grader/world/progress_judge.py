@@ -4,12 +4,12 @@ import signal
 import time
 from collections.abc import Callable
 
-from grader.world import watchdog
+from grader.world import stack_frames, thread_activity
 from grader.world.held_ranks import HeldRanks
 from grader.world.limits import Limits
 from grader.world.processor_time import Spending
 from grader.world.report import IN_ALL_CALLS, Call, Raised, RankReport, WorldReport
-from grader.world.stacks import Stacks, is_communicating, seems_to_wait
+from grader.world.stack_requests import Stacks, is_communicating, seems_to_wait
 
 # Seconds between two looks at what the ranks do: ``LOOK_SECONDS`` for each rank, because a look at
 # more ranks takes longer, but at least ``MIN_LOOK_SECONDS``.
@@ -28,6 +28,9 @@ VICTIMS_PATIENCE = 20
 # When this part of a call's time limit has passed, ranks that are held until ``STANDSTILL`` are
 # released. Ranks that have sent nothing for this part of the limit have been silent for long.
 LONG_PART = 1 / 4
+# Ranks may seem to wait, but nothing proves that they wait for ever. If they seem to wait this many
+# times in a row, they are taken to be stuck.
+DOUBTS = 3
 
 
 class ProgressJudge:
@@ -60,7 +63,7 @@ class ProgressJudge:
         self.held = held
         self.stacks = Stacks(report.size, pids, ask_moves)
         self.verdict_pending = ""  # what to conclude once the stacks have arrived: stuck or late
-        self.watch, self.spending = watchdog.Watch(), Spending()
+        self.watch, self.spending = thread_activity.Watch(), Spending()
         self.began = self.call_began = self.heard = time.monotonic()
         self.cpu_before: dict[int, float] = {}  # pid → processor seconds used before this call
         self.cpu_allowed = limits.cpu_seconds
@@ -239,7 +242,11 @@ class ProgressJudge:
             self._ask_stacks(now, "late", f"{limits.wall_seconds:g} seconds")
         elif self._is_over(in_all, limits.world_seconds, self.excused_at_start):
             self._ask_stacks(now, "late", f"{limits.world_seconds:g} seconds {IN_ALL_CALLS}")
-        elif idle >= watchdog.IDLE_SECONDS and not self.held.any_is_patient and not self.starting:
+        elif (
+            idle >= thread_activity.IDLE_SECONDS
+            and not self.held.any_is_patient
+            and not self.starting
+        ):
             self._on_idle(now)
 
     def _on_idle(self, now: float) -> None:
@@ -372,7 +379,9 @@ class ProgressJudge:
         most = self.limits.cpu_seconds + self.limits.import_seconds
         submission_dir = self.report.submission_dir
         importing = any(
-            watchdog.imports(stack, submission_dir) for rank in asked for stack in rank.stacks
+            stack_frames.is_importing(stack, submission_dir)
+            for rank in asked
+            for stack in rank.stacks
         )
         return importing and self.cpu_allowed < most
 
@@ -394,11 +403,11 @@ class ProgressJudge:
             for known, rank in zip(communicating, asked)
         ]
         sleeps = not silent_for_long and any(
-            watchdog.may_wake(s, submission_dir) for rank in asked for s in rank.stacks
+            stack_frames.may_wake(s, submission_dir) for rank in asked for s in rank.stacks
         )
         if not asked or sleeps or not all(seem_to):
             self.doubts = 0
             return False
         self.doubts += 1
         certain = all(communicating) and any(rank.rank in open_on for rank in asked)
-        return certain or self.doubts >= watchdog.DOUBTS
+        return certain or self.doubts >= DOUBTS

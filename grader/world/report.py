@@ -16,7 +16,7 @@ from grader.wire.agreement import (
 )
 from grader.wire.events import Event
 from grader.wire.served import Growth
-from grader.world.watchdog import StackFrame
+from grader.world.stack_frames import StackFrame
 
 CALL_BEGAN = "call began"  # the first mark of every call
 # the end of ``WorldReport.limit`` if the limit holds for all calls, not for each call

@@ -20,7 +20,7 @@ from grader.assignment import OPTIMIZING
 from grader.wire import frames, machine_limits, sealing
 from grader.wire.events import Event, Mark, Operation, Program, Progress, read_event, weight
 from grader.wire.served import Growth
-from grader.world import arrays, call_outcomes, watchdog
+from grader.world import arrays, call_outcomes, thread_activity
 from grader.world.fork_server_client import ENGINE, Server, usual_network
 from grader.world.gpus import Gpus
 from grader.world.held_ranks import HeldRanks
@@ -273,7 +273,7 @@ class World:
     def _step(self, timeout: float, watch: bool = True) -> None:
         # A rank that is held with ``patience`` may be released at any time. So look more often.
         impatient = self.held.any_is_patient
-        timeout = min(timeout, watchdog.SLEEPS / 2) if impatient else timeout
+        timeout = min(timeout, thread_activity.SLEEPS / 2) if impatient else timeout
         stands_still = (
             watch and self.judge.standstill is not None and not self.judge.stacks.are_awaited
         )

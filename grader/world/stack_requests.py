@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from grader.world import watchdog
+from grader.world import stack_frames
 from grader.world.fork_server_client import ENGINE
 from grader.world.report import RankReport
 
@@ -82,7 +82,7 @@ class Stacks:
         just before it was asked, and on a busy machine it may go on only later.
         """
         for rank in ranks:
-            stacks = watchdog.parse_stacks(self.texts[rank.rank].decode(errors="replace"))
+            stacks = stack_frames.parse_stacks(self.texts[rank.rank].decode(errors="replace"))
             own = [[frame for frame in stack if frame.file not in AROUND_WAITS] for stack in stacks]
             rank.stacks = [stack for stack in own if stack]
         self.asked_at = None
@@ -91,17 +91,17 @@ class Stacks:
 
     def read_crash(self, rank: RankReport) -> None:
         """Write the stacks of a rank that has crashed into the rank's report."""
-        rank.stacks = watchdog.parse_stacks(self.texts[rank.rank].decode(errors="replace"))
+        rank.stacks = stack_frames.parse_stacks(self.texts[rank.rank].decode(errors="replace"))
 
 
 def is_communicating(rank: RankReport, submission_dir: Path, has_open_operation: bool) -> bool:
     """Return whether a thread of a rank is in a communication."""
     return any(
-        watchdog.in_communication(stack, submission_dir, has_open_operation)
+        stack_frames.in_communication(stack, submission_dir, has_open_operation)
         for stack in rank.stacks
     )
 
 
 def seems_to_wait(rank: RankReport, submission_dir: Path) -> bool:
     """Return whether a thread of a rank seems to wait, but nothing shows what it waits for."""
-    return any(watchdog.waits_for_nothing(stack, submission_dir) for stack in rank.stacks)
+    return any(stack_frames.waits_for_nothing(stack, submission_dir) for stack in rank.stacks)

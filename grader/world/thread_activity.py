@@ -1,4 +1,4 @@
-"""Finds out whether a silent world is slow or stuck, and where in the student's code ranks wait.
+"""Finds out whether the ranks of a silent world are idle, from what their threads do.
 
 A rank that waits in a communication sleeps: its threads use no processor time and are not even
 runnable. A rank that computes is runnable. A rank that gets no processor, because other programs
@@ -7,42 +7,24 @@ no frame came from any rank, no runnable thread of any rank was kept waiting for
 the threads used almost no processor time. If the system does not show what threads do, a world is
 idle if no frame came for ``IDLE_SECONDS_BLIND``. If a world is idle, the judge asks the ranks that
 have not ended for their Python stacks. The ranks are stuck if all stacks show a communication, an
-operation still waits for other ranks, and the stacks are the same in a second reading. If this is
-not certain, the ranks must seem to wait ``DOUBTS`` times in a row: see ``progress_judge.py``.
+operation still waits for other ranks, and the stacks are the same in a second reading: see
+``stack_frames.py`` for what a stack shows, and ``progress_judge.py`` for the conclusion.
 """
 
 import os
-import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
-from pathlib import Path
 
-from grader.assignment import GIVEN
 from grader.wire import os_support
 
 IDLE_SECONDS = 0.5
 IDLE_SECONDS_BLIND = 3.0  # the same if the system does not show what threads do
-# Ranks may seem to wait, but nothing proves that they wait for ever. If they seem to wait this many
-# times in a row, they are taken to be stuck.
-DOUBTS = 3
 # If the processes use fewer cores than this, they are idle. Ranks that poll a file for the
 # rendezvous stay below this.
 IDLE_LOAD = 0.05
 SLEEPS = 0.02  # seconds; a main thread that has done nothing for this time is taken to wait
-# Python's files in which a thread waits for another thread of its process.
-THREAD_FILES = {"threading.py", "queue.py"}
 SHORT_SLICE = 200_000  # nanoseconds; a thread that polls runs for a tenth of this at a time
-
-
-@dataclass(frozen=True)
-class StackFrame:
-    """A line of Python on a stack."""
-
-    file: str
-    line: int
-    function: str
 
 
 @dataclass(frozen=True)
@@ -193,146 +175,3 @@ def pulse(pid: int) -> Pulse:
             continue  # the thread has ended
         threads[int(name)] = Thread(ran, queued, slices, state in b"RD")
     return threads
-
-
-# A rank may write anything in place of its stacks. So every part of these patterns has a bound,
-# which limits the length of a match and the time to find it.
-THREAD = re.compile(
-    r"^(?:Current thread|Thread) 0x[0-9a-f]{1,16}\b.{0,200}\(most recent call first\):$",
-    re.MULTILINE,
-)
-FRAME = re.compile(
-    r'^  File "(?P<file>.{1,4096})", line (?P<line>\d{1,9}) in (?P<function>.{1,500})$',
-    re.MULTILINE,
-)
-MAX_THREADS = 64
-MAX_FRAMES = 100  # of a thread: faulthandler shows no more
-
-
-IMPORTS = "<frozen importlib"
-
-
-def imports(stack: list[StackFrame], submission_dir: Path) -> bool:
-    """Return whether a thread is importing a module that is not the student's.
-
-    torch imports such modules when one of its functions is used for the first time.
-    """
-    for place in stack:
-        if _is_own(place, submission_dir):
-            return False
-        if place.file.startswith(IMPORTS):
-            return True
-    return False
-
-
-def parse_stacks(text: str) -> list[list[StackFrame]]:
-    """Return the stacks of all Python threads in a report of faulthandler.
-
-    The innermost line of each stack comes first.
-    """
-    stacks = []
-    for block in THREAD.split(text, maxsplit=MAX_THREADS)[1:]:
-        found = islice(FRAME.finditer(block), MAX_FRAMES)
-        stacks.append([StackFrame(m["file"], int(m["line"]), m["function"]) for m in found])
-    return [stack for stack in stacks if stack]
-
-
-# Functions of torch.distributed that return at once. A rank in one of them does not wait.
-QUESTIONS = {
-    "get_rank",
-    "get_world_size",
-    "get_backend",
-    "get_process_group_ranks",
-    "get_global_rank",
-    "get_group_rank",
-}
-
-
-def in_communication(
-    stack: list[StackFrame], submission_dir: Path, has_open_operation: bool
-) -> bool:
-    """Return whether a thread that sleeps with this stack waits in a communication.
-
-    ``has_open_operation`` says whether an operation of its rank still waits for other ranks.
-    """
-    innermost = stack[0].file
-    if any(place.function in QUESTIONS and "/torch/distributed/" in place.file for place in stack):
-        return False
-    if "/torch/distributed/" in innermost:
-        return True
-    if "/torch/" in innermost:
-        return any("/torch/distributed/" in place.file for place in stack) or has_open_operation
-    # The student's own line calls a C++ function, such as Work.wait.
-    if _is_own(stack[0], submission_dir):
-        return has_open_operation and "sleep" not in source(stack[0])
-    return False
-
-
-def waits_for_nothing(stack: list[StackFrame], submission_dir: Path) -> bool:
-    """Return whether the innermost line of a stack is the student's and calls ``.wait()``.
-
-    A rank without an open operation may hang there because it waits for the same operation a second
-    time. For a send or receive of gloo, the first ``wait()`` returns, but a second one never does.
-    One stack does not prove this, so the caller has to look at more than one stack.
-    """
-    line = source(stack[0]) if _is_own(stack[0], submission_dir) else ""
-    return ".wait(" in line and "sleep" not in line
-
-
-def may_wake(stack: list[StackFrame], submission_dir: Path) -> bool:
-    """Return whether the student's innermost line seems to wait for a limited time.
-
-    This is so if the line contains “sleep” or “timeout”.
-    """
-    line = next((source(place) for place in stack if _is_own(place, submission_dir)), "")
-    return "sleep" in line or "timeout" in line
-
-
-def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFrame | None:
-    """Return the innermost line of the student's code; None if there is none.
-
-    Each stack has the innermost line first. If several threads are in the student's code, return
-    the line that has the fewest lines before it in its stack. A thread that waits for another
-    thread, as in ``queue.get``, counts only if there is no other thread. Files that the assignment
-    gives, such as ``run.py``, are not the student's.
-    """
-    found = []
-    for stack in stacks:
-        for depth, place in enumerate(stack):
-            if _is_own(place, submission_dir) and Path(place.file).name not in GIVEN:
-                waits = any(Path(inner.file).name in THREAD_FILES for inner in stack[:depth])
-                found.append((waits, depth, place))
-                break
-    return min(found, key=lambda entry: entry[:2])[2] if found else None
-
-
-def line_in_import(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFrame | None:
-    """Return the student's innermost line if a rank is still importing the student's file.
-
-    Return None if the rank is in a call of a student's function, because an import inside this
-    function is a part of the call.
-    """
-    for stack in stacks:
-        own = [place for place in stack if _is_own(place, submission_dir)]
-        if own and own[-1].function == "<module>":
-            return own[0]
-    return None
-
-
-def _is_own(place: StackFrame, submission_dir: Path) -> bool:
-    """Return whether a line is in a file of the submission.
-
-    A rank may claim any path, but must never get to see a line of another file. So a path with
-    ``..`` in it does not count.
-    """
-    return place.file.startswith(f"{submission_dir}/") and ".." not in Path(place.file).parts
-
-
-def source(place: StackFrame) -> str:
-    """Return the text of a line, at most 200 characters; empty if it cannot be read."""
-    try:
-        return (
-            Path(place.file).read_text(errors="replace").splitlines()[place.line - 1].strip()[:200]
-        )
-    except (OSError, IndexError, ValueError):  # ValueError if the path has a null byte
-        return ""
