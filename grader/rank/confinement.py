@@ -3,34 +3,26 @@
 Nothing in here is secret.
 """
 
-import contextlib
 import ctypes
 import errno
 import os
 import platform as system
 import resource
-import signal
 import struct
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from grader.rank import seccomp
 from grader.wire import machine_limits
 from grader.wire.os_support import LINUX
-from grader.wire.tiers import FILE_BYTES, FILES_OPEN, MAX_RANKS, SIGNALS_QUEUED, TASKS, Tier
+from grader.wire.tiers import FILE_BYTES, FILES_OPEN, SIGNALS_QUEUED, TASKS, Tier
 
-# Nobody else uses these user ids. The id of a rank is computed from its supervisor's process id.
-UIDS = range(1 << 20, 1 << 30)
-PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS = 4, 8, 38
 CAP_DAC_READ_SEARCH = 2
 CLONE_NEWIPC = 0x08000000
-
-
-SECRETS = ("grader", "solutions", ".git")  # folders of this repository that no rank may read
 
 
 class Unconfined(RuntimeError):
@@ -55,14 +47,6 @@ def _prctl(option: int, value: int) -> None:
         ),
         "prctl",
     )
-
-
-def user_of(supervisor: int, rank: int) -> int:
-    """Return the uid of a rank, which no other living rank has.
-
-    ``supervisor`` is the process id of the supervisor of the rank's world.
-    """
-    return UIDS.start + supervisor * MAX_RANKS + rank
 
 
 def enter(tier: Tier, user: int, readable: list[str], writable: list[str], device: str) -> None:
@@ -92,8 +76,8 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
     # supervisor removes shared memory.
     _libc().unshare(CLONE_NEWIPC)
     if tier.uid:
-        _become(user, keep_reading=tier.reader, groups=_gpu_groups() if device == "cuda" else [])
-    _drop_capabilities(keep_reading=tier.reader)
+        become(user, keep_reading=tier.reader, groups=_gpu_groups() if device == "cuda" else [])
+    drop_capabilities(keep_reading=tier.reader)
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
     if tier.landlock:
         _landlock(readable, writable, device)
@@ -121,29 +105,12 @@ def _limit(device: str) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (_memory(), _memory()))
 
 
-def kill_as(user: int) -> None:
-    """Kill all other processes of a rank's user.
+def become(user: int, keep_reading: bool, groups: Sequence[int] = ()) -> None:
+    """Permanently become a rank's user.
 
-    Call this in a helper process, because it permanently becomes that user. Raises Unconfined and
-    kills nothing if ``user`` is no rank's user, if the helper cannot become this user, or if the
-    helper could still signal processes of other users.
+    With ``keep_reading``, keep root's capabilities until ``drop_capabilities`` drops them. The
+    process is in ``groups``, besides the group that has the id of the user.
     """
-    if user not in UIDS:
-        raise Unconfined("not a rank's user")
-    supervisor = os.getppid()
-    _become(user, keep_reading=False)
-    _drop_capabilities(keep_reading=False)
-    for other in (1, supervisor):
-        try:
-            os.kill(other, 0)
-        except PermissionError:
-            continue
-        raise Unconfined("this process can still signal processes of other users")
-    if os.getresuid() == (user, user, user):
-        os.kill(-1, signal.SIGKILL)
-
-
-def _become(user: int, keep_reading: bool, groups: Sequence[int] = ()) -> None:
     if keep_reading:
         _prctl(PR_SET_KEEPCAPS, 1)
     try:
@@ -157,7 +124,7 @@ def _become(user: int, keep_reading: bool, groups: Sequence[int] = ()) -> None:
 CAPABILITIES = struct.pack("Ii", 0x20080522, 0)  # version 3 of the interface, this process
 
 
-def _drop_capabilities(keep_reading: bool) -> None:
+def drop_capabilities(keep_reading: bool) -> None:
     """Drop all of root's capabilities; with ``keep_reading``, all but the one to read every file.
 
     Without capabilities, the permissions of files and processes apply to root as to other users.
@@ -166,41 +133,6 @@ def _drop_capabilities(keep_reading: bool) -> None:
     # effective, permitted, inheritable; the low words first
     sets = struct.pack("6I", wanted, wanted, 0, 0, 0, 0)
     _check(_libc().capset(CAPABILITIES, sets), "capabilities")
-
-
-@contextlib.contextmanager
-def eyes_of(user: int) -> Iterator[None]:
-    """Let this process access files as a rank's user, inside a ``with`` block.
-
-    The process keeps all of root's capabilities. Nothing changes if the system is not Linux, if
-    ``user`` is not the user of a rank, or if this process does not run as root.
-
-    The system shows the open files of a process to the user of that process. To see these files as
-    root, this process would need CAP_SYS_PTRACE, a capability that most containers do not grant.
-    """
-    if not LINUX or user not in UIDS or os.geteuid() != 0:
-        yield
-        return
-    libc, parent, wanted = _libc(), os.getppid(), ctypes.c_int(0)
-    libc.prctl(PR_GET_PDEATHSIG, ctypes.byref(wanted))
-    try:
-        libc.setfsgid(ctypes.c_uint(user))
-        libc.setfsuid(ctypes.c_uint(user))
-        sets = ctypes.create_string_buffer(24)
-        libc.capget(CAPABILITIES, sets)
-        _, low, *rest, _, high, last = struct.unpack("6I", sets.raw)
-        # Make all permitted capabilities effective again. A process may not look into another
-        # process that has a capability which the first process lacks.
-        libc.capset(CAPABILITIES, struct.pack("6I", low, low, *rest, high, high, last))
-        yield
-    finally:
-        libc.setfsuid(0)
-        libc.setfsgid(0)
-        # A change of user makes the system forget the signal for the death of the parent.
-        if wanted.value:
-            _prctl(PR_SET_PDEATHSIG, wanted.value)
-            if os.getppid() != parent:  # the parent has died meanwhile
-                os.kill(os.getpid(), wanted.value)
 
 
 # ——— Landlock: what is not allowed is denied

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from grader.rank.confinement import UIDS
 from grader.selftest.grading import ROOT
+from grader.supervisor.rank_users import UIDS
 from grader.wire import removal
 
 PLACES = (

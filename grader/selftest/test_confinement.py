@@ -22,7 +22,7 @@ from grader.intake.staging import stage_submission
 from grader.rank import confinement, seccomp
 from grader.selftest.conftest import PREAMBLE
 from grader.selftest.grading import ROOT, eventually
-from grader.supervisor import ending, probe
+from grader.supervisor import ending, probe, rank_users
 from grader.wire import machine_limits, tiers
 from grader.wire.os_support import close_from
 from grader.wire.tiers import TIERS
@@ -52,11 +52,7 @@ def best_of_this_machine() -> str:
         int(line.split()[2]) for line in Path("/proc/self/uid_map").read_text().splitlines()
     )
     chown, read, change_group, change_user = (powers >> number & 1 for number in (0, 2, 6, 7))
-    if (
-        os.geteuid()
-        or not (chown and change_group and change_user)
-        or users < confinement.UIDS.stop
-    ):
+    if os.geteuid() or not (chown and change_group and change_user) or users < rank_users.UIDS.stop:
         return "landlock"
     wanted = [Path(name).resolve() for name in (os.__file__, numpy.__file__, tempfile.gettempdir())]
     if all(folder.stat().st_mode & 0o001 for path in wanted for folder in path.parents):
@@ -144,7 +140,7 @@ def test_a_tier_keeps_what_it_says(confined, grounds, tmp_path):
     assert told(world, "opens_itself") == "True"
     assert told(world, "judge") == repr(["PermissionError"] * 3)
     tier = TIERS[confined.facts()["tier"]]
-    assert (int(told(world, "user")) in confinement.UIDS) == tier.uid
+    assert (int(told(world, "user")) in rank_users.UIDS) == tier.uid
     if not any("signal" in gap for gap in confined.facts()["gaps"]):
         assert told(world, "signals") == "'PermissionError'"
 
@@ -242,7 +238,7 @@ BROKEN = [
     ),
     ("probe._close = lambda engine: None", "uid", "a rank could read the folder grader"),
     (
-        "confinement._become = lambda *_, **__: None",
+        "confinement.become = lambda *_, **__: None",
         "uid",
         "a rank could not write to its own folder",
     ),
@@ -531,13 +527,13 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
 def test_a_user_is_ended_and_nobody_else():
-    users = [confinement.user_of(os.getpid(), rank) for rank in (0, 1)]
+    users = [rank_users.user_of(os.getpid(), rank) for rank in (0, 1)]
     sleepers = [
         subprocess.Popen(["sleep", "60"], user=user, start_new_session=True)
         for user in (*users, None)
     ]
     try:
-        for user in (0, os.getuid(), 65534, confinement.UIDS.stop):
+        for user in (0, os.getuid(), 65534, rank_users.UIDS.stop):
             ending.end_user(user)
         assert [sleeper.poll() for sleeper in sleepers] == [None] * 3
         ending.end_user(users[0])

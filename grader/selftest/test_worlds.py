@@ -16,9 +16,8 @@ import pytest
 
 from grader.check.api import call
 from grader.intake.staging import stage_submission
-from grader.rank import rank_home
 from grader.selftest.grading import ROOT, eventually
-from grader.supervisor import world_supervisor
+from grader.supervisor import rank_folders, world_supervisor
 from grader.wire import os_support
 from grader.wire.os_support import family
 from grader.world.fork_server_client import Server, WorldsUnavailable
@@ -205,10 +204,10 @@ def test_a_folder_of_ours_is_no_submission(tmp_path, server):
         inside,
         tmp_path / "link",
     ):
-        assert "submission" in rank_home.refusal(str(path), ROOT), path
+        assert "submission" in rank_folders.refusal(str(path), ROOT), path
     for path in ("stage", f"{tmp_path}/x/../stage", f"{tmp_path}/file", f"{tmp_path}/nowhere"):
-        assert "submission" in rank_home.refusal(path, ROOT), path
-    assert rank_home.refusal(str(tmp_path / "stage"), ROOT) == ""
+        assert "submission" in rank_folders.refusal(path, ROOT), path
+    assert rank_folders.refusal(str(tmp_path / "stage"), ROOT) == ""
     report = World(
         server, 1, [call("collectives.f").spread(1)], ROOT / "grader" / "hidden", Limits()
     ).run()
@@ -347,7 +346,7 @@ def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
             "the supervisor of this world failed: RecursionError: too deep",
         ),
         (
-            world_supervisor.rank_home,
+            world_supervisor.rank_folders,
             "prepare",
             "fault",
             "the supervisor of this world failed: RecursionError: too deep",

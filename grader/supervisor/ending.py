@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Collection
 
-from grader.rank import confinement
+from grader.supervisor import rank_users
 from grader.wire import os_support
 
 # All processes of a world have to end within these seconds. Processes that ranks have left may keep
@@ -159,7 +159,7 @@ def end_user(user: int, seconds: float = 0.5) -> None:
     if helper == 0:
         try:
             os_support.die_with_parent()
-            confinement.kill_as(user)
+            rank_users.kill_as(user)
         finally:
             os._exit(0)
     # A process of the user may stop the helper before the helper has killed that process. Then the

@@ -211,7 +211,7 @@ class Supervisors:
 
         The first descriptor is the judge's socket. All other descriptors belong to the ranks.
         """
-        from grader.rank import rank_home
+        from grader.supervisor import rank_users
 
         pid = None
         if self.standby:
@@ -226,7 +226,7 @@ class Supervisors:
         child = self.children[pid]
         child.judge, child.folder = os.dup(descriptors[0]), request["folder"]
         child.gpus = request["gpus"]
-        child.users = rank_home.users(len(descriptors) // 3, pid, self.tier)
+        child.users = rank_users.users_of_world(len(descriptors) // 3, pid, self.tier)
 
     def gpus_in_use(self) -> list[str]:
         """Return the GPU of each rank of the worlds that run now.
@@ -489,7 +489,7 @@ def _start_world(
     Raises ValueError if the request does not fit its descriptors, has too many of them, or names a
     submission that cannot be used.
     """
-    from grader.rank import rank_home
+    from grader.supervisor import rank_folders
     from grader.supervisor.gpu_sharing import spread
     from grader.wire import tiers
 
@@ -500,7 +500,7 @@ def _start_world(
         )
     if rest:
         raise ValueError("not three descriptors for each rank")
-    if reason := rank_home.refusal(request["submission_dir"], engine):
+    if reason := rank_folders.refusal(request["submission_dir"], engine):
         raise ValueError(reason)
     request["folder"] = tempfile.mkdtemp(prefix="world-", dir=folder)
     request["gpus"] = spread(request.get("gpus", ()), supervisors.gpus_in_use(), room)

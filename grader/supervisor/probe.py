@@ -14,8 +14,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from grader.rank import confinement, rank_home
-from grader.rank.confinement import SECRETS
+from grader.rank import confinement
+from grader.supervisor import rank_folders
+from grader.supervisor.rank_folders import SECRETS
 from grader.wire import control_group, os_support, removal, tiers
 from grader.wire.tiers import TIERS
 
@@ -66,7 +67,7 @@ def _ways_out(own: control_group.Group, world: dict, tier: str) -> Iterator[str]
         for folder in own.folders
         for path in (folder.parent / "cgroup.procs", *folder.iterdir())
     ]
-    (home,) = rank_home.prepare(world, 1, tier)
+    (home,) = rank_folders.prepare(world, 1, tier)
     home.enter()
     for path in paths:
         with contextlib.suppress(OSError):
@@ -150,7 +151,7 @@ def _complaints(world: dict, tier: str, engine: Path, server: int) -> Iterator[s
     Either a rank cannot do what it has to do, or it can do what it must not do. ``server`` is the
     pid of a process that ranks must not signal.
     """
-    (home,) = rank_home.prepare(world, 1, tier)
+    (home,) = rank_folders.prepare(world, 1, tier)
     home.enter()
     for path in (os.__file__, torch.__file__, f"{home.submission_dir}/module.py"):
         try:

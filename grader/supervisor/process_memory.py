@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 
 from grader.hub.resident import Resident
-from grader.rank import confinement
+from grader.supervisor import rank_users
 from grader.wire import os_support
 
 # Names of lines in a process's status file. ``UNSHARED``: memory that comes from no file, also in
@@ -49,7 +49,7 @@ def overwritten(pid: int) -> int | None:
     """
     names = (b"Private_Dirty:", b"Anonymous:")
     try:
-        with confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid):
+        with rank_users.reading_as(os.stat(f"/proc/{pid}").st_uid):
             shown = _shown(pid, names, "smaps_rollup")
     except OSError:
         return None

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from grader.hub.resident import Resident
-from grader.rank import confinement
 from grader.rank.rank_home import RankHome
-from grader.supervisor import mappings, process_memory
+from grader.supervisor import mappings, process_memory, rank_users
 from grader.supervisor.world_files import add_open, map_removed, written
 from grader.wire import frames, os_support
 
@@ -80,7 +79,7 @@ class RankProcesses:
             beside += files.beyond(process_memory.shared_bytes(family))
         pages = 0
         if with_peak and files.total_bytes():
-            with confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid):
+            with rank_users.reading_as(os.stat(f"/proc/{pid}").st_uid):
                 pages = mappings.pages_of_files(pid, self.homes[rank].folder)
         return Resident(
             found.own + beside, max(0, found.mapped - pages), found.most - pages + beside

@@ -11,8 +11,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from grader.rank import confinement
-from grader.supervisor import mappings
+from grader.supervisor import mappings, rank_users
 from grader.wire import removal
 
 SHARED = "/dev/shm"
@@ -203,7 +202,7 @@ def add_open(files: Files, family: Iterable[int], with_mapped: bool = True) -> s
     shared: dict[int, int] = {}
     for pid in family:
         try:
-            with confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid):
+            with rank_users.reading_as(os.stat(f"/proc/{pid}").st_uid):
                 place, maps = f"/proc/{pid}", b""
                 try:
                     if with_mapped:
@@ -246,7 +245,7 @@ def _add_mapped(
 def map_removed(family: Iterable[int]) -> bool:
     """Return whether one of these processes maps shared memory, or a file without a name."""
     for pid in family:
-        with contextlib.suppress(OSError), confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid):
+        with contextlib.suppress(OSError), rank_users.reading_as(os.stat(f"/proc/{pid}").st_uid):
             if _without_name(mappings.maps_of(pid)[1]):
                 return True
     return False

@@ -20,8 +20,7 @@ from functools import partial
 
 from grader.hub.hub import Hub
 from grader.hub.in_step import InStep
-from grader.rank import rank_home
-from grader.supervisor import cleanup, ending, own_network
+from grader.supervisor import cleanup, ending, own_network, rank_folders, rank_users
 from grader.supervisor.rank_processes import RankProcesses, Start
 from grader.supervisor.world_usage import MORE_TASKS, MemoryAndFileLimits
 from grader.wire import frames, os_support, removal, tiers
@@ -77,7 +76,7 @@ def run_world(
     """
     server = os.getppid()
     wake = _set_up_process()
-    users = rank_home.users(len(descriptors), os.getpid(), tier)
+    users = rank_users.users_of_world(len(descriptors), os.getpid(), tier)
     if world.get("network") == frames.GLOO and world.get("device") == "cpu":
         own_network.leave()
     ranks: RankProcesses | None = None
@@ -125,7 +124,7 @@ def _make_ranks(
 
     With a hub, the sockets of the ranks lead to the hub, and not to the judge.
     """
-    homes = rank_home.prepare(world, len(descriptors), tier)
+    homes = rank_folders.prepare(world, len(descriptors), tier)
     if world.get("network") not in frames.HUBS:
         return RankProcesses(start, descriptors, homes), None
     pairs = [socket.socketpair() for _ in descriptors]

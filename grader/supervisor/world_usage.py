@@ -1,12 +1,12 @@
 """Finds out whether the ranks of a world together exceed a limit of memory, files or processes.
 
-The limits of a single process are set in the system itself: see ``confinement``. Student code runs
-while this module measures. So any file or process may vanish during the measurement.
+The limits of a single process are set in the system itself: see ``rank.confinement``. Student code
+runs while this module measures. So any file or process may vanish during the measurement.
 """
 
 import os
 
-from grader.rank import confinement
+from grader.supervisor import rank_users
 from grader.supervisor.process_memory import TABLES, memory, shared_bytes
 from grader.supervisor.world_files import add_open, add_shared, written
 from grader.wire import os_support, tiers
@@ -39,7 +39,7 @@ class MemoryAndFileLimits:
         self.device = world["device"]
         self.inherited = memory(os.getpid(), TABLES)
         self.allow(world["size"], world["memory"])
-        self.users = {confinement.user_of(os.getpid(), rank) for rank in range(room)}
+        self.users = {rank_users.user_of(os.getpid(), rank) for rank in range(room)}
         self.disk = os.stat(self.folder).st_dev
         # pid → the number of looks in a row at which this process hid its open files or mappings
         self.unseen: dict[int, int] = {}

@@ -1,0 +1,97 @@
+"""Makes the folders of a world's ranks, and refuses a submission's folder that shows too much."""
+
+import os
+import stat
+from pathlib import Path
+
+from grader.rank.rank_home import RankHome
+from grader.supervisor import rank_users
+from grader.wire import frames, tiers
+
+SECRETS = ("grader", "solutions", ".git")  # folders of this repository that no rank may read
+
+
+def prepare(world: dict, size: int, tier: str) -> list[RankHome]:
+    """Make the folders of ``size`` ranks in a world's new folder; return a RankHome for each rank.
+
+    The world's supervisor calls this, because the ranks' uids are computed from its process id.
+    """
+    own = tiers.TIERS[tier].uid
+    inside = os.open(world["folder"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        # The ranks have different users, and none of these users owns the folder. Let all users
+        # pass through the folder.
+        if own:
+            os.fchmod(inside, 0o711)
+        meets = "" if world.get("network") in frames.HUBS else _make_rendezvous(world, inside, own)
+        return [_make(world, tier, rank, inside, meets) for rank in range(size)]
+    finally:
+        os.close(inside)
+
+
+def _make_rendezvous(world: dict, inside: int, for_all: bool) -> str:
+    """Make the file in which ranks meet, and return its path.
+
+    With ``for_all``, every user may read the file and write to it; otherwise only its owner may.
+    """
+    file = os.open("rendezvous", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=inside)
+    if for_all:
+        os.fchmod(file, 0o666)
+    os.close(file)
+    return str(Path(world["folder"]) / "rendezvous")
+
+
+def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> RankHome:
+    """Make the folder of one rank, and return the rank's RankHome.
+
+    ``inside`` is a descriptor of the world's folder. The rank's folder is inside another folder,
+    which only the rank's user may pass through. If other users could pass through this outer
+    folder, they could see how large the rank's folder is, and when it was changed, even without
+    the right to read the rank's folder.
+    """
+    around, name, user = f"rank-{rank}", f"rank-{rank}/own", rank_users.user_of(os.getpid(), rank)
+    os.mkdir(around, 0o700, dir_fd=inside)
+    os.mkdir(name, 0o700, dir_fd=inside)
+    if tiers.TIERS[tier].uid:
+        os.chown(name, user, user, dir_fd=inside, follow_symlinks=False)
+        os.chown(around, -1, user, dir_fd=inside, follow_symlinks=False)
+        os.chmod(around, 0o710, dir_fd=inside)
+    folder, gpus = Path(world["folder"]), world.get("gpus", [])
+    # If ranks share GPUs, each rank sees only its own GPU, because local ranks of one node must
+    # have different GPUs.
+    is_alone = len(set(gpus)) < len(gpus)
+    return RankHome(
+        str(folder / name),
+        rendezvous,
+        world["submission_dir"],
+        world["device"],
+        tier,
+        user,
+        gpus[rank] if is_alone else ",".join(gpus),
+        0 if is_alone else rank,
+    )
+
+
+def refusal(submission_dir: str, engine: Path) -> str:
+    """Return why a folder cannot be a world's submission folder, or an empty text if it can.
+
+    The ranks of the world may read this folder. ``engine`` is the root folder of the repository.
+    """
+    path = Path(submission_dir)
+    if not path.is_absolute() or os.path.normpath(submission_dir) != submission_dir:
+        return "the path of the submission's folder is not absolute and normalized"
+    try:
+        found = os.lstat(submission_dir)
+    except OSError as error:
+        return f"the submission's folder cannot be seen: {error.strerror}"
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        return "the submission's folder is not a folder that belongs to this user"
+    real = path.resolve()
+    for name in SECRETS:
+        secret = (engine / name).resolve()
+        if real == secret or real in secret.parents or secret in real.parents:
+            return (
+                "ranks that may read the submission's folder could also read files in the folder"
+                f" {name}"
+            )
+    return ""
