@@ -21,7 +21,7 @@ from grader.check.check_exceptions import OUR_MISTAKES
 from grader.diagnosis.comparison import describe, difference
 from grader.diagnosis.finding import Finding, Line, printable
 from grader.world.arrays import Foreign
-from grader.world.report import Raised, RankReport, Returned, Runner, WorldReport
+from grader.world.report import Ending, Raised, RankReport, Returned, Runner, WorldReport
 
 # The limit of the judge's processor time for one check, in seconds. The judge needs hundredths of a
 # second for the values of an honest submission.
@@ -197,7 +197,7 @@ def _is_ours(
             return {i: Returned(Foreign("nothing"), [], {}) for i in range(len(calls))}
 
         ranks = [RankReport(rank, outcomes=outcomes(), done=True) for rank in range(size)]
-        return WorldReport(size, calls, Path(), ranks, ending="finished")
+        return WorldReport(size, calls, Path(), ranks, ending=Ending.FINISHED)
 
     control = CheckWorld(no_ranks, world.gpus, world.absent, world.facts)
     control.run_class = Control

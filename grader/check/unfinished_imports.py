@@ -12,7 +12,7 @@ from pathlib import Path
 
 from grader.diagnosis.rank_summaries import at
 from grader.world import stack_frames
-from grader.world.report import WorldReport
+from grader.world.report import Ending, WorldReport
 
 
 class UnfinishedImports:
@@ -30,7 +30,7 @@ class UnfinishedImports:
 
         A world that only waited too long gets no note, because the machine may have been slow.
         """
-        if report.ending != "late":
+        if report.ending != Ending.LATE:
             return
         for rank in report.ranks:
             line = stack_frames.line_in_import(rank.stacks, report.submission_dir)

@@ -34,7 +34,7 @@ from grader.world import world as worlds
 from grader.world.fork_server_client import WorldsUnavailable, usual_network
 from grader.world.limits import Limits
 from grader.world.processes import Processes
-from grader.world.report import Call, WorldReport
+from grader.world.report import Call, Ending, WorldReport
 
 ROOM = 4  # ranks of a world that may be lent, at most; few checks need more
 
@@ -139,9 +139,9 @@ class WorldRunner:
           this fault when they destroyed a process group, once in a thousand gradings.
         """
         exits = {rank.exit for rank in report.ranks}
-        is_killed = report.ending == "failed" and -signal.SIGKILL in exits
+        is_killed = report.ending == Ending.FAILED and -signal.SIGKILL in exits
         has_crashed = (self.network or usual_network()) == GLOO and -signal.SIGSEGV in exits
-        return report.ending == "lost" or is_killed or has_crashed
+        return report.ending == Ending.LOST or is_killed or has_crashed
 
     def _run_world(self, size: int, calls: list[Call]) -> WorldReport:
         began = time.monotonic()

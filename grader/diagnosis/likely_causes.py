@@ -5,7 +5,7 @@ from grader.diagnosis.rank_summaries import rank_list
 from grader.wire.agreement import MAKE_ALL, Waiting
 from grader.wire.events import operations
 from grader.world import stack_frames
-from grader.world.report import RankReport, Returned, WorldReport
+from grader.world.report import Ending, RankReport, Returned, WorldReport
 
 ALL_IN_THE_SAME_ORDER = (
     "All ranks of a group must call the same collectives, in the same order. Does an if or a loop"
@@ -53,7 +53,7 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
         if operation.kind in lack:
             return [likely_line(sentence)]
         return [likely_line(sentence, ALL_IN_THE_SAME_ORDER)]
-    if report.ending != "stuck":
+    if report.ending != Ending.STUCK:
         return []  # the ranks may only be slow: an operation may find its partner later
     if kinds == {"send"} and not returned:
         return [
@@ -184,7 +184,7 @@ def _waits_again(report: WorldReport, waiting: list[Waiting], call: int) -> list
     in this call. Also return [] if the hub may withhold results of all-gathers in this call (see
     ``Call.slow_gathers``), because then an all-gather can hang, too.
     """
-    if report.ending != "stuck" or report.calls[call].slow_gathers:
+    if report.ending != Ending.STUCK or report.calls[call].slow_gathers:
         return []
     open_on = {w.operation.rank for w in waiting}
     return [

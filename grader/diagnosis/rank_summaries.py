@@ -21,7 +21,7 @@ from grader.diagnosis.spans import Span, spans
 from grader.wire.agreement import Waiting
 from grader.wire.events import GroupMade, Operation, operations
 from grader.world import stack_frames
-from grader.world.report import STANDSTILL, Raised, RankReport, Returned, WorldReport
+from grader.world.report import STANDSTILL, Ending, Raised, RankReport, Returned, WorldReport
 
 # The beginnings of lines that do not come from a student's print. torch 2.8 and 2.9 print the first
 # when the ranks are connected. The other two are printed before gloo aborts the process.
@@ -146,7 +146,7 @@ def timeline(report: WorldReport, call: int) -> tuple[Span, ...]:
     communicated, or if the world ended in another way than “finished” or “stuck”. For example, if a
     rank failed, nobody knows how long the other ranks waited for this rank.
     """
-    if report.ending not in ("finished", "stuck") or not any(
+    if report.ending not in (Ending.FINISHED, Ending.STUCK) or not any(
         operations(trail, call) for trail in report.trails
     ):
         return ()

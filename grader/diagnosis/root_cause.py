@@ -20,7 +20,7 @@ from grader.diagnosis.rank_summaries import (
 from grader.wire.agreement import Waiting
 from grader.wire.events import Mark, operations
 from grader.world import stack_frames
-from grader.world.report import IN_ALL_CALLS, Raised, RankReport, Returned, WorldReport
+from grader.world.report import IN_ALL_CALLS, Ending, Raised, RankReport, Returned, WorldReport
 
 DEADLOCK = "Deadlock: no rank can go on."
 ASK = (
@@ -55,10 +55,10 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
     complete = [d for d in disagreements if max(side.at for side in d.sides) < first_root]
     if complete:
         mismatch = complete[0]
-        victims = bool(exits or raised) or report.ending != "failed"
+        victims = bool(exits or raised) or report.ending != Ending.FAILED
         after = [Line(_exit_line(rank), RANKS) for rank in exits] + raised_lines(roots)
         consequence = [Line("What it led to:", RANKS), *after] if after and victims else []
-        if report.ending == "stuck":
+        if report.ending == Ending.STUCK:
             consequence = [*_standing(report, waiting, call), Line(STILL)]
         headline, *sides = str(mismatch).splitlines()
         return Diagnosis(headline, [*map(Line, sides), *consequence])
@@ -69,13 +69,13 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
     if refused := [rank for rank in report.ranks if rank.refused]:
         names = rank_list([rank.rank for rank in refused])
         return Diagnosis(f"What {names} sent back is not a result: {refused[0].refused}.")
-    if report.ending == "stuck":
+    if report.ending == Ending.STUCK:
         return _deadlock(report, waiting, call)
-    if report.ending == "late":
+    if report.ending == Ending.LATE:
         return _late(report, waiting, call)
-    if report.ending == "excessive":
+    if report.ending == Ending.EXCESSIVE:
         return Diagnosis(f"The ranks {report.limit}, and were stopped.")
-    if report.ending == "lost":
+    if report.ending == Ending.LOST:
         return Diagnosis(
             "The process that controls the ranks was ended while they ran. Did a rank end it?"
         )

@@ -8,7 +8,7 @@ from grader.world import stack_frames, thread_activity
 from grader.world.held_ranks import HeldRanks
 from grader.world.limits import Limits
 from grader.world.processor_time import Spending
-from grader.world.report import IN_ALL_CALLS, Call, Raised, RankReport, WorldReport
+from grader.world.report import IN_ALL_CALLS, Call, Ending, Raised, RankReport, WorldReport
 from grader.world.stack_requests import Stacks, is_communicating, seems_to_wait
 
 # Seconds between two looks at what the ranks do: ``LOOK_SECONDS`` for each rank, because a look at
@@ -62,7 +62,8 @@ class ProgressJudge:
         self.pids = pids
         self.held = held
         self.stacks = Stacks(report.size, pids, ask_moves)
-        self.verdict_pending = ""  # what to conclude once the stacks have arrived: stuck or late
+        # what to conclude once the stacks have arrived: STUCK or LATE
+        self.verdict_pending: Ending | None = None
         self.watch, self.spending = thread_activity.Watch(), Spending()
         self.began = self.call_began = self.heard = time.monotonic()
         self.cpu_before: dict[int, float] = {}  # pid → processor seconds used before this call
@@ -172,10 +173,10 @@ class ProgressJudge:
 
         Python itself can crash when it shows the stack of a thread that computes.
         """
-        if self.stacks.are_awaited and self.verdict_pending == "late":
+        if self.stacks.are_awaited and self.verdict_pending == Ending.LATE:
             for rank in self.report.ranks:
                 if rank.exit == -signal.SIGSEGV:
-                    rank.exit, self.report.ending = None, "late"
+                    rank.exit, self.report.ending = None, Ending.LATE
 
     def _end_if_settled(self, now: float, silent: bool) -> bool:
         """Set the ending if the ranks finished or failed; return whether there is an ending.
@@ -185,13 +186,13 @@ class ProgressJudge:
         """
         failed = [rank for rank in self.report.ranks if self._has_failed(rank)]
         if not self._unsettled():
-            self.report.ending = "failed" if failed else "finished"
+            self.report.ending = Ending.FAILED if failed else Ending.FINISHED
         elif failed:
             self.failed_at = self.failed_at or now
             nobody_moves = self.standstill is not None and silent
             patience = VICTIMS_PATIENCE if all(map(self._is_victim, failed)) else 1
             if nobody_moves or now - self.failed_at > self.limits.grace_seconds * patience:
-                self.report.ending = "failed"
+                self.report.ending = Ending.FAILED
         return bool(self.report.ending)
 
     def _unsettled(self) -> list[RankReport]:
@@ -239,9 +240,9 @@ class ProgressJudge:
         elif in_call > limits.wall_seconds * LONG_PART and self._wake():
             pass  # ranks may wait in a way that looks like computing, so held ranks were released
         elif self._is_over(in_call, limits.wall_seconds, self.excused_before):
-            self._ask_stacks(now, "late", f"{limits.wall_seconds:g} seconds")
+            self._ask_stacks(now, Ending.LATE, f"{limits.wall_seconds:g} seconds")
         elif self._is_over(in_all, limits.world_seconds, self.excused_at_start):
-            self._ask_stacks(now, "late", f"{limits.world_seconds:g} seconds {IN_ALL_CALLS}")
+            self._ask_stacks(now, Ending.LATE, f"{limits.world_seconds:g} seconds {IN_ALL_CALLS}")
         elif (
             idle >= thread_activity.IDLE_SECONDS
             and not self.held.any_is_patient
@@ -260,7 +261,7 @@ class ProgressJudge:
             self.ask_results()
         elif not self.awaits_results:
             self.asks_results = self.keeps_results
-            self._ask_stacks(now, "stuck")
+            self._ask_stacks(now, Ending.STUCK)
 
     def _on_too_much_computing(self, now: float, used: dict[int, float]) -> None:
         for rank, pid in self.pids.items():
@@ -269,7 +270,7 @@ class ProgressJudge:
         limit = f"{most:g} seconds of processor time"
         if any(used[pid] > most > 2 * self.spending.own[pid] for pid in used):
             limit += " (most of it in processes that a rank started)"
-        self._ask_stacks(now, "late", limit)
+        self._ask_stacks(now, Ending.LATE, limit)
 
     def _used(self) -> dict[int, float]:
         """Return the processor seconds of each rank's process since this call began, by pid.
@@ -308,7 +309,7 @@ class ProgressJudge:
             self.held.release_all()
         else:
             self.is_certain = True
-            self._ask_stacks(now, "stuck")
+            self._ask_stacks(now, Ending.STUCK)
 
     def _wake(self) -> bool:
         """Release the ranks that are held until all other ranks stand still.
@@ -320,7 +321,7 @@ class ProgressJudge:
             self.watch.moved()
         return woke
 
-    def _ask_stacks(self, now: float, verdict: str, limit: str = "") -> None:
+    def _ask_stacks(self, now: float, verdict: Ending, limit: str = "") -> None:
         self.verdict_pending, self.report.limit = verdict, limit
         self.stacks.ask(self._unsettled(), now)
 
@@ -340,16 +341,16 @@ class ProgressJudge:
             and now - self.heard > self.limits.wall_seconds * LONG_PART
         )
         if self.is_certain:
-            self.report.ending = "stuck"
-        elif (self.verdict_pending == "stuck" or silent_for_long) and self._examine_waits(
+            self.report.ending = Ending.STUCK
+        elif (self.verdict_pending == Ending.STUCK or silent_for_long) and self._examine_waits(
             asked, silent_for_long
         ):
             self._conclude_stuck(now, are_as_before)
-        elif self.verdict_pending == "late" and self._may_import(asked):
+        elif self.verdict_pending == Ending.LATE and self._may_import(asked):
             self.cpu_allowed += self.limits.cpu_seconds
             self.call_began = now
-        elif self.verdict_pending == "late":
-            self.report.ending = "late"
+        elif self.verdict_pending == Ending.LATE:
+            self.report.ending = Ending.LATE
         else:
             self.watch.moved()  # a rank sleeps, but not in a communication: it may wake up
 
@@ -360,15 +361,15 @@ class ProgressJudge:
         on, release them instead of ending the world.
         """
         if not are_as_before:
-            if self.verdict_pending == "late":
-                self._ask_stacks(now, "late", self.report.limit)
+            if self.verdict_pending == Ending.LATE:
+                self._ask_stacks(now, Ending.LATE, self.report.limit)
         elif self._wake():
             pass
         elif self.held.ranks() and not self.report.waiting():
             self.held.release_all()
             self.watch.moved()
         else:
-            self.report.ending = "stuck"
+            self.report.ending = Ending.STUCK
 
     def _may_import(self, asked: list[RankReport]) -> bool:
         """Return whether a rank may have more time to import a module that is not the student's.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,17 @@ class RankReport:
     stacks: list[list[StackFrame]] = field(default_factory=list)
 
 
+class Ending(str, Enum):
+    """How a world ended."""
+
+    FINISHED = "finished"  # all ranks have made all calls
+    FAILED = "failed"  # a rank raised an exception, ended, or sent what is not accepted
+    STUCK = "stuck"  # no rank will ever go on
+    LATE = "late"  # a time limit was exceeded
+    EXCESSIVE = "excessive"  # another limit was exceeded
+    LOST = "lost"  # the supervisor ended too early
+
+
 @dataclass
 class WorldReport:
     size: int
@@ -172,7 +184,7 @@ class WorldReport:
     submission_dir: Path
     ranks: list[RankReport]
     on_hub: bool = False  # whether the hub carried the ranks' operations
-    ending: str = ""  # finished, failed, stuck, late, excessive or lost
+    ending: Ending | None = None  # None: the world goes on
     limit: str = ""  # in words: the exceeded time limit, or what ranks did beyond a limit
     grader_fault: str = ""  # a failure of the grader itself
     # calls in which held ranks were released early, because the other ranks waited for them

@@ -27,7 +27,7 @@ from grader.world.held_ranks import HeldRanks
 from grader.world.limits import Limits
 from grader.world.processes import Processes
 from grader.world.progress_judge import ProgressJudge
-from grader.world.report import CALL_BEGAN, Call, Raised, RankReport, Returned, WorldReport
+from grader.world.report import CALL_BEGAN, Call, Ending, Raised, RankReport, Returned, WorldReport
 
 # When all ranks are done, the judge reads the rest of what they have sent. If the judge still finds
 # data in each of this many steps, the ranks are not kept.
@@ -236,7 +236,7 @@ class World:
             self._step(0, watch=False)
         else:
             self.is_spoiled = True
-        clean = self.report.ending == "finished" and all(
+        clean = self.report.ending == Ending.FINISHED and all(
             rank.may_go_on for rank in self.report.ranks
         )
         # All sockets and pipes must be open. A rank may have closed one of its ends.
@@ -297,7 +297,7 @@ class World:
         if not data:
             self.selector.unregister(supervisor)
             supervisor.close()
-            self.report.ending = self.report.ending or "lost"
+            self.report.ending = self.report.ending or Ending.LOST
             self.gone = True
 
     def _on_supervisor_line(self, line: dict) -> None:
@@ -340,7 +340,7 @@ class World:
         elif "refused" in line:
             self.report.ranks[line["rank"]].refused = line["refused"]
         elif "limit" in line and not self.report.ending:
-            self.report.ending, self.report.limit = "excessive", line["limit"]
+            self.report.ending, self.report.limit = Ending.EXCESSIVE, line["limit"]
         elif "rank" in line and not self.report.ending:
             self.pids.pop(line["rank"], None)
             self.report.ranks[line["rank"]].exit = line["status"]
@@ -482,7 +482,7 @@ class World:
         report.output = output[excess:]
         self.printed += len(data)
         if self.printed > self.limits.output_bytes and not self.report.ending:
-            self.report.ending = "excessive"
+            self.report.ending = Ending.EXCESSIVE
             self.report.limit = f"printed more than {self.limits.output_bytes >> 20} MiB"
 
     def _on_stacks(self, rank: int, pipe) -> None:
