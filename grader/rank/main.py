@@ -204,7 +204,7 @@ class Rank:
         # A GPU's driver may need the system calls that are refused here.
         if self.network and home.device == "cpu":
             seccomp.refuse_connections()
-            if meta["alone"]:
+            if meta["measures_memory"]:
                 seccomp.refuse_processes()
         self.tracer: ProgramTracer | None = None
         self.recorder, self.recording = self._record(meta)
@@ -299,7 +299,7 @@ class Rank:
         """
         there = {name for name in frames.HEAVY if name in sys.modules}
         with self.recording:
-            if meta["alone"]:
+            if meta["measures_memory"]:
                 self._settle()
             sign: dict = {}
             for index, call in enumerate(meta["calls"]):

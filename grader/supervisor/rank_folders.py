@@ -59,7 +59,7 @@ def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> Ra
     folder, gpus = Path(world["folder"]), world.get("gpus", [])
     # If ranks share GPUs, each rank sees only its own GPU, because local ranks of one node must
     # have different GPUs.
-    is_alone = len(set(gpus)) < len(gpus)
+    share_gpus = len(set(gpus)) < len(gpus)
     return RankHome(
         str(folder / name),
         rendezvous,
@@ -67,8 +67,8 @@ def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> Ra
         world["device"],
         tier,
         user,
-        gpus[rank] if is_alone else ",".join(gpus),
-        0 if is_alone else rank,
+        gpus[rank] if share_gpus else ",".join(gpus),
+        0 if share_gpus else rank,
     )
 
 

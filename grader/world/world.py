@@ -101,8 +101,8 @@ class World:
         self.room, self.processes, self.is_reused = max(room, size), processes, False
         # In a world that measures memory, ranks may not start processes. A filter forbids it just
         # before student code runs, and cannot be removed. So no other check uses these ranks.
-        self.are_alone = any(call.weighs for call in calls)
-        self.allows_reuse = room > 0 and self.network in frames.HUBS and not self.are_alone
+        self.measures_memory = any(call.weighs for call in calls)
+        self.allows_reuse = room > 0 and self.network in frames.HUBS and not self.measures_memory
         self.is_reusable = False  # whether a later world may use the processes
         self.is_spoiled = False  # whether something of this world is left in the ranks
         self.events = self.printed = 0  # weight of all events, bytes of all output
@@ -147,7 +147,7 @@ class World:
         asked["in_step"] = [call.in_step for call in self.calls]
         foreseen = self._foreseen()
         own = self.processes
-        self.is_reused = own is not None and not self.are_alone and own.go_on(asked, foreseen)
+        self.is_reused = own is not None and not self.measures_memory and own.go_on(asked, foreseen)
         if own is None or not self.is_reused:
             if own:
                 own.close()
@@ -174,7 +174,11 @@ class World:
                 self.keys,
             )
             meta = {"rank": rank, "size": self.size, "engine": str(ENGINE), "arguments": arguments}
-            meta |= {"trace": self.trace, "network": self.network, "alone": self.are_alone}
+            meta |= {
+                "trace": self.trace,
+                "network": self.network,
+                "measures_memory": self.measures_memory,
+            }
             meta["served"] = [
                 (c.served[rank] if c.served else {})
                 | {"weighs": c.weighs, "clocks": c.clocks}
