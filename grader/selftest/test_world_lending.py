@@ -7,6 +7,7 @@ import signal
 import textwrap
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -303,16 +304,16 @@ def test_processes_go_on_with_what_they_were_started_for(checks, server):
     check = checks(WHO)
     pids(check(), 2)
     processes = KEPT.take(KEPT.key)
-    asked = processes.asked | {"size": 2, "memory": 1 << 30, "in_step": [0]}
+    request = replace(processes.request, size=2, memory=1 << 30, in_step=[0], imports=[])
     for other in (
         {"submission_dir": "/elsewhere"},
         {"device": "cuda"},
         {"network": "gloo"},
         {"size": 5},
     ):
-        assert not processes.go_on(asked | other, [])
-    assert not processes.go_on(asked, ["a.module.that.is.not.there"])
-    assert processes.go_on(asked, [])
+        assert not processes.go_on(replace(request, **other))
+    assert not processes.go_on(replace(request, imports=["a.module.that.is.not.there"]))
+    assert processes.go_on(request)
     processes.close()
 
 

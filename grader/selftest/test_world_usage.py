@@ -19,6 +19,7 @@ from grader.supervisor.world_files import MAX_LISTINGS, Files, add_open, written
 from grader.supervisor.world_usage import MemoryAndFileLimits
 from grader.wire import os_support, removal
 from grader.wire.frames import FrameError
+from grader.wire.world_request import WorldRequest
 from grader.world import thread_activity
 
 MIB = 1 << 20
@@ -43,7 +44,7 @@ while os.getppid() == int(sys.argv[2]):
 @pytest.fixture
 def limits(tmp_path) -> MemoryAndFileLimits:
     return MemoryAndFileLimits(
-        {"folder": str(tmp_path), "size": 1, "memory": 64 * MIB, "device": "cpu"}, 1
+        WorldRequest("gloo", 1, "", "cpu", 64 * MIB, folder=str(tmp_path)), 1
     )
 
 

@@ -20,6 +20,7 @@ from grader.selftest.grading import ROOT, eventually
 from grader.supervisor import rank_folders, world_supervisor
 from grader.wire import os_support
 from grader.wire.os_support import family
+from grader.wire.world_request import WorldRequest
 from grader.world.fork_server_client import Server, WorldsUnavailable
 from grader.world.limits import Limits
 from grader.world.processes import Processes
@@ -239,15 +240,9 @@ def test_a_world_may_be_lost_before_its_ranks_have_heard_anything(server, soluti
 
 
 def test_the_folder_of_a_world_is_the_servers_choice(tmp_path, server, solutions):
-    asked = {
-        "size": 1,
-        "submission_dir": str(solutions),
-        "device": "cpu",
-        "memory": 1 << 30,
-        "folder": str(tmp_path),
-    }
+    request = WorldRequest("gloo", 1, str(solutions), "cpu", 1 << 30, folder=str(tmp_path))
     wires = [socket.socketpair() for _ in range(3)]
-    with server.request(asked, [its.fileno() for _, its in wires]) as judge:
+    with server.request(request.message(), [its.fileno() for _, its in wires]) as judge:
         assert "pids" in json.loads(judge.makefile().readline())
     for pair in wires:
         for end in pair:
@@ -306,13 +301,7 @@ def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
     """What a supervisor says to a judge who ends the world when this word has come; and how the
     supervisor ended.
     """
-    world = {
-        "size": 1,
-        "folder": str(folder),
-        "submission_dir": str(stage),
-        "device": "cpu",
-        "memory": 1 << 30,
-    }
+    request = WorldRequest("gloo", 1, str(stage), "cpu", 1 << 30, folder=str(folder))
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
@@ -321,7 +310,7 @@ def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
             ours.close()
             signal.signal(signal.SIGALRM, signal.SIG_DFL)  # else pytest's own limit answers
             spoil()
-            world_supervisor.run_world(theirs, [list(os.pipe())], started, world, "none")
+            world_supervisor.run_world(theirs, [list(os.pipe())], started, request, "none")
             code = 0
         finally:
             os._exit(code)

@@ -8,7 +8,7 @@ first rank needs it. DOOR is the descriptor of an inherited socket. The socket h
 a process that has inherited its other end can send to it. Judges inherit the other end. Ranks, and
 processes that ranks start, do not.
 
-A judge's request is one datagram of JSON, ``{"size": n, …}``. The datagram also carries
+A judge's request for a world is one datagram of JSON, ``WorldRequest``. The datagram also carries
 descriptors: the socket for the answer, and three for each rank that the world may have. The
 supervisor of the world keeps the socket for the answer.
 
@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from grader.wire.control_group import Group
+    from grader.wire.world_request import WorldRequest
 
 REQUEST_BYTES = 4096
 # Huge pages need more memory than small ones. They are used if the machine has more memory than
@@ -206,7 +207,7 @@ class Supervisors:
             self.standby[1].close()
             self.standby = None
 
-    def start_world(self, request: dict, descriptors: list[int]) -> None:
+    def start_world(self, request: "WorldRequest", descriptors: list[int]) -> None:
         """Give a world to the standby, or fork a supervisor for it if there is no standby.
 
         The first descriptor is the judge's socket. All other descriptors belong to the ranks.
@@ -216,7 +217,9 @@ class Supervisors:
         pid = None
         if self.standby:
             with contextlib.suppress(OSError):  # the standby has ended
-                socket.send_fds(self.standby[1], [json.dumps(request).encode()], descriptors)
+                socket.send_fds(
+                    self.standby[1], [json.dumps(request.message()).encode()], descriptors
+                )
                 pid = self.standby[0]
             self.drop_standby()
         if pid not in self.children:
@@ -224,8 +227,8 @@ class Supervisors:
         self.has_failed = False
         self.worlds += 1
         child = self.children[pid]
-        child.judge, child.folder = os.dup(descriptors[0]), request["folder"]
-        child.gpus = request["gpus"]
+        child.judge, child.folder = os.dup(descriptors[0]), request.folder
+        child.gpus = request.gpus
         child.users = rank_users.users_of_world(len(descriptors) // 3, pid, self.tier)
 
     def gpus_in_use(self) -> list[str]:
@@ -279,6 +282,7 @@ class Supervisors:
         Do nothing if the server closes its end without sending a request.
         """
         from grader.wire import os_support, tiers
+        from grader.wire.world_request import WorldRequest
 
         os_support.die_with_parent()
         # The server closes its end of the socket when it does not need this process any more. This
@@ -289,9 +293,9 @@ class Supervisors:
         )
         receiving_end.close()
         if data:
-            self._run_world(json.loads(data), descriptors)
+            self._run_world(WorldRequest.read(json.loads(data)), descriptors)
 
-    def _run_world(self, request: dict, descriptors: list[int]) -> None:
+    def _run_world(self, request: "WorldRequest", descriptors: list[int]) -> None:
         from grader.supervisor import world_supervisor
 
         judge = socket.socket(fileno=descriptors[0])
@@ -421,60 +425,61 @@ def _remove(folder: str) -> None:
 
 
 def _serve(
-    request: dict,
+    message: dict,
     descriptors: list[int],
     facts: dict,
     engine: Path,
     folder: str,
     supervisors: Supervisors,
 ) -> None:
-    """Answer a judge's question (``hello``), import modules, or start a world, as the request asks.
+    """Answer a judge's question (``hello``), import modules, or start a world, as the message asks.
 
     The first descriptor is the socket for the answer. All other descriptors are for ranks.
     """
     from grader.wire import frames
+    from grader.wire.world_request import WorldRequest
 
-    if request.get("hello"):
+    if message.get("hello"):
         os.write(
             descriptors[0],
-            json.dumps(facts | _more(request, facts, engine, supervisors)).encode() + b"\n",
+            json.dumps(facts | _more(message, facts, engine, supervisors)).encode() + b"\n",
         )
         return
     missing = [
         name
-        for name in request.get("imports", ())
+        for name in message.get("imports", ())
         if name in frames.HEAVY and name not in sys.modules
     ]
     if missing and facts["way"] == "fork":
         _prepare(missing)
         supervisors.drop_standby()
         supervisors.worlds, supervisors.has_huge_pages = 0, False  # the new memory has small pages
-    if "size" in request:
-        _start_world(request, descriptors, engine, folder, supervisors)
+    if "size" in message:
+        _start_world(WorldRequest.read(message), descriptors, engine, folder, supervisors)
 
 
-def _more(request: dict, facts: dict, engine: Path, supervisors: Supervisors) -> dict:
+def _more(question: dict, facts: dict, engine: Path, supervisors: Supervisors) -> dict:
     """Return further facts, which the server finds out only when a judge asks.
 
     These are the gaps of the confinement, the pid of the standby and, if requested, the reason for
     each tier that does not work. If ``facts`` lacks the version of torch, add it to ``facts``.
     """
     if "torch" not in facts:  # this process must not import torch, so ask a new process
-        question = "import torch; print(torch.__version__)"
+        program = "import torch; print(torch.__version__)"
         asked = subprocess.run(
-            [sys.executable, "-I", "-c", question], capture_output=True, text=True
+            [sys.executable, "-I", "-c", program], capture_output=True, text=True
         )
         facts["torch"] = asked.stdout.strip()
     from grader.rank import confinement
     from grader.wire import frames, tiers
 
-    has_hub = request.get("network") in frames.HUBS
+    has_hub = question.get("network") in frames.HUBS
     gaps = tiers.TIERS[facts["tier"]].gaps(
         confinement.landlock_abi(), has_hub, not facts["why_no_control_group"], facts["has_network"]
     )
     more: dict[str, Any] = {"gaps": gaps}
     more["standby"] = supervisors.standby and supervisors.standby[0]
-    if request.get("tiers") and facts["way"] == "fork":
+    if question.get("tiers") and facts["way"] == "fork":
         from grader.supervisor import probe
 
         more["tiers"] = probe.reasons_by_tier(engine)
@@ -482,7 +487,11 @@ def _more(request: dict, facts: dict, engine: Path, supervisors: Supervisors) ->
 
 
 def _start_world(
-    request: dict, descriptors: list[int], engine: Path, folder: str, supervisors: Supervisors
+    request: "WorldRequest",
+    descriptors: list[int],
+    engine: Path,
+    folder: str,
+    supervisors: Supervisors,
 ) -> None:
     """Make a folder for a new world, and have a supervisor run the world.
 
@@ -494,16 +503,16 @@ def _start_world(
     from grader.wire import tiers
 
     room, rest = divmod(len(descriptors) - 1, 3)
-    if request["size"] not in range(1, room + 1) or room > tiers.MAX_RANKS:
+    if request.size not in range(1, room + 1) or room > tiers.MAX_RANKS:
         raise ValueError(
             "the world size does not fit the descriptors, or there are too many descriptors"
         )
     if rest:
         raise ValueError("not three descriptors for each rank")
-    if reason := rank_folders.refusal(request["submission_dir"], engine):
+    if reason := rank_folders.refusal(request.submission_dir, engine):
         raise ValueError(reason)
-    request["folder"] = tempfile.mkdtemp(prefix="world-", dir=folder)
-    request["gpus"] = spread(request.get("gpus", ()), supervisors.gpus_in_use(), room)
+    request.folder = tempfile.mkdtemp(prefix="world-", dir=folder)
+    request.gpus = spread(request.gpus, supervisors.gpus_in_use(), room)
     supervisors.start_world(request, descriptors)
 
 

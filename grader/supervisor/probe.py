@@ -17,8 +17,9 @@ import torch.distributed as dist
 from grader.rank import confinement
 from grader.supervisor import rank_folders
 from grader.supervisor.rank_folders import SECRETS
-from grader.wire import control_group, os_support, removal, tiers
+from grader.wire import control_group, frames, os_support, removal, tiers
 from grader.wire.tiers import TIERS
+from grader.wire.world_request import WorldRequest
 
 
 def best(engine: Path) -> tuple[str, dict[str, str]]:
@@ -46,15 +47,15 @@ def why_no_control_group(name: str, places: Iterable[Path]) -> str:
 
     ``name`` is the tier, and ``places`` are the folders in which control groups can be made.
     """
-    with _grounds() as world:
+    with _grounds() as request:
         own = control_group.Group(places, f"{control_group.own_name()}-0")
         try:
-            return _asked(lambda: _ways_out(own, world, name))
+            return _asked(lambda: _ways_out(own, request, name))
         finally:
             own.remove()
 
 
-def _ways_out(own: control_group.Group, world: dict, tier: str) -> Iterator[str]:
+def _ways_out(own: control_group.Group, request: WorldRequest, tier: str) -> Iterator[str]:
     """Yield the ways in which a rank can leave or change its control group.
 
     To find these ways, this process enters the group and the tier, as a rank does.
@@ -67,7 +68,7 @@ def _ways_out(own: control_group.Group, world: dict, tier: str) -> Iterator[str]
         for folder in own.folders
         for path in (folder.parent / "cgroup.procs", *folder.iterdir())
     ]
-    (home,) = rank_folders.prepare(world, 1, tier)
+    (home,) = rank_folders.prepare(request, 1, tier)
     home.enter()
     for path in paths:
         with contextlib.suppress(OSError):
@@ -95,12 +96,12 @@ def failure(name: str, engine: Path) -> str:
     # sizes of files.
     if tier.uid:
         _close(engine)
-    with _grounds() as world:
-        return _asked(lambda: _complaints(world, name, engine, os.getppid()))
+    with _grounds() as request:
+        return _asked(lambda: _complaints(request, name, engine, os.getppid()))
 
 
 @contextlib.contextmanager
-def _grounds() -> Iterator[dict]:
+def _grounds() -> Iterator[WorldRequest]:
     """Make a folder and a submission, yield a request for a world of one rank, then remove both."""
     folder = Path(tempfile.mkdtemp(prefix="lockstep-probe-"))
     try:
@@ -108,12 +109,9 @@ def _grounds() -> Iterator[dict]:
         submission_dir = folder / "submission"
         submission_dir.mkdir(mode=0o755)
         (submission_dir / "module.py").write_text("")
-        yield {
-            "folder": str(folder),
-            "submission_dir": str(submission_dir),
-            "size": 1,
-            "device": "cpu",
-        }
+        yield WorldRequest(
+            frames.GLOO, 1, str(submission_dir), device="cpu", memory=0, folder=str(folder)
+        )
     finally:
         removal.remove(folder)
 
@@ -145,13 +143,13 @@ def _asked(complaints: Callable[[], Iterator[str]]) -> str:
     return reason
 
 
-def _complaints(world: dict, tier: str, engine: Path, server: int) -> Iterator[str]:
+def _complaints(request: WorldRequest, tier: str, engine: Path, server: int) -> Iterator[str]:
     """Enter a tier as a rank does, and yield a sentence for each thing that is wrong.
 
     Either a rank cannot do what it has to do, or it can do what it must not do. ``server`` is the
     pid of a process that ranks must not signal.
     """
-    (home,) = rank_folders.prepare(world, 1, tier)
+    (home,) = rank_folders.prepare(request, 1, tier)
     home.enter()
     for path in (os.__file__, torch.__file__, f"{home.submission_dir}/module.py"):
         try:

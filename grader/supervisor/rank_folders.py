@@ -7,29 +7,30 @@ from pathlib import Path
 from grader.rank.rank_home import RankHome
 from grader.supervisor import rank_users
 from grader.wire import frames, tiers
+from grader.wire.world_request import WorldRequest
 
 SECRETS = ("grader", "solutions", ".git")  # folders of this repository that no rank may read
 
 
-def prepare(world: dict, size: int, tier: str) -> list[RankHome]:
+def prepare(request: WorldRequest, size: int, tier: str) -> list[RankHome]:
     """Make the folders of ``size`` ranks in a world's new folder; return a RankHome for each rank.
 
     The world's supervisor calls this, because the ranks' uids are computed from its process id.
     """
     own = tiers.TIERS[tier].uid
-    inside = os.open(world["folder"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    inside = os.open(request.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         # The ranks have different users, and none of these users owns the folder. Let all users
         # pass through the folder.
         if own:
             os.fchmod(inside, 0o711)
-        meets = "" if world.get("network") in frames.HUBS else _make_rendezvous(world, inside, own)
-        return [_make(world, tier, rank, inside, meets) for rank in range(size)]
+        meets = "" if request.network in frames.HUBS else _make_rendezvous(request, inside, own)
+        return [_make(request, tier, rank, inside, meets) for rank in range(size)]
     finally:
         os.close(inside)
 
 
-def _make_rendezvous(world: dict, inside: int, for_all: bool) -> str:
+def _make_rendezvous(request: WorldRequest, inside: int, for_all: bool) -> str:
     """Make the file in which ranks meet, and return its path.
 
     With ``for_all``, every user may read the file and write to it; otherwise only its owner may.
@@ -38,10 +39,10 @@ def _make_rendezvous(world: dict, inside: int, for_all: bool) -> str:
     if for_all:
         os.fchmod(file, 0o666)
     os.close(file)
-    return str(Path(world["folder"]) / "rendezvous")
+    return str(Path(request.folder) / "rendezvous")
 
 
-def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> RankHome:
+def _make(request: WorldRequest, tier: str, rank: int, inside: int, rendezvous: str) -> RankHome:
     """Make the folder of one rank, and return the rank's RankHome.
 
     ``inside`` is a descriptor of the world's folder. The rank's folder is inside another folder,
@@ -56,15 +57,15 @@ def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> Ra
         os.chown(name, user, user, dir_fd=inside, follow_symlinks=False)
         os.chown(around, -1, user, dir_fd=inside, follow_symlinks=False)
         os.chmod(around, 0o710, dir_fd=inside)
-    folder, gpus = Path(world["folder"]), world.get("gpus", [])
+    folder, gpus = Path(request.folder), request.gpus
     # If ranks share GPUs, each rank sees only its own GPU, because local ranks of one node must
     # have different GPUs.
     share_gpus = len(set(gpus)) < len(gpus)
     return RankHome(
         str(folder / name),
         rendezvous,
-        world["submission_dir"],
-        world["device"],
+        request.submission_dir,
+        request.device,
         tier,
         user,
         gpus[rank] if share_gpus else ",".join(gpus),

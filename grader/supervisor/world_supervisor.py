@@ -25,6 +25,7 @@ from grader.supervisor.rank_processes import RankProcesses, Start
 from grader.supervisor.world_usage import MORE_TASKS, MemoryAndFileLimits
 from grader.wire import frames, os_support, removal, tiers
 from grader.wire.control_group import Group
+from grader.wire.world_request import WorldRequest
 
 # Seconds between two looks at the world. A look at many ranks takes long, and the hub carries no
 # messages meanwhile. So the time between two looks is also at least ``TIMES_THE_LAST_LOOK`` times
@@ -52,7 +53,7 @@ def run_world(
     judge: socket.socket,
     descriptors: list[list[int]],
     start: Start,
-    world: dict,
+    request: WorldRequest,
     tier: str,
     group: Group | None = None,
 ) -> None:
@@ -65,8 +66,7 @@ def run_world(
         judge: the socket to the judge.
         descriptors: [wire, output, stacks] for each rank that the world may have.
         start: starts a rank with an entry of ``descriptors`` and a home, and returns its pid.
-        world: what the judge asked for: ``size``, ``submission_dir``, ``device``, ``network``,
-            ``memory`` and ``in_step``; and the world's ``folder``.
+        request: what the judge asked for, and the world's folder and GPUs.
         tier: how ranks are confined.
         group: the control group that this process is in. All processes that this process starts
             will be in the group, too.
@@ -77,13 +77,13 @@ def run_world(
     server = os.getppid()
     wake = _set_up_process()
     users = rank_users.users_of_world(len(descriptors), os.getpid(), tier)
-    if world.get("network") == frames.GLOO and world.get("device") == "cpu":
+    if request.network == frames.GLOO and request.device == "cpu":
         own_network.leave()
     ranks: RankProcesses | None = None
     try:
-        ranks, hub = _make_ranks(judge, descriptors, start, world, tier)
-        limits = MemoryAndFileLimits(world, len(descriptors), group)
-        ranks.grow(world["size"])
+        ranks, hub = _make_ranks(judge, descriptors, start, request, tier)
+        limits = MemoryAndFileLimits(request, len(descriptors), group)
+        ranks.grow(request.size)
         _tell(judge, {"pids": ranks.started})
         if os.getppid() == server:
             _look_after(judge, wake, ranks, limits, hub)
@@ -98,7 +98,7 @@ def run_world(
         # Ranks may have changed the folder so that it cannot be removed now. Then the server
         # removes the folder when the server ends.
         with contextlib.suppress(Exception):
-            removal.remove(world["folder"])
+            removal.remove(request.folder)
 
 
 def _set_up_process() -> int:
@@ -118,23 +118,27 @@ def _set_up_process() -> int:
 
 
 def _make_ranks(
-    judge: socket.socket, descriptors: list[list[int]], start: Start, world: dict, tier: str
+    judge: socket.socket,
+    descriptors: list[list[int]],
+    start: Start,
+    request: WorldRequest,
+    tier: str,
 ) -> tuple[RankProcesses, Hub | None]:
     """Return the ranks of a world, none of which is started yet, and the hub if it has one.
 
     With a hub, the sockets of the ranks lead to the hub, and not to the judge.
     """
-    homes = rank_folders.prepare(world, len(descriptors), tier)
-    if world.get("network") not in frames.HUBS:
+    homes = rank_folders.prepare(request, len(descriptors), tier)
+    if request.network not in frames.HUBS:
         return RankProcesses(start, descriptors, homes), None
     pairs = [socket.socketpair() for _ in descriptors]
     judges = [socket.socket(fileno=wire) for wire, *_ in descriptors]
     ours = [mine for mine, _ in pairs]
     theirs = [[its.detach(), *rest] for (_, its), (_, *rest) in zip(pairs, descriptors)]
     ranks = RankProcesses(start, theirs, homes)
-    in_step, is_strict = InStep(world.get("in_step", [])), world["network"] == frames.STRICT
+    in_step, is_strict = InStep(request.in_step), request.network == frames.STRICT
     hub = Hub(
-        judges, ours, partial(_tell, judge), ranks, in_step, world["size"], is_strict=is_strict
+        judges, ours, partial(_tell, judge), ranks, in_step, request.size, is_strict=is_strict
     )
     return ranks, hub
 
@@ -161,12 +165,9 @@ def _end_ranks(
 
 @dataclass
 class NextCheck:
-    """The judge's request that the ranks go on with the calls of another check."""
+    """Another check, with whose calls the ranks have to go on."""
 
-    size: int
-    memory: int
-    in_step: list[int]
-    imports: list[str]  # modules that take long to import, and that the ranks must have
+    request: WorldRequest
     until: float  # if the ranks are not at rest by then, the judge is told that they cannot go on
 
 
@@ -207,7 +208,7 @@ def _look_after(
                 return
             wanted = _answer(judge, questions, hub) or wanted
         if wanted and hub and hub.is_at_rest():
-            _go_on(judge, ranks, limits, hub, wanted)
+            _go_on(judge, ranks, limits, hub, wanted.request)
             wanted = None
         elif wanted and time.monotonic() > wanted.until:
             _tell(judge, {"ready": False})
@@ -251,7 +252,8 @@ def _answer(judge: socket.socket, questions: list[dict], hub: Hub | None) -> Nex
         elif asked == frames.RESULTS_ASKED:
             _tell(judge, {"given": hub.give_to_idle() if hub else 0})
         else:
-            wanted = NextCheck(**asked, until=time.monotonic() + COME_TO_REST_SECONDS)
+            until = time.monotonic() + COME_TO_REST_SECONDS
+            wanted = NextCheck(WorldRequest.read(asked), until)
     return wanted
 
 
@@ -267,18 +269,18 @@ def _go_on(
     ranks: RankProcesses,
     limits: MemoryAndFileLimits,
     hub: Hub,
-    wanted: NextCheck,
+    request: WorldRequest,
 ) -> None:
     """Prepare the ranks for the calls of another check, and tell the judge whether they are ready.
 
     They are ready if nothing is left of the last check, and all modules that they must have are
     imported.
     """
-    is_ready = ranks.are_as_started() and all(name in sys.modules for name in wanted.imports)
+    is_ready = ranks.are_as_started() and all(name in sys.modules for name in request.imports)
     if is_ready:
-        hub.begin(wanted.size, InStep(wanted.in_step))
-        limits.allow(max(len(ranks.started), wanted.size), wanted.memory)
-        ranks.grow(wanted.size)
+        hub.begin(request.size, InStep(request.in_step))
+        limits.allow(max(len(ranks.started), request.size), request.memory)
+        ranks.grow(request.size)
     _tell(judge, {"pids": ranks.started, "ready": is_ready})
 
 

@@ -11,6 +11,7 @@ from grader.supervisor.process_memory import TABLES, memory, shared_bytes
 from grader.supervisor.world_files import add_open, add_shared, written
 from grader.wire import os_support, tiers
 from grader.wire.control_group import Group
+from grader.wire.world_request import WorldRequest
 
 # A process may hide its open files for this many looks in a row. A process that is about to end
 # hides its open files for a moment.
@@ -29,16 +30,16 @@ class MemoryAndFileLimits:
     This object has to be made before the first rank is started.
     """
 
-    def __init__(self, world: dict, room: int, group: Group | None = None) -> None:
+    def __init__(self, request: WorldRequest, room: int, group: Group | None = None) -> None:
         """Record how much memory this process uses now. Set the limits that the request asks for.
 
-        ``room`` is how many ranks the world may have; ``world["size"]`` of them are started first.
+        ``room`` is how many ranks the world may have; ``request.size`` of them are started first.
         This process is in ``group``, if there is one.
         """
-        self.folder, self.group = world["folder"], group
-        self.device = world["device"]
+        self.folder, self.group = request.folder, group
+        self.device = request.device
         self.inherited = memory(os.getpid(), TABLES)
-        self.allow(world["size"], world["memory"])
+        self.allow(request.size, request.memory)
         self.users = {rank_users.user_of(os.getpid(), rank) for rank in range(room)}
         self.disk = os.stat(self.folder).st_dev
         # pid → the number of looks in a row at which this process hid its open files or mappings

@@ -7,11 +7,11 @@ nothing behind, waits for the calls of the next check.
 import json
 import os
 import socket
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from io import FileIO
 
 from grader.wire import frames
+from grader.wire.world_request import WorldRequest
 from grader.world.fork_server_client import Server
 
 ANSWER_SECONDS = 5.0  # in which a supervisor has to say whether its ranks may go on
@@ -21,12 +21,12 @@ ANSWER_SECONDS = 5.0  # in which a supervisor has to say whether its ranks may g
 class Processes:
     """The processes of a world, and the judge's connections to them.
 
-    ``asked`` is the request with which the processes were started. ``pids`` has an entry for each
+    ``request`` is the request with which the processes were started. ``pids`` has an entry for each
     rank that was started. Every other list has an entry for each rank that may be started.
     """
 
     supervisor: socket.socket
-    asked: dict
+    request: WorldRequest
     nonce: bytes
     wires: list[socket.socket] = field(default_factory=list)
     readers: list[frames.Reader] = field(default_factory=list)  # of what comes through the wires
@@ -35,11 +35,10 @@ class Processes:
     pids: list[int] = field(default_factory=list)
 
     @classmethod
-    def start(cls, server: Server, asked: dict, room: int, imports: Iterable[str]) -> "Processes":
-        """Have a server start ``asked["size"]`` ranks, and make connections for ``room`` ranks.
+    def start(cls, server: Server, request: WorldRequest, room: int) -> "Processes":
+        """Have a server start ``request.size`` ranks, and make connections for ``room`` ranks.
 
-        ``imports`` are modules that the server imports first. Raises WorldsUnavailable if no server
-        accepts the request.
+        Raises WorldsUnavailable if no server accepts the request.
         """
         nonce = os.urandom(frames.NONCE_BYTES)
         theirs, wires = [], []
@@ -54,7 +53,7 @@ class Processes:
                     reader, writer = os.pipe()
                     pipes.append(open(reader, "rb", buffering=0))
                     theirs.append(writer)
-            supervisor = server.request(asked | {"imports": list(imports)}, theirs)
+            supervisor = server.request(request.message(), theirs)
         except BaseException:
             opened: list[socket.socket | FileIO] = [*wires, *outputs, *stacks]
             for end in opened:
@@ -64,25 +63,24 @@ class Processes:
             for descriptor in theirs:
                 os.close(descriptor)
         readers = [frames.Reader(nonce) for _ in range(room)]
-        return cls(supervisor, asked, nonce, wires, readers, outputs, stacks)
+        return cls(supervisor, request, nonce, wires, readers, outputs, stacks)
 
-    def go_on(self, asked: dict, imports: Iterable[str]) -> bool:
+    def go_on(self, request: WorldRequest) -> bool:
         """Have the supervisor prepare the ranks for another check; return whether they are ready.
 
-        ``asked`` is the request for this check. ``asked["size"]`` ranks have calls to make.
-        ``imports`` are modules that the ranks must have imported.
+        ``request`` is the request for this check.
         """
-        fixed = ("network", "submission_dir", "device")
-        if any(self.asked[name] != asked[name] for name in fixed) or asked["size"] > len(
-            self.wires
+        first = self.request
+        if (
+            request.network != first.network
+            or request.submission_dir != first.submission_dir
+            or request.device != first.device
+            or request.size > len(self.wires)
         ):
             return False
-        more = {name: asked[name] for name in ("size", "memory", "in_step")} | {
-            "imports": list(imports)
-        }
         self.supervisor.settimeout(ANSWER_SECONDS)
         try:
-            self.supervisor.sendall(json.dumps(more).encode() + b"\n")
+            self.supervisor.sendall(json.dumps(request.message()).encode() + b"\n")
             return self._is_ready()
         except OSError:
             return False

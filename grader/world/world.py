@@ -20,6 +20,7 @@ from grader.assignment import OPTIMIZING
 from grader.wire import frames, machine_limits, sealing
 from grader.wire.events import Event, Mark, Operation, Program, Progress, read_event, weight
 from grader.wire.served import Growth
+from grader.wire.world_request import WorldRequest
 from grader.world import arrays, call_outcomes, thread_activity
 from grader.world.fork_server_client import ENGINE, Server, usual_network
 from grader.world.gpus import Gpus
@@ -134,24 +135,13 @@ class World:
     # ——— start and end
 
     def _start(self) -> None:
-        asked = {
-            "network": self.network,
-            "size": self.size,
-            "submission_dir": str(self.report.submission_dir),
-            "device": "cuda" if self.gpus else "cpu",
-            "gpus": self.gpus.ids if self.gpus else [],
-        }
-        # Ranks that are kept, but have no calls in this world, use memory, too.
-        there = max(self.size, len(self.processes.pids) if self.processes else 0)
-        asked["memory"] = self.limits.memory_bytes or machine_limits.world_memory_limit(there)
-        asked["in_step"] = [call.in_step for call in self.calls]
-        foreseen = self._foreseen()
+        request = self._request()
         own = self.processes
-        self.is_reused = own is not None and not self.measures_memory and own.go_on(asked, foreseen)
+        self.is_reused = own is not None and not self.measures_memory and own.go_on(request)
         if own is None or not self.is_reused:
             if own:
                 own.close()
-            own = self.processes = Processes.start(self.server, asked, self.room, foreseen)
+            own = self.processes = Processes.start(self.server, request, self.room)
         self.nonce, self.wires, self.supervisor = own.nonce, own.wires[: self.size], own.supervisor
         self._note_pids(own.pids)
         if self.is_reused:
@@ -203,6 +193,21 @@ class World:
                 wire.sendall(frames.pack(frames.INPUTS, meta, blob, self.nonce))
             except ConnectionError:
                 pass  # the rank is dead: its supervisor reports how it ended, or is dead, too
+
+    def _request(self) -> WorldRequest:
+        """Return the request for this world."""
+        # Ranks that are kept, but have no calls in this world, use memory, too.
+        there = max(self.size, len(self.processes.pids) if self.processes else 0)
+        return WorldRequest(
+            self.network,
+            self.size,
+            str(self.report.submission_dir),
+            device="cuda" if self.gpus else "cpu",
+            memory=self.limits.memory_bytes or machine_limits.world_memory_limit(there),
+            in_step=[call.in_step for call in self.calls],
+            imports=self._foreseen(),
+            gpus=self.gpus.ids if self.gpus else [],
+        )
 
     def _driver(self, call: Call) -> str:
         """Return the name of the driver for a call.
