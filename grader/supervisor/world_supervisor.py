@@ -23,7 +23,7 @@ from grader.hub.in_step import InStep
 from grader.supervisor import cleanup, ending, own_network, rank_folders, rank_users
 from grader.supervisor.rank_processes import RankProcesses, Start
 from grader.supervisor.world_usage import MORE_TASKS, MemoryAndFileLimits
-from grader.wire import frames, os_support, removal, tiers
+from grader.wire import frames, os_support, removal, tiers, world_messages
 from grader.wire.control_group import Group
 from grader.wire.world_request import WorldRequest
 
@@ -84,17 +84,17 @@ def run_world(
         ranks, hub = _make_ranks(judge, descriptors, start, request, tier)
         limits = MemoryAndFileLimits(request, len(descriptors), group)
         ranks.grow(request.size)
-        _tell(judge, {"pids": ranks.started})
+        _tell(judge, {world_messages.PIDS: ranks.started})
         if os.getppid() == server:
             _look_after(judge, wake, ranks, limits, hub)
     except Exception as error:
         words = f"the supervisor of this world failed: {type(error).__name__}: {error}"
         with contextlib.suppress(OSError):  # if the judge is gone, nobody reads this
-            _tell(judge, {"fault": words[:300]})
+            _tell(judge, {world_messages.FAULT: words[:300]})
     finally:
         _end_ranks(ranks, users, wake, tier, group)
         with contextlib.suppress(OSError):
-            _tell(judge, {"gone": True})
+            _tell(judge, {world_messages.GONE: True})
         # Ranks may have changed the folder so that it cannot be removed now. Then the server
         # removes the folder when the server ends.
         with contextlib.suppress(Exception):
@@ -211,7 +211,7 @@ def _look_after(
             _go_on(judge, ranks, limits, hub, wanted.request)
             wanted = None
         elif wanted and time.monotonic() > wanted.until:
-            _tell(judge, {"ready": False})
+            _tell(judge, {world_messages.READY: False})
             wanted = None
 
 
@@ -219,7 +219,7 @@ def _look(judge: socket.socket, ranks: RankProcesses, limits: MemoryAndFileLimit
     """Tell the judge if the ranks exceed a limit. Return the time of the next look."""
     begun = time.process_time()
     if exceeded := _exceeded(limits, ranks.alive):
-        _tell(judge, {"limit": exceeded})
+        _tell(judge, {world_messages.LIMIT: exceeded})
     taken = time.process_time() - begun
     usual = min(USUAL_TIMES * taken, LONGEST_USUAL) if limits.group else 0.0
     return time.monotonic() + max(LOOK_AT_WORLD_EVERY, usual, TIMES_THE_LAST_LOOK * taken)
@@ -238,22 +238,27 @@ def _on_deaths(judge: socket.socket, ranks: RankProcesses, limits: MemoryAndFile
         rank, code = ranks.alive.pop(pid), os.waitstatus_to_exitcode(status)
         if code == -signal.SIGKILL and limits.group and limits.group.is_out_of_memory():
             words = f"{limits.memory_exceeded()} (the system ended rank {rank})"
-            _tell(judge, {"limit": words})
-        _tell(judge, {"rank": rank, "status": code})
+            _tell(judge, {world_messages.LIMIT: words})
+        _tell(judge, {world_messages.EXITED: code, "rank": rank})
 
 
 def _answer(judge: socket.socket, questions: list[dict], hub: Hub | None) -> NextCheck | None:
     """Answer the judge's questions. Return its last request for the calls of another check."""
     wanted = None
-    for asked in questions:
-        if asked == frames.MOVES_ASKED:
+    for question in questions:
+        if question == world_messages.MOVES_ASKED:
             moves = hub.moves_until_now() if hub else 0
-            _tell(judge, {"moves": moves} | (hub.matching.withheld_by_order() if hub else {}))
-        elif asked == frames.RESULTS_ASKED:
-            _tell(judge, {"given": hub.give_to_idle() if hub else 0})
-        else:
+            _tell(
+                judge,
+                {world_messages.MOVES: moves} | (hub.matching.withheld_by_order() if hub else {}),
+            )
+        elif question == world_messages.RESULTS_ASKED:
+            _tell(judge, {world_messages.GIVEN: hub.give_to_idle() if hub else 0})
+        elif question["asks"] == world_messages.NEXT_CHECK:
             until = time.monotonic() + COME_TO_REST_SECONDS
-            wanted = NextCheck(WorldRequest.read(asked), until)
+            wanted = NextCheck(WorldRequest.read(question["request"]), until)
+        else:
+            raise ValueError("a question that no judge asks")
     return wanted
 
 
@@ -281,7 +286,7 @@ def _go_on(
         hub.begin(request.size, InStep(request.in_step))
         limits.allow(max(len(ranks.started), request.size), request.memory)
         ranks.grow(request.size)
-    _tell(judge, {"pids": ranks.started, "ready": is_ready})
+    _tell(judge, {world_messages.READY: is_ready, "started": ranks.started})
 
 
 def _exceeded(limits: MemoryAndFileLimits, ranks: dict[int, int]) -> str:

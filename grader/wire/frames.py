@@ -68,12 +68,6 @@ FOR_INPUTS = "inputs"  # the calls of the next check
 FOR_NOTHING = "nothing"  # the end of the world
 FOR_JUDGE = FOR_GO, FOR_INPUTS, FOR_NOTHING
 
-# The judge asks its supervisor: how many moves (see ``Hub.moves``) were there so far?
-MOVES_ASKED = {"asks": "moves"}
-# The judge tells its supervisor that the ranks are idle, and asks: how many results of slow
-# all-gathers does the hub give them now? See ``hub.Hub.give_to_idle``.
-RESULTS_ASKED = {"asks": "results"}
-
 KINDS = (
     INPUTS
     + GO

@@ -10,7 +10,7 @@ import socket
 from dataclasses import dataclass, field
 from io import FileIO
 
-from grader.wire import frames
+from grader.wire import frames, world_messages
 from grader.wire.world_request import WorldRequest
 from grader.world.fork_server_client import Server
 
@@ -78,9 +78,10 @@ class Processes:
             or request.size > len(self.wires)
         ):
             return False
+        question = {"asks": world_messages.NEXT_CHECK, "request": request.message()}
         self.supervisor.settimeout(ANSWER_SECONDS)
         try:
-            self.supervisor.sendall(json.dumps(request.message()).encode() + b"\n")
+            self.supervisor.sendall(json.dumps(question).encode() + b"\n")
             return self._is_ready()
         except OSError:
             return False
@@ -90,19 +91,19 @@ class Processes:
     def _is_ready(self) -> bool:
         """Read the supervisor's messages up to its answer; return whether the ranks can go on.
 
-        The answer is the message with ``ready``. Ignore a report of a standstill before the answer,
-        because between two checks all ranks wait. If any other message comes before the answer, the
-        ranks cannot go on.
+        Ignore a report of a standstill before the answer, because between two checks all ranks
+        wait. If any other message comes before the answer, the ranks cannot go on.
         """
         heard = b""
         while data := self.supervisor.recv(4096):
             heard += data
             *lines, heard = heard.split(b"\n")
             for line in map(json.loads, lines):
-                if "ready" in line:
-                    self.pids = line.get("pids", self.pids)
-                    return line["ready"]
-                if "standstill" not in line:
+                kind = world_messages.kind_of(line)
+                if kind == world_messages.READY:
+                    self.pids = line.get("started", self.pids)
+                    return line[world_messages.READY]
+                if kind != world_messages.STANDSTILL:
                     return False
         return False
 

@@ -17,9 +17,8 @@ from io import FileIO
 from pathlib import Path
 
 from grader.assignment import OPTIMIZING
-from grader.wire import frames, machine_limits, sealing
+from grader.wire import frames, machine_limits, sealing, world_messages
 from grader.wire.events import Event, Mark, Operation, Program, Progress, read_event, weight
-from grader.wire.served import Growth
 from grader.wire.world_request import WorldRequest
 from grader.world import arrays, call_outcomes, thread_activity
 from grader.world.fork_server_client import ENGINE, Server, usual_network
@@ -29,6 +28,7 @@ from grader.world.limits import Limits
 from grader.world.processes import Processes
 from grader.world.progress_judge import ProgressJudge
 from grader.world.report import CALL_BEGAN, Call, Ending, Raised, RankReport, Returned, WorldReport
+from grader.world.supervisor_reports import SupervisorReports
 
 # When all ranks are done, the judge reads the rest of what they have sent. If the judge still finds
 # data in each of this many steps, the ranks are not kept.
@@ -94,9 +94,14 @@ class World:
             limits,
             self.pids,
             self.held,
-            ask_moves=lambda: self._ask(frames.MOVES_ASKED),
-            ask_results=lambda: self._ask(frames.RESULTS_ASKED),
+            ask_moves=lambda: self._ask(world_messages.MOVES_ASKED),
+            ask_results=lambda: self._ask(world_messages.RESULTS_ASKED),
         )
+        self.handlers = {
+            **SupervisorReports(self.report, self.judge, self.pids).handlers,
+            world_messages.PIDS: self._on_pids,
+            world_messages.GONE: self._on_gone,
+        }
         self.supervisor_lines = b""
         self.gone = False
         self.room, self.processes, self.is_reused = max(room, size), processes, False
@@ -302,58 +307,27 @@ class World:
         self.supervisor_lines += data
         *lines, self.supervisor_lines = self.supervisor_lines.split(b"\n")
         for line in map(json.loads, lines):
-            self._on_supervisor_line(line)
+            self._on_message(line)
         if not data:
             self.selector.unregister(supervisor)
             supervisor.close()
             self.report.ending = self.report.ending or Ending.LOST
             self.gone = True
 
-    def _on_supervisor_line(self, line: dict) -> None:
+    def _on_message(self, message: dict) -> None:
         # A rank without calls in this world has ended, or has sent something.
-        if line.get("rank", 0) >= self.size:
+        if message.get("rank", 0) >= self.size:
             self.is_spoiled = True
-        elif "pids" in line:
-            assert self.processes is not None  # the supervisor of these processes sent the line
-            self.processes.pids = line["pids"]
-            self._note_pids(line["pids"])
-        elif "fault" in line:
-            self.report.grader_fault = line["fault"]
-        elif "standstill" in line:
-            self.judge.on_standstill(line["standstill"], line["frames"])
-            self.report.behind = line.get("behind", [])
-        elif "moves" in line:
-            self.judge.stacks.moves = line["moves"]
-            self.report.behind = line.get("behind", [])
-        elif "given" in line:
-            self.judge.on_results(line["given"])
-        elif "grown" in line:
-            rank, call, *growth = line["grown"]
-            self.report.ranks[rank].grown.setdefault(call, []).append(Growth(*growth))
-        elif "spent" in line:
-            rank, call, nanoseconds = line["spent"]
-            self.report.ranks[rank].spent.setdefault(call, []).append(nanoseconds)
-        elif "squares" in line:
-            rank, call, total = line["squares"]
-            self.report.ranks[rank].squares.setdefault(call, []).append(total)
-        elif "not_sent_on" in line:
-            rank, call, number, at = line["not_sent_on"]
-            self.report.ranks[rank].trail.append(
-                Mark(rank, call, f"{frames.NOT_SENT_ON} {number}", at)
-            )
-        elif "awaited_early" in line:
-            rank, call, number, at = line["awaited_early"]
-            self.report.ranks[rank].trail.append(
-                Mark(rank, call, f"{frames.AWAITED_EARLY} {number}", at)
-            )
-        elif "refused" in line:
-            self.report.ranks[line["rank"]].refused = line["refused"]
-        elif "limit" in line and not self.report.ending:
-            self.report.ending, self.report.limit = Ending.EXCESSIVE, line["limit"]
-        elif "rank" in line and not self.report.ending:
-            self.pids.pop(line["rank"], None)
-            self.report.ranks[line["rank"]].exit = line["status"]
-        self.gone |= "gone" in line
+        else:
+            self.handlers[world_messages.kind_of(message)](message)
+
+    def _on_pids(self, message: dict) -> None:
+        assert self.processes is not None  # the supervisor of these processes sent the message
+        self.processes.pids = message[world_messages.PIDS]
+        self._note_pids(self.processes.pids)
+
+    def _on_gone(self, message: dict) -> None:
+        self.gone = True
 
     def _note_pids(self, pids: list[int]) -> None:
         """Fill the table of pids in place, because other objects use the same table."""
@@ -472,7 +446,7 @@ class World:
             pass  # the rank has died meanwhile
 
     def _ask(self, question: dict) -> None:
-        """Ask the supervisor one of the questions that ``frames`` lists."""
+        """Ask the supervisor one of the questions that ``world_messages`` lists."""
         try:
             self.supervisor.sendall(json.dumps(question).encode() + b"\n")
         except OSError:

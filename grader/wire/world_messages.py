@@ -1,0 +1,60 @@
+"""Lists the messages between the judge and the supervisor of a world.
+
+A message is a line with a JSON object. A message of the judge names its kind: the value of
+``asks``. A message of the supervisor, or of the hub in it, has exactly one key of ``KINDS``. This
+key is the kind of the message.
+"""
+
+# Judge → supervisor
+# How many moves (see ``Hub.moves``) were there so far?
+MOVES_ASKED = {"asks": "moves"}
+# The ranks are idle. How many results of slow all-gathers does the hub give them now? See
+# ``hub.Hub.give_to_idle``.
+RESULTS_ASKED = {"asks": "results"}
+# May the ranks go on with the calls of another check? ``request`` is the request for this check.
+NEXT_CHECK = "next check"
+
+# Supervisor → judge. Where a kind says nothing else, its value is the rest of the message.
+PIDS = "pids"  # the pid of each rank that was started
+EXITED = "status"  # the exit code, or −signal, of ``rank``
+LIMIT = "limit"  # in words, how the ranks exceed a limit
+FAULT = "fault"  # in words, why the supervisor failed
+GONE = "gone"  # nothing of the world is left
+READY = "ready"  # the answer to NEXT_CHECK, with the pids as ``started`` if the ranks were asked
+MOVES = "moves"  # the answer to MOVES_ASKED; on a strict network with ``behind``
+GIVEN = "given"  # the answer to RESULTS_ASKED
+# Hub → judge
+STANDSTILL = "standstill"  # the ranks that are held; with ``frames``, perhaps with ``behind``
+REFUSED = "refused"  # in words, why the frames of ``rank`` are not accepted
+GROWN = "grown"  # rank, call, and the fields of a ``Growth``
+SPENT = "spent"  # rank, call, nanoseconds of processor time
+SQUARES = "squares"  # rank, call, sum of squares
+SENT_ON_LATE = "not_sent_on"  # rank, call, number of the message, time
+AWAITED_AT_ONCE = "awaited_early"  # rank, call, number of the all-gather, time
+
+KINDS = (
+    PIDS,
+    EXITED,
+    LIMIT,
+    FAULT,
+    GONE,
+    READY,
+    MOVES,
+    GIVEN,
+    STANDSTILL,
+    REFUSED,
+    GROWN,
+    SPENT,
+    SQUARES,
+    SENT_ON_LATE,
+    AWAITED_AT_ONCE,
+)
+
+
+def kind_of(message: dict) -> str:
+    """Return the kind of a message of the supervisor.
+
+    Raises ValueError if the message does not have exactly one kind.
+    """
+    (kind,) = [kind for kind in KINDS if kind in message]
+    return kind

@@ -1,0 +1,84 @@
+"""Reads what the supervisor of a world, and the hub in it, report to the judge."""
+
+from collections.abc import Callable
+
+from grader.wire import frames, world_messages
+from grader.wire.events import Mark
+from grader.wire.served import Growth
+from grader.world.progress_judge import ProgressJudge
+from grader.world.report import Ending, WorldReport
+
+
+class SupervisorReports:
+    """Writes what a supervisor reports into the report of its world, or tells the judge of it.
+
+    ``handlers`` has a method for each kind of message, except for those that the world itself
+    reads: see ``world_messages``.
+    """
+
+    def __init__(self, report: WorldReport, judge: ProgressJudge, pids: dict[int, int]) -> None:
+        self.report, self.judge, self.pids = report, judge, pids
+        self.handlers: dict[str, Callable[[dict], None]] = {
+            world_messages.EXITED: self._on_exit,
+            world_messages.LIMIT: self._on_limit,
+            world_messages.FAULT: self._on_fault,
+            world_messages.MOVES: self._on_moves,
+            world_messages.GIVEN: self._on_given,
+            world_messages.STANDSTILL: self._on_standstill,
+            world_messages.REFUSED: self._on_refused,
+            world_messages.GROWN: self._on_grown,
+            world_messages.SPENT: self._on_spent,
+            world_messages.SQUARES: self._on_squares,
+            world_messages.SENT_ON_LATE: self._on_sent_on_late,
+            world_messages.AWAITED_AT_ONCE: self._on_awaited_at_once,
+        }
+
+    def _on_exit(self, message: dict) -> None:
+        if not self.report.ending:
+            self.pids.pop(message["rank"], None)
+            self.report.ranks[message["rank"]].exit = message[world_messages.EXITED]
+
+    def _on_limit(self, message: dict) -> None:
+        if not self.report.ending:
+            self.report.ending = Ending.EXCESSIVE
+            self.report.limit = message[world_messages.LIMIT]
+
+    def _on_fault(self, message: dict) -> None:
+        self.report.grader_fault = message[world_messages.FAULT]
+
+    def _on_moves(self, message: dict) -> None:
+        self.judge.stacks.moves = message[world_messages.MOVES]
+        self.report.behind = message.get("behind", [])
+
+    def _on_given(self, message: dict) -> None:
+        self.judge.on_results(message[world_messages.GIVEN])
+
+    def _on_standstill(self, message: dict) -> None:
+        self.judge.on_standstill(message[world_messages.STANDSTILL], message["frames"])
+        self.report.behind = message.get("behind", [])
+
+    def _on_refused(self, message: dict) -> None:
+        self.report.ranks[message["rank"]].refused = message[world_messages.REFUSED]
+
+    def _on_grown(self, message: dict) -> None:
+        rank, call, *growth = message[world_messages.GROWN]
+        self.report.ranks[rank].grown.setdefault(call, []).append(Growth(*growth))
+
+    def _on_spent(self, message: dict) -> None:
+        rank, call, nanoseconds = message[world_messages.SPENT]
+        self.report.ranks[rank].spent.setdefault(call, []).append(nanoseconds)
+
+    def _on_squares(self, message: dict) -> None:
+        rank, call, total = message[world_messages.SQUARES]
+        self.report.ranks[rank].squares.setdefault(call, []).append(total)
+
+    def _on_sent_on_late(self, message: dict) -> None:
+        rank, call, number, at = message[world_messages.SENT_ON_LATE]
+        self._mark(rank, call, f"{frames.NOT_SENT_ON} {number}", at)
+
+    def _on_awaited_at_once(self, message: dict) -> None:
+        rank, call, number, at = message[world_messages.AWAITED_AT_ONCE]
+        self._mark(rank, call, f"{frames.AWAITED_EARLY} {number}", at)
+
+    def _mark(self, rank: int, call: int, name: str, at: int) -> None:
+        self.report.ranks[rank].trail.append(Mark(rank, call, name, at))
