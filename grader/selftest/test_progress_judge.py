@@ -21,7 +21,7 @@ def held_back():
     report = WorldReport(2, calls, Path("/nowhere"), ranks)
     held = HeldRanks(calls, report, {}, send_go=lambda rank: None)
     judge = ProgressJudge(
-        calls, report, Limits(), {}, held, ask_moves=lambda: None, ask_results=lambda: None
+        calls, report, Limits(), {}, held, ask_moves=lambda: None, ask_hub_for_results=lambda: None
     )
     judge.on_frame()
     held.hold(ranks[1], 0)
@@ -106,7 +106,7 @@ def idle(monkeypatch):
         {0: 2**30},  # no process has this number
         HeldRanks(calls, report, {}, send_go=lambda rank: None),
         ask_moves=lambda: None,
-        ask_results=lambda: asked.append("results"),
+        ask_hub_for_results=lambda: asked.append("results"),
     )
     monkeypatch.setattr(judge.watch, "look", lambda pids, now: 1.0)
     monkeypatch.setattr(judge, "_ask_stacks", lambda now, verdict: asked.append(verdict))
@@ -130,7 +130,7 @@ def test_idle_ranks_are_stuck_only_when_the_hub_has_no_results_for_them(idle):
 
 def test_the_hub_is_not_asked_for_results_where_it_keeps_none(idle):
     judge, asked = idle
-    judge.keeps_results = judge.asks_results = False
+    judge.hub_may_keep_results = judge.asks_hub_first = False
     judge.step(time.monotonic(), silent=True)
     assert asked == ["stuck"]
 

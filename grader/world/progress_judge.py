@@ -54,7 +54,7 @@ class ProgressJudge:
         pids: dict[int, int],
         held: HeldRanks,
         ask_moves: Callable[[], None],
-        ask_results: Callable[[], None],
+        ask_hub_for_results: Callable[[], None],
     ) -> None:
         self.calls = calls
         self.report = report
@@ -79,12 +79,12 @@ class ProgressJudge:
         self.frames = self.frames_before_standstill = 0
         self.is_certain = False  # whether it is certain that no rank will ever go on
         self.doubts = 0  # how many times in a row the ranks only seemed to be stuck
-        self.ask_results = ask_results
-        # ``keeps_results``: the hub may keep results that idle ranks wait for. ``asks_results``:
-        # before the judge asks idle ranks for their stacks, it will ask the hub to give these
-        # results. ``awaits_results``: the hub has not answered this question yet.
-        self.keeps_results = any(call.slow_gathers for call in calls)
-        self.asks_results, self.awaits_results = self.keeps_results, False
+        self.ask_hub_for_results = ask_hub_for_results
+        # whether the hub may keep results that idle ranks wait for
+        self.hub_may_keep_results = any(call.slow_gathers for call in calls)
+        # whether the judge asks the hub to give these results, before it asks idle ranks for stacks
+        self.asks_hub_first = self.hub_may_keep_results
+        self.awaits_hub = False  # whether the hub has not answered this question yet
 
     # ——— events
 
@@ -136,9 +136,9 @@ class ProgressJudge:
 
     def on_results(self, given: int) -> None:
         """Record how many results the hub has given to idle ranks: see ``_on_idle``."""
-        self.awaits_results = False
+        self.awaits_hub = False
         if given:
-            self.asks_results = True
+            self.asks_hub_first = True
             self.watch.moved()
 
     def on_outcome(self) -> None:
@@ -256,11 +256,11 @@ class ProgressJudge:
         If a rank has a thread that never waits for the hub, the hub does not report a standstill,
         even if another thread of the rank waits for a kept result: see ``hub.slow_gathers``.
         """
-        if self.asks_results:
-            self.asks_results, self.awaits_results = False, True
-            self.ask_results()
-        elif not self.awaits_results:
-            self.asks_results = self.keeps_results
+        if self.asks_hub_first:
+            self.asks_hub_first, self.awaits_hub = False, True
+            self.ask_hub_for_results()
+        elif not self.awaits_hub:
+            self.asks_hub_first = self.hub_may_keep_results
             self._ask_stacks(now, Ending.STUCK)
 
     def _on_too_much_computing(self, now: float, used: dict[int, float]) -> None:

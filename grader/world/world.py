@@ -73,12 +73,8 @@ class World:
         self.calls = calls
         self.limits = limits
         self.trace = trace
-        usual = frames.GLOO if trace else usual_network()
-        self.network, self.gpus = network or usual, gpus
-        # GLOO only means that no hub carries the operations. On GPUs, nccl carries them, and needs
-        # a GPU for each rank.
-        if self.network == frames.GLOO and gpus and (gpus.are_shared_by(size) or not gpus.nccl):
-            self.network = frames.HUB
+        self.gpus = gpus
+        self.network = self._suitable(network or (frames.GLOO if trace else usual_network()))
         self.report = WorldReport(
             size,
             calls,
@@ -95,7 +91,7 @@ class World:
             self.pids,
             self.held,
             ask_moves=lambda: self._ask(world_messages.MOVES_ASKED),
-            ask_results=lambda: self._ask(world_messages.RESULTS_ASKED),
+            ask_hub_for_results=lambda: self._ask(world_messages.RESULTS_ASKED),
         )
         self.handlers = {
             **SupervisorReports(self.report, self.judge, self.pids).handlers,
@@ -118,6 +114,17 @@ class World:
         self.imported: set[str] = set()  # modules of ``frames.HEAVY`` that ranks had to import
         self.selector = selectors.DefaultSelector()
 
+    def _suitable(self, network: str) -> str:
+        """Return the network, or the hub if the GPUs of this world cannot use the network.
+
+        GLOO only means that no hub carries the operations. On GPUs, nccl carries them, and needs a
+        GPU for each rank.
+        """
+        gpus = self.gpus
+        if network == frames.GLOO and gpus and (gpus.are_shared_by(self.size) or not gpus.nccl):
+            return frames.HUB
+        return network
+
     def run(self) -> WorldReport:
         try:
             self._start()
@@ -130,7 +137,7 @@ class World:
                 self._end()
         finally:
             for key in list(self.selector.get_map().values()):
-                assert isinstance(key.fileobj, socket.socket | FileIO)  # see ``_start``
+                assert isinstance(key.fileobj, socket.socket | FileIO)  # see ``_register``
                 key.fileobj.close()
             self.selector.close()
             if self.processes and not self.is_reusable:
@@ -140,8 +147,22 @@ class World:
     # ——— start and end
 
     def _start(self) -> None:
-        request = self._request()
-        own = self.processes
+        processes = self._get_processes()
+        if self.is_reused:
+            self.judge.on_reused_ranks()
+        elif self.gpus:
+            self.judge.on_gpus()
+        self._register(processes)
+        for rank, wire in enumerate(self.wires):
+            meta, blob = self._inputs(rank)
+            try:
+                wire.sendall(frames.pack(frames.INPUTS, meta, blob, self.nonce))
+            except ConnectionError:
+                pass  # the rank is dead: its supervisor reports how it ended, or is dead, too
+
+    def _get_processes(self) -> Processes:
+        """Return the processes of the earlier world if they go on; otherwise start fresh ones."""
+        request, own = self._request(), self.processes
         self.is_reused = own is not None and not self.measures_memory and own.go_on(request)
         if own is None or not self.is_reused:
             if own:
@@ -149,55 +170,7 @@ class World:
             own = self.processes = Processes.start(self.server, request, self.room)
         self.nonce, self.wires, self.supervisor = own.nonce, own.wires[: self.size], own.supervisor
         self._note_pids(own.pids)
-        if self.is_reused:
-            self.judge.on_reused_ranks()
-        elif self.gpus:
-            self.judge.on_gpus()
-        for rank in range(self.size):
-            on_wire = partial(self._on_wire, rank, own.readers[rank])
-            self.selector.register(own.wires[rank], selectors.EVENT_READ, on_wire)
-            self.selector.register(
-                own.outputs[rank], selectors.EVENT_READ, partial(self._on_output, rank)
-            )
-            self.selector.register(
-                own.stacks[rank], selectors.EVENT_READ, partial(self._on_stacks, rank)
-            )
-        self.selector.register(self.supervisor, selectors.EVENT_READ, self._on_supervisor)
-        for rank, wire in enumerate(self.wires):
-            arguments, blob = arrays.encode(
-                [[list(c.arguments[rank][0]), c.arguments[rank][1]] for c in self.calls],
-                self.keys,
-            )
-            meta = {"rank": rank, "size": self.size, "engine": str(ENGINE), "arguments": arguments}
-            meta |= {
-                "trace": self.trace,
-                "network": self.network,
-                "measures_memory": self.measures_memory,
-            }
-            meta["served"] = [
-                (c.served[rank] if c.served else {})
-                | {"weighs": c.weighs, "clocks": c.clocks}
-                | {"squares": c.squares, "slow_gathers": c.slow_gathers}
-                | {"key": key if self.network in frames.HUBS else None}
-                for c, key in zip(self.calls, self.keys)
-            ]
-            meta["calls"] = [
-                {
-                    "function": call.function,
-                    "driver": self._driver(call),
-                    "pauses": call.clocks,
-                    "held": (
-                        [call.delays[rank].at, call.delays[rank].then]
-                        if rank in call.delays
-                        else None
-                    ),
-                }
-                for call in self.calls
-            ]
-            try:
-                wire.sendall(frames.pack(frames.INPUTS, meta, blob, self.nonce))
-            except ConnectionError:
-                pass  # the rank is dead: its supervisor reports how it ended, or is dead, too
+        return own
 
     def _request(self) -> WorldRequest:
         """Return the request for this world."""
@@ -213,6 +186,50 @@ class World:
             imports=self._foreseen(),
             gpus=self.gpus.ids if self.gpus else [],
         )
+
+    def _register(self, processes: Processes) -> None:
+        """Have the selector watch all sockets and pipes of this world's processes."""
+        for rank in range(self.size):
+            on_wire = partial(self._on_wire, rank, processes.readers[rank])
+            self.selector.register(processes.wires[rank], selectors.EVENT_READ, on_wire)
+            self.selector.register(
+                processes.outputs[rank], selectors.EVENT_READ, partial(self._on_output, rank)
+            )
+            self.selector.register(
+                processes.stacks[rank], selectors.EVENT_READ, partial(self._on_stacks, rank)
+            )
+        self.selector.register(self.supervisor, selectors.EVENT_READ, self._on_supervisor)
+
+    def _inputs(self, rank: int) -> tuple[dict, bytes]:
+        """Return the meta and the blob of the frame with which a rank gets its calls."""
+        arguments, blob = arrays.encode(
+            [[list(c.arguments[rank][0]), c.arguments[rank][1]] for c in self.calls], self.keys
+        )
+        meta = {"rank": rank, "size": self.size, "engine": str(ENGINE), "arguments": arguments}
+        meta |= {
+            "trace": self.trace,
+            "network": self.network,
+            "measures_memory": self.measures_memory,
+        }
+        meta["served"] = [
+            (c.served[rank] if c.served else {})
+            | {"weighs": c.weighs, "clocks": c.clocks}
+            | {"squares": c.squares, "slow_gathers": c.slow_gathers}
+            | {"key": key if self.network in frames.HUBS else None}
+            for c, key in zip(self.calls, self.keys)
+        ]
+        meta["calls"] = [self._described(call, rank) for call in self.calls]
+        return meta, blob
+
+    def _described(self, call: Call, rank: int) -> dict:
+        """Return what a rank needs to know of a call, without its arguments."""
+        delay = call.delays.get(rank)
+        return {
+            "function": call.function,
+            "driver": self._driver(call),
+            "pauses": call.clocks,
+            "held": [delay.at, delay.then] if delay else None,
+        }
 
     def _driver(self, call: Call) -> str:
         """Return the name of the driver for a call.
@@ -256,7 +273,7 @@ class World:
         # All sockets and pipes must be open. A rank may have closed one of its ends.
         ends = 3 * self.size + 1
         judge = self.judge
-        is_spoiled = self.is_spoiled or judge.stacks.ever_asked or judge.awaits_results
+        is_spoiled = self.is_spoiled or judge.stacks.ever_asked or judge.awaits_hub
         are_open = len(self.selector.get_map()) == ends
         if not (self.allows_reuse and clean and not is_spoiled and are_open):
             return False
