@@ -317,7 +317,7 @@ def test_the_clock_of_a_call_begins_when_the_gpu_is_ready(starts_gpus, process):
     used = {process: Limits().cpu_seconds + 1}
     judge._used, judge.spending.own = lambda: used, used
     judge.step(time.monotonic(), silent=True)
-    assert judge.verdict_pending == ("" if starts_gpus else "late")
+    assert judge.verdict_pending == (None if starts_gpus else "late")
     judge.on_call_began(0)  # from now on, the same is too much
     judge.watch.looked = 0.0
     judge.step(time.monotonic(), silent=True)
