@@ -201,11 +201,11 @@ def exchange_routes(choice: Tensor, experts: int) -> Routes:
             numbers of tokens, or none.
         experts: the number of experts of each rank.
     Returns:
-        ``(order, sent, received, arrived)``.
+        ``(order, sent, received, arrived)``. The other functions get it as a plain tuple.
         order: (N,), int64: this rank's tokens sorted by their experts. Tokens of one expert keep
         their order (a stable sort).
-        sent: n whole numbers, how many tokens go from this rank to each rank.
-        received: n whole numbers, how many tokens come to this rank from each rank.
+        sent: a list of n ints, how many tokens go from this rank to each rank.
+        received: a list of n ints, how many tokens come to this rank from each rank.
         arrived: (M,), int64: for each of the M tokens that arrive, the number of its expert on this
         rank, from 0 to experts − 1. Tokens arrive in the order of the ranks, and from each rank in
         the order of the experts.

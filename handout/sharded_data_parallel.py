@@ -102,7 +102,7 @@ class ZeroAdamW:
     optimizer: torch.optim.AdamW
 
     def __init__(self, weights: list[Tensor], lr: float = 1e-3) -> None:
-        """Make the optimizer of this rank's shard. Nothing has to be communicated.
+        """Make the optimizer of this rank's shard. Nothing is communicated.
 
         Args:
             weights: tensors of any shapes and of one float dtype, equal on every rank. They do not

@@ -180,6 +180,7 @@ class GradientBuckets:
     - All ranks must start the same collectives in the same order, even if gradients become ready in
       another order on one rank. So start bucket i+1 only after bucket i.
     - A hook must not wait for a communication, otherwise nothing overlaps.
+    - Send nothing but one all-reduce for each bucket, in each pass.
     - Start a bucket's all-reduce in the hook, not in another thread, which may start it too late.
     """
 

@@ -355,16 +355,18 @@ class CallEvidence:
             self._fail(f"rank {rank} sent back a result, but never reached the point “{name}”.")
         return marks[0].at
 
-    def uses_only(self, *kinds: str, because: str) -> None:
+    def uses_only(self, *kinds: str, because: str, since: str = "") -> None:
         """Fail if a rank used an operation of a kind not in ``kinds``, or communicated nothing.
 
         A rank that is alone in its world need not communicate. ``because`` is a sentence for the
-        message.
+        message. Operations before the rank passed the mark ``since``, if given, do not count.
         """
         self.values()
         for rank in range(self.report.size):
-            self.require_communication(rank, bool(self.operations(rank)))
-            for operation in self.operations(rank):
+            begin = self.passed(rank, since) if since else 0
+            operations = [o for o in self.operations(rank) if o.at >= begin]
+            self.require_communication(rank, bool(operations))
+            for operation in operations:
                 if operation.kind not in kinds:
                     allowed = " and ".join(NAMES.get(kind, kind) for kind in kinds)
                     article = "an" if str(operation)[0] in "aeiou" else "a"

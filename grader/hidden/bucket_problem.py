@@ -338,12 +338,14 @@ def sends_buckets(run, made, mistakes=None):
         if mistakes is None or guess in mistakes:
             run.require(
                 found == due,
-                (
-                    f"{text}. Likely: {guess}."
-                    if guess
-                    else f"{text}. Fill the buckets from the last parameter to the first."
-                ),
+                (f"{text}. Likely: {guess}." if guess else f"{text}. {_advice(found, due)}"),
             )
+
+
+def _advice(found, due):
+    if due and found[: len(due)] == due:
+        return "Send nothing but one all-reduce for each bucket."
+    return "Fill the buckets from the last parameter to the first."
 
 
 def _listed(numbers):

@@ -7,6 +7,7 @@ calls this function after the check of the arguments, and before the wait for ot
 
 from collections.abc import Callable
 from functools import wraps
+from operator import index
 from time import monotonic_ns
 from typing import Any
 
@@ -27,7 +28,8 @@ def record_groups(
     def told(ranks: list[int], use_hashed_name: bool, *more: Any, **named: Any) -> Any:
         if ranks:
             file, line = caller()
-            made = {"ranks": list(ranks), "is_local": use_hashed_name, "file": file, "line": line}
+            members = [index(rank) for rank in ranks]
+            made = {"ranks": members, "is_local": use_hashed_name, "file": file, "line": line}
             tell({"group": made, "at": monotonic_ns()})
         return name_of(ranks, use_hashed_name, *more, **named)
 

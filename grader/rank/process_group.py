@@ -14,6 +14,7 @@ copies its input tensors, and adds up the entries of these copies in the order o
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import wraps
+from operator import index
 from types import SimpleNamespace
 from typing import Any
 
@@ -207,7 +208,7 @@ class HubGroup(dist.ProcessGroup):
         if not input.is_contiguous():
             raise ValueError("Tensors must be contiguous")  # the words of gloo
         pieces = [
-            _pieces(tensor, list(rows), self.size())
+            _pieces(tensor, [index(count) for count in rows], self.size())
             for tensor, rows in ((input, input_splits), (output, output_splits))
         ]
         return self._issue("all_to_all", [input], [output], pieces=pieces, output=output)
@@ -229,10 +230,11 @@ class HubGroup(dist.ProcessGroup):
         # is entered twice must hear of the send only once.
         for meter in dict.fromkeys(METERS):
             meter.sends((tensors,))
-        return self._issue("send", tensors, [], peer=peer, tag=tag)
+        return self._issue("send", tensors, [], peer=index(peer), tag=index(tag))
 
     def recv(self, tensors: Tensors, peer: int | None, tag: int = 0) -> HubWork:
-        return self._issue("recv", [], tensors, peer=peer, tag=tag)
+        source = None if peer is None else index(peer)
+        return self._issue("recv", [], tensors, peer=source, tag=index(tag))
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> HubWork:
         if self.network.is_strict or not all(map(is_on_host, tensors)):  # the words of nccl
@@ -268,7 +270,8 @@ class HubGroup(dist.ProcessGroup):
             raise ValueError("Tensors must be contiguous")  # the words of nccl
         sent = [tensor.contiguous() for tensor in sent] if in_order else sent
         _check(kind, [*sent, *landing], in_order)
-        group = self.options.global_ranks_in_group or list(range(self.size()))
+        ranks = self.options.global_ranks_in_group or range(self.size())
+        group = [index(rank) for rank in ranks]
         place = self.network.caller()
         record = operation_record(
             kind, sent, landing, group, self._name, place, pieces=pieces, **recorded

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from operator import index
 from pathlib import Path
 from time import monotonic_ns  # bound early, because student code may change the module
 from types import FrameType
@@ -130,7 +131,7 @@ class Recorder(TorchDispatchMode):
     def _report(
         self, kind: str, sent: list, received: list, process_group: Any, arguments: dict
     ) -> None:
-        group = dist.get_process_group_ranks(process_group)
+        group = [index(rank) for rank in dist.get_process_group_ranks(process_group)]
         peer = (
             arguments.get("dst" if kind == "send" else "src") if kind in ("send", "recv") else None
         )

@@ -248,7 +248,7 @@ def test_what_failed_is_told_where_no_time_is_left_for_a_second_try(checks):
         try:
             returns_its_input("wrong")(world)
         finally:
-            world.runner.start.session.ends_at = 0.0  # the judge's own wrapper is around it
+            world.runner.run.session.ends_at = 0.0  # the judge's own wrapper is around it
 
     with pytest.raises(CheckFailed, match="expected 1, got 2"):
         judge_fairly(late, {"world": world})

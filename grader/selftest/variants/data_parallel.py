@@ -425,6 +425,23 @@ def data_parallel_step(weights, shard):
     return loss, means
 '''
 
+MEETS_FIRST = """
+_Buckets = GradientBuckets
+
+
+class GradientBuckets(_Buckets):
+    def __init__(self, parameters, bucket_bytes):
+        super().__init__(parameters, bucket_bytes)
+        counts = [torch.empty(1) for _ in range(dist.get_world_size())]
+        dist.all_gather(counts, torch.full((1,), float(len(self.buckets))))
+        dist.barrier()
+        assert len(set(map(float, counts))) == 1
+
+    def wait(self):
+        super().wait()
+        dist.barrier()
+"""
+
 VARIANTS: list[Variant] = [
     Variant("a parameter server of collectives with a root", "data_parallel", SERVER),
     Variant("a tree, and a ring of point-to-point messages", "data_parallel", POINT_TO_POINT),
@@ -447,5 +464,8 @@ VARIANTS: list[Variant] = [
         "a list of its own type, and polling for what is under way",
         "data_parallel",
         A_LIST_OF_ITS_OWN,
+    ),
+    Variant(
+        "buckets that compare their number before the first pass", "data_parallel", MEETS_FIRST
     ),
 ]

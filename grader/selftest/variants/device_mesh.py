@@ -299,6 +299,20 @@ def mesh_step(pairs, x, row, column):
     return mlp.loss(x), gradients
 """
 
+NUMBERS_OF_NUMPY = """
+import numpy as np
+
+
+def mesh_groups(shape):
+    data, tensor = shape
+    if min(shape) < 1 or data * tensor != dist.get_world_size():
+        raise ValueError(f"{data} × {tensor} is not {dist.get_world_size()}")
+    ranks = np.arange(data * tensor).reshape(shape)
+    rows, columns = ([dist.new_group(list(group)) for group in lines] for lines in (ranks, ranks.T))
+    ((row, column),) = np.argwhere(ranks == dist.get_rank())
+    return rows[row], columns[column]
+"""
+
 VARIANTS = [
     Variant("autograd, and one average for all gradients", "device_mesh", AUTOGRAD),
     Variant(
@@ -324,4 +338,5 @@ VARIANTS = [
         "sums of a row in two halves", "device_mesh", IN_HALVES + BLOCKING_AVERAGE + BLOCKING_STEP
     ),
     Variant("sums by DTensor", "device_mesh", OF_DTENSOR),
+    Variant("groups of numpy's integers", "device_mesh", NUMBERS_OF_NUMPY),
 ]

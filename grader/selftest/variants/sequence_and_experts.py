@@ -272,6 +272,20 @@ def ring_attention_backward(q, k, v, output, logsumexp, grad_output, causal):
     return grad_q[0, 0], grads[0][0, 0], grads[1][0, 0]
 '''
 
+SIZES = """
+import numpy as np
+
+
+def to_experts(rows, routes):
+    order, sent, received, _ = routes
+    if len(rows) != len(order):
+        raise ValueError(f"{len(rows)} rows for {len(order)} tokens")
+    arrived = rows.new_empty(sum(received), rows.shape[1])
+    sizes = list(torch.tensor(received)), list(np.array(sent))
+    dist.all_to_all_single(arrived, rows[order], *sizes)
+    return arrived
+"""
+
 VARIANTS = [
     Variant("single tensors, autograd, and runs of tokens", "sequence_and_experts", AUTOGRAD),
     Variant("a ring that overlaps, and merges softmaxes", "sequence_and_experts", APART),
@@ -279,4 +293,5 @@ VARIANTS = [
     Variant("other sums, and messages without rows", "sequence_and_experts", OTHER_SUMS),
     Variant("a ring that overlaps with torch's kernel", "sequence_and_experts", KERNEL),
     Variant(IMPORTS_MORE, "sequence_and_experts", IMPORTS),
+    Variant("sizes of messages as tensors and numpy's integers", "sequence_and_experts", SIZES),
 ]
