@@ -106,6 +106,15 @@ def layout(rank):
     return LAYOUTS[(1 + rank) % len(LAYOUTS)]
 
 
+def memory_orders(n):
+    """Return, for each rank, the order in which a gradient of autograd lies in memory.
+
+    The gradient of a transposed weight is transposed, too. If the weight has gaps in memory, its
+    gradient is contiguous.
+    """
+    return ["F" if layout(rank) == "transpose" else "C" for rank in range(n)]
+
+
 @number("3.1")
 @weight(1.0)
 def test_shard_batch(world, rng):
@@ -305,14 +314,15 @@ def test_step_gradients(world, rng):
         turns = [per_rank(*([weights, shard] for shard in own)) for own in (shards, other[2])]
         in_turn = call("data_parallel.data_parallel_step", *turns, driver="in_turn")
         *runs, twice, kept = world(n, *requests, again, in_turn)
-        for run, (weights, batch, shards) in zip(runs, problems):
+        orders = [memory_orders(n)] + [()] * (len(problems) - 1)
+        for run, (weights, batch, shards), order in zip(runs, problems, orders):
             gradients = cast(single_device.loss_and_gradients(weights, batch)[1], batch.dtype)
             run.returns(
                 *[gradients] * n,
                 tolerance=rounding(batch.dtype),
                 select=lambda r: r[1],
                 label="the list of gradients",
-                known_mistakes=partial(_of_step, weights, shards, gradients),
+                known_mistakes=partial(_of_step, weights, shards, gradients, order),
             )
             averages_own_gradients(run, weights, shards[:1])
             run.keeps_inputs()
@@ -327,12 +337,12 @@ def test_step_gradients(world, rng):
         )
 
 
-def _of_step(weights, shards, gradients):
+def _of_step(weights, shards, gradients, orders):
     local = [
         cast(single_device.loss_and_gradients(weights, shard)[1], shard.dtype) for shard in shards
     ]
     means = loss_mistakes(gradients, *shards[0].shape)
-    return [own | means for own in step_mistakes(local)]
+    return [own | means for own in step_mistakes(local, orders)]
 
 
 def _does_not_accumulate(run, gradients, n):
@@ -438,7 +448,7 @@ class Training:
     tolerance: Tolerance  # for values that depend on the weights
 
     def weight_mistakes(self):
-        known, _ = training_mistakes(self.weights, self.shards, self.lr)
+        known, _ = self._mistakes()
         strided = [
             len(self.shards[0]) > 1 and layout(rank) != "contiguous" for rank in range(len(known))
         ]
@@ -448,7 +458,11 @@ class Training:
         ]
 
     def loss_mistakes(self):
-        return training_mistakes(self.weights, self.shards, self.lr)[1]
+        return self._mistakes()[1]
+
+    def _mistakes(self):
+        orders = memory_orders(len(self.shards)) if len(self.shards[0]) > 1 else ()
+        return training_mistakes(self.weights, self.shards, self.lr, orders)
 
 
 def trainings(rng, n):

@@ -5,7 +5,7 @@ mistakes, each key is the sentence that describes one mistake.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,11 @@ ALONE_ON_RANK = "these are this rank's own gradients, without the other ranks'"
 UNREAD = (
     "these are this rank's own gradients divided by the number of ranks. Were"
     " they read before wait(), or never added up?"
+)
+MEMORY_ORDER = (
+    "the entries of a gradient were added to others' in the order in which they lie in memory. The"
+    " gradient of a transposed weight is transposed, too: average grad.contiguous(), and use its"
+    " result"
 )
 RESET = "What must be reset for the next pass?"
 NOT_RESET = f"this is right in the first pass, and wrong in a later one. {RESET}"
@@ -129,6 +134,7 @@ def train(
     fresh: bool = False,
     averages_weights: bool = False,
     updates: float = math.inf,
+    orders: Sequence[str] = (),
 ) -> Trained:
     """Train on all ranks with a mistake, or without one if no keyword is given.
 
@@ -136,7 +142,8 @@ def train(
     With ``alone``, each rank uses its own gradients, not the average. With ``adds_up``, gradients
     add up from step to step. With ``fresh``, each step makes a new optimizer. With
     ``averages_weights``, each rank makes its own step, and then the weights are averaged. Only the
-    first ``updates`` steps update the weights; by default all steps do.
+    first ``updates`` steps update the weights; by default all steps do. With ``orders``, gradients
+    are averaged in memory order: see ``averages_in_memory_order``.
     """
     n, steps = len(shards), len(shards[0])
     own = [[np.asarray(w, np.float64) for w in weights] for _ in range(n)]
@@ -146,9 +153,10 @@ def train(
     for step in range(steps):
         made = [loss_and_gradients(own[rank], shards[rank][step]) for rank in range(n)]
         losses[:, step] = [loss for loss, _ in made]
-        average = [sum(gradients) / n for gradients in zip(*(g for _, g in made))]
+        gradients = [own_gradients for _, own_gradients in made]
+        averages = averages_in_memory_order(gradients, orders or ["C"] * n)
         for rank in range(n):
-            local = made[rank][1] if alone or averages_weights else average
+            local = gradients[rank] if alone or averages_weights else averages[rank]
             used = [
                 factor * g + (b if adds_up else 0.0)
                 for g, b in zip(local, before[rank] or [0.0] * len(local))
@@ -163,10 +171,29 @@ def train(
     return own, losses
 
 
-def step_mistakes(gradients: list[list]) -> list[dict]:
+def averages_in_memory_order(gradients: list[list], orders: Sequence[str]) -> list[list]:
+    """Return, for each rank, averages of entries that lie at the same place in the ranks' memory.
+
+    ``gradients[rank][layer]`` is a rank's own gradient. It lies in memory row by row if
+    ``orders[rank]`` is "C", and column by column if it is "F". If all ranks have the same order,
+    the averages are right.
+    """
+    n = len(gradients)
+    flat = [
+        sum(g.ravel(order) for g, order in zip(of_layer, orders)) / n
+        for of_layer in zip(*gradients)
+    ]
+    return [
+        [mean.reshape(g.shape, order=order) for mean, g in zip(flat, own)]
+        for own, order in zip(gradients, orders)
+    ]
+
+
+def step_mistakes(gradients: list[list], orders: Sequence[str] = ()) -> list[dict]:
     """Return, for each rank, a dict from each mistake in averaging to the gradients that it gives.
 
-    ``gradients[rank][layer]`` is a rank's own gradient.
+    ``gradients[rank][layer]`` is a rank's own gradient, and ``orders[rank]`` is its order in
+    memory: see ``averages_in_memory_order``. By default, all ranks have the same order.
     """
     n = len(gradients)
     average = [sum(of_layer) / n for of_layer in zip(*gradients)]
@@ -187,6 +214,9 @@ def step_mistakes(gradients: list[list]) -> list[dict]:
         known_here = [{sentence: met[::-1] if rank % 2 == 0 else met} for rank in range(n)]
     else:
         known_here = [{}] * n
+    if len(set(orders)) > 1:
+        wrong = averages_in_memory_order(gradients, orders)
+        known_here = [here | {MEMORY_ORDER: own} for here, own in zip(known_here, wrong)]
     return [
         {ALONE_ON_RANK: own, UNREAD: [g / n for g in own]} | known | here
         for own, here in zip(gradients, known_here)
@@ -293,11 +323,14 @@ def _is_equal(got: object, expected: object) -> bool:
         return False
 
 
-def training_mistakes(weights: list, shards: list, lr: float) -> tuple[list[dict], list[dict]]:
+def training_mistakes(
+    weights: list, shards: list, lr: float, orders: Sequence[str] = ()
+) -> tuple[list[dict], list[dict]]:
     """Return two lists of dicts of mistakes in training, with one dict for each rank.
 
     The values are the weights at the end in the first list, and the losses of all steps in the
-    second. Each key is the sentence that describes one mistake.
+    second. Each key is the sentence that describes one mistake. ``orders[rank]`` is the memory
+    order of a rank's gradients: see ``averages_in_memory_order``.
     """
     n = len(shards)
     right, halved = lambda: AdamW(lr), {HALVED: 0.5, DOUBLED: 2.0}
@@ -325,6 +358,8 @@ def training_mistakes(weights: list, shards: list, lr: float) -> tuple[list[dict
             SCALED_RATE: train(weights, shards, lambda: AdamW(n * lr)),
             WEIGHTS_AVERAGED: train(weights, shards, right, averages_weights=True),
         }
+    if len(set(orders)) > 1:
+        made[MEMORY_ORDER] = train(weights, shards, right, orders=orders)
     of_weights = [
         {
             KEPT if sentence == NO_STEP else sentence: own[rank]

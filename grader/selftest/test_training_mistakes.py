@@ -37,6 +37,16 @@ def test_gradients_that_went_wrong():
     )
 
 
+def test_averages_in_memory_order():
+    known = step_mistakes([[A], [C]], orders="FC")
+    column_by_column = (A.ravel("F") + C.ravel()) / 2
+    expected = [[column_by_column.reshape(2, 2, order="F")], [column_by_column.reshape(2, 2)]]
+    np.testing.assert_equal(of(known, "lie in memory"), expected)
+    assert not any("lie in memory" in name for name in step_mistakes([[A], [C]], orders="FF")[0])
+    weights, _ = training_mistakes([A / 10], [[A], [C]], lr=0.1, orders="CF")
+    assert any("lie in memory" in name for name in weights[1])
+
+
 def test_layers_of_different_shapes_cannot_meet():
     assert not any(
         "orders" in name for own in step_mistakes([[A, B[:1]], [C, D[:1]]]) for name in own

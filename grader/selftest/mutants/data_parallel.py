@@ -831,6 +831,18 @@ def train""",
         "the list of gradients, [pass][parameter], is wrong on rank 1",
     ),
     Mutant(
+        "gradients of autograd, averaged in memory order",
+        "data_parallel",
+        "    loss, gradients = _loss_and_gradients(weights, shard)\n    # start",
+        """    leaves = [weight.detach().requires_grad_() for weight in weights]
+    loss = mlp.loss(mlp.forward(leaves, shard))
+    loss.backward()
+    loss, gradients = loss.detach(), [leaf.grad for leaf in leaves]
+    # start""",
+        {"public data_parallel_step", "hidden step_gradients", "hidden train_weights"},
+        "added to others' in the order in which they lie in memory",
+    ),
+    Mutant(
         "a bucket takes one parameter too many",
         "data_parallel",
         "parameter.nbytes > room:",
