@@ -12,7 +12,7 @@ from grader.hub.connection import End
 from grader.hub.outstanding import Outstanding
 from grader.hub.resident import Measures
 from grader.hub.weighing import Weighing
-from grader.wire import frames
+from grader.wire import frames, world_messages
 from grader.wire.events import Operation
 from grader.wire.served import PEAK, Growth
 
@@ -36,9 +36,9 @@ class GrowthReports:
             return
         if frame.kind == frames.EVENT:
             self.have_begun.add(rank)
-        is_alone = any(options.weighs for options in self.calls.options[rank])
+        measures_memory = any(options.weighs for options in self.calls.options[rank])
         has_settled = frame.kind == frames.STORE and frame.meta.get("keys") == [frames.SETTLED_KEY]
-        self.weighing.before_calls(rank, is_alone and has_settled)
+        self.weighing.before_calls(rank, measures_memory and has_settled)
 
     def on_operation(self, operation: Operation) -> None:
         """Count an operation, and weigh its rank if ``Weighing.decide_at`` says so."""
@@ -96,4 +96,4 @@ class GrowthReports:
 
     def _tell_growth(self, rank: int, call: int, growth: Growth | None) -> None:
         if growth is not None:
-            self.tell({"grown": [rank, call, *growth]})
+            self.tell({world_messages.GROWN: [rank, call, *growth]})

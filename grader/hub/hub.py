@@ -23,7 +23,7 @@ from grader.hub.sends import Sends
 from grader.hub.slow_gathers import SlowGathers
 from grader.hub.store_values import StoreValues
 from grader.hub.waits import Waits
-from grader.wire import combine, frames
+from grader.wire import combine, frames, world_messages
 from grader.wire.events import read_operation
 from grader.wire.served import CallOptions
 
@@ -179,7 +179,7 @@ class Hub:
         awaited = self.slow.lift(waits)
         for posted, blob, place in awaited:
             told = [posted.rank, posted.operation.call, place, monotonic_ns()]
-            self.tell({"awaited_early": told})
+            self.tell({world_messages.AWAITED_AT_ONCE: told})
             self._answer_unless_unawaited(posted, blob)
         return len(awaited)
 
@@ -195,7 +195,7 @@ class Hub:
             limit = (
                 f"had more than {MAX_HELD_BYTES >> 20} MiB of data that was sent but not received"
             )
-            self.tell({"limit": limit})
+            self.tell({world_messages.LIMIT: limit})
 
     def _look_for_standstill(self) -> None:
         """Tell the judge, once, if all ranks wait and no rank can continue.
@@ -216,7 +216,7 @@ class Hub:
         elif self.in_step.withheld and not held_ranks:
             waits.believe()
             for rank, call, number in self.in_step.lift():
-                self.tell({"not_sent_on": [rank, call, number, monotonic_ns()]})
+                self.tell({world_messages.SENT_ON_LATE: [rank, call, number, monotonic_ns()]})
             self.matching.match_all()
         elif not held_ranks and self._give_early(waiting := dict(waits.by_rank)):
             waits.believed = set(waiting)
@@ -224,14 +224,14 @@ class Hub:
             waits.told = dict(waits.by_rank)
             if held_ranks:  # the judge will let them go on
                 waits.believe()
-            told = {"standstill": held_ranks, "frames": self.passed_on}
+            told = {world_messages.STANDSTILL: held_ranks, "frames": self.passed_on}
             self.tell(told | self.matching.withheld_by_order())
 
     def fileno(self) -> int:
         return self.connections.fileno()
 
     def _refuse(self, rank: int, words: str) -> None:
-        self.tell({"refused": words, "rank": rank})
+        self.tell({world_messages.REFUSED: words, "rank": rank})
         self._hang_up(rank)
 
     def _hang_up(self, rank: int) -> None:
@@ -344,7 +344,9 @@ class Hub:
                 self._answer_unless_unawaited(posted, blob)
         # The rank waits for the answer now. So the time does not include what it computes later.
         if name == frames.PAUSE:
-            self.tell({"spent": [rank, self.calls.current(rank), self.measures.spent(rank)]})
+            self.tell(
+                {world_messages.SPENT: [rank, self.calls.current(rank), self.measures.spent(rank)]}
+            )
         try:
             self._write_answer(rank, {"to": number, "gives": options.use(name)})
         except LookupError:  # more runs than there are answers
@@ -453,7 +455,7 @@ class Hub:
         options = self.calls.options_of(rank, call)
         if blob and options and options.squares:  # the rank's word for the dtype does not count
             total = combine.squares(blob, options.squares)
-            self.tell({"squares": [rank, call, total]})
+            self.tell({world_messages.SQUARES: [rank, call, total]})
 
     # ——— how an answer leaves: each step but the last may withhold it
 

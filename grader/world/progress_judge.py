@@ -254,7 +254,7 @@ class ProgressJudge:
         """Ask for the stacks of idle ranks. If the hub may keep results, first ask it to give them.
 
         If a rank has a thread that never waits for the hub, the hub does not report a standstill,
-        even if another thread of the rank waits for a kept result: see ``hub.slow_gathers``.
+        even if another thread of the rank waits for a withheld result: see ``hub.slow_gathers``.
         """
         if self.asks_hub_first:
             self.asks_hub_first, self.awaits_hub = False, True
