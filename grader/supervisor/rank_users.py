@@ -69,7 +69,7 @@ def kill_as(user: int) -> None:
 def reading_as(user: int) -> Iterator[None]:
     """Let this process access files as a rank's user, inside a ``with`` block.
 
-    The process keeps all of root's capabilities. Nothing changes if the system is not Linux, if
+    The process keeps the capabilities that it has. Nothing changes if the system is not Linux, if
     ``user`` is not the user of a rank, or if this process does not run as root.
 
     The system shows the open files of a process to the user of that process. To see these files as
