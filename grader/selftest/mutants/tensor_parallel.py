@@ -607,7 +607,7 @@ def shard_columns""",
         return y
 """,
         {"hidden copy_to_ranks", "hidden megatron_pair_traffic"} | PAIR,
-        "times in f's forward pass",
+        "communicated once in f's forward pass",
     ),
     Mutant(
         "g averages",
@@ -973,7 +973,7 @@ def shard_columns""",
         return y
 """,
         {"hidden copy_to_ranks"},
-        "times in f's forward pass",
+        "communicated once in f's forward pass",
     ),
     Mutant(
         "a g that broadcasts its gradient",
@@ -984,6 +984,6 @@ def shard_columns""",
         return grad_x
 """,
         {"hidden sum_over_ranks"},
-        "times in g's backward pass",
+        "communicated once in g's backward pass",
     ),
 ]
