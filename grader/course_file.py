@@ -93,7 +93,7 @@ class Limit:
 class Gradescope:
     hidden_checks: str = _key("after_published", values.one_of(VISIBILITIES))
     # the platform's longest time limit is 40 minutes
-    seconds: float = _key(480.0, values.number(0, 2400, above=True))
+    seconds: float = _key(540.0, values.number(0, 2400, above=True))
     confined: bool = _key(True, values.yes)
     leaderboard: bool = _key(False, values.yes)
 
