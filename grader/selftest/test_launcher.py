@@ -358,7 +358,7 @@ def test_the_rank_that_raised_is_named_and_not_those_that_waited_for_it(tmp_path
         ("os.kill(os.getpid(), signal.SIGINT)", r"rank 1 was killed by signal 2 \(Interrupt.*\)\n"),
         (
             "launch(main, 2)",
-            r"(?s)rank 1 raised\n.*RuntimeError: launch\(\) was called on a rank\. .*",
+            r"(?s)rank 1 raised\n.*RuntimeError: this process has a process group already\. .*",
         ),
     ],
 )
