@@ -22,8 +22,8 @@ from grader.world.report import Returned, WorldReport
 T = TypeVar("T")
 NO_RETURN = "the function ends without a return, which gives None."
 NO_GRADIENT = (
-    "autograd found no gradient of this tensor. Does each backward of yours return the"
-    " gradient, and is the tensor used without detach() or no_grad()?"
+    "autograd found no gradient of this tensor. Does each backward that you wrote return a"
+    " gradient? Or did detach() or no_grad() hide an operation from autograd?"
 )
 MIB = 2**20
 # A rank shares the pages of its parent process until it writes to them. Python writes to many pages

@@ -119,8 +119,7 @@ def discrimination(passed: np.ndarray, rest: np.ndarray) -> float | None:
     The upper group is the 27 % of submissions with the highest rest, the lower group the 27 % with
     the lowest rest. Several submissions may have the same rest, and only some of them fit into a
     group. Then each of them counts as the same fraction of a submission, so that their order does
-    not matter. Return None if there is no submission, or if
-    all have the same rest.
+    not matter. Return None if there is no submission, or if all have the same rest.
     """
     if not len(rest) or rest.min() == rest.max():
         return None
@@ -150,8 +149,8 @@ def point_biserial(passed: np.ndarray, rest: np.ndarray) -> float | None:
 def at_most(correlation: float, count: int) -> float:
     """Return an upper bound for the true correlation, if ``count`` submissions were measured.
 
-    The bound is the upper end of a 90 % confidence interval (Fisher's z). Suppose that
-    the true correlation is above this bound. Then fewer than 5 % of courses of this size measure
+    The bound is the upper end of a 90 % confidence interval (Fisher's z). Suppose that the true
+    correlation is above this bound. Then fewer than 5 % of courses of this size measure
     ``correlation`` or less. With 3 submissions or fewer, the bound is 1.
     """
     if count <= 3:

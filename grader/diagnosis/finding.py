@@ -56,11 +56,12 @@ class Line:
 def likely_line(*sentence: str) -> Line:
     """Return the ``Line`` that states the likely cause.
 
-    Its text is one sentence. Each argument is a part of the sentence, and begins on a new row. If
-    the sentence ends with a letter, a digit or a bracket, add a full stop.
+    Each argument begins on a new row. The text ends with a full stop, which is added if the last
+    argument ends without any such sign.
     """
     text = "\n        ".join([LIKELY_PREFIX + sentence[0], *sentence[1:]])
-    return Line(text if text.endswith((".", "?", "!", "…")) else f"{text}.", LIKELY)
+    has_end = text.rstrip(")”").endswith((".", "?", "!", "…"))
+    return Line(text if has_end else f"{text}.", LIKELY)
 
 
 @dataclass(frozen=True)

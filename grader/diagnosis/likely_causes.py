@@ -7,11 +7,6 @@ from grader.wire.events import operations
 from grader.world import stack_frames
 from grader.world.report import Ending, RankReport, Returned, WorldReport
 
-ALL_IN_THE_SAME_ORDER = (
-    "All ranks of a group must call the same collectives, in the same order. Does an if or a loop"
-    " differ on this rank?"
-)
-
 
 def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
     """Return a line about the likely cause of a hang; [] if no likely cause is known.
@@ -52,7 +47,13 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
         sentence = f"{rank_list(missed)} returned without {part}."
         if operation.kind in lack:
             return [likely_line(sentence)]
-        return [likely_line(sentence, ALL_IN_THE_SAME_ORDER)]
+        return [
+            likely_line(
+                sentence,
+                "All ranks of a group must call the same collectives, in the same order. Does an if"
+                f" or a loop leave this call out on {rank_list(missed)}?",
+            )
+        ]
     if report.ending != Ending.STUCK:
         return []  # the ranks may only be slow: an operation may find its partner later
     if kinds == {"send"} and not returned:

@@ -314,15 +314,16 @@ def test_step_gradients(world, rng):
         turns = [per_rank(*([weights, shard] for shard in own)) for own in (shards, other[2])]
         in_turn = call("data_parallel.data_parallel_step", *turns, driver="in_turn")
         *runs, twice, kept = world(n, *requests, again, in_turn)
-        orders = [memory_orders(n)] + [()] * (len(problems) - 1)
-        for run, (weights, batch, shards), order in zip(runs, problems, orders):
+        # Only in the first problem, layouts differ from rank to rank.
+        orders_of_problems = [memory_orders(n)] + [()] * (len(problems) - 1)
+        for run, (weights, batch, shards), orders in zip(runs, problems, orders_of_problems):
             gradients = cast(single_device.loss_and_gradients(weights, batch)[1], batch.dtype)
             run.returns(
                 *[gradients] * n,
                 tolerance=rounding(batch.dtype),
                 select=lambda r: r[1],
                 label="the list of gradients",
-                known_mistakes=partial(_of_step, weights, shards, gradients, order),
+                known_mistakes=partial(_of_step, weights, shards, gradients, orders),
             )
             averages_own_gradients(run, weights, shards[:1])
             run.keeps_inputs()

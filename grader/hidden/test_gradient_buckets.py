@@ -49,7 +49,7 @@ def _number_of(p, made):
 def _unlike_the_first(run, rank, p):
     """Return a hint if pass ``p`` starts fewer all-reduces before its end than the first pass."""
     is_unlike = p > 0 and started_early(run, rank, p) < started_early(run, rank)
-    return f" In the first pass, more of them did. {RESET}" if is_unlike else ""
+    return f" In the first pass, more of them began before its end. {RESET}" if is_unlike else ""
 
 
 def on_their_way(run, made, plain):
@@ -227,7 +227,8 @@ def test_buckets_collectives(world, rng):
             averages(run, own)
             # The constructor may communicate, and ``wait`` may have a barrier.
             run.uses_only(
-                *("all_reduce", "barrier"),
+                "all_reduce",
+                "barrier",
                 because="Buckets are averaged by all-reduces.",
                 since=BEGAN.format(0),
             )

@@ -30,7 +30,7 @@ class Unconfined(RuntimeError):
 
 
 @lru_cache
-def _libc() -> ctypes.CDLL:
+def libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
@@ -42,7 +42,7 @@ def _check(result: int, what: str) -> int:
 
 def _prctl(option: int, value: int) -> None:
     _check(
-        _libc().prctl(
+        libc().prctl(
             option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)
         ),
         "prctl",
@@ -74,7 +74,7 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
     # Give this process shared memory of its own, which disappears when this process ends. This call
     # needs CAP_SYS_ADMIN, which most containers do not grant. Without this capability, the
     # supervisor removes shared memory.
-    _libc().unshare(CLONE_NEWIPC)
+    libc().unshare(CLONE_NEWIPC)
     if tier.uid:
         become(user, keep_reading=tier.reader, groups=_gpu_groups() if device == "cuda" else [])
     drop_capabilities(keep_reading=tier.reader)
@@ -132,7 +132,7 @@ def drop_capabilities(keep_reading: bool) -> None:
     wanted = 1 << CAP_DAC_READ_SEARCH if keep_reading else 0
     # effective, permitted, inheritable; the low words first
     sets = struct.pack("6I", wanted, wanted, 0, 0, 0, 0)
-    _check(_libc().capset(CAPABILITIES, sets), "capabilities")
+    _check(libc().capset(CAPABILITIES, sets), "capabilities")
 
 
 # ——— Landlock: what is not allowed is denied
@@ -154,7 +154,7 @@ def landlock_abi() -> int:
     """Return the version of Landlock in this kernel, or 0 if there is none."""
     if not LINUX:
         return 0
-    return max(0, _libc().syscall(CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(1)))
+    return max(0, libc().syscall(CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(1)))
 
 
 def _landlock(readable: list[str], writable: list[str], device: str) -> None:
@@ -165,7 +165,7 @@ def _landlock(readable: list[str], writable: list[str], device: str) -> None:
     attributes = struct.pack("QQQ", everything, 0, SCOPE_SOCKETS_AND_SIGNALS if abi >= 6 else 0)
     # Newer ABIs have added fields at the end of the attributes.
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
-    syscall = _libc().syscall
+    syscall = libc().syscall
     rules = _check(syscall(CREATE, attributes, ctypes.c_size_t(size), ctypes.c_uint(0)), "Landlock")
     own = [(path, READ) for path in [*readable, f"/proc/{os.getpid()}"]] + [
         (path, everything) for path in writable

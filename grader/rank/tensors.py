@@ -175,8 +175,8 @@ def gradient_flags(value: Any) -> Any:
     """Return two flags for each tensor in lists, tuples and dicts.
 
     The first says whether the tensor requires a gradient, the second whether it has a gradient
-    without requiring one. A gradient of a tensor that requires one does not count: the
-    judge's own backward pass may have computed it.
+    without requiring one. A gradient of a tensor that requires one does not count: the judge's own
+    backward pass may have computed it.
     """
     if isinstance(value, (list, tuple)):
         return [gradient_flags(item) for item in value]

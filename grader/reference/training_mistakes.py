@@ -61,10 +61,10 @@ UNREAD = (
     "these are this rank's own gradients divided by the number of ranks. Were"
     " they read before wait(), or never added up?"
 )
-MEMORY_ORDER = (
-    "the entries of a gradient were added to others' in the order in which they lie in memory. The"
-    " gradient of a transposed weight is transposed, too: average grad.contiguous(), and use its"
-    " result"
+ADDED_AS_IT_LIES = (
+    "the gradients were added up entry by entry, in the order in which the entries lie in memory."
+    " The gradient of a transposed weight is transposed in memory, too. Average"
+    " gradient.contiguous(), and use its result"
 )
 RESET = "What must be reset for the next pass?"
 NOT_RESET = f"this is right in the first pass, and wrong in a later one. {RESET}"
@@ -216,7 +216,7 @@ def step_mistakes(gradients: list[list], orders: Sequence[str] = ()) -> list[dic
         known_here = [{}] * n
     if len(set(orders)) > 1:
         wrong = averages_in_memory_order(gradients, orders)
-        known_here = [here | {MEMORY_ORDER: own} for here, own in zip(known_here, wrong)]
+        known_here = [here | {ADDED_AS_IT_LIES: own} for here, own in zip(known_here, wrong)]
     return [
         {ALONE_ON_RANK: own, UNREAD: [g / n for g in own]} | known | here
         for own, here in zip(gradients, known_here)
@@ -359,7 +359,7 @@ def training_mistakes(
             WEIGHTS_AVERAGED: train(weights, shards, right, averages_weights=True),
         }
     if len(set(orders)) > 1:
-        made[MEMORY_ORDER] = train(weights, shards, right, orders=orders)
+        made[ADDED_AS_IT_LIES] = train(weights, shards, right, orders=orders)
     of_weights = [
         {
             KEPT if sentence == NO_STEP else sentence: own[rank]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from grader.diagnosis.finding import likely_line
 from grader.diagnosis.hints import Context, likely_cause, same
 from grader.wire.frames import BETWEEN_ENTRIES
 
@@ -235,3 +236,17 @@ def test_a_sum_of_other_terms_is_told(times, sentence):
     got[3:5] += 1000  # one entry may be any sum by chance
     assert "term" not in (likely_cause(got, right, around) or "")
     assert likely_cause(right + 1000, right, around) is None
+
+
+@pytest.mark.parametrize(
+    "sentence, text",
+    [
+        ("add them up", "Likely: add them up."),
+        ("call wait()", "Likely: call wait()."),
+        ("is it there?", "Likely: is it there?"),
+        ("it is there.", "Likely: it is there."),
+        ("it is there. (It may be lost.)", "Likely: it is there. (It may be lost.)"),
+    ],
+)
+def test_a_likely_cause_ends_with_one_sign(sentence, text):
+    assert likely_line(sentence).text == text

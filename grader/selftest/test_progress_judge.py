@@ -95,7 +95,7 @@ def test_supervisor_that_works_is_excused(idle, monkeypatch):
 def idle(monkeypatch):
     """A judge of one rank that is idle, and the list of what this judge asks for.
 
-    Its second call is one in which the hub may keep results.
+    Its second call is one in which the hub may withhold results.
     """
     calls = [Call("collectives.f", [([], {})], slow_gathers=is_slow) for is_slow in (False, True)]
     report, asked = WorldReport(1, calls, Path("/nowhere"), [RankReport(0)]), []
@@ -130,7 +130,7 @@ def test_idle_ranks_are_stuck_only_when_the_hub_has_no_results_for_them(idle):
 
 def test_the_hub_is_not_asked_for_results_where_it_keeps_none(idle):
     judge, asked = idle
-    judge.hub_may_keep_results = judge.asks_hub_first = False
+    judge.hub_may_withhold_results = judge.asks_hub_first = False
     judge.step(time.monotonic(), silent=True)
     assert asked == ["stuck"]
 

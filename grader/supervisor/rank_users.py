@@ -9,20 +9,14 @@ import os
 import signal
 import struct
 from collections.abc import Iterator
-from functools import lru_cache
 
-from grader.rank.confinement import CAPABILITIES, Unconfined, become, drop_capabilities
-from grader.wire import tiers
+from grader.rank.confinement import CAPABILITIES, Unconfined, become, drop_capabilities, libc
+from grader.wire import os_support, tiers
 from grader.wire.os_support import LINUX
 
 # Nobody else uses these user ids. The id of a rank is computed from its supervisor's process id.
 UIDS = range(1 << 20, 1 << 30)
-PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
-
-
-@lru_cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
+PR_GET_PDEATHSIG = 2
 
 
 def user_of(supervisor: int, rank: int) -> int:
@@ -78,23 +72,23 @@ def reading_as(user: int) -> Iterator[None]:
     if not LINUX or user not in UIDS or os.geteuid() != 0:
         yield
         return
-    libc, parent, wanted = _libc(), os.getppid(), ctypes.c_int(0)
-    libc.prctl(PR_GET_PDEATHSIG, ctypes.byref(wanted))
+    system, parent, wanted = libc(), os.getppid(), ctypes.c_int(0)
+    system.prctl(PR_GET_PDEATHSIG, ctypes.byref(wanted))
     try:
-        libc.setfsgid(ctypes.c_uint(user))
-        libc.setfsuid(ctypes.c_uint(user))
+        system.setfsgid(ctypes.c_uint(user))
+        system.setfsuid(ctypes.c_uint(user))
         sets = ctypes.create_string_buffer(24)
-        libc.capget(CAPABILITIES, sets)
+        system.capget(CAPABILITIES, sets)
         _, low, *rest, _, high, last = struct.unpack("6I", sets.raw)
         # Make all permitted capabilities effective again. A process may not look into another
         # process that has a capability which the first process lacks.
-        libc.capset(CAPABILITIES, struct.pack("6I", low, low, *rest, high, high, last))
+        system.capset(CAPABILITIES, struct.pack("6I", low, low, *rest, high, high, last))
         yield
     finally:
-        libc.setfsuid(0)
-        libc.setfsgid(0)
+        system.setfsuid(0)
+        system.setfsgid(0)
         # A change of user makes the system forget the signal for the death of the parent.
         if wanted.value:
-            libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(wanted.value))
+            os_support.die_with_parent(wanted.value)
             if os.getppid() != parent:  # the parent has died meanwhile
                 os.kill(os.getpid(), wanted.value)

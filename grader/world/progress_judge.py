@@ -80,10 +80,10 @@ class ProgressJudge:
         self.is_certain = False  # whether it is certain that no rank will ever go on
         self.doubts = 0  # how many times in a row the ranks only seemed to be stuck
         self.ask_hub_for_results = ask_hub_for_results
-        # whether the hub may keep results that idle ranks wait for
-        self.hub_may_keep_results = any(call.slow_gathers for call in calls)
+        # whether the hub may withhold results that idle ranks wait for
+        self.hub_may_withhold_results = any(call.slow_gathers for call in calls)
         # whether the judge asks the hub to give these results, before it asks idle ranks for stacks
-        self.asks_hub_first = self.hub_may_keep_results
+        self.asks_hub_first = self.hub_may_withhold_results
         self.awaits_hub = False  # whether the hub has not answered this question yet
 
     # ——— events
@@ -251,7 +251,7 @@ class ProgressJudge:
             self._on_idle(now)
 
     def _on_idle(self, now: float) -> None:
-        """Ask for the stacks of idle ranks. If the hub may keep results, first ask it to give them.
+        """Ask for the stacks of idle ranks. If the hub may withhold results, first ask it for them.
 
         If a rank has a thread that never waits for the hub, the hub does not report a standstill,
         even if another thread of the rank waits for a withheld result: see ``hub.slow_gathers``.
@@ -260,7 +260,7 @@ class ProgressJudge:
             self.asks_hub_first, self.awaits_hub = False, True
             self.ask_hub_for_results()
         elif not self.awaits_hub:
-            self.asks_hub_first = self.hub_may_keep_results
+            self.asks_hub_first = self.hub_may_withhold_results
             self._ask_stacks(now, Ending.STUCK)
 
     def _on_too_much_computing(self, now: float, used: dict[int, float]) -> None:

@@ -840,7 +840,7 @@ def train""",
     loss, gradients = loss.detach(), [leaf.grad for leaf in leaves]
     # start""",
         {"public data_parallel_step", "hidden step_gradients", "hidden train_weights"},
-        "added to others' in the order in which they lie in memory",
+        "in the order in which the entries lie in memory",
     ),
     Mutant(
         "a bucket takes one parameter too many",
