@@ -267,7 +267,7 @@ def predict_seconds(alpha: float, beta: float, size: int) -> float:
 def half_peak_size(alpha: float, beta: float) -> float:
     """Problem 2.4 · Return the size S, in bytes, at which half the peak is reached: S / t(S) = β/2.
 
-    Smaller messages spend most of their time on the latency.
+    Smaller messages spend most of their time on the latency. Hockney calls this size n₁/₂.
 
     α = 2, β = 500  →  1000.0 bytes. One line, after two lines of algebra.
     """

@@ -92,7 +92,7 @@ def train(
     Args:
         weights: L tensors of shape (D, D), equal on every rank. They do not require gradients.
             Update them in place.
-        shards: K tensors of shape (B/n, D): this rank's rows of the batch in each step.
+        shards: K ≥ 1 tensors of shape (B/n, D): this rank's rows of the batch in each step.
         lr: the learning rate. Everything else in ``torch.optim.AdamW`` keeps its default.
     Returns:
         ``(losses, optimizer)``. The losses have shape (K,): the loss of the *whole* batch in each
@@ -161,8 +161,9 @@ class GradientBuckets:
         The caller calls this once after each backward pass, on every rank. Some buckets may not
         have been started yet, because a parameter in them got no gradient in this pass. Start these
         buckets now, with zeros for the missing gradients, so that all ranks start the same
-        collectives. If no rank used a parameter, its ``grad`` may become zero or None. A ``grad``
-        may be a view of its bucket. Afterwards the object is ready for the next backward pass.
+        collectives. If no rank used a parameter, its ``grad`` may become zero or None. (DDP leaves
+        None. Then AdamW skips this parameter. With zero, it applies weight decay.) A ``grad`` may
+        be a view of its bucket. Afterwards the object is ready for the next backward pass.
         Before that pass, the caller sets every ``grad`` to None.
         """
         raise NotImplementedError("Problem 3.5: GradientBuckets.wait")

@@ -10,11 +10,11 @@ The ranks form a mesh of D rows and T columns, whose shape is ``(D, T)``. On a m
         data 1       rank 3     rank 4     rank 5
                      a column: the same shards of the weights
 
-The ranks of a row are tensor parallel: they share the model, and have the same part of the batch.
-The ranks of a column are data parallel: they share the batch, and have the same shards of the
-weights. Neighbours in a row have consecutive ranks. On a cluster these are devices of one machine,
-with fast links. Tensor parallelism needs fast links more than data parallelism does, because it
-communicates in every layer.
+The ranks of a row are tensor parallel: each has its own shards of the weights, and all have the
+same rows of the batch. The ranks of a column are data parallel: each has its own rows of the batch,
+and all have the same shards of the weights. Neighbours in a row have consecutive ranks. On a
+cluster these are devices of one machine, with fast links. Tensor parallelism needs fast links more
+than data parallelism does, because it communicates in every layer.
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
 - Inputs keep their values, and tensors may be non-contiguous.

@@ -155,7 +155,8 @@ def one_forward_one_backward_schedule(
     possible, and frees its activations. A stage works in three phases. In the warm-up it runs
     forward passes until the stages after it are filled, or until there are no more micro-batches.
     Then it alternates, one forward pass and one backward pass. In the cool-down it runs the
-    remaining backward passes.
+    remaining backward passes. (This is PipeDream-Flush. The first PipeDream runs without a
+    cool-down, and keeps several versions of the weights.)
 
     Args:
         stage, num_stages, num_micro_batches: as in ``gpipe_schedule``.
@@ -210,8 +211,9 @@ def run_schedule(
       micro-batch i: that wait is over at once. Just before you send a gradient, wait for the send
       of the previous gradient. At the end, wait for the remaining sends.
 
-    Call ``wait()`` of each ``Work`` once: with gloo, a second call never returns. (With nccl a
-    second call returns at once, so you may wait twice for the one ``Work`` of both messages.)
+    Call ``wait()`` of each ``Work`` once: with gloo, a second call waits until the timeout of the
+    group, 30 minutes. (With nccl a second call returns at once, so you may wait twice for the
+    one ``Work`` of both messages.)
     ``is_completed()`` does not replace ``wait()``: without ``wait()`` it never becomes true.
 
     Args:

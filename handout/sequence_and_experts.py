@@ -197,8 +197,8 @@ def exchange_routes(choice: Tensor, experts: int) -> Routes:
     tokens. An all-to-all tells the other ranks how many tokens come to each of their experts.
 
     Args:
-        choice: the expert of each of this rank's N tokens, (N,), int64. Ranks may have different
-            numbers of tokens, or none.
+        choice: the expert of each of this rank's N tokens, from 0 to n·experts − 1, (N,), int64.
+            Ranks may have different numbers of tokens, or none.
         experts: the number of experts of each rank.
     Returns:
         ``(order, sent, received, arrived)``. The other functions get it as a plain tuple.

@@ -42,7 +42,7 @@ def flatten(tensors: list[Tensor]) -> Tensor:
     Returns:
         (P,): the entries of the first tensor in row-major order, then those of the next, and so on;
         then zeros up to P = n·⌈N/n⌉, which is N rounded up to a multiple of n. All ranks can then
-        hold shards of equal size.
+        hold shards of equal size. The vector may share memory with a tensor.
     Raises:
         ValueError: the tensors have several dtypes ("tensor 1 is torch.float64, tensor 0 is …").
 
@@ -106,7 +106,8 @@ class ZeroAdamW:
 
         Args:
             weights: tensors of any shapes and of one float dtype, equal on every rank. They do not
-                require gradients. ``step`` updates them in place.
+                require gradients. ``step`` updates them in place, and nobody else changes them
+                between two steps.
             lr: the learning rate. Everything else in ``torch.optim.AdamW`` keeps its default.
 
         Set ``self.optimizer`` to a ``torch.optim.AdamW`` over one tensor, this rank's

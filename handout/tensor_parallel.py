@@ -120,8 +120,8 @@ def tensor_parallel_backward(
 ) -> tuple[Tensor, list[Tensor]]:
     """Problem 4.3 · Run backward through the L layers of Problem 4.2, by hand.
 
-    Autograd does not work across ranks. First find the state of every tensor. The state decides
-    what to communicate:
+    Autograd does not see the calls of ``dist``. First find the state of every tensor. The state
+    decides what to communicate:
     - ``grad_y`` is replicated: every rank computed all that follows y, so every rank has the
       complete gradient.
     - A rank has its own columns of z, so it needs the same columns of the gradient of y. From them

@@ -10,11 +10,11 @@ The ranks form a mesh of D rows and T columns, whose shape is ``(D, T)``. On a m
         data 1       rank 3     rank 4     rank 5
                      a column: the same shards of the weights
 
-The ranks of a row are tensor parallel: they share the model, and have the same part of the batch.
-The ranks of a column are data parallel: they share the batch, and have the same shards of the
-weights. Neighbours in a row have consecutive ranks. On a cluster these are devices of one machine,
-with fast links. Tensor parallelism needs fast links more than data parallelism does, because it
-communicates in every layer.
+The ranks of a row are tensor parallel: each has its own shards of the weights, and all have the
+same rows of the batch. The ranks of a column are data parallel: each has its own rows of the batch,
+and all have the same shards of the weights. Neighbours in a row have consecutive ranks. On a
+cluster these are devices of one machine, with fast links. Tensor parallelism needs fast links more
+than data parallelism does, because it communicates in every layer.
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
 - Inputs keep their values, and tensors may be non-contiguous.
@@ -49,10 +49,10 @@ def coordinates(rank: int, shape: tuple[int, int]) -> tuple[int, int]:
     About 3 lines.
     """
     # BEGIN SOLUTION 7.1: coordinates
-    data, tensor = shape
-    if not 0 <= rank < data * tensor:
-        raise ValueError(f"rank {rank} is not on a mesh of {data} × {tensor}")
-    return divmod(rank, tensor)
+    num_rows, num_columns = shape
+    if not 0 <= rank < num_rows * num_columns:
+        raise ValueError(f"rank {rank} is not on a mesh of {num_rows} × {num_columns}")
+    return divmod(rank, num_columns)
     # END SOLUTION
 
 
@@ -71,10 +71,10 @@ def rank_at(place: tuple[int, int], shape: tuple[int, int]) -> int:
     """
     # BEGIN SOLUTION 7.1: rank_at
     data, tensor = place
-    rows, columns = shape
-    if not (0 <= data < rows and 0 <= tensor < columns):
-        raise ValueError(f"({data}, {tensor}) is not on a mesh of {rows} × {columns}")
-    return data * columns + tensor
+    num_rows, num_columns = shape
+    if not (0 <= data < num_rows and 0 <= tensor < num_columns):
+        raise ValueError(f"({data}, {tensor}) is not on a mesh of {num_rows} × {num_columns}")
+    return data * num_columns + tensor
     # END SOLUTION
 
 
@@ -103,15 +103,15 @@ def mesh_groups(shape: tuple[int, int]) -> tuple[dist.ProcessGroup, dist.Process
     About 12 lines.
     """
     # BEGIN SOLUTION 7.1: mesh_groups
-    data, tensor = shape
-    if min(shape) < 1 or data * tensor != dist.get_world_size():
-        raise ValueError(f"{dist.get_world_size()} ranks do not make a mesh of {data} × {tensor}")
-    rows = [[rank_at((d, t), shape) for t in range(tensor)] for d in range(data)]
+    n, (num_rows, num_columns) = dist.get_world_size(), shape
+    if min(shape) < 1 or num_rows * num_columns != n:
+        raise ValueError(f"{n} ranks do not make a mesh of {num_rows} × {num_columns}")
+    rows = [[rank_at((d, t), shape) for t in range(num_columns)] for d in range(num_rows)]
     columns = [list(ranks) for ranks in zip(*rows)]
     row_groups = [dist.new_group(ranks) for ranks in rows]
     column_groups = [dist.new_group(ranks) for ranks in columns]
-    own_data, own_tensor = coordinates(dist.get_rank(), shape)
-    return row_groups[own_data], column_groups[own_tensor]
+    data, tensor = coordinates(dist.get_rank(), shape)
+    return row_groups[data], column_groups[tensor]
     # END SOLUTION
 
 

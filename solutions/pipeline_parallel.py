@@ -288,7 +288,8 @@ def one_forward_one_backward_schedule(
     possible, and frees its activations. A stage works in three phases. In the warm-up it runs
     forward passes until the stages after it are filled, or until there are no more micro-batches.
     Then it alternates, one forward pass and one backward pass. In the cool-down it runs the
-    remaining backward passes.
+    remaining backward passes. (This is PipeDream-Flush. The first PipeDream runs without a
+    cool-down, and keeps several versions of the weights.)
 
     Args:
         stage, num_stages, num_micro_batches: as in ``gpipe_schedule``.
@@ -364,8 +365,9 @@ def run_schedule(
       micro-batch i: that wait is over at once. Just before you send a gradient, wait for the send
       of the previous gradient. At the end, wait for the remaining sends.
 
-    Call ``wait()`` of each ``Work`` once: with gloo, a second call never returns. (With nccl a
-    second call returns at once, so you may wait twice for the one ``Work`` of both messages.)
+    Call ``wait()`` of each ``Work`` once: with gloo, a second call waits until the timeout of the
+    group, 30 minutes. (With nccl a second call returns at once, so you may wait twice for the
+    one ``Work`` of both messages.)
     ``is_completed()`` does not replace ``wait()``: without ``wait()`` it never becomes true.
 
     Args:
@@ -420,12 +422,12 @@ def run_schedule(
                 sending.pop(i).wait()
             with timeline.span(kind, i):
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
-            if sending_back:
+            if sending_back is not None:
                 sending_back.wait()
             sending_back, received = _exchange(
                 rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
             )
-    if sending_back:
+    if sending_back is not None:
         sending_back.wait()
     return torch.stack(losses).mean() if stage == last_stage else None, totals
     # END SOLUTION

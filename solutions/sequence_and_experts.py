@@ -326,7 +326,9 @@ def ring_attention_backward(
             grad_block[0] += grad_scores.T @ q
             grad_block[1] += probabilities.T @ grad_output
             del probabilities, grad_scores  # before a block of the next step is made
-        grad_block = _pass_on(grad_block)  # not earlier: it lacked this rank's part
+        # Not earlier: it lacked this rank's part. A wait just before the next part is added would
+        # hide this transfer, too, but needs memory for one more block.
+        grad_block = _pass_on(grad_block)
         for work in works:
             work.wait()
         block = arriving
@@ -342,8 +344,8 @@ def exchange_routes(choice: Tensor, experts: int) -> Routes:
     tokens. An all-to-all tells the other ranks how many tokens come to each of their experts.
 
     Args:
-        choice: the expert of each of this rank's N tokens, (N,), int64. Ranks may have different
-            numbers of tokens, or none.
+        choice: the expert of each of this rank's N tokens, from 0 to n·experts − 1, (N,), int64.
+            Ranks may have different numbers of tokens, or none.
         experts: the number of experts of each rank.
     Returns:
         ``(order, sent, received, arrived)``. The other functions get it as a plain tuple.
@@ -569,7 +571,7 @@ def mixture_backward(
     chosen = torch.zeros_like(probabilities).scatter_(1, choice, 1)
     grad_logits = (grad_y * outputs).sum(1, keepdim=True) * p * (chosen - probabilities)
     grad_x = from_experts(grad_arrived, routes) + grad_logits @ gate.T
-    grad_gate = (x.T @ grad_logits).contiguous()  # of own tokens: partial
+    grad_gate = x.T @ grad_logits  # of own tokens: partial
     dist.all_reduce(grad_gate)
     return grad_x, grad_gate, gradients
     # END SOLUTION

@@ -42,7 +42,7 @@ def flatten(tensors: list[Tensor]) -> Tensor:
     Returns:
         (P,): the entries of the first tensor in row-major order, then those of the next, and so on;
         then zeros up to P = n·⌈N/n⌉, which is N rounded up to a multiple of n. All ranks can then
-        hold shards of equal size.
+        hold shards of equal size. The vector may share memory with a tensor.
     Raises:
         ValueError: the tensors have several dtypes ("tensor 1 is torch.float64, tensor 0 is …").
 
@@ -124,7 +124,8 @@ class ZeroAdamW:
 
         Args:
             weights: tensors of any shapes and of one float dtype, equal on every rank. They do not
-                require gradients. ``step`` updates them in place.
+                require gradients. ``step`` updates them in place, and nobody else changes them
+                between two steps.
             lr: the learning rate. Everything else in ``torch.optim.AdamW`` keeps its default.
 
         Set ``self.optimizer`` to a ``torch.optim.AdamW`` over one tensor, this rank's
@@ -136,7 +137,7 @@ class ZeroAdamW:
         About 4 lines.
         """
         # BEGIN SOLUTION 6.2: ZeroAdamW
-        self.weights = weights
+        self.weights = list(weights)
         self.shard = flat_shard(weights)
         self.optimizer = torch.optim.AdamW([self.shard], lr=lr)
         # END SOLUTION
@@ -213,7 +214,10 @@ def _gather(shard: Tensor, width: int) -> Tensor:
 
 
 def _average_shard(gradient: Tensor) -> Tensor:
-    """Return this rank's flat shard of the average of all ranks' gradients."""
+    """Return this rank's flat shard of the average of all ranks' gradients.
+
+    FSDP hides this reduce-scatter: it starts it with ``async_op=True``, and waits one layer later.
+    """
     n = dist.get_world_size()
     flat = flatten([gradient])
     shard = flat.new_empty(len(flat) // n)

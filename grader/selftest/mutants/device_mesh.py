@@ -21,17 +21,17 @@ STEP = {
     "hidden step_in_strict_order",
 }
 # The lines of the solution that several mutants change.
-PLACE = "    return divmod(rank, tensor)\n"
-NOT_ON_MESH = """    if not (0 <= data < rows and 0 <= tensor < columns):
-        raise ValueError(f"({data}, {tensor}) is not on a mesh of {rows} × {columns}")
+PLACE = "    return divmod(rank, num_columns)\n"
+NOT_ON_MESH = """    if not (0 <= data < num_rows and 0 <= tensor < num_columns):
+        raise ValueError(f"({data}, {tensor}) is not on a mesh of {num_rows} × {num_columns}")
 """
-RANK = "    return data * columns + tensor\n"
+RANK = "    return data * num_columns + tensor\n"
 MADE = """    row_groups = [dist.new_group(ranks) for ranks in rows]
     column_groups = [dist.new_group(ranks) for ranks in columns]
-    own_data, own_tensor = coordinates(dist.get_rank(), shape)
-    return row_groups[own_data], column_groups[own_tensor]
+    data, tensor = coordinates(dist.get_rank(), shape)
+    return row_groups[data], column_groups[tensor]
 """
-SIZE = "    if min(shape) < 1 or data * tensor != dist.get_world_size():\n"
+SIZE = "    if min(shape) < 1 or num_rows * num_columns != n:\n"
 AVERAGED = """    dist.all_reduce(gradient, group=column)
     return gradient / dist.get_world_size(column)
 """
@@ -128,28 +128,28 @@ MUTANTS = [
     mutant(
         "the coordinates are swapped",
         PLACE,
-        "    return divmod(rank, tensor)[::-1]\n",
+        "    return divmod(rank, num_columns)[::-1]\n",
         COORDINATES | GROUPS,
         "row and column are swapped",
     ),
     mutant(
         "the ranks are numbered column by column",
         PLACE,
-        "    return divmod(rank, data)[::-1]\n",
+        "    return divmod(rank, num_rows)[::-1]\n",
         COORDINATES | GROUPS,
         "Number them row by row: neighbours in a row have consecutive ranks",
     ),
     mutant(
         "the rank is divided by the number of rows",
         PLACE,
-        "    return divmod(rank, data)\n",
+        "    return divmod(rank, num_rows)\n",
         COORDINATES | {"hidden groups", "hidden every_rank_makes_every_group"},
         "D, the number of rows, was used in place of T",
     ),
     mutant(
         "there is a third group, of all ranks",
-        "    return row_groups[own_data], column_groups[own_tensor]\n",
-        "    return row_groups[own_data], column_groups[own_tensor], dist.group.WORLD\n",
+        "    return row_groups[data], column_groups[tensor]\n",
+        "    return row_groups[data], column_groups[tensor], dist.group.WORLD\n",
         {"hidden groups", "hidden every_rank_makes_every_group", "hidden groups_on_gloo"},
         "mesh_groups must return two groups",
     ),
@@ -164,8 +164,8 @@ MUTANTS = [
     ),
     mutant(
         "negative ranks count from the end",
-        "    if not 0 <= rank < data * tensor:\n",
-        "    if not -data * tensor <= rank < data * tensor:\n",
+        "    if not 0 <= rank < num_rows * num_columns:\n",
+        "    if not -num_rows * num_columns <= rank < num_rows * num_columns:\n",
         {"hidden coordinates_misuse"},
         "A negative number does not count from the end here",
     ),
@@ -178,30 +178,30 @@ MUTANTS = [
     ),
     mutant(
         "only the row of a place is looked at",
-        "    if not (0 <= data < rows and 0 <= tensor < columns):\n",
-        "    if not 0 <= data < rows:\n",
+        "    if not (0 <= data < num_rows and 0 <= tensor < num_columns):\n",
+        "    if not 0 <= data < num_rows:\n",
         {"hidden coordinates_misuse"},
         "expected a ValueError on every rank, but rank 0 returned int 3",
     ),
     mutant(
         "the ranks at the places run down the columns first",
         RANK,
-        "    return tensor * rows + data\n",
+        "    return tensor * num_rows + data\n",
         COORDINATES | GROUPS,
         "Number them row by row: neighbours in a row have consecutive ranks",
     ),
     mutant(
         "a row counts as many ranks as the mesh has rows",
         RANK,
-        "    return data * rows + tensor\n",
+        "    return data * num_rows + tensor\n",
         COORDINATES | {"hidden groups", "hidden every_rank_makes_every_group"},
         "D, the number of rows, was used in place of T",
     ),
     mutant(
         "each rank makes its own groups only",
         MADE,
-        """    own_data, own_tensor = coordinates(dist.get_rank(), shape)
-    return dist.new_group(rows[own_data]), dist.new_group(columns[own_tensor])
+        """    data, tensor = coordinates(dist.get_rank(), shape)
+    return dist.new_group(rows[data]), dist.new_group(columns[tensor])
 """,
         GROUPS,
         "The ranks disagree about which group they make",
@@ -209,12 +209,12 @@ MUTANTS = [
     mutant(
         "the own groups come first",
         MADE,
-        """    own_data, own_tensor = coordinates(dist.get_rank(), shape)
-    row = dist.new_group(rows[own_data])
+        """    data, tensor = coordinates(dist.get_rank(), shape)
+    row = dist.new_group(rows[data])
     for ranks in rows:
-        if ranks is not rows[own_data]:
+        if ranks is not rows[data]:
             dist.new_group(ranks)
-    return row, [dist.new_group(ranks) for ranks in columns][own_tensor]
+    return row, [dist.new_group(ranks) for ranks in columns][tensor]
 """,
         GROUPS,
         "All ranks must make all groups in the same order, also groups that they are not in.",
@@ -232,9 +232,9 @@ MUTANTS = [
     mutant(
         "each rank makes its own groups alone, by use_local_synchronization",
         MADE,
-        """    own_data, own_tensor = coordinates(dist.get_rank(), shape)
-    row = dist.new_group(rows[own_data], use_local_synchronization=True)
-    return row, dist.new_group(columns[own_tensor], use_local_synchronization=True)
+        """    data, tensor = coordinates(dist.get_rank(), shape)
+    row = dist.new_group(rows[data], use_local_synchronization=True)
+    return row, dist.new_group(columns[tensor], use_local_synchronization=True)
 """,
         {"hidden every_rank_makes_every_group"},
         "rank 0 used use_local_synchronization, with which only the ranks",
@@ -263,21 +263,21 @@ MUTANTS = [
     ),
     mutant(
         "the row is the group of all ranks",
-        "    return row_groups[own_data], ",
+        "    return row_groups[data], ",
         "    return dist.group.WORLD, ",
         GROUPS,
         "this is the group of all ranks",
     ),
     mutant(
         "column and row are returned in the wrong order",
-        "    return row_groups[own_data], column_groups[own_tensor]\n",
-        "    return column_groups[own_tensor], row_groups[own_data]\n",
+        "    return row_groups[data], column_groups[tensor]\n",
+        "    return column_groups[tensor], row_groups[data]\n",
         GROUPS,
         "row and column are swapped",
     ),
     mutant(
         "every rank returns the first groups",
-        "    return row_groups[own_data], column_groups[own_tensor]\n",
+        "    return row_groups[data], column_groups[tensor]\n",
         "    return row_groups[0], column_groups[0]\n",
         GROUPS,
         "this rank returned a group that it is not in",
@@ -299,14 +299,14 @@ MUTANTS = [
     mutant(
         "a mesh may be smaller than the world",
         SIZE,
-        "    if min(shape) < 1 or data * tensor > dist.get_world_size():\n",
+        "    if min(shape) < 1 or num_rows * num_columns > n:\n",
         {"hidden groups_misuse"},
         "expected a ValueError on every rank for a mesh of 1 × 3",
     ),
     mutant(
         "sides may be negative",
         SIZE,
-        "    if data * tensor != dist.get_world_size():\n",
+        "    if num_rows * num_columns != n:\n",
         {"hidden groups_misuse"},
         "A side of a mesh cannot be negative",
     ),

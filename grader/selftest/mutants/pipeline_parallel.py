@@ -314,7 +314,7 @@ MUTANTS = [
                 sending.pop(i).wait()
             with timeline.span(kind, i):
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
-            if sending_back:
+            if sending_back is not None:
                 sending_back.wait()
             sending_back, received = _exchange(
                 rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
@@ -1150,12 +1150,12 @@ MUTANTS = [
     Mutant(
         "gradients that were sent are waited for at the end",
         "pipeline_parallel",
-        """            if sending_back:
+        """            if sending_back is not None:
                 sending_back.wait()
             sending_back, received = _exchange(
                 rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
             )
-    if sending_back:
+    if sending_back is not None:
         sending_back.wait()
 """,
         """            sending_back = sending_back or []
@@ -1196,7 +1196,7 @@ MUTANTS = [
                 sending.pop(i).wait()
             with timeline.span(kind, i):
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
-            if sending_back:
+            if sending_back is not None:
                 sending_back.wait()
             sending_back, received = _exchange(
                 rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
@@ -1208,7 +1208,7 @@ MUTANTS = [
                 losses.append(grad_y)
             with timeline.span(kind, i):
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
-            if sending_back:
+            if sending_back is not None:
                 sending_back.wait()
             sending_back, received = _exchange(
                 rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
@@ -1273,12 +1273,12 @@ MUTANTS = [
     Mutant(
         "the last stage keeps a quarter of each gradient in an array of numpy",
         "pipeline_parallel",
-        """            if sending_back:
+        """            if sending_back is not None:
                 sending_back.wait()
             sending_back, received""",
         """            if stage == last_stage:
                 grad_outputs[-1 - i] = grad_x.numpy()[::4].copy()
-            if sending_back:
+            if sending_back is not None:
                 sending_back.wait()
             sending_back, received""",
         {"hidden run_schedule_frees_what_was_sent"},
@@ -1373,7 +1373,7 @@ MUTANTS = [
                 sending.pop(i).wait()
             with timeline.span(kind, i):
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
-            if sending_back:
+            if sending_back is not None:
                 sending_back.wait()
             sending_back, received = _exchange(
                 rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
@@ -1389,7 +1389,7 @@ MUTANTS = [
                 sending.pop(i).wait()
             with timeline.span(kind, i):
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
-                if sending_back:
+                if sending_back is not None:
                     sending_back.wait()
                 sending_back, received = _exchange(
                     rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
@@ -1417,13 +1417,13 @@ MUTANTS = [
     Mutant(
         "a span of a backward pass lasts until the next message has come",
         "pipeline_parallel",
-        """            if sending_back:
+        """            if sending_back is not None:
                 sending_back.wait()
             sending_back, received = _exchange(
                 rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
             )
 """,
-        """                if sending_back:
+        """                if sending_back is not None:
                     sending_back.wait()
                 sending_back, received = _exchange(
                     rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
@@ -1436,7 +1436,7 @@ MUTANTS = [
         "a gradient is sent inside the span, and the span lasts until it is received",
         "pipeline_parallel",
         """                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
-            if sending_back:
+            if sending_back is not None:
                 sending_back.wait()
             sending_back, received = _exchange(
                 rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
@@ -1452,7 +1452,7 @@ MUTANTS = [
                 _, received = _exchange(rows, weights[0], receive_from=next_source)
                 sending_back = None
                 continue
-            if sending_back:
+            if sending_back is not None:
                 sending_back.wait()
             sending_back, received = _exchange(
                 rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source

@@ -531,7 +531,7 @@ MUTANTS = [
     ),
     mutant(
         "the gradients of a block do not travel",
-        "        grad_block = _pass_on(grad_block)  # not earlier: it lacked this rank's part\n",
+        "        grad_block = _pass_on(grad_block)\n",
         "        own_grad = grad_block if step == 0 else own_grad\n        grad_block = torch.zeros_like(grad_block)\n",
         {
             "hidden ring_backward",
@@ -545,7 +545,7 @@ MUTANTS = [
     ),
     mutant(
         "the gradients make one step less",
-        "        grad_block = _pass_on(grad_block)  # not earlier: it lacked this rank's part\n",
+        "        grad_block = _pass_on(grad_block)\n",
         "        grad_block = _pass_on(grad_block) if step < n - 1 else grad_block\n",
         {
             "hidden ring_backward",
