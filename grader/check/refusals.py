@@ -33,7 +33,7 @@ def answers_in(report: WorldReport) -> dict[str, Answers]:
 
 
 def added(several: Iterable[dict[str, Answers]]) -> dict[str, Answers]:
-    """Return for each function the sum of its answers."""
+    """Return for each function its counts, added up over ``several``."""
     total: dict[str, Answers] = defaultdict(Answers)
     for own in several:
         for name, found in own.items():

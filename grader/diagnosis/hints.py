@@ -159,8 +159,8 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
     divided = "Did you divide by the world size although a sum was asked for, or divide twice?"
     factors = {
         n: (
-            f"exactly {n}× the expected value. Did you sum over the ranks without dividing? (A"
-            " division before wait() has returned is lost.)"
+            f"exactly {n}× the expected value. Did you sum over the ranks without dividing? (If"
+            " you divide before wait() has returned, the division is lost.)"
         ),
         1 / n: f"exactly 1/{n} of the expected value. {divided}",
         n * n: f"exactly {n}²× the expected value. Did you reduce twice?",

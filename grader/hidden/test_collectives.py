@@ -524,7 +524,7 @@ def _sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
 @weight(0.5)
 def test_built_from_its_parts(world, rng):
     """all_reduce_from_parts calls reduce-scatter once, on the padded tensor, and then all-gather
-    once, which makes the padded tensor
+    once, to put the padded tensor together
     """
     for n, length in ((2, 9), (3, 10), (4, 8)):
         xs = [integers(rng, (length,)) for _ in range(n)]

@@ -333,7 +333,7 @@ def test_step_gradients(world, rng):
             *[[gradients, later]] * n,
             tolerance=rounding(np.float64),
             select=lambda r: [own[1] for own in r],
-            label="the list of the gradients of two steps, kept together, [step][layer],",
+            label="the list of the gradients of two steps, read after both steps, [step][layer],",
             known_mistakes=[{OVERWRITTEN: [later, later]}] * n,
         )
 

@@ -402,7 +402,7 @@ def test_step_traffic(world, rng):
 
 
 def require_traffic(run, problem):
-    """Fail unless each rank sends what the sums of activations and of gradients take.
+    """Fail unless each rank sends the bytes that sums of activations and gradients need.
 
     The ranks of a group cannot sum with fewer bytes. So a rank that sends fewer bytes in its column
     has not averaged its gradients, but computed with other ranks' rows of the batch. A rank that
@@ -456,7 +456,7 @@ def ring_bytes(entries, n, itemsize=8):
 @weight(0.25)
 @on_gloo
 def test_step_on_gloo(world, rng):
-    """The step runs on a network, on a mesh of 2 × 2"""
+    """The step runs on gloo, on a mesh of 2 × 2"""
     problem = Problem(rng, SQUARE)
     (run,) = world(4, problem.request())
     problem.judge(run)

@@ -285,9 +285,9 @@ def test_buckets_overlap(world, rng):
             early = started_before_the_first_layer(of_crossed, rank)
             sentence = (
                 f"rank {rank} started {early} of 5 all-reduces before its backward pass had come to"
-                " the first layer. Buckets start in order, so the second, third and fourth had to"
-                " wait for the first, although they were full earlier. When the first one starts,"
-                " they can start, too: 4 in all."
+                " the first layer. Buckets start in order. The second, third and fourth were full"
+                " earlier, but had to wait for the first. When the first one starts, they can"
+                " start, too: 4 in all."
             )
             of_crossed.require(early >= 4, sentence)
 

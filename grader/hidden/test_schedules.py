@@ -420,7 +420,8 @@ def require_z_freed(world, rng, times=24):
         if grown is None or grown <= most:
             return
     text = (
-        f"backward_input was called for {times} micro-batches of one layer, which share their x."
+        f"backward_input was called for {times} micro-batches of one layer. They all have the same"
+        f" x."
         f" According to the operating system, the process then held {grown / MIB:.1f} MiB more than"
         f" before. grad_x and grad_z need {needed / MIB:.1f} MiB; {most / MIB:.1f} MiB are allowed."
     )

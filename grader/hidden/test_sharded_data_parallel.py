@@ -416,7 +416,7 @@ def test_sharded_gradients(world, rng):
             *both,
             tolerance=again.tolerance,
             select=lambda r: [own[1] for own in r],
-            label="the list of the shards of two steps, kept together, [step][layer],",
+            label="the list of the shards of two steps, read after both steps, [step][layer],",
             known_mistakes=[{overwritten: [later, later]} for _, later in both],
         )
 
@@ -435,8 +435,8 @@ def test_sharded_loss(world, rng):
 @number("6.3")
 @weight(0.5)
 def test_sharded_traffic(world, rng):
-    """fully_sharded_step sends 3(n−1)/n times the bytes of the weights, not more, and gathers each
-    layer but the last again
+    """fully_sharded_step sends at most 3(n−1)/n times the bytes of the weights, and gathers each
+    layer twice; once is enough for the last
     """
     for n in (2, 3, 4):
         # The rows of a rank have more bytes than a layer: activations must stay where they are.

@@ -452,7 +452,7 @@ def test_backward_twice(world, rng):
     expected = [
         [[p.grad_x, *p.of_ranks(p.gradients)[r]] for p in (first, second)] for r in range(2)
     ]
-    label = "the list of the gradients of x and of the shards, [call],"
+    label = "the list of the gradients of x and of the shards, one for each [call],"
     run.returns(
         *expected,
         tolerance=CLOSE,

@@ -18,7 +18,7 @@ from grader.wire.served import PEAK, Growth
 
 
 class GrowthReports:
-    """Tells the judge each time that the growth of a rank's memory is a new maximum in a call."""
+    """Tells the judge whenever the growth of a rank's memory reaches a new maximum in a call."""
 
     def __init__(self, measures: Measures, ranks: list[End], tell: Callable[[dict], None]) -> None:
         self.weighing, self.ranks, self.tell = Weighing(measures), ranks, tell
@@ -31,7 +31,7 @@ class GrowthReports:
         self.weighing.forget_calls()
 
     def before_calls(self, rank: int, frame: frames.Frame) -> None:
-        """Note how much memory a rank has before its first call, which begins with an event."""
+        """Note how much memory a rank has before its first call. The call begins with an event."""
         if rank in self.have_begun:
             return
         if frame.kind == frames.EVENT:
@@ -60,11 +60,11 @@ class GrowthReports:
             self._weigh(rank)
 
     def between_operations(self) -> None:
-        """Weigh all ranks, at drawn times between their operations, if a check asks for their peak.
+        """Weigh all ranks, at random times between their operations, if a check asks for their peak.
 
         The kernel's peak also counts pages of files. A rank can give such pages back just before
         its own memory grows, so that the peak does not show how much the rank's own memory grew.
-        This look shows it, because it counts no pages of files.
+        This method shows this growth, because it counts no pages of files.
         """
         if self.seconds_to_look() > 0:
             return

@@ -70,7 +70,7 @@ class Matching:
         # Operations that may begin because the operations before them have ended. The queue avoids
         # a deep recursion for a long chain of such operations.
         self.beginning: deque[Posted] = deque()
-        # (rank, lane) → the number of the rank's collectives so far
+        # (rank, lane) → how many collectives the rank has issued in this lane
         self.counts: dict[tuple[int, GroupLane], int] = defaultdict(int)
         self.begun = itertools.count()
         # (lane, position) → rank → the rank's operation

@@ -35,8 +35,8 @@ class Sends:
     def withhold_unless_awaited(self, number: int) -> bool:
         """Withhold the answer of a completed send if the rank does not wait for the send yet.
 
-        Return whether it is withheld. The answer of no other operation is. Call this once, when the
-        operation is complete.
+        Return whether it is withheld. Answers of other operations are not withheld here. Call this
+        once, when the operation is complete.
         """
         if number not in self.places or number in self.awaited:
             return False

@@ -117,7 +117,7 @@ class Weighing:
         """Weigh a rank, and return the growth of its memory if this is a new maximum in the call.
 
         It is a new maximum of the rank's own memory, or of all bytes of ``Growth`` together. If it
-        is none, or if the system does not say how much memory the rank has, return None.
+        is no new maximum, or if the system does not say how much memory the rank has, return None.
         ``operations`` and ``in_network`` are fields of ``Growth``.
 
         Raises:

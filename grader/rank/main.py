@@ -72,7 +72,8 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
             meta, arguments = rank.read(inputs)
             # The arguments are copies of the bytes in ``inputs``. If the hub measures the memory of
             # this rank, its first measurement must not count these bytes twice. Otherwise the
-            # memory could grow by as much in a call, and no growth would be measured.
+            # memory could grow by the same number of bytes in a call, and no growth would be
+            # measured.
             del inputs
             rank.make_calls(meta, arguments)
             if not rank.network:

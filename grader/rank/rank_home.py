@@ -42,7 +42,7 @@ class RankHome:
     local_rank: int  # the number of the rank's own GPU among them
 
     def local_world_size(self, size: int) -> int:
-        """Return how many ranks of a world of this size count as ranks of this rank's node.
+        """Return how many of the world's ``size`` ranks count as ranks on this rank's node.
 
         A rank that sees only one GPU may share it, and counts as the only rank of its node.
         """

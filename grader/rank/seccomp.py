@@ -59,7 +59,7 @@ CONNECTING = {
         **{"bpf": 321, "perf_event_open": 298, "userfaultfd": 323},
         # With these, processes could communicate through files that all processes may read.
         **{"flock": 73, "inotify_init": 253, "inotify_init1": 294, "fanotify_init": 300},
-        # These read or set properties of a process that other processes can see.
+        # These read or set properties of a process. Other processes can see these properties.
         **{"getpriority": 140, "setpriority": 141, "ioprio_get": 252, "ioprio_set": 251},
         **{
             "getpgid": 121,

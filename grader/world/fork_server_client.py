@@ -66,7 +66,7 @@ def address_of(door: int) -> str:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Return the environment variables of a server whose folder this is. Ranks inherit them."""
+    """Return the environment variables of the server that has this folder. Ranks inherit them."""
     environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     # Limit the server and each rank to one thread, because a fork copies no other threads.
     environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -88,11 +88,11 @@ def _environment(folder: Path) -> dict[str, str]:
 class Server:
     """A running fork server.
 
-    ``address`` is a descriptor and a file number. The descriptor is one end of a pair of sockets
+    ``address`` is a descriptor and an inode number. The descriptor is one end of a pair of sockets
     that have no name. The process that started the server can send requests through this
     descriptor, and so can every process that has inherited the descriptor. Other processes cannot.
-    The file number lets a process check that it has inherited this descriptor, and not a different
-    one with the same number.
+    The inode number lets a process check that it has inherited this descriptor, and not a
+    different one with the same number.
     """
 
     address: str

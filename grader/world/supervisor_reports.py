@@ -10,7 +10,9 @@ from grader.world.report import Ending, WorldReport
 
 
 class SupervisorReports:
-    """Writes what a supervisor reports into the report of its world, or tells the judge of it.
+    """Takes the messages of a supervisor, and writes them into the report of its world.
+
+    It also tells the judge of some of them.
 
     ``handlers`` has a method for each kind of message, except for those that the world itself
     reads: see ``world_messages``.

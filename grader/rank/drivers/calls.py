@@ -103,7 +103,7 @@ def metered(
         mark.before_a_send()
         before_a_send()
 
-    mark.before_a_send()  # so that the judge can also look once before anything is computed
+    mark.before_a_send()  # a first measurement, before anything is computed
     with Meter(tensors_in([args, kwargs]), look) as meter:
         value = function(*args, **kwargs)
     return {"value": value, "ledger": meter.ledger}
