@@ -545,6 +545,29 @@ def test_a_user_is_ended_and_nobody_else():
             sleeper.wait()
 
 
+ENDS_CHILDREN = """
+import os, select, subprocess
+from grader.supervisor import ending
+from grader.wire import os_support
+
+class Select:
+    @staticmethod
+    def select(*arguments):
+        assert list(os_support.children(os.getpid())), "a wait although no child is left"
+        return select.select(*arguments)
+
+ending.select = Select
+wake = ending.wakeup()
+children = [subprocess.Popen(["sleep", "60"]).pid for _ in range(4)]
+assert ending.end_descendants(children, wake=wake) == (True, set(children))
+"""
+
+
+def test_nobody_waits_when_the_last_process_of_a_world_has_ended():
+    """Otherwise each world, and each verdict, would come 20 milliseconds later."""
+    subprocess.run([sys.executable, "-c", ENDS_CHILDREN], cwd=ROOT, check=True)
+
+
 def test_descriptors_are_closed_however_high():
     """And the first ones are not."""
     read, write = os.pipe()

@@ -111,6 +111,8 @@ def end_descendants(
     while time.monotonic() - began < seconds:
         try:
             left -= reap(spare).keys()
+            # Perhaps the last child has just been reaped. Then no signal would end a wait for it.
+            left -= reap(spare).keys()
         except ChildProcessError:
             return True, killed
         if not (left and woken) or time.monotonic() - looked > LOOK_AT_DYING_EVERY:
