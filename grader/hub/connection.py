@@ -17,7 +17,7 @@ class End:
 
     socket: socket.socket
     reader: frames.Reader = field(default_factory=frames.Reader)
-    queue: deque = field(default_factory=deque)
+    queue: deque[memoryview] = field(default_factory=deque)
     queued: int = 0  # bytes in the queue
     is_open: bool = True
     # the function that reads from the socket; None until the socket may be read
@@ -68,6 +68,14 @@ class Connections:
             end, rank = key.data
             if end.is_open:  # an event that was handled before this one may have closed it
                 yield end, rank, events
+
+    def unread_bytes(self) -> int:
+        """Return how many bytes are kept for ranks that have not read them yet.
+
+        The ranks of a collective may get the same bytes. These bytes are kept once.
+        """
+        kept = {id(part.obj): len(part.obj) for end in self.ranks for part in end.queue}
+        return sum(kept.values())
 
     def choose_events(self) -> None:
         """Choose for each socket whether to wait for room to write, and for data to read.

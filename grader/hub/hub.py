@@ -147,9 +147,9 @@ class Hub:
                 if end is not self.ranks[rank]:
                     raise
                 self._refuse(rank, f"a frame that cannot be handled ({type(error).__name__})")
-        self.connections.choose_events()
         self._look_for_standstill()
         self._look_at_memory()
+        self.connections.choose_events()  # at the end, because a standstill may lead to answers
 
     def moves_until_now(self) -> int:
         """Serve once more, then return ``moves``."""
@@ -169,7 +169,9 @@ class Hub:
         self.serve()
         if monotonic() - self.moved_at < QUIET_SECONDS:
             return 0
-        return self._give_early(self.slow.awaited)
+        given = self._give_early(self.slow.awaited)
+        self.connections.choose_events()
+        return given
 
     def _give_early(self, waits: Mapping[int, Collection]) -> int:
         """Give the results that ``SlowGathers.lift`` returns, tell the judge, return their number.
@@ -188,8 +190,11 @@ class Hub:
 
         This happens if no rank receives what others send, or if ranks do not read their answers.
         """
-        unread_bytes = sum(end.queued for end in self.ranks)
         held_bytes = sum(own.held_bytes() for own in self.outstanding)
+        # First a bound that takes little time: it counts a result once for each rank that gets it.
+        unread_bytes = sum(end.queued for end in self.ranks)
+        if held_bytes + unread_bytes > MAX_HELD_BYTES and not self.is_full:
+            unread_bytes = self.connections.unread_bytes()
         if held_bytes + unread_bytes > MAX_HELD_BYTES and not self.is_full:
             self.is_full = True
             limit = (
@@ -446,6 +451,8 @@ class Hub:
             self.growth_reports.on_network(rank)
         except frames.FrameError as error:  # another rank's frame may have led here
             self._refuse(rank, str(error))
+        except OSError:  # the rank has just ended
+            self._hang_up(rank)
 
     def _attach_bytes(self, posted: Posted, blob: bytes) -> None:
         """Give an operation its bytes. If the judge asks, tell it the entries' sum of squares."""

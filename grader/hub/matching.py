@@ -152,14 +152,17 @@ class Matching:
 
         A receive gets the earliest message from its peer, or from any rank if it names no peer. It
         waits if there is no message, or if this message has no bytes yet, does not fit, or is
-        withheld.
+        withheld. A message that does not fit is not given to a later receive either.
         """
         sends, waiting = self.sends[lane], deque[Posted]()
+        unfit: set[int] = set()  # the senders whose earliest message does not fit its receive
         for receive in self.receives[lane]:
             peer = receive.operation.peer
             senders = sends.values() if peer is None else [sends[peer]] if peer in sends else []
             send = min((own[0] for own in senders if own), key=_by_position, default=None)
-            if send is None or not send.is_here or not _fits(send, receive):
+            if send is not None and not _fits(send, receive):
+                unfit.add(send.rank)
+            if send is None or not send.is_here or send.rank in unfit:
                 waiting.append(receive)
                 continue
             if self.in_step.withhold_unless_passed_on(receive.operation, send.rank, self.size):
@@ -325,5 +328,7 @@ def check(posted: Posted) -> None:
         raise frames.FrameError("an operation whose dtype is unknown")
     if operation.kind != "barrier" and operation.bytes % itemsize:
         raise frames.FrameError("an operation whose bytes do not fit its dtype")
+    if sum(operation.received) * itemsize > frames.MAX_BLOB:
+        raise frames.FrameError("an operation whose result is too large for the network")
     if operation.bytes != sum(operation.sent or operation.received) * itemsize:
         raise frames.FrameError("an operation whose bytes do not match its elements")

@@ -268,6 +268,7 @@ class HubGroup(dist.ProcessGroup):
         """
         if not all(is_on_host(x) or x.is_contiguous() for x in [*sent, *landing]):
             raise ValueError("Tensors must be contiguous")  # the words of nccl
+        _require_room(kind, sent, landing)
         sent = [tensor.contiguous() for tensor in sent] if in_order else sent
         _check(kind, [*sent, *landing], in_order)
         ranks = self.options.global_ranks_in_group or range(self.size())
@@ -358,6 +359,16 @@ def _pieces(tensor: torch.Tensor, rows: list[int], n: int) -> list[int]:
 def _is_dense(tensor: torch.Tensor) -> bool:
     """Return whether the entries fill one part of the memory without gaps, in any order."""
     return torch.ops.aten.is_non_overlapping_and_dense(tensor)
+
+
+def _require_room(kind: str, sent: Tensors, landing: Tensors) -> None:
+    """Raise ValueError if an operation sends or fills more bytes than the hub carries at a time."""
+    for tensors, verb in ((sent, "sends"), (landing, "receives")):
+        if (total := sum(tensor.nbytes for tensor in tensors)) > frames.MAX_BLOB:
+            raise ValueError(
+                f"{kind}: this rank {verb} {total / 2**20:.1f} MiB at a time. The network of the"
+                f" checks carries at most {frames.MAX_BLOB >> 20} MiB"
+            )
 
 
 def _check(kind: str, tensors: Tensors, in_order: bool) -> None:

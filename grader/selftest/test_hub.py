@@ -3,6 +3,7 @@ and of the agreed form.
 """
 
 import multiprocessing
+import selectors
 import socket
 from collections import defaultdict
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from grader.hub import connection, hub, matching, outstanding, store_values
 from grader.hub.covert_limits import MAX_EMPTY, MAX_NEW_GROUPS
 from grader.hub.in_step import InStep
+from grader.rank import process_group
 from grader.rank.link import Link
 from grader.rank.work import raw
 from grader.selftest import fuzz
@@ -144,6 +146,15 @@ def test_a_message_that_does_not_fit_its_receive_stays(ends, changes):
     both = ends()
     both.post(0, operation(0, kind="send", peer=1, received=[], **MESSAGE))
     both.post(1, operation(0, b"", **({"kind": "recv", "peer": 0, "sent": []} | MESSAGE | changes)))
+    assert both.answers(0) == both.answers(1) == {}
+
+
+def test_a_message_that_does_not_fit_is_not_given_to_a_later_receive(ends):
+    both = ends()
+    receive = {"kind": "recv", "peer": 0, "sent": []} | MESSAGE
+    both.post(1, operation(0, b"", **receive | {"received": [5], "bytes": 20}))
+    both.post(1, operation(1, b"", **receive))
+    both.post(0, operation(0, kind="send", peer=1, received=[], **MESSAGE))
     assert both.answers(0) == both.answers(1) == {}
 
 
@@ -479,6 +490,10 @@ EXCHANGE = {"kind": "all_to_all", "reduction": None}
         (operation(0, b""), "bytes"),
         (operation(0, sent=[1 << 60], received=[6]), "bytes"),
         (operation(0, sent=[3], received=[6]), "bytes"),
+        (
+            operation(0, kind="all_gather", received=[frames.MAX_BLOB], reduction=None),
+            "result is too large",
+        ),
         (SEND[:1] + operation(1, BYTES + BYTES, **TO_RANK_1)[1:], "bytes"),
         (SEND + SEND[1:], "bytes"),
         ([(frames.OPERATION, SEND[0][1], BYTES)], "too early"),
@@ -673,6 +688,26 @@ def test_nobody_is_blamed_while_a_rank_is_held(in_step):
     assert in_step.told == [{"standstill": [2], "frames": 5}]
 
 
+def test_an_answer_at_a_standstill_is_sent_on_when_there_is_room(ends):
+    """Otherwise the rest of a large message would wait for the next frame of some rank."""
+    three, blob = ends(3), bytes(1 << 21)
+    three.hub.in_step.towards = [1]
+    large = {"group": [0, 1, 2], "shape": None, "bytes": len(blob)}
+    elements = [len(blob) // 4]
+    for number in range(2):
+        send = {"kind": "send", "peer": 1, "sent": elements, "received": []}
+        three.post(0, operation(number, blob, **MESSAGE | send | large))
+        receive = {"kind": "recv", "peer": 0, "sent": [], "received": elements}
+        three.post(1, operation(number, b"", **MESSAGE | receive | large))
+    three.post(0, wait(frames.FOR_NOTHING))
+    three.post(2, wait(frames.FOR_NOTHING))
+    (frame,) = wait(1)
+    three.ranks[1].sendall(frames.pack(*frame, NONCE))
+    three.hub.serve()
+    end = three.hub.ranks[1]
+    assert three.told and end.queue and end.events & selectors.EVENT_WRITE
+
+
 def test_the_last_rank_and_other_calls_get_messages_as_they_come(in_step):
     in_step.hub.in_step.towards = [0]
     in_step.post(1, message(0, 0, False), message(1, 0, False))
@@ -713,6 +748,38 @@ def test_what_nobody_reads_is_bounded(ends, monkeypatch):
     assert "had more than 2 MiB of data that was sent but not received" in [
         line.get("limit") for line in both.told
     ]
+
+
+def test_a_result_that_several_ranks_get_is_counted_once(ends, monkeypatch):
+    monkeypatch.setattr(hub, "MAX_HELD_BYTES", 3 << 20)
+    four, blob = ends(4), bytes(1 << 19)
+    together = {"kind": "all_gather", "group": [0, 1, 2, 3], "shape": None, "reduction": None}
+    together |= {"sent": [1 << 17], "received": [1 << 19], "bytes": 1 << 19}
+    for rank in range(4):
+        four.heard.pop(four.ranks[rank])  # it reads no answer
+    for rank in range(4):
+        four.post(rank, operation(0, blob, **together))
+    assert sum(end.queued for end in four.hub.ranks) > 3 << 20
+    assert four.told == [] and four.hub.connections.unread_bytes() < 3 << 20
+
+
+def test_a_rank_that_has_ended_is_not_mistaken_for_the_rank_that_is_heard(ends, monkeypatch):
+    def on_network(rank):
+        if rank == 1:
+            raise ProcessLookupError  # of /proc
+
+    both = ends()
+    monkeypatch.setattr(both.hub.growth_reports, "on_network", on_network)
+    both.post(1, operation(0))
+    both.post(0, operation(0))
+    assert [end.is_open for end in both.hub.ranks] == [True, False]
+
+
+def test_a_rank_cannot_communicate_more_at_a_time_than_a_frame_holds():
+    large = torch.empty(frames.MAX_BLOB // 4 + 1)
+    with pytest.raises(ValueError, match="gather: this rank receives 16.0 MiB at a time"):
+        process_group._require_room("gather", [torch.ones(1)], [large[1:], torch.ones(2)])
+    process_group._require_room("gather", [torch.ones(1)], [large[1:]])
 
 
 @pytest.mark.parametrize(
