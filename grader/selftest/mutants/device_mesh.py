@@ -155,8 +155,8 @@ MUTANTS = [
     ),
     mutant(
         "any rank is on the mesh",
-        """    if not 0 <= rank < data * tensor:
-        raise ValueError(f"rank {rank} is not on a mesh of {data} × {tensor}")
+        """    if not 0 <= rank < num_rows * num_columns:
+        raise ValueError(f"rank {rank} is not on a mesh of {num_rows} × {num_columns}")
 """,
         "",
         {"public coordinates", "hidden coordinates_misuse"},
