@@ -25,7 +25,7 @@ from grader.course.results import (
 )
 from grader.course.roster import missing
 from grader.course.submissions import Found, Student
-from grader.course.view import number_of
+from grader.course.view import number_of, untimed
 from grader.diagnosis.finding import printable
 from grader.gradescope import late
 from grader.gradescope.metadata import Upload, as_time
@@ -93,8 +93,14 @@ class CourseRun:
         return old
 
     def _finish(self, result: SubmissionResult) -> None:
-        """Set the result's ``days_late`` and ``kept_percent`` from the present due date."""
+        """Set the result's ``days_late`` and ``kept_percent`` from the present due date.
+
+        If there is a due date, but no time of the submission, both are unknown.
+        """
         upload = Upload(created=as_time(result.submission.handed_in), due=self.settings.due)
+        if upload.due and not upload.created:
+            result.days_late = result.kept_percent = None
+            return
         result.days_late = late.days_late(self.rules.late, upload)
         result.kept_percent = 100 - late.deduction(self.rules.late, upload)[0]
 
@@ -183,6 +189,8 @@ class CourseRun:
         counts = Counter(result.status for result in results)
         said = ", ".join(f"{count} {status}" for status, count in counts.items())
         print(f"\n{number_of(len(results), 'submission')}: {said}.")
+        if sentence := untimed(results):
+            print(sentence)
         if self.missing:
             print(f"{number_of(len(self.missing), 'student')} of the roster handed in nothing.")
         for result in results:

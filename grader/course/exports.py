@@ -269,9 +269,14 @@ def _grouped(matches: list[tuple[re.Match, Path]]) -> list[Found]:
         users.setdefault((match["name"], match["user"]), []).append((match, path))
     ids = unique(f"{name}-{user}" for name, user in users)
     return [
-        _of_user(Submission(id_, (Student(name, sid=user),)), files)
+        _of_user(Submission(id_, (Student(name, sid=user),), is_marked_late=_is_late(files)), files)
         for id_, ((name, user), files) in zip(ids, users.items())
     ]
+
+
+def _is_late(files: list[tuple[re.Match, Path]]) -> bool:
+    """Return whether Canvas marks a file of a user as late. Moodle's names have no such mark."""
+    return any(match.groupdict().get("late") for match, _ in files)
 
 
 def _of_user(submission: Submission, files: list[tuple[re.Match, Path]]) -> Found:

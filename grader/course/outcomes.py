@@ -65,8 +65,9 @@ class GradedSubmission:
         return math.fsum(outcome.score for outcome in self.outcomes.values())
 
     @property
-    def points_kept(self) -> float:
-        return self.points * self.result.kept_percent / 100
+    def points_kept(self) -> float | None:
+        """Return the points after lateness, or None if the lateness is unknown."""
+        return self.result.after_lateness(self.points)
 
 
 @dataclass

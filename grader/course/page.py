@@ -20,7 +20,7 @@ from grader.course.outcomes import GradedSubmission
 from grader.course.results import BROKE, GRADED, REFUSED, SET_ASIDE, WAITING, SubmissionResult
 from grader.course.submissions import Student
 from grader.course.tables import Row, as_bytes, facts, table
-from grader.course.view import NAME, View, link, number_of, view_of
+from grader.course.view import NAME, View, link, named, number_of, untimed, view_of
 from grader.diagnosis.finding import short
 from grader.reports.layout import scrolling, whole_page
 from grader.reports.markup import Html, tag, text
@@ -28,7 +28,6 @@ from grader.reports.summary import points
 from grader.version import VERSION
 
 MOST_SLOW = 10
-MOST_NAMED = 12  # how many submissions a sentence names
 BINS = 20
 SEEDS = (
     "Each submission was graded with a seed of its own, so the inputs of hidden checks, and the"
@@ -83,10 +82,12 @@ def _section(id: str, name: str, content: Callable[[View], list[Html]], view: Vi
 
 def _summary(view: View) -> list[Html]:
     of_status = Counter(result.status for result in view.results)
-    late = sum(result.days_late > 0 for result in view.results)
+    late = sum(bool(result.days_late) for result in view.results)
+    unknown = sum(result.days_late is None for result in view.results)
     counts = {"submissions": len(view.results)}
     counts |= {status: of_status[status] for status in STATUSES if of_status[status]}
-    counts |= {"late": late, "missing": len(view.missing)}
+    counts |= {"late": late} | ({"time unknown": unknown} if unknown else {})
+    counts["missing"] = len(view.missing)
     parts = [facts(counts), *(tag("p", one, class_="notice") for one in _warnings(view))]
     totals = np.array([one.points for one in view.course.graded if one.outcomes])
     if not len(totals):
@@ -103,6 +104,8 @@ def _summary(view: View) -> list[Html]:
 
 def _warnings(view: View) -> list[Html]:
     course, told = view.course, []
+    if sentence := untimed(view.results):
+        told.append(sentence)
     if 0 < len(course.graded) < FEWEST_SUBMISSIONS:
         told.append(
             f"With fewer than {FEWEST_SUBMISSIONS} graded submissions (here {len(course.graded)})"
@@ -128,9 +131,8 @@ def _warnings(view: View) -> list[Html]:
 
 
 def _named(found: Sequence[GradedSubmission]) -> str:
-    names = [short(one.result.submission.id, NAME) for one in found[:MOST_NAMED]]
-    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    return f"{number_of(len(found), 'submission')} ({', '.join(names)}{more})"
+    names = named([one.result.submission.id for one in found])
+    return f"{number_of(len(found), 'submission')} ({names})"
 
 
 # ——— time and memory
@@ -187,7 +189,7 @@ def _submission(result: SubmissionResult, graded: GradedSubmission | None) -> Ro
     damaged = graded is not None and (graded.unreadable or not graded.outcomes)
     status += ", but the results are damaged" if damaged else ""
     both = (graded.points, graded.points_kept) if graded else ()
-    shown = [points(value) for value in both] or ["", ""]
+    shown = ["" if value is None else points(value) for value in both] or ["", ""]
     late = f"{result.days_late:g}" if result.days_late else ""
     who = short(", ".join(map(str, result.submission.students)), 2 * NAME)
     is_marked = damaged or result.status in (REFUSED, BROKE, SET_ASIDE)

@@ -38,8 +38,8 @@ class SubmissionResult:
     version: str = ""  # of the grader
     seconds: float = 0.0
     peak_bytes: int = 0  # memory of the grading with all its ranks
-    days_late: float = 0.0  # whole days, as the course counts them
-    kept_percent: float = 100.0  # of the points, after lateness
+    days_late: float | None = 0.0  # whole days, as the course counts them; None if unknown
+    kept_percent: float | None = 100.0  # of the points, after lateness; None if unknown
     document: dict = field(default_factory=dict)  # results.json if the status is GRADED, else empty
 
     @property
@@ -52,8 +52,12 @@ class SubmissionResult:
         return points_of(self.document)[0] if self.document else 0.0
 
     @property
-    def total_kept(self) -> float:
-        return self.total * self.kept_percent / 100
+    def total_kept(self) -> float | None:
+        return self.after_lateness(self.total)
+
+    def after_lateness(self, points: float) -> float | None:
+        """Return how many of these points are left, or None if the lateness is unknown."""
+        return None if self.kept_percent is None else points * self.kept_percent / 100
 
 
 class Store:

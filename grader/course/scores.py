@@ -19,7 +19,8 @@ MISSING = "missing"  # the status of a student of the roster who handed in nothi
 def write(path: Path, results: Sequence[SubmissionResult], missing: Sequence[Student] = ()) -> None:
     """Write the file. Points are not rounded. A group has a line for each of its students.
 
-    If a submission has no score, the cells for points are empty, and not zero.
+    If a submission has no score, the cells for points are empty, and not zero. If it is unknown
+    whether a submission is late, its cells for lateness are empty, too.
     """
     problems = list(course().problems)
     out = io.StringIO()

@@ -23,6 +23,7 @@ class Submission:
     id: str  # unique in the course, and safe as the name of a folder
     students: tuple[Student, ...] = ()
     handed_in: str = ""  # ISO 8601 with a time zone, or empty if unknown
+    is_marked_late: bool = False  # by Canvas, in the names of the files
 
 
 @dataclass(frozen=True)

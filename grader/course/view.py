@@ -14,6 +14,7 @@ from grader.diagnosis.finding import short
 from grader.reports.markup import Html, tag, text
 
 NAME = 80  # characters of a student's name, or of an id
+MOST_NAMED = 12  # how many submissions a sentence names
 
 
 @dataclass
@@ -37,6 +38,26 @@ def view_of(results: Sequence[SubmissionResult], missing: Sequence[Student]) -> 
 
 def number_of(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def named(names: Sequence[str]) -> str:
+    """Return names as text. If there are many, only the first ones are named."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(short(name, NAME) for name in names[:MOST_NAMED])}{more}"
+
+
+def untimed(results: Sequence[SubmissionResult]) -> str:
+    """Return a warning about submissions whose lateness is unknown, or "" if there are none."""
+    found = [one.submission for one in results if one.days_late is None]
+    if not found:
+        return ""
+    marked = [one.id for one in found if one.is_marked_late]
+    on_canvas = f" Canvas marks {len(marked)} of them as late: {named(marked)}." if marked else ""
+    return (
+        "There is a due date, but the export does not say when"
+        f" {number_of(len(found), 'submission')} {'was' if len(found) == 1 else 'were'} handed in."
+        f" Without a time, nothing is taken off.{on_canvas}"
+    )
 
 
 def link(result: SubmissionResult, place: str = "") -> Html:

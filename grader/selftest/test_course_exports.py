@@ -102,6 +102,7 @@ def test_canvas_files_of_a_student_belong_together(tmp_path):
     }
     assert [path.name for path in bob.paths] == ["roebob_LATE_4712_104_submission-10.zip"]
     assert not bob.names
+    assert (jane.submission.is_marked_late, bob.submission.is_marked_late) == (False, True)
 
 
 @pytest.mark.parametrize("is_folder", [True, False])

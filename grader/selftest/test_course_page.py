@@ -1,6 +1,7 @@
 """The page about a course: right numbers, readable for everybody, and a submission is only text."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,19 @@ def test_the_summary_counts_everybody():
     assert lines[0] == ["1", "Ada", "4", "2", "2", "graded"]
     assert lines[2] == [REFUSED, "Nrefused", "", "", "", "refused: Why refused."]
     assert rows(tree, "People without a submission") == [["Bob", "s9", ""]]
+
+
+def test_a_lateness_that_is_unknown_is_told():
+    tests = [entry("a", "1.1", PASSED, points=4.0)]
+    unknown = {"days_late": None, "kept_percent": None}
+    marked = result(tests, "2", **unknown)
+    marked.submission = replace(marked.submission, is_marked_late=True)
+    tree = shown([result(tests, "1", **unknown), marked])
+    assert facts(tree).items() >= {"late": "0", "time unknown": "2"}.items()
+    assert rows(tree, "All submissions")[0] == ["1", "Ada", "4", "", "", "graded"]
+    [told] = [one for one in notices(tree) if "due date" in one]
+    assert "when 2 submissions were handed in" in told and "1 of them as late: 2." in told
+    assert "time unknown" not in facts(shown([result(tests)]))
 
 
 def test_problems_tell_who_got_all_nothing_or_left_stubs():

@@ -97,6 +97,12 @@ def lines(path):
     return list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
 
 
+def test_scores_say_nothing_of_a_lateness_that_is_unknown(tmp_path):
+    scores.write(tmp_path / "scores.csv", [graded(days_late=None, kept_percent=None)])
+    (jane,) = lines(tmp_path / "scores.csv")
+    assert (jane["total"], jane["days_late"], jane["total_after_lateness"]) == ("2.375", "", "")
+
+
 def test_scores_have_a_line_for_each_student(tmp_path):
     pair = Submission("pair", (Student("Ann"), Student("=1+1", "2", "@bob")))
     scores.write(

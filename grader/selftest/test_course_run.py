@@ -6,6 +6,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -99,6 +100,19 @@ def test_each_submission_is_graded_once(graded, tmp_path):
     assert "Zoe" in (tmp_path / "out" / "scores.csv").read_text(encoding="utf-8-sig")
     copied = tmp_path / "out" / "similarity" / "submissions" / "a" / "collectives.py"
     assert copied.read_text() == "a"
+
+
+def test_submissions_without_a_time_are_told_and_lose_nothing(graded, tmp_path):
+    found = submissions(tmp_path / "in", "ab")
+    untimed = Submission("b", (Student("B"),), is_marked_late=True)
+    course = graded(found=[found[0], replace(found[1], submission=untimed)])
+    a, b = course.results["a"], course.results["b"]
+    assert (a.days_late, b.days_late, b.kept_percent, b.total_kept) == (2, None, None, None)
+    told = "the export does not say when 1 submission was handed in. Without a time, nothing"
+    assert told in course.printed and "Canvas marks 1 of them as late: b." in course.printed
+    again = graded(found=list(course.found.values()))
+    assert again.results["b"].days_late is None and again.times("b") == 1
+    assert "does not say" not in graded(found=found).printed
 
 
 def test_a_second_run_grades_what_is_new_or_changed(graded, tmp_path):
