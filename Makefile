@@ -21,7 +21,7 @@ endif
 
 # Values that the user gives reach the commands through the environment, unchanged: neither make nor the shell interprets
 # their quotes, blanks and dollars. Write "$$SUBMISSION" in a recipe, never $(SUBMISSION).
-WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS CLUSTER MICRO_BATCHES MAX_BYTES INTO SUBMISSIONS ENGINE SETTINGS AT_A_TIME ROSTER DUE MUTATION_TEST LOAD FUZZ BENCH IMAGE
+WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS CLUSTER MICRO_BATCHES MAX_BYTES INTO SUBMISSIONS ENGINE SETTINGS AT_A_TIME ROSTER DUE UNCONFINED MUTATION_TEST LOAD FUZZ BENCH IMAGE
 $(foreach word,$(WORDS),$(if $(value $(word)),$(eval override $(word) := $$(value $(word)))$(eval export $(word))))
 
 # BEGIN INSTRUCTOR
@@ -132,12 +132,13 @@ submission: $(READY)  ## check handout/ and pack submission.zip; ANYWAY=1 packs 
 
 # BEGIN INSTRUCTOR
 # ENGINE=slurm SETTINGS=<file> or ENGINE=tcp://<host>:<port> grades on other machines. AT_A_TIME=2 grades two at a time on
-# this one. REGRADE=1 also regrades what another version of the grader has graded.
+# this one. REGRADE=1 also grades again what another version of the grader has graded. UNCONFINED=1 grades even if student
+# code cannot be confined here.
 course: $(READY)  ## grade all SUBMISSIONS=<folder or export zip> INTO=<folder>; ROSTER=<csv>, DUE=2026-11-20T23:59+01:00, SEED=7
 	@test -n "$$SUBMISSIONS" -a -n "$$INTO" || { echo "Name both: make course SUBMISSIONS=<folder or export zip> INTO=<folder>"; exit 2; }
 	@$(PY) -m grader.course --into="$$INTO" $(if $(ENGINE),--engine="$$ENGINE") $(if $(SETTINGS),--settings="$$SETTINGS") \
 	  $(if $(AT_A_TIME),--at-a-time="$$AT_A_TIME") $(if $(ROSTER),--roster="$$ROSTER") $(if $(DUE),--due="$$DUE") \
-	  $(if $(SEED),--seed="$$SEED") $(if $(REGRADE),--regrade) -- "$$SUBMISSIONS" || $(SAID)
+	  $(if $(SEED),--seed="$$SEED") $(if $(REGRADE),--regrade) $(if $(UNCONFINED),--unconfined) -- "$$SUBMISSIONS" || $(SAID)
 
 handout: $(READY) stubs  ## pack dist/handout.zip, the student's copy of the course that grader/course.toml describes
 	@$(PY) -m grader.packaging.pack handout

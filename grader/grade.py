@@ -20,7 +20,7 @@ from grader.check.record import ERROR, NOT_RUN, PASSED, SKIPPED, Record
 from grader.check.refusals import fail_where_right_calls_are_refused
 from grader.check.workers import Workers
 from grader.check.world_lending import ROOM
-from grader.session import HIDDEN, ROOT, CannotGrade, SessionOwner, is_students_copy
+from grader.session import HIDDEN, ROOT, UNCONFINED, CannotGrade, SessionOwner, is_students_copy
 from grader.wire import os_support
 from grader.wire.tiers import TIERS
 from grader.world.fork_server_client import WorldsUnavailable, way_to_start
@@ -191,9 +191,7 @@ def grade(
                 "; ".join(f"{tier}: {reason}" for tier, reason in facts["failed"].items())
                 or facts["kernel"]
             )
-            raise WorldsUnavailable(
-                f"ranks cannot be confined here, so there is no official grade ({reasons})"
-            )
+            raise WorldsUnavailable(f"{UNCONFINED}, so there is no official grade ({reasons})")
         found.torch = facts["torch"]
         found.confinement = {
             name: facts[name]

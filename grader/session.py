@@ -27,6 +27,8 @@ SESSION = "LOCKSTEP_SESSION"
 # This environment variable gives the address of a running fork server. This process has inherited
 # the server's socket.
 SERVER = "LOCKSTEP_SERVER"
+# The grader refuses an official grade with a sentence that begins like this.
+UNCONFINED = "ranks cannot be confined here"
 
 
 def is_students_copy() -> bool:

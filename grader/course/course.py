@@ -30,8 +30,13 @@ from grader.diagnosis.finding import printable
 from grader.gradescope import late
 from grader.gradescope.metadata import Upload, as_time
 from grader.reports.summary import points
+from grader.session import UNCONFINED
 
 SHOWN = 60  # characters of a name
+WITHOUT_CONFINEMENT = (
+    "Grade on Linux 5.13 or later. Or add UNCONFINED=1: then student code can read and change your"
+    " files"
+)
 ENOUGH_BROKEN = 3  # if this many submissions break for the same reason, and none is graded, stop
 
 
@@ -205,7 +210,8 @@ def _said(graded: Graded) -> str:
     if graded.exit_code is None:
         return f"the grader did not end within {graded.seconds:.0f} s"
     lines = graded.said.splitlines() or ["the grader failed without a message"]
-    return lines[-1].removeprefix("cannot grade: ")
+    why = lines[-1].removeprefix("cannot grade: ")
+    return f"{why}. {WITHOUT_CONFINEMENT}" if why.startswith(UNCONFINED) else why
 
 
 def _line(result: SubmissionResult) -> str:

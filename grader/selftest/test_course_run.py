@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from grader import session
 from grader.course import course as course_module
 from grader.course import engine, grading
 from grader.course.course import CannotGradeCourse, CourseRun, Settings
@@ -25,7 +26,8 @@ from grader.packaging.visibility import NOT_FOR_GRADING, files
 TEST = {"number": "1.1", "score": 2.0, "max_score": 2.0, "extra_data": {}}
 DOCUMENT = json.dumps({"tests": [TEST]}).encode()
 FULL = Graded(0, "", DOCUMENT, b"<p>", 1.5, 1 << 20)
-UNCONFINED = Graded(2, "some line\ncannot grade: ranks cannot be confined here", b"", b"", 1.0, 0)
+CANNOT = f"cannot grade: {session.UNCONFINED}, so there is no official grade (none: macOS)"
+UNCONFINED = Graded(2, f"some line\n{CANNOT}", b"", b"", 1.0, 0)
 
 
 def submissions(folder: Path, names: str) -> list[Found]:
@@ -166,7 +168,7 @@ def test_a_submission_that_ends_two_graders_is_set_aside(graded):
 @pytest.mark.parametrize(
     "outcome, why",
     [
-        (UNCONFINED, "ranks cannot be confined here"),
+        (Graded(2, "cannot grade: no disk", b"", b"", 1.0, 0), "no disk"),
         (Graded(None, "", b"", b"", 600.0, 0), "the grader did not end within 600 s"),
         (KeyError("x"), "KeyError: 'x'"),
     ],
@@ -180,10 +182,12 @@ def test_a_submission_that_breaks_the_grader_stops_nobody(graded, outcome, why):
     assert again.code == 0 and again.results["a"].status == GRADED
 
 
-def test_a_machine_that_cannot_grade_is_told_at_once(graded):
+def test_a_machine_that_cannot_grade_is_told_at_once_with_the_next_step(graded):
     outcomes = dict.fromkeys("abcdefgh", UNCONFINED)
-    with pytest.raises(CannotGradeCourse, match="cannot be confined"):
+    with pytest.raises(CannotGradeCourse) as caught:
         graded("abcdefgh", outcomes)
+    assert str(caught.value).startswith(f"{CANNOT.removeprefix('cannot grade: ')}. Grade on Linux")
+    assert "add UNCONFINED=1" in str(caught.value)
 
 
 def test_a_submission_that_is_too_large_is_refused(graded, tmp_path, monkeypatch):

@@ -108,6 +108,11 @@ def test_any_path_arrives_as_it_is(asked, value):
     assert asked("grade", by_environment=True, SUBMISSION=value)[-1] == value
 
 
+def test_flags_of_a_course_become_options(asked):
+    course = asked("course", SUBMISSIONS="a", INTO="b", REGRADE="1", UNCONFINED="1")
+    assert course[-4:] == ["--regrade", "--unconfined", "--", "a"]
+
+
 def test_without_values_there_are_the_usual_ones(asked):
     assert asked("test") == ["-m", "grader.check", "-n", "auto", "--dist", "worksteal"]
     # the grader's own tests are not imported for some checks
