@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 REQUIREMENTS := handout/requirements.txt $(wildcard grader/selftest/requirements.txt)
 $(if $(word 2,$(VENV)),$(error VENV=$(VENV): make cannot work with a path that has a space in it))
 
-# `make test PY=python` uses an environment of your own instead of $(VENV).
+# `make test PY=python` uses an environment of your own instead of $(VENV). It needs the packages that REQUIREMENTS list.
 ifdef PY
 READY :=
 else
@@ -51,6 +51,7 @@ help:  ## show this list
 # BEGIN INSTRUCTOR
 	@echo "Where solutions/ exists, test runs all checks on it, and the grader's own tests. With IMPL=handout or IMPL=solutions,"
 	@echo "test runs the public checks alone, on that folder; watch, report, timeline and bandwidth take IMPL, too."
+	@echo "course also takes ENGINE=slurm, SETTINGS=<file>, AT_A_TIME=2, REGRADE=1, UNCONFINED=1; platforms takes IMAGE=you/name"
 # END INSTRUCTOR
 
 setup: $(READY)  ## create .venv with everything in it (other commands do this when needed)

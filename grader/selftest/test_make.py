@@ -3,6 +3,7 @@ characters they have.
 """
 
 import os
+import re
 import subprocess
 import sys
 
@@ -111,6 +112,13 @@ def test_any_path_arrives_as_it_is(asked, value):
 def test_flags_of_a_course_become_options(asked):
     course = asked("course", SUBMISSIONS="a", INTO="b", REGRADE="1", UNCONFINED="1")
     assert course[-4:] == ["--regrade", "--unconfined", "--", "a"]
+
+
+def test_the_help_names_every_option_of_a_course():
+    said = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True).stdout
+    recipe = (ROOT / "Makefile").read_text().partition("\ncourse:")[2].partition("\n\n")[0]
+    for option in re.findall(r"\$\(if \$\((\w+)\)", recipe):
+        assert f"{option}=" in said, option
 
 
 def test_without_values_there_are_the_usual_ones(asked):
