@@ -77,8 +77,15 @@ def test_a_job_of_two_nodes_outside_of_slurm_is_a_sentence():
 def test_a_job_grades_a_course(slurm, tmp_path):
     (tmp_path / "in" / "ann").mkdir(parents=True)
     (tmp_path / "in" / "ann" / "collectives.py").write_text("")
-    exported = f"--export=ALL,SUBMISSIONS={tmp_path}/in,INTO={tmp_path}/out"
+    exported = f"--export=ALL,SUBMISSIONS={tmp_path}/in,INTO={tmp_path}/out,DUE=2026-11-20T12:00Z"
     code, said = slurm(exported, "grader/course/course.sbatch")
     assert "1 submission, 0 graded or refused already." in said, said
     assert code == 0, said
+    assert "There is a due date" in said, "other options arrive, too"
     assert (tmp_path / "out" / "submissions" / "ann" / "results.json").exists()
+
+
+def test_a_job_asks_for_no_signal_that_would_not_arrive():
+    """By default Slurm signals no batch shell. make, in its place, would not pass SIGINT on."""
+    text = (ROOT / "grader" / "course" / "course.sbatch").read_text()
+    assert not [line for line in text.splitlines() if line.startswith("#SBATCH --signal")]
