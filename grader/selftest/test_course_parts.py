@@ -104,7 +104,6 @@ def test_all_files_of_the_whole_assignment_are_packed():
 # ——— some parts
 
 
-@pytest.mark.varied(8)
 @pytest.mark.parametrize("parts", [chosen(names) for names in SUBSETS])
 def test_a_course_speaks_of_its_parts_alone(parts):
     course, files = taking(*parts), built(taking(*parts))
