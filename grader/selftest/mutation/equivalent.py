@@ -122,10 +122,10 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
     },
     "device_mesh": {
-        "mesh_groups: if min(shape) < 1 or data * tensor != dist.get_world_size(): → if max(shape) < 1 or data * tensor != dist.get_world_size():": (
+        "mesh_groups: if min(shape) < 1 or num_rows * num_columns != n: → if max(shape) < 1 or num_rows * num_columns != n:": (
             NEGATIVE
         ),
-        "mesh_groups: if min(shape) < 1 or data * tensor != dist.get_world_size(): → if min(shape) < 0 or data * tensor != dist.get_world_size():": (
+        "mesh_groups: if min(shape) < 1 or num_rows * num_columns != n: → if min(shape) < 0 or num_rows * num_columns != n:": (
             NEGATIVE
         ),
         "mesh_groups: columns = [list(ranks) for ranks in zip(*rows)] → columns = [(ranks) for ranks in zip(*rows)]": (
