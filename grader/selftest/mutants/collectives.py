@@ -16,7 +16,7 @@ WAITS = """\
         work.wait()
 """
 EXCHANGE = f"""\
-    send = dist.P2POp(dist.isend, tensor.detach().contiguous(), (rank + 1) % n)
+    send = dist.P2POp(dist.isend, tensor.contiguous(), (rank + 1) % n)
     receive = dist.P2POp(dist.irecv, received, (rank - 1) % n)
 {WAITS}"""
 NEIGHBOURS = {
@@ -971,8 +971,8 @@ def all_gather""",
         "collectives",
         EXCHANGE,
         EXCHANGE.replace(
-            "isend, tensor.detach().contiguous(), (rank + 1",
-            "isend, tensor.detach().contiguous(), (rank - 1",
+            "isend, tensor.contiguous(), (rank + 1",
+            "isend, tensor.contiguous(), (rank - 1",
         ).replace("irecv, received, (rank - 1", "irecv, received, (rank + 1"),
         {
             "hidden shift_right",
@@ -1571,7 +1571,7 @@ def all_gather""",
         "neighbours that exchange in a batch only if they are two",
         "collectives",
         EXCHANGE,
-        """    send = dist.P2POp(dist.isend, tensor.detach().contiguous(), (rank + 1) % n)
+        """    send = dist.P2POp(dist.isend, tensor.contiguous(), (rank + 1) % n)
     receive = dist.P2POp(dist.irecv, received, (rank - 1) % n)
     batches = [[send, receive]] if n == 2 else [[send], [receive]]
     for work in [w for b in batches for w in dist.batch_isend_irecv(b)]:
