@@ -971,8 +971,7 @@ def all_gather""",
         "collectives",
         EXCHANGE,
         EXCHANGE.replace(
-            "isend, tensor.contiguous(), (rank + 1",
-            "isend, tensor.contiguous(), (rank - 1",
+            "isend, tensor.contiguous(), (rank + 1", "isend, tensor.contiguous(), (rank - 1"
         ).replace("irecv, received, (rank - 1", "irecv, received, (rank + 1"),
         {
             "hidden shift_right",
