@@ -269,7 +269,10 @@ class HubGroup(dist.ProcessGroup):
         if not all(is_on_host(x) or x.is_contiguous() for x in [*sent, *landing]):
             raise ValueError("Tensors must be contiguous")  # the words of nccl
         _require_room(kind, sent, landing)
-        sent = [tensor.contiguous() for tensor in sent] if in_order else sent
+        if in_order:
+            # A meter does not count the copies of strided tensors: they are not the student's.
+            with _disable_current_modes():
+                sent = [tensor.contiguous() for tensor in sent]
         _check(kind, [*sent, *landing], in_order)
         ranks = self.options.global_ranks_in_group or range(self.size())
         group = [index(rank) for rank in ranks]

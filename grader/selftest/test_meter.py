@@ -332,6 +332,23 @@ def test_sends_stand_among_the_products_in_the_order_of_the_program(submit):
     assert receiver == []
 
 
+def test_copies_that_the_process_group_makes_do_not_count(submit, on_hub):
+    """It copies strided inputs of a gather, as gloo does below what a meter sees."""
+    world = submit("""
+        def gather(x, is_strided):
+            outputs = [torch.empty(2, 2), torch.empty(2, 2)]
+            work = dist.all_gather(outputs, x.T if is_strided else x, async_op=True)
+            x @ x
+            work.wait()
+        """)
+    given = np.eye(2, dtype=np.float32)
+    for run in world(
+        2, *(call("collectives.gather", given, strided, driver="metered") for strided in (0, 1))
+    ):
+        found = [(e.kind, e.amount, e.alive) for e in run.ledger(0)]
+        assert found == [("product", 16, 3 * 16)]  # the two outputs, and the product itself
+
+
 # ——— products that must be there
 
 
