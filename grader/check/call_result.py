@@ -230,10 +230,12 @@ class CallResult(CallEvidence):
         The error's text must contain all words of ``mentioning``, and at most ``MAX_NUMBERS``
         different numbers. ``given`` and ``because`` are for the message. ``given`` names the wrong
         argument, if the line about the call does not show it. ``because`` says why the error is
-        expected.
+        expected. Raises GraderFault if the grader itself is the reason why a rank has no outcome.
         """
         for rank in self.report.ranks:
             outcome = rank.outcomes.get(self.index)
+            if outcome is None and self.report.grader_fault:
+                raise GraderFault(self.report.grader_fault)
             if isinstance(outcome, Raised) and outcome.stub:
                 raise CheckFailed(not_implemented(outcome), implemented=False)
             if isinstance(outcome, Raised) and outcome.unusable:

@@ -10,7 +10,7 @@ import pytest
 
 from grader.check.api import CheckFailed, CheckWorld, GraderFault, call
 from grader.check.run_check import judge
-from grader.world.report import RankReport, Returned, WorldReport
+from grader.world.report import Raised, RankReport, Returned, WorldReport
 
 X = np.array([1.0, 2.0], np.float32)
 
@@ -143,6 +143,29 @@ def test_a_fault_of_the_grader_stays_one():
 
     with pytest.raises(GraderFault, match="2 expected values for 1 ranks"):
         run(check, X)
+
+
+REFUSAL = Raised("ValueError", "no", [], is_value_error=True, stub=False, missing=False, at=0)
+
+
+@pytest.mark.parametrize(
+    "outcome, error, words",
+    [(None, GraderFault, "it failed"), (Returned(1, [], {}), CheckFailed, "rank 1 returned int 1")],
+)
+def test_missing_value_error_is_a_fault_of_the_grader_that_failed(outcome, error, words):
+    """If the grader failed, a student must not hear that a rank did not return."""
+
+    def runner(size, calls):
+        outcomes = [{0: REFUSAL}, {0: outcome} if outcome else {}]
+        ranks = [RankReport(rank, outcomes=own) for rank, own in enumerate(outcomes)]
+        return WorldReport(size, calls, Path(), ranks, ending="lost", grader_fault="it failed")
+
+    def check(world):
+        (run,) = world(2, call("collectives.f", may_raise=True))
+        run.raises_value_error()
+
+    with pytest.raises(error, match=words):
+        judge(check, {"world": CheckWorld(runner)})
 
 
 @pytest.mark.parametrize("place", ["check", "part"])
