@@ -63,6 +63,7 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
         refusal = error
     wire_fd, stacks_fd = _leave_everything_behind(wire_fd, output_fd, stacks_fd)
     link = Link(wire_fd)
+    rank: Rank | None = None
     try:
         if refusal:
             raise refusal
@@ -83,7 +84,9 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
             inputs = link.take(frames.FOR_INPUTS)
     except BaseException as error:  # raised around the student's function, not in it
         described = describe(error, Path(home.submission_dir)) | {"around": True}
-        link.send(frames.RAISED, {"call": 0, **described})
+        # The judge refuses a second result for a call that has ended.
+        call = rank.current["call"] if rank else 0
+        link.send(frames.RAISED, {"call": call, **described})
     # Stay until the judge ends the world. To end early would break the connections of other ranks.
     link.take(NOTHING)
 
@@ -304,8 +307,8 @@ class Rank:
                 self._settle()
             sign: dict = {}
             for index, call in enumerate(meta["calls"]):
-                args, kwargs = self._opened(arguments[index], sign)
                 self.current["call"] = index
+                args, kwargs = self._opened(arguments[index], sign)
                 self.marks.pauses = call["pauses"]
                 self.marks.held[:] = [call["held"]] if call["held"] else []
                 # If the hub serves this rank, the hub has removed ``served`` from the inputs.

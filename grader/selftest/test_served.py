@@ -789,3 +789,21 @@ def test_a_rank_cannot_read_the_arguments_of_a_later_call(submit, monkeypatch, n
     failed.raises_value_error()
     for run, expected in zip(rest, given[1:]):
         assert all(np.array_equal(tensor, expected) for tensor, _ in run.values())
+
+
+@pytest.mark.parametrize("network", ["hub", "gloo"])
+@pytest.mark.parametrize("place", ["originals", "Sealed.opened"])
+def test_exception_around_a_later_call_is_told(submit, monkeypatch, network, place):
+    """The judge has a result of the first call already, so the exception must not name that one."""
+    monkeypatch.setenv("LOCKSTEP_NETWORK", network)
+    source = f"""
+        from grader.rank import tensors
+
+        def spoil(x):
+            tensors.{place} = ord  # raises TypeError for what it gets there
+            return x
+    """
+    first, second = submit(source)(1, *(call("collectives.spoil", np.ones(2)) for _ in range(2)))
+    first.returns(np.ones(2))
+    with pytest.raises(CheckFailed, match=r"rank 0 failed outside your function: TypeError: ord"):
+        second.values()
