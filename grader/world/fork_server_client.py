@@ -75,10 +75,7 @@ def _environment(folder: Path) -> dict[str, str]:
     environment |= {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
     # With this interface, ranks open no ports that can be reached from outside this machine.
     environment |= {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
-    environment |= {
-        "NCCL_SOCKET_IFNAME": environment["GLOO_SOCKET_IFNAME"],
-        "PYTHONWARNINGS": "ignore",
-    }
+    environment |= {"NCCL_SOCKET_IFNAME": environment["GLOO_SOCKET_IFNAME"]}
     # torch makes this folder when its compiler is imported, and does not remove it.
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "compiled")
     return environment
