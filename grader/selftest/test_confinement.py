@@ -12,6 +12,7 @@ import sys
 import tempfile
 import textwrap
 import threading
+import time
 from pathlib import Path
 
 import numpy
@@ -22,7 +23,7 @@ from grader.intake.staging import stage_submission
 from grader.rank import confinement, seccomp
 from grader.selftest.conftest import PREAMBLE
 from grader.selftest.grading import ROOT, eventually
-from grader.supervisor import ending, probe, rank_users
+from grader.supervisor import cleanup, ending, probe, rank_users
 from grader.wire import machine_limits, tiers
 from grader.wire.os_support import close_from
 from grader.wire.tiers import TIERS
@@ -786,6 +787,28 @@ def test_no_shared_memory_is_left(submit):
     made = platform.machine() not in seccomp.MACHINES
     assert told(world, "broken") == str(made)
     assert segments() == before
+
+
+def test_segment_from_before_the_world_is_left():
+    """Its creator may have had the pid of a rank, and may have ended long ago."""
+    libc = ctypes.CDLL(None)
+    if (made := libc.shmget(0, 4096, 0o1600)) < 0:
+        pytest.skip("no System V segments here")
+    try:
+        cleanup.remove_shared_memory(set(), {os.getpid()}, began=time.time() + 60)
+        assert str(made) in segments()
+        cleanup.remove_shared_memory(set(), {os.getpid()}, began=time.time())
+        assert str(made) not in segments()
+    finally:
+        libc.shmctl(made, cleanup.IPC_RMID, None)
+
+
+def test_no_variable_hides_the_warnings_of_a_python_that_a_rank_starts(submit):
+    world = submit("""
+        def broken():
+            return os.environ.get("PYTHONWARNINGS")
+        """)
+    assert told(world, "broken") == "None"
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,22 @@ from grader.wire import removal
 
 FOR_ALL = ("/tmp", "/var/tmp", "/dev/shm", "/run/lock")
 IPC_RMID = 0
+# The kernel's time of a new segment may be this many seconds older than ``time.time()``: the kernel
+# takes whole seconds of a clock that goes on only at each tick.
+CLOCK_SECONDS = 2
 
 
-def clean_up(users: set[int], pids: set[int], files: bool) -> None:
+def clean_up(users: set[int], pids: set[int], began: float, files: bool) -> None:
     """Remove the shared memory and the files that the ranks of a world have left.
 
     ``users`` are the uids of the ranks, or empty if the ranks had no users of their own. ``pids``
-    are the processes that the world had. ``files`` says whether the ranks could write outside of
+    are the processes that the world had, and ``began`` is when it began, as ``time.time()`` counts.
+    ``files`` says whether the ranks could write outside of
     their folders. If they could not, or if ``users`` is empty, no files are removed. The files are
     removed even if the shared memory cannot be removed.
     """
     with contextlib.suppress(Exception):
-        remove_shared_memory(users, pids)
+        remove_shared_memory(users, pids, began)
     if users and files:
         with contextlib.suppress(Exception):
             remove_files(users)
@@ -46,11 +50,12 @@ def _owner(entry: os.DirEntry) -> int:
         return -1
 
 
-def remove_shared_memory(users: set[int], pids: set[int]) -> None:
+def remove_shared_memory(users: set[int], pids: set[int], began: float) -> None:
     """Remove System V shared memory segments, semaphores and message queues that ranks have left.
 
     Remove all of these objects that belong to ``users``. Also remove the segments that processes in
-    ``pids`` made.
+    ``pids`` made. Segments from before ``began`` stay: they may belong to another program, of which
+    a process that has ended had the pid that a rank has now.
     """
     libc = ctypes.CDLL(None)
     removals = {
@@ -67,5 +72,6 @@ def remove_shared_memory(users: set[int], pids: set[int]) -> None:
             continue  # this kernel has none
         for row in rows:
             found = dict(zip(names, map(int, row)))
-            if found["uid"] in users or found.get("cpid") in pids:
+            is_new = found["ctime"] >= began - CLOCK_SECONDS
+            if found["uid"] in users or found.get("cpid") in pids and is_new:
                 remove(found[f"{kind}id" if kind != "msg" else "msqid"])

@@ -137,6 +137,7 @@ class Child:
     group: "Group | None"
     cleans: bool = False  # whether this child cleans up after a supervisor
     gpus: list[str] = field(default_factory=list)  # the GPU of each rank
+    began: float = 0.0  # when its world began, as ``time.time()`` counts
 
 
 class Supervisors:
@@ -214,7 +215,7 @@ class Supervisors:
         """
         from grader.supervisor import rank_users
 
-        pid = None
+        pid, began = None, time.time()
         if self.standby:
             with contextlib.suppress(OSError):  # the standby has ended
                 socket.send_fds(
@@ -228,7 +229,7 @@ class Supervisors:
         self.worlds += 1
         child = self.children[pid]
         child.judge, child.folder = os.dup(descriptors[0]), request.folder
-        child.gpus = request.gpus
+        child.gpus, child.began = request.gpus, began
         child.users = rank_users.users_of_world(len(descriptors) // 3, pid, self.tier)
 
     def gpus_in_use(self) -> list[str]:
@@ -335,7 +336,7 @@ class Supervisors:
             return
         try:
             self.forget()
-            cleanup.clean_up(child.users, killed, files=self.has_debris)
+            cleanup.clean_up(child.users, killed, child.began, files=self.has_debris)
             removal.remove(child.folder)
         finally:
             os._exit(0)

@@ -74,7 +74,7 @@ def run_world(
     Raises:
         Unfinished: not everything could be ended.
     """
-    server = os.getppid()
+    server, began = os.getppid(), time.time()
     wake = _set_up_process()
     users = rank_users.users_of_world(len(descriptors), os.getpid(), tier)
     if request.network == frames.GLOO and request.device == "cpu":
@@ -92,7 +92,7 @@ def run_world(
         with contextlib.suppress(OSError):  # if the judge is gone, nobody reads this
             _tell(judge, {world_messages.FAULT: words[:300]})
     finally:
-        _end_ranks(ranks, users, wake, tier, group)
+        _end_ranks(ranks, users, wake, tier, group, began)
         with contextlib.suppress(OSError):
             _tell(judge, {world_messages.GONE: True})
         # Ranks may have changed the folder so that it cannot be removed now. Then the server
@@ -144,10 +144,16 @@ def _make_ranks(
 
 
 def _end_ranks(
-    ranks: RankProcesses | None, users: set[int], wake: int, tier: str, group: Group | None
+    ranks: RankProcesses | None,
+    users: set[int],
+    wake: int,
+    tier: str,
+    group: Group | None,
+    began: float,
 ) -> None:
     """End all processes of the world, and clean up after them.
 
+    ``began`` is when the world began, as ``time.time()`` counts.
     Raises Unfinished if not everything could be ended.
     """
     signal.alarm(STUCK_SECONDS)
@@ -156,9 +162,8 @@ def _end_ranks(
             group.hold(None, group.tasks + MORE_TASKS)
     finished, killed = ending.end_descendants(ranks.alive if ranks else (), users=users, wake=wake)
     signal.alarm(0)
-    cleanup.clean_up(
-        users, (ranks.known_pids if ranks else set()) | killed, files=not tiers.TIERS[tier].landlock
-    )
+    pids = (ranks.known_pids if ranks else set()) | killed
+    cleanup.clean_up(users, pids, began, files=not tiers.TIERS[tier].landlock)
     if not finished:
         raise Unfinished
 
