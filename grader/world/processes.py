@@ -33,6 +33,7 @@ class Processes:
     outputs: list[FileIO] = field(default_factory=list)
     stacks: list[FileIO] = field(default_factory=list)
     pids: list[int] = field(default_factory=list)
+    unread: bytes = b""  # what the supervisor has sent, and nobody has handled yet
 
     @classmethod
     def start(cls, server: Server, request: WorldRequest, room: int) -> "Processes":
@@ -92,17 +93,18 @@ class Processes:
         """Read the supervisor's messages up to its answer; return whether the ranks can go on.
 
         Ignore a report of a standstill before the answer, because between two checks all ranks
-        wait. If any other message comes before the answer, the ranks cannot go on.
+        wait. If any other message comes before the answer, the ranks cannot go on. What comes after
+        the answer belongs to the next check, and stays in ``unread``.
         """
-        heard = b""
         while data := self.supervisor.recv(4096):
-            heard += data
-            *lines, heard = heard.split(b"\n")
-            for line in map(json.loads, lines):
-                kind = world_messages.kind_of(line)
+            self.unread += data
+            while b"\n" in self.unread:
+                line, _, self.unread = self.unread.partition(b"\n")
+                message = json.loads(line)
+                kind = world_messages.kind_of(message)
                 if kind == world_messages.READY:
-                    self.pids = line.get("started", self.pids)
-                    return line[world_messages.READY]
+                    self.pids = message.get("started", self.pids)
+                    return message[world_messages.READY]
                 if kind != world_messages.STANDSTILL:
                     return False
         return False

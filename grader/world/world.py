@@ -8,6 +8,7 @@ them. In the end it asks the supervisor to kill the ranks, or keeps them for a l
     exits ← the supervisor
 """
 
+import contextlib
 import json
 import selectors
 import socket
@@ -21,7 +22,7 @@ from grader.wire import frames, machine_limits, sealing, world_messages
 from grader.wire.events import Event, Mark, Operation, Program, Progress, read_event, weight
 from grader.wire.world_request import WorldRequest
 from grader.world import arrays, call_outcomes, thread_activity
-from grader.world.fork_server_client import ENGINE, Server, usual_network
+from grader.world.fork_server_client import ENGINE, Server, WorldsUnavailable, usual_network
 from grader.world.gpus import Gpus
 from grader.world.held_ranks import HeldRanks
 from grader.world.limits import Limits
@@ -98,7 +99,6 @@ class World:
             world_messages.PIDS: self._on_pids,
             world_messages.GONE: self._on_gone,
         }
-        self.supervisor_lines = b""
         self.gone = False
         self.room, self.processes, self.is_reused = max(room, size), processes, False
         # In a world that measures memory, ranks may not start processes. A filter forbids it just
@@ -131,7 +131,9 @@ class World:
             while not self.report.ending:
                 self._step(0.02 if self.judge.stacks.are_awaited else 0.05)
             if self.imported:  # let the server import them, so that no later rank has to
-                self.server.request({"imports": sorted(self.imported)}).close()
+                # The calls have ended. So if the server is gone, this world still has its report.
+                with contextlib.suppress(WorldsUnavailable):
+                    self.server.request({"imports": sorted(self.imported)}).close()
             self.is_reusable = self._make_reusable()
             if not self.is_reusable:
                 self._end()
@@ -153,6 +155,7 @@ class World:
         elif self.gpus:
             self.judge.on_gpus()
         self._register(processes)
+        self._read_supervisor(b"")  # reused ranks: what came together with READY
         for rank, wire in enumerate(self.wires):
             meta, blob = self._inputs(rank)
             try:
@@ -321,15 +324,20 @@ class World:
             data = supervisor.recv(4096)
         except ConnectionResetError:
             data = b""
-        self.supervisor_lines += data
-        *lines, self.supervisor_lines = self.supervisor_lines.split(b"\n")
-        for line in map(json.loads, lines):
-            self._on_message(line)
+        self._read_supervisor(data)
         if not data:
             self.selector.unregister(supervisor)
             supervisor.close()
             self.report.ending = self.report.ending or Ending.LOST
             self.gone = True
+
+    def _read_supervisor(self, data: bytes) -> None:
+        """Handle the whole lines among all that the supervisor has sent; ``data`` came last."""
+        processes = self.processes
+        assert processes is not None  # the supervisor of these processes sent the data
+        *lines, processes.unread = (processes.unread + data).split(b"\n")
+        for line in map(json.loads, lines):
+            self._on_message(line)
 
     def _on_message(self, message: dict) -> None:
         # A rank without calls in this world has ended, or has sent something.
