@@ -34,7 +34,7 @@ from grader.world import world as worlds
 from grader.world.fork_server_client import WorldsUnavailable, usual_network
 from grader.world.limits import Limits
 from grader.world.processes import Processes
-from grader.world.report import Call, Ending, WorldReport
+from grader.world.report import IN_ALL_CALLS, Call, Ending, WorldReport
 
 ROOM = 4  # ranks of a world that may be lent, at most; few checks need more
 
@@ -79,7 +79,10 @@ class Disturbed(Exception):
 
 
 class NotRun(CheckFailed):
-    """Raised if no time is left to start ranks, or if the student's file has an endless import."""
+    """Raised if no time is left, or if the student's file has an endless import.
+
+    The time may be over before ranks are started, or while they run.
+    """
 
 
 class WorldRunner:
@@ -146,10 +149,7 @@ class WorldRunner:
     def _run_world(self, size: int, calls: list[Call]) -> WorldReport:
         began = time.monotonic()
         if began > self.session.ends_at:
-            raise NotRun(
-                f"Not run: the time limit for one submission, {self.session.seconds:g} seconds,"
-                " was already over."
-            )
+            raise NotRun(f"Not run: {self._time_limit()} was already over.")
         if calls and (reason := self.unfinished.find(calls[0].function, size)):
             raise NotRun(reason)
         left = max(1.0, self.session.ends_at - began)
@@ -176,7 +176,14 @@ class WorldRunner:
             KEPT.give(self.key, world.processes)
         self.unfinished.note(report)
         self.on_report(report)
+        # The ranks had less time than a world usually has, so the limit says nothing about them.
+        is_late_in_all_calls = report.ending == Ending.LATE and report.limit.endswith(IN_ALL_CALLS)
+        if is_late_in_all_calls and left < self.limits.world_seconds:
+            raise NotRun(f"Stopped: {self._time_limit()} was over while this check ran.")
         return report
+
+    def _time_limit(self) -> str:
+        return f"the time limit for one submission, {self.session.seconds:g} seconds,"
 
     def begin_afresh(self) -> None:
         """Begin the second try of this check: from now on, start fresh ranks for each world."""
@@ -189,7 +196,7 @@ def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
     For example, an earlier check on the same ranks may be the reason, or a lack of memory on this
     machine. The second run has fresh ranks and other inputs. ``arguments`` are the arguments that
     pytest has for the check. Raises the exception of the last run. But if the first run ended with
-    a verdict, and the second run could not start ranks, raises the exception of the first run.
+    a verdict, and the second run had no time left, raises the exception of the first run.
     """
     runner = arguments["world"].runner if "world" in arguments else None
     if not isinstance(runner, WorldRunner):

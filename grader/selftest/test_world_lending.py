@@ -4,6 +4,7 @@ nothing fails because of that.
 
 import os
 import signal
+import socket
 import textwrap
 import threading
 import time
@@ -19,7 +20,9 @@ from grader.check.world_lending import KEPT, WorldRunner, judge_fairly
 from grader.intake.staging import stage_submission
 from grader.selftest.conftest import PREAMBLE
 from grader.session import Session
-from grader.world.fork_server_client import way_to_start
+from grader.world import world as worlds
+from grader.world.fork_server_client import Server, WorldsUnavailable, way_to_start
+from grader.world.processes import Processes
 from grader.world.report import RankReport, WorldReport
 
 pytestmark = pytest.mark.skipif(
@@ -254,6 +257,70 @@ def test_what_failed_is_told_where_no_time_is_left_for_a_second_try(checks):
         judge_fairly(late, {"world": world})
     with pytest.raises(CheckFailed, match="Not run"):
         judge_fairly(returns_its_input("right"), {"world": check()})
+
+
+def test_check_that_the_time_limit_of_the_submission_stops_is_not_blamed(checks):
+    """Little time was left, so the ranks' own limits say nothing about this check."""
+    world = checks("""
+    def slow(x):
+        time.sleep(0.4)
+        return x
+    """)()
+    session = world.runner.session
+    session.seconds, session.ends_at = 540.0, time.monotonic() + 1.5
+
+    def check(world):
+        (first, *_) = world(1, *[call("collectives.slow", 1)] * 20)
+        first.values()
+
+    with pytest.raises(CheckFailed) as failure:
+        judge_fairly(check, {"world": world})
+    assert str(failure.value) == (
+        "Stopped: the time limit for one submission, 540 seconds, was over while this check ran."
+    )
+
+
+def test_server_that_is_gone_after_the_calls_does_not_repeat_them(checks, monkeypatch):
+    start, request = worlds.World._start, Server.request
+
+    def start_with_an_import(world):
+        world.imported.add("a.module")
+        start(world)
+
+    def request_of_worlds_only(server, message, *descriptors):
+        if "imports" in message and "size" not in message:
+            raise WorldsUnavailable("gone")
+        return request(server, message, *descriptors)
+
+    monkeypatch.setattr(worlds.World, "_start", start_with_an_import)
+    monkeypatch.setattr(Server, "request", request_of_worlds_only)
+    world = checks(WHO)()
+    pids(world, 2)
+    assert sizes(world) == [2]
+
+
+def test_exit_right_after_the_answer_is_not_lost(checks, monkeypatch):
+    """The supervisor may report it so soon that the judge receives both messages at once."""
+    check = checks(WHO)
+    pids(check(), 2)
+    go_on = Processes.go_on
+
+    def go_on_with_more(processes, request):
+        supervisor = processes.supervisor
+        processes.supervisor, its = socket.socketpair()
+        its.sendall(b'{"ready": true}\n{"status": 3, "rank": 1}\n{"status"')
+        is_ready = go_on(processes, request)
+        processes.supervisor.close()
+        its.close()
+        processes.supervisor = supervisor
+        assert processes.unread.endswith(b'{"status"')
+        processes.unread = processes.unread.removesuffix(b'{"status"')
+        return is_ready
+
+    monkeypatch.setattr(Processes, "go_on", go_on_with_more)
+    world = check()
+    (run,) = world(2, call("collectives.who", 1))
+    assert not world.runner.timed[0].is_fresh and run.report.ranks[1].exit == 3
 
 
 def test_a_rank_without_calls_that_dies_disturbs_nobody(checks):
