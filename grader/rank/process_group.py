@@ -274,6 +274,8 @@ class HubGroup(dist.ProcessGroup):
             with _disable_current_modes():
                 sent = [tensor.contiguous() for tensor in sent]
         _check(kind, [*sent, *landing], in_order)
+        if reduction := recorded.get("reduction"):
+            _require_reducible(kind, sent[0], reduction)
         ranks = self.options.global_ranks_in_group or range(self.size())
         group = [index(rank) for rank in ranks]
         place = self.network.caller()
@@ -389,6 +391,16 @@ def _check(kind: str, tensors: Tensors, in_order: bool) -> None:
             raise ValueError(f"{kind}: tensors of {tensor.dtype} cannot be communicated")
     if len({tensor.dtype for tensor in tensors}) > 1:
         raise ValueError(f"{kind}: the tensors differ in their dtype")
+
+
+def _require_reducible(kind: str, tensor: torch.Tensor, reduction: str) -> None:
+    """Raise RuntimeError, as gloo does, if this reduction of the tensors cannot be carried out."""
+    if combine.can_reduce(dtype_of(tensor), reduction):
+        return
+    op = f"ReduceOp.{reduction.upper()}"
+    if reduction not in combine.REDUCTIONS:
+        raise RuntimeError(f"{kind}: the network of the checks does not carry out {op}")
+    raise RuntimeError(f"{kind}: cannot use {op} with tensors of {tensor.dtype}")
 
 
 def _check_list(kind: str, tensors: Tensors, n: int, like: torch.Tensor | None = None) -> None:
