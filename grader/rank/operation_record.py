@@ -36,8 +36,9 @@ def operation_record(
 
     ``sent`` and ``received`` are the tensors. ``peer`` and ``root`` are ranks in the group, whose
     global ranks are ``group``. ``place`` is the file and line of the student code that issued the
-    operation. For an all-to-all, ``pieces[0]`` says how many elements go to each rank. Raises
-    IndexError if the group has no such peer or root.
+    operation. For an all-to-all, ``pieces[0]`` says how many elements go to each rank, and
+    ``pieces[1]`` how many are expected from each rank. Raises IndexError if the group has no such
+    peer or root.
     """
     tensors = sent or received
     file, line = place
@@ -46,7 +47,7 @@ def operation_record(
         "dtype": dtype_of(tensors[0]) if tensors else None,
         "shape": list(tensors[0].shape) if len(tensors) == 1 else None,
         "sent": counts(pieces[0] if pieces else [t.numel() for t in sent]),
-        "received": counts([t.numel() for t in received]),
+        "received": counts(pieces[1] if pieces else [t.numel() for t in received]),
         "bytes": sum(t.nbytes for t in tensors),
         "reduction": reduction,
         "peer": None if peer is None else _member(group, peer, kind),

@@ -6,10 +6,11 @@ each of these operators with its tensors, whichever Python function was called. 
 torch has to be replaced.
 """
 
+import math
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import index
 from pathlib import Path
 from time import monotonic_ns  # bound early, because student code may change the module
@@ -147,6 +148,7 @@ class Recorder(TorchDispatchMode):
             peer=peer,
             root=root,
             tag=arguments.get("tag", 0),
+            pieces=_pieces(sent, received, len(group), arguments) if kind == "all_to_all" else None,
         )
         self.emit({"at": monotonic_ns(), **record})
 
@@ -182,6 +184,40 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, (list, tuple)):
         return [tensor for item in value for tensor in _tensors(item)]
     return []
+
+
+def _pieces(
+    sent: list[torch.Tensor], received: list[torch.Tensor], n: int, arguments: dict
+) -> list[list[int]] | None:
+    """Return how many elements of an all-to-all go to each of ``n`` ranks, and come from each rank.
+
+    Return None if the arguments do not tell this, or if they do not fit the tensors. In this case
+    the backend itself raises an exception.
+    """
+    if "input_split_sizes" not in arguments:  # lists of tensors, one for each rank
+        fits = len(sent) == len(received) == n
+        return [[x.numel() for x in sent], [x.numel() for x in received]] if fits else None
+    (source,) = sent
+    rows_in, rows_out = (
+        [index(rows) for rows in arguments[name]]
+        for name in ("input_split_sizes", "output_split_sizes")
+    )
+    # A functional all-to-all makes its output from the split sizes, or as large as its input.
+    made = (sum(rows_out), *source.shape[1:]) if rows_out else source.shape
+    target = received[0].shape if received else made
+    going, coming = _split(source.shape, rows_in, n), _split(target, rows_out, n)
+    return None if going is None or coming is None else [going, coming]
+
+
+def _split(shape: Sequence[int], rows: list[int], n: int) -> list[int] | None:
+    """Return how many elements each of ``n`` parts of a tensor has; None if the parts do not fit.
+
+    ``rows`` are the split sizes along dimension 0. If ``rows`` is empty, all parts are equal.
+    """
+    total = shape[0] if shape else 0
+    rows = rows or [total // n] * n
+    fits = len(rows) == n and sum(rows) == total and min(rows) >= 0
+    return [math.prod(shape[1:]) * own for own in rows] if fits else None
 
 
 def _reduction(op: Any) -> str | None:

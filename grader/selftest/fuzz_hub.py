@@ -66,7 +66,9 @@ HONEST = [
     operation(4, kind="broadcast", root=0, reduction=None),
     operation(5, b"", kind="broadcast", root=1, reduction=None),
     operation(6, kind="all_gather", received=[6, 6], reduction=None),
-    operation(7, kind="all_to_all", reduction=None, sent=[2, 4], pieces=[[2, 4], [2, 4]]),
+    operation(
+        7, kind="all_to_all", reduction=None, sent=[2, 4], received=[2, 4], pieces=[[2, 4]] * 2
+    ),
     operation(
         8,
         b"",
@@ -141,7 +143,7 @@ def mirrored(step: list[tuple]) -> list[tuple]:
         sends = content["root"] == 1
     if content["kind"] == "all_to_all":
         meta["pieces"] = [[4, 2], [4, 2]]
-        content["sent"] = [4, 2]
+        content["sent"] = content["received"] = [4, 2]
     if content["kind"] == "gather":
         content["received"] = [6, 6]
     return operation(meta["number"], BYTES if sends else b"", meta["pieces"], **content)

@@ -156,6 +156,48 @@ def test_an_uneven_all_to_all_agrees():
     assert examine(trails) == ([], [])
 
 
+def exchange(rank: int, sent: list[int], received: list[int], **changes) -> Operation:
+    return operation(rank, "all_to_all", sum(sent), sent=sent, received=received, **changes)
+
+
+def test_an_all_to_all_whose_split_sizes_fit_agrees():
+    trails = [[exchange(0, [1, 2], [1, 3])], [exchange(1, [3, 0], [2, 0])]]
+    assert examine(trails) == ([], [])
+
+
+def test_an_all_to_all_whose_split_sizes_differ_names_both_ranks():
+    trails = [[exchange(0, [1, 3], [1, 1])], [exchange(1, [1, 1], [2, 2], line=9)]]
+    (found,), waiting = examine(trails)
+    assert waiting == [] and str(found).splitlines() == [
+        "The ranks disagree about the split sizes:",
+        "    rank 0: all-to-all of 4 × float32 at collectives.py:7",
+        "    rank 1: all-to-all of 2 × float32 at collectives.py:9",
+        "Rank 0 sends 3 elements to rank 1, but rank 1 expects 2.",
+    ]
+
+
+def test_split_sizes_are_those_of_the_ranks_of_the_group():
+    group = {"group": [3, 1]}
+    trails = [
+        [],
+        [exchange(1, [1, 0], [2, 0], **group)],
+        [],
+        [exchange(3, [0, 2], [0, 3], **group)],
+    ]
+    (found,), _ = examine(trails)
+    assert found.advice == "Rank 1 sends 1 element to rank 3, but rank 3 expects 3."
+
+
+def test_split_sizes_that_differ_are_found_while_a_rank_is_missing():
+    group = {"group": [0, 1, 2]}
+    trails = [
+        [exchange(0, [0, 1, 0], [0, 0, 0], **group)],
+        [exchange(1, [0] * 3, [0] * 3, **group)],
+    ]
+    (found,), _ = examine([*trails, []])
+    assert found.what == "the split sizes"
+
+
 def test_an_all_to_all_of_other_dtypes_disagrees():
     trails = [[operation(0, "all_to_all")], [operation(1, "all_to_all", 9, dtype="int64")]]
     assert [d.what for d in examine(trails)[0]] == ["the dtype"]

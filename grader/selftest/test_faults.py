@@ -167,6 +167,66 @@ def test_reductions_that_differ_silently(submit):
     assert "disagree about the reduction" in message and "all-reduce (max)" in message
 
 
+SPLITS = """
+        def broken(x):
+            rank = dist.get_rank()
+            sent, received = ([1, 3], [1, 1]) if rank == 0 else ([1, 1], [2, 2])
+            out = torch.empty(sum(received))
+            {wait}
+            return out
+        """
+ALONE = "dist.all_to_all_single(out, x[: sum(sent)], received, sent)"
+AFTER_A_MESSAGE = """works = [dist.isend(x, 1 - rank), dist.irecv(x.clone(), 1 - rank)]
+            [work.wait() for work in works]
+            work = dist.all_to_all_single(out, x[: sum(sent)], received, sent, async_op=True)
+            work.wait()"""
+
+
+@pytest.mark.parametrize("wait", [ALONE, AFTER_A_MESSAGE])
+def test_split_sizes_that_do_not_fit_each_other_name_the_ranks(submit, wait):
+    message = verdict(submit(SPLITS.format(wait=wait)), 2)
+    assert "The ranks disagree about the split sizes:\n    rank 0: all-to-all of 4" in message
+    assert "rank 1: all-to-all of 2 × float32 at collectives.py:1" in message
+    assert "Rank 0 sends 3 elements to rank 1, but rank 1 expects 2." in message
+    assert "twice" not in message and "No rank goes on" not in message
+
+
+def test_split_sizes_that_do_not_fit_each_other_name_the_ranks_on_gloo(submit, on_gloo):
+    message = verdict(submit(SPLITS.format(wait=ALONE)), 2)
+    assert "The ranks disagree about the split sizes:\n    rank 0: all-to-all of 4" in message
+    assert "Rank 0 sends 3 elements to rank 1, but rank 1 expects 2." in message
+
+
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        (
+            "dist.all_reduce(x, op=dist.ReduceOp.BAND)",
+            "all_reduce: cannot use ReduceOp.BAND with tensors of torch.float32",
+        ),
+        (
+            "dist.reduce_scatter_tensor(x[:2], x, op=dist.ReduceOp.BXOR)",
+            "reduce_scatter: cannot use ReduceOp.BXOR with tensors of torch.float32",
+        ),
+        (
+            "dist.all_reduce(x, op=dist._make_nccl_premul_sum(2.0))",
+            "all_reduce: the network of the checks does not carry out ReduceOp.PREMUL_SUM",
+        ),
+    ],
+)
+def test_a_reduction_that_cannot_be_carried_out_raises_where_it_is_called(submit, line, words):
+    message = verdict(
+        submit(f"""
+        def broken(x):
+            {line}
+            return x
+        """),
+        2,
+    )
+    assert f"raised RuntimeError: {words}" in message
+    assert f"collectives.py:8, in broken:  {line}" in message
+
+
 def test_right_values_by_luck_are_not_right(submit, on_gloo):
     world = submit("""
         def broken(x):

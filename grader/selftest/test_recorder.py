@@ -131,7 +131,7 @@ REDUCED = {"kind": "all_reduce", "sent": [6], "bytes": 24, "reduction": "sum", "
         ),
         (
             "dist.all_to_all_single(torch.empty(6), x)",
-            {"kind": "all_to_all", "sent": [6], "received": [6], "bytes": 24},
+            {"kind": "all_to_all", "sent": [3, 3], "received": [3, 3], "bytes": 24},
         ),
         (
             "dist.barrier()",
@@ -174,7 +174,7 @@ REDUCED = {"kind": "all_reduce", "sent": [6], "bytes": 24, "reduction": "sum", "
         ),
         (
             "funcol.all_to_all_single(x, None, None, dist.group.WORLD).wait()",
-            {"kind": "all_to_all", "sent": [6], "bytes": 24},
+            {"kind": "all_to_all", "sent": [3, 3], "received": [3, 3], "bytes": 24},
         ),
         (
             "funcol.broadcast(x, 1, dist.group.WORLD).wait()",
@@ -230,12 +230,27 @@ def test_an_uneven_all_to_all_is_recorded(submit):
         dist.all_to_all_single(torch.empty(sum(get_out)), x[: sum(put_in)], get_out, put_in)  # here
         """,
     )
-    check(first[0], **{**WORLD, "sent": [6], "received": [3], "bytes": 24})
+    check(first[0], **{**WORLD, "sent": [2, 4], "received": [2, 1], "bytes": 24})
     check(
         second[0],
-        **{**WORLD, "sent": [3], "received": [6], "bytes": 12},
+        **{**WORLD, "sent": [1, 2], "received": [4, 2], "bytes": 12},
     )
     assert len(first) == len(second) == 1
+
+
+def test_an_all_to_all_of_rows_is_recorded_in_elements(submit):
+    first, _ = recorded(
+        submit,
+        """
+        rows, sizes = x.view(3, 2), ([1, 2], [2, 1])[rank]
+        dist.all_to_all_single(torch.empty(3, 2), rows, sizes, sizes)  # here
+        funcol.all_to_all_single(rows, sizes, sizes, dist.group.WORLD).wait()  # here
+        dist.all_to_all([torch.empty(2), torch.empty(2)], [x[:2], x[2:4]])  # here
+        """,
+    )
+    check(first[0], sent=[2, 4], received=[2, 4])
+    check(first[1], sent=[2, 4], received=[2, 4])
+    check(first[2], sent=[2, 2], received=[2, 2])
 
 
 # ——— sends and receives

@@ -6,7 +6,8 @@ module finds disagreements in the trails of the ranks (see ``events``), without 
 backend. It uses two rules:
 
 - The k-th collective of a group must have the same kind, number of elements, dtype, reduction and
-  root on all ranks of the group. In an all-to-all, the number of elements may differ.
+  root on all ranks of the group. In an all-to-all, the number of elements may differ, but each
+  rank must expect from each other rank what this rank sends to it.
 - The k-th send from rank i to rank j with a certain group and tag belongs to the k-th receive of
   rank j from rank i with this group and tag. Both must have the same number of elements and the
   same dtype.
@@ -64,6 +65,7 @@ class Unmade:
     absent: list[int]
 
 
+SPLIT_SIZES = "the split sizes"  # in which the operations of an all-to-all may differ
 MAKE_ALL = "All ranks must make all groups in the same order, also groups that they are not in."
 
 
@@ -184,7 +186,8 @@ def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
                 waiting += [Waiting(o, gone_on) for o in present if o.call == first]
                 break  # the ranks in gone_on are in a later call, and did not take part
             if what := difference(present):
-                disagreements.append(Disagreement(what, present))
+                advice = _about_splits(present) if what == SPLIT_SIZES else ""
+                disagreements.append(Disagreement(what, present, advice))
                 break  # whatever follows in this group is matched wrongly
             if found.absent:
                 waiting += [Waiting(operation, found.absent) for operation in present]
@@ -246,4 +249,42 @@ def difference(operations: list[Operation]) -> str | None:
     for what, aspect in aspects.items():
         if len({aspect(operation) for operation in operations}) > 1:
             return what
-    return None
+    return SPLIT_SIZES if _unequal_splits(operations) else None
+
+
+def _unequal_splits(operations: list[Operation]) -> list[tuple[Operation, Operation]]:
+    """Return the pairs (source, target) of an all-to-all whose split sizes differ.
+
+    The source sends a different number of elements to the target than the target expects from it.
+    Return [] for other collectives. An operation that does not tell its split sizes is left out.
+    """
+    told = [
+        operation
+        for operation in operations
+        if operation.kind == "all_to_all"
+        and len(operation.sent) == len(operation.received) == len(operation.group)
+    ]
+    return [
+        (source, target)
+        for source in told
+        for target in told
+        if _sent_to(source, target) != _expected_from(source, target)
+    ]
+
+
+def _sent_to(source: Operation, target: Operation) -> int:
+    return source.sent[source.group.index(target.rank)]
+
+
+def _expected_from(source: Operation, target: Operation) -> int:
+    return target.received[target.group.index(source.rank)]
+
+
+def _about_splits(operations: list[Operation]) -> str:
+    """Return a sentence about the first two ranks of an all-to-all whose split sizes differ."""
+    source, target = _unequal_splits(operations)[0]
+    sent, expected = _sent_to(source, target), _expected_from(source, target)
+    return (
+        f"Rank {source.rank} sends {sent} element{'s' * (sent != 1)} to rank {target.rank}, but"
+        f" rank {target.rank} expects {expected}."
+    )

@@ -29,8 +29,9 @@ class Operation:
     """One communication, as it was issued.
 
     Ranks, peers and roots are global ranks. ``sent`` and ``received`` hold the number of elements
-    of each tensor. ``bytes`` is the size of the tensors that are sent. If none are sent, it is the
-    size of the tensors that are received.
+    of each tensor. In an all-to-all they hold the number of elements that go to each rank of the
+    group, and that are expected from each rank. ``bytes`` is the size of the tensors that are sent.
+    If none are sent, it is the size of the tensors that are received.
     """
 
     rank: int

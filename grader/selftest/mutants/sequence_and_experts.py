@@ -767,6 +767,21 @@ MUTANTS = [
         "the rows were sent in the order of the tokens",
     ),
     mutant(
+        "rows are expected from the own rank first",
+        "rows[order], received, sent)",
+        "rows[order], received[dist.get_rank() :] + received[: dist.get_rank()], sent)",
+        {
+            "hidden idle_experts",
+            "hidden mixture_backward",
+            "hidden mixture_forward",
+            "hidden mixture_traffic",
+            "hidden rows_travel",
+            "public mixture",
+            "public routes",
+        },
+        "The ranks disagree about the split sizes",
+    ),
+    mutant(
         "rows come back in the order of the experts",
         "    in_order[order] = returned\n    return in_order\n",
         "    return returned\n",
