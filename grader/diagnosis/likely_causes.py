@@ -182,12 +182,13 @@ def _waits_again(report: WorldReport, waiting: list[Waiting], call: int) -> list
 
     Return [] if the world is not “stuck”, because then the ranks may only be slow. Only a send or a
     receive can hang in this way. So the result has only ranks that have issued a send or a receive
-    in this call. Also return [] if the hub may withhold results of all-gathers in this call (see
+    in this call. A rank that waits for a collective that the hub cannot carry out has another
+    reason to hang. Also return [] if the hub may withhold results of all-gathers in this call (see
     ``Call.slow_gathers``), because then an all-gather can hang, too.
     """
     if report.ending != Ending.STUCK or report.calls[call].slow_gathers:
         return []
-    open_on = {w.operation.rank for w in waiting}
+    open_on = {w.operation.rank for w in waiting} | {rank for rank, _ in report.unanswered}
     return [
         rank.rank
         for rank in report.ranks

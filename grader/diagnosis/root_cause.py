@@ -139,12 +139,33 @@ def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnos
             "Deadlock in the order in which nccl runs operations: no rank can go on.",
             [*standing, *held_back, *why],
         )
+    if not waiting and (unfit := _unanswered(report)):
+        return Diagnosis(DEADLOCK, [*standing, *unfit, Line(STILL)])
     if not waiting and not likely_cause(report, waiting, call):
         return Diagnosis(
             "No rank goes on, but no send, receive or collective waits for another rank.",
             [*standing, Line(ASK)],
         )
     return Diagnosis(DEADLOCK, standing + _why(report, waiting, call))
+
+
+def _unanswered(report: WorldReport) -> list[Line]:
+    """Return lines about collectives that all ranks joined, and that the hub cannot carry out.
+
+    Ranks that disagree are found before, see ``wire.agreement``. Here, the sizes of a rank's own
+    tensors do not fit together.
+    """
+    issued = {(o.rank, o.at): o for trail in report.trails for o in operations(trail)}
+    told = [issued.get((rank, at)) for rank, at in report.unanswered]
+    return [
+        Line(
+            f"    rank {o.rank}'s {o} cannot be carried out: do the sizes of the tensors that it"
+            " sends and receives fit together?",
+            RANKS,
+        )
+        for o in told
+        if o
+    ]
 
 
 def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:

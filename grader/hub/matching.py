@@ -80,6 +80,9 @@ class Matching:
             lambda: defaultdict(deque)
         )
         self.receives: dict[MessageLane, deque[Posted]] = defaultdict(deque)
+        # The operations of collectives that all their ranks have joined, and that get no answer
+        # because they do not fit together.
+        self.unanswered: list[Posted] = []
 
     def post(self, posted: Posted) -> None:
         """Take an operation that a rank has issued, and answer all operations that it completes."""
@@ -140,12 +143,17 @@ class Matching:
             self._match(lane)
         self._begin_others()
 
-    def withheld_by_order(self) -> dict:
-        """Return, for the judge, the operations that only strict order withholds.
+    def withheld(self) -> dict:
+        """Return, for the judge, the operations that get no answer although all ranks came to them.
 
-        This is ``{"behind": …}``, see ``StrictOrder.behind``, or ``{}`` if the order is not strict.
+        In strict order, ``"behind"`` has those that only this order withholds: see
+        ``StrictOrder.behind``. If there are any, ``"unanswered"`` has rank and time of each
+        operation of a collective whose operations do not fit together.
         """
-        return {"behind": self.order.behind()} if self.order else {}
+        told = {"behind": self.order.behind()} if self.order else {}
+        if self.unanswered:
+            told["unanswered"] = [[posted.rank, posted.operation.at] for posted in self.unanswered]
+        return told
 
     def _match(self, lane: MessageLane) -> None:
         """Give messages to the receives of a lane, in the order in which the receives were issued.
@@ -188,12 +196,13 @@ class Matching:
 
         If the ranks disagree, or if ``collective_results`` returns None, no rank gets an answer.
         """
-        if difference([posted.operation for posted in together]) is not None:
+        agree = difference([posted.operation for posted in together]) is None
+        results = collective_results(together) if agree else None
+        if results is None:
+            self.unanswered += together
             return
-        results = collective_results(together)
-        if results is not None:
-            for posted, result in zip(together, results):
-                self._end(posted, result)
+        for posted, result in zip(together, results):
+            self._end(posted, result)
 
 
 def _group_lane(operation: Operation) -> GroupLane:
@@ -322,8 +331,8 @@ def check(posted: Posted) -> None:
         which = "peer" if operation.peer not in (None, *operation.group) else "root"
         raise frames.FrameError(f"an operation with a {which} that is not in its group")
     itemsize = combine.ITEMSIZES.get(operation.dtype or "", 0)
-    if operation.kind == "all_to_all" and operation.sent != pieces[0]:
-        raise frames.FrameError("an all-to-all whose split sizes are not what it sends")
+    if operation.kind == "all_to_all" and [operation.sent, operation.received] != pieces:
+        raise frames.FrameError("an all-to-all whose split sizes are not what it sends or receives")
     if operation.kind != "barrier" and not itemsize:
         raise frames.FrameError("an operation whose dtype is unknown")
     if operation.kind != "barrier" and operation.bytes % itemsize:

@@ -106,6 +106,16 @@ def test_waited_for_before(report):
     assert "rank 0 called wait() twice on the same send or receive" in text
 
 
+def test_a_collective_that_cannot_be_carried_out_is_not_a_second_wait(report):
+    gathers = [operation(rank, "all_gather", received=[9], line=3) for rank in range(2)]
+    made = report("stuck", ([send(), gathers[0]], 5), ([receive(), gathers[1]], 5))
+    made.on_hub = True
+    made.unanswered = [[rank, gathers[rank].at] for rank in range(2)]
+    text = str(diagnose(made, 0))
+    assert text.startswith("Deadlock: no rank can go on.") and "twice" not in text
+    assert "rank 1's all-gather of 4 × float32 at collectives.py:3 cannot be carried out" in text
+
+
 def test_slow_rank_is_not_told_that_it_waits_twice(report):
     text = str(diagnose(report("late", ([send()], 5), ([receive()], 5)), 0))
     assert text.startswith("Stopped after 5 seconds") and "Likely" not in text

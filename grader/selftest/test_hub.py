@@ -47,6 +47,8 @@ def collective(kind: str) -> list[matching.Posted]:
     received = {"all_gather": 12, "gather": 12, "reduce_scatter": 3, "scatter": 3}.get(kind, 6)
     told = OPERATION | {"kind": kind, "root": 0, "received": [received]}
     pieces = [[3, 3], [3, 3]]
+    if kind == "all_to_all":
+        told |= {"sent": pieces[0], "received": pieces[1]}
     return [
         matching.Posted(0, events.Operation(rank, 0, **told), pieces, len(BYTES), BYTES)
         for rank in range(2)
@@ -161,10 +163,20 @@ def test_a_message_that_does_not_fit_is_not_given_to_a_later_receive(ends):
 def test_an_exchange_of_other_sizes_than_expected_gets_no_answer(ends):
     both = ends()
     for rank, pieces in enumerate(([[2, 4], [2, 4]], [[3, 3], [4, 2]])):
-        both.post(
-            rank, operation(0, kind="all_to_all", reduction=None, sent=pieces[0], pieces=pieces)
-        )
+        sent, received = pieces
+        both.post(rank, operation(0, **EXCHANGE, sent=sent, received=received, pieces=pieces))
     assert both.answers(0) == both.answers(1) == {}
+    assert both.hub.matching.withheld().keys() == {"unanswered"}
+    assert len(both.hub.matching.withheld()["unanswered"]) == 2
+
+
+def test_a_standstill_tells_of_collectives_that_cannot_be_carried_out(ends):
+    both = ends()
+    gather = {"kind": "all_gather", "reduction": None, "received": [9]}  # not twice what is sent
+    for rank in range(2):
+        both.post(rank, operation(0, **gather), [(frames.WAIT, {"for": [0]}, b"")])
+    (told,) = both.told
+    assert told["standstill"] == [] and [rank for rank, _ in told["unanswered"]] == [0, 1]
 
 
 @given(
@@ -477,6 +489,14 @@ EXCHANGE = {"kind": "all_to_all", "reduction": None}
         (operation(0, **EXCHANGE, pieces=[[7, -1], [2, 4]]), "split sizes"),
         (operation(0, **EXCHANGE, pieces=[[2, 3], [2, 4]]), "split sizes are not what it sends"),
         (operation(0, **EXCHANGE, sent=[6], pieces=[[2, 4], [2, 4]]), "are not what it sends"),
+        (
+            operation(0, **EXCHANGE, sent=[2, 4], received=[3, 3], pieces=[[2, 4], [2, 4]]),
+            "or receives",
+        ),
+        (
+            operation(0, **EXCHANGE, sent=[2, 4], received=[6], pieces=[[2, 4], [2, 4]]),
+            "or receives",
+        ),
         (operation(0, pieces=[[2, 4], [2, 4]]), "split sizes"),
         (operation(0, group=[0], kind="broadcast", root=1), "a root that is not in its group"),
         (

@@ -21,10 +21,10 @@ LIMIT = "limit"  # in words, how the ranks exceed a limit
 FAULT = "fault"  # in words, why the supervisor failed
 GONE = "gone"  # nothing of the world is left
 READY = "ready"  # the answer to NEXT_CHECK, with the pids as ``started`` if the ranks were asked
-MOVES = "moves"  # the answer to MOVES_ASKED; on a strict network with ``behind``
+MOVES = "moves"  # the answer to MOVES_ASKED, with what ``Matching.withheld`` returns
 GIVEN = "given"  # the answer to RESULTS_ASKED
 # Hub → judge
-STANDSTILL = "standstill"  # the ranks that are held; with ``frames``, perhaps with ``behind``
+STANDSTILL = "standstill"  # the ranks that are held; also ``frames``, and as for MOVES
 REFUSED = "refused"  # in words, why the frames of ``rank`` are not accepted
 GROWN = "grown"  # rank, call, and the fields of a ``Growth``
 SPENT = "spent"  # rank, call, nanoseconds of processor time

@@ -193,6 +193,9 @@ class WorldReport:
     # ``begun`` the rank issued an operation that has not ended. At time ``waits`` it issued another
     # operation, which cannot begin before the first one ends (see ``StrictOrder.behind``).
     behind: list[list[int]] = field(default_factory=list)
+    # If all ranks wait on the hub: [rank, time] of each operation of a collective that all its
+    # ranks have joined, and that the hub cannot carry out. At this time the rank issued it.
+    unanswered: list[list[int]] = field(default_factory=list)
     # The trails that were matched last, each with its length then. The lists themselves are kept,
     # so that a new list cannot have the identity of one of them.
     _matched: list[tuple[list, int]] | None = field(

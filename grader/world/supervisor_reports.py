@@ -51,6 +51,7 @@ class SupervisorReports:
     def _on_moves(self, message: dict) -> None:
         self.judge.stacks.moves = message[world_messages.MOVES]
         self.report.behind = message.get("behind", [])
+        self.report.unanswered = message.get("unanswered", [])
 
     def _on_given(self, message: dict) -> None:
         self.judge.on_results(message[world_messages.GIVEN])
@@ -58,6 +59,7 @@ class SupervisorReports:
     def _on_standstill(self, message: dict) -> None:
         self.judge.on_standstill(message[world_messages.STANDSTILL], message["frames"])
         self.report.behind = message.get("behind", [])
+        self.report.unanswered = message.get("unanswered", [])
 
     def _on_refused(self, message: dict) -> None:
         self.report.ranks[message["rank"]].refused = message[world_messages.REFUSED]
