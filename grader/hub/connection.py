@@ -74,7 +74,9 @@ class Connections:
 
         The ranks of a collective may get the same bytes. These bytes are kept once.
         """
-        kept = {id(part.obj): len(part.obj) for end in self.ranks for part in end.queue}
+        kept = {
+            id(part.obj): memoryview(part.obj).nbytes for end in self.ranks for part in end.queue
+        }
         return sum(kept.values())
 
     def choose_events(self) -> None:

@@ -60,7 +60,7 @@ class GrowthReports:
             self._weigh(rank)
 
     def between_operations(self) -> None:
-        """Weigh all ranks, at random times between their operations, if a check asks for their peak.
+        """Weigh all ranks at random times between operations, if a check asks for their peak.
 
         The kernel's peak also counts pages of files. A rank can give such pages back just before
         its own memory grows, so that the peak does not show how much the rank's own memory grew.

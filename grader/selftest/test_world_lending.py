@@ -270,7 +270,7 @@ def test_check_that_the_time_limit_of_the_submission_stops_is_not_blamed(checks)
     session.seconds, session.ends_at = 540.0, time.monotonic() + 1.5
 
     def check(world):
-        (first, *_) = world(1, *[call("collectives.slow", 1)] * 20)
+        first, *_ = world(1, *[call("collectives.slow", 1)] * 20)
         first.values()
 
     with pytest.raises(CheckFailed) as failure:

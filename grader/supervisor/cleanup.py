@@ -19,9 +19,9 @@ def clean_up(users: set[int], pids: set[int], began: float, files: bool) -> None
 
     ``users`` are the uids of the ranks, or empty if the ranks had no users of their own. ``pids``
     are the processes that the world had, and ``began`` is when it began, as ``time.time()`` counts.
-    ``files`` says whether the ranks could write outside of
-    their folders. If they could not, or if ``users`` is empty, no files are removed. The files are
-    removed even if the shared memory cannot be removed.
+    ``files`` says whether the ranks could write outside of their folders. If they could not, or if
+    ``users`` is empty, no files are removed. The files are removed even if the shared memory cannot
+    be removed.
     """
     with contextlib.suppress(Exception):
         remove_shared_memory(users, pids, began)

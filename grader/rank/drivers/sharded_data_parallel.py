@@ -97,8 +97,9 @@ def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) ->
     not know before the call. A layer's forward pass multiplies the layer's output by the number for
     this forward pass. Its backward pass multiplies both gradients by the number for this backward
     pass. To multiply the gradient of the output would give the same. When a pass begins, a mark
-    records the fingerprints of its arguments. The rank gets the number when the pass ends. Before that, a
-    mark records the fingerprints of its results. With ``metered``, also return the meter's ledger.
+    records the fingerprints of its arguments. The rank gets the number when the pass ends. Before
+    that, a mark records the fingerprints of its results. With ``metered``, also return the meter's
+    ledger.
     """
     from handout import mlp  # the copy beside the submission
 
