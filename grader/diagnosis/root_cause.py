@@ -18,7 +18,7 @@ from grader.diagnosis.rank_summaries import (
     stands,
 )
 from grader.wire.agreement import Waiting
-from grader.wire.events import Mark, operations
+from grader.wire.events import Mark, Operation, operations
 from grader.world import stack_frames
 from grader.world.report import IN_ALL_CALLS, Ending, Raised, RankReport, Returned, WorldReport
 
@@ -153,18 +153,20 @@ def _unanswered(report: WorldReport) -> list[Line]:
     """Return lines about collectives that all ranks joined, and that the hub cannot carry out.
 
     Ranks that disagree are found before, see ``wire.agreement``. Here, the sizes of a rank's own
-    tensors do not fit together.
+    tensors do not fit together. There is one line for each rank, about its first such operation.
     """
     issued = {(o.rank, o.at): o for trail in report.trails for o in operations(trail)}
-    told = [issued.get((rank, at)) for rank, at in report.unanswered]
+    first: dict[int, Operation] = {}
+    for rank, time in report.unanswered:
+        if operation := issued.get((rank, time)):
+            first.setdefault(rank, operation)
     return [
         Line(
-            f"    rank {o.rank}'s {o} cannot be carried out: do the sizes of the tensors that it"
-            " sends and receives fit together?",
+            f"    rank {rank}'s {operation} cannot be carried out: do the sizes of the tensors that"
+            " it sends and receives fit together?",
             RANKS,
         )
-        for o in told
-        if o
+        for rank, operation in sorted(first.items())
     ]
 
 

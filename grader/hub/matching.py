@@ -80,9 +80,9 @@ class Matching:
             lambda: defaultdict(deque)
         )
         self.receives: dict[MessageLane, deque[Posted]] = defaultdict(deque)
-        # The operations of collectives that all their ranks have joined, and that get no answer
-        # because they do not fit together.
-        self.unanswered: list[Posted] = []
+        # Rank and time of each operation of the collectives that all their ranks have joined, and
+        # that get no answer because they do not fit together. Their bytes are not kept.
+        self.unanswered: list[list[int]] = []
 
     def post(self, posted: Posted) -> None:
         """Take an operation that a rank has issued, and answer all operations that it completes."""
@@ -152,7 +152,7 @@ class Matching:
         """
         told = {"behind": self.order.behind()} if self.order else {}
         if self.unanswered:
-            told["unanswered"] = [[posted.rank, posted.operation.at] for posted in self.unanswered]
+            told["unanswered"] = list(self.unanswered)
         return told
 
     def _match(self, lane: MessageLane) -> None:
@@ -199,7 +199,7 @@ class Matching:
         agree = difference([posted.operation for posted in together]) is None
         results = collective_results(together) if agree else None
         if results is None:
-            self.unanswered += together
+            self.unanswered += [[posted.rank, posted.operation.at] for posted in together]
             return
         for posted, result in zip(together, results):
             self._end(posted, result)

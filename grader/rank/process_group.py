@@ -274,7 +274,7 @@ class HubGroup(dist.ProcessGroup):
             with _disable_current_modes():
                 sent = [tensor.contiguous() for tensor in sent]
         _check(kind, [*sent, *landing], in_order)
-        if reduction := recorded.get("reduction"):
+        if sent and (reduction := recorded.get("reduction")):
             _require_reducible(kind, sent[0], reduction)
         ranks = self.options.global_ranks_in_group or range(self.size())
         group = [index(rank) for rank in ranks]

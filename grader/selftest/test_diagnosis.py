@@ -116,6 +116,17 @@ def test_a_collective_that_cannot_be_carried_out_is_not_a_second_wait(report):
     assert "rank 1's all-gather of 4 × float32 at collectives.py:3 cannot be carried out" in text
 
 
+def test_a_rank_is_told_once_of_collectives_that_cannot_be_carried_out(report):
+    trails = [
+        [operation(rank, "all_gather", received=[9], line=3 + k) for k in range(2)]
+        for rank in range(2)
+    ]
+    made = report("stuck", (trails[0], 5), (trails[1], 5))
+    made.on_hub = True
+    made.unanswered = [[o.rank, o.at] for k in range(2) for o in (trails[0][k], trails[1][k])]
+    assert str(diagnose(made, 0)).count("cannot be carried out") == 2
+
+
 def test_slow_rank_is_not_told_that_it_waits_twice(report):
     text = str(diagnose(report("late", ([send()], 5), ([receive()], 5)), 0))
     assert text.startswith("Stopped after 5 seconds") and "Likely" not in text
