@@ -11,8 +11,8 @@ For every function here:
 - Inputs must stay unchanged, and results are in new memory. (With one rank you may return the input
   itself.)
 - Results do not require gradients, even if the inputs do: use ``detach()``. Autograd does not see
-  the calls of ``dist``, so it would leave them out. Only the operators of Problem 4.4 tell autograd
-  how to differentiate a communication.
+  the calls of ``dist``, so it would leave them out.
+  Only the operators of Problem 4.4 tell autograd how to differentiate.
 - A tensor has the same shape and dtype on every rank. Its dtype is float32, float64 or int64, and
   it holds at least one element.
 - A tensor need **not** be contiguous, and its strides may differ from rank to rank. Some calls of
