@@ -395,11 +395,19 @@ def _demand_meetings_of(run, rank, seen):
 
 
 def _require_synchronized_before_barrier(run, rank):
-    """Fail if a rank synchronises between a barrier and its call, and not before the barrier."""
+    """Fail if a rank synchronises between a barrier and its call, and not before the barrier.
+
+    Also fail if it never calls one of the two: then it has no order that could be right.
+    """
     # Whether the rank has synchronised, and whether it has called the barrier, since the last call.
     has_synchronized = has_met = False
     seen = events(run, rank)
-    run.require("operation" in seen, f"rank {rank} never called the operation.")
+    for name, function in (
+        ("operation", "the operation"),
+        ("barrier", "barrier"),
+        ("synchronize", "synchronize"),
+    ):
+        run.require(name in seen, f"rank {rank} never called {function}.")
     for event in seen:
         if event == "operation":
             has_synchronized = has_met = False
