@@ -216,7 +216,7 @@ def _gather(shard: Tensor, width: int) -> Tensor:
 def _average_shard(gradient: Tensor) -> Tensor:
     """Return this rank's flat shard of the average of all ranks' gradients.
 
-    FSDP hides this reduce-scatter: it starts it with ``async_op=True``, and waits one layer later.
+    FSDP hides this communication: meanwhile it computes the next layer of the backward pass.
     """
     n = dist.get_world_size()
     flat = flatten([gradient])

@@ -2,6 +2,17 @@
 
 from grader.selftest.mutants.mutant import Mutant
 
+# The checks that fail if rows do not come to the right experts.
+ROWS_OF_EXPERTS = {
+    "hidden idle_experts",
+    "hidden mixture_backward",
+    "hidden mixture_forward",
+    "hidden mixture_traffic",
+    "hidden rows_travel",
+    "public mixture",
+    "public routes",
+}
+
 
 def mutant(name: str, old: str, new: str, caught: set[str], words: str) -> Mutant:
     return Mutant(name, "sequence_and_experts", old, new, caught, words)
@@ -755,45 +766,21 @@ MUTANTS = [
         "rows are sent in the order of the tokens",
         "rows[order], received, sent)",
         "rows.contiguous(), received, sent)",
-        {
-            "hidden idle_experts",
-            "hidden mixture_backward",
-            "hidden mixture_forward",
-            "hidden mixture_traffic",
-            "hidden rows_travel",
-            "public mixture",
-            "public routes",
-        },
+        ROWS_OF_EXPERTS,
         "the rows were sent in the order of the tokens",
     ),
     mutant(
         "rows are expected from the own rank first",
         "rows[order], received, sent)",
         "rows[order], received[dist.get_rank() :] + received[: dist.get_rank()], sent)",
-        {
-            "hidden idle_experts",
-            "hidden mixture_backward",
-            "hidden mixture_forward",
-            "hidden mixture_traffic",
-            "hidden rows_travel",
-            "public mixture",
-            "public routes",
-        },
+        ROWS_OF_EXPERTS,
         "The ranks disagree about the split sizes",
     ),
     mutant(
         "rows come back in the order of the experts",
         "    in_order[order] = returned\n    return in_order\n",
         "    return returned\n",
-        {
-            "hidden idle_experts",
-            "hidden mixture_backward",
-            "hidden mixture_forward",
-            "hidden mixture_traffic",
-            "hidden rows_travel",
-            "public mixture",
-            "public routes",
-        },
+        ROWS_OF_EXPERTS,
         "the rows are in the order of the experts",
     ),
     mutant(
