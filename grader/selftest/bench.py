@@ -1,6 +1,6 @@
 """Measure how fast the grader is, beside torch:  make bench
 
-The command prints:
+The command prints (``BENCH='--only worlds deadlock'`` measures a part of this):
 - the median time of whole worlds, from the request until the last process is gone. In turns with
   them, ``torch.multiprocessing.spawn`` does the same: start, one all-reduce, result back, gone;
 - the time from a deadlock to its verdict;
@@ -72,6 +72,9 @@ if __name__ == "__main__":
             assert results == [[float(size)] * 4] * size
             print(time.monotonic() - began, flush=True)
 """
+
+
+SECTIONS = ("worlds", "deadlock", "feedback", "grading", "steps")
 
 
 def medians(values: list[float]) -> str:
@@ -292,7 +295,14 @@ def main() -> None:
     parser.add_argument(
         "--times", type=int, default=3, metavar="N", help="time N whole gradings (3)"
     )
-    times = parser.parse_args().times
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=SECTIONS,
+        default=SECTIONS,
+        help="measure only these, instead of all",
+    )
+    options = parser.parse_args()
     server = Server.start()
     facts = server.facts()
     print(
@@ -303,13 +313,18 @@ def main() -> None:
         scratch = Path(scratch_name)
         scratch.chmod(0o711)  # ranks of any user pass through
         folder = stage_submission(ROOT / "solutions", scratch / "stage").folder
-        bench_worlds(server, folder, scratch)
-        bench_deadlock(server, scratch)
-        bench_feedback()
+        if "worlds" in options.only:
+            bench_worlds(server, folder, scratch)
+        if "deadlock" in options.only:
+            bench_deadlock(server, scratch)
         server.stop()
-        for submission in ("solutions", "handout"):
-            bench_grading(submission, folder, scratch, times)
-    bench_steps()
+        if "feedback" in options.only:
+            bench_feedback()
+        if "grading" in options.only:
+            for submission in ("solutions", "handout"):
+                bench_grading(submission, folder, scratch, options.times)
+    if "steps" in options.only:
+        bench_steps()
 
 
 if __name__ == "__main__":
