@@ -14,7 +14,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 
-from grader.check.items import record_of
+from grader.check.check_metadata import record_of
 from grader.check.plugin import about_hidden_checks
 from grader.check.record import ERROR, NOT_RUN, PASSED, SKIPPED, Record
 from grader.check.refusals import fail_where_right_calls_are_refused

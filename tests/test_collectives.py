@@ -9,8 +9,8 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check.api import (
     Delay,
-    Leaf,
     Probe,
+    RequiresGrad,
     Strided,
     call,
     in_strict_order,
@@ -99,7 +99,9 @@ def test_the_eight_collectives(world, collective):
     )
     rows = arguments | ({"like": np.zeros((2, 2), np.float32)} if "like" in arguments else {})
     rows |= {"op": "sum"} if collective == "reduce" else {}
-    leaves = per_rank(*(None if own is None else Leaf(tensor(own)) for own in tensors.values))
+    leaves = per_rank(
+        *(None if own is None else RequiresGrad(tensor(own)) for own in tensors.values)
+    )
     *runs, of_tables, of_leaves = world(
         2,
         *(call(f"collectives.{collective}", given, **arguments) for given in (tensors, spread)),
@@ -226,7 +228,9 @@ def test_average(world):
     """average returns the average of two ranks' tensors, which requires no gradient; an integer
     dtype raises ValueError with the dtype
     """
-    whole, leaves = np.array([1, 2]), per_rank(Leaf(tensor([1, 2])), Leaf(tensor([2, 4])))
+    whole, leaves = np.array([1, 2]), per_rank(
+        RequiresGrad(tensor([1, 2])), RequiresGrad(tensor([2, 4]))
+    )
     run, of_tables, of_leaves, integers = world(
         2,
         call("collectives.average", per_rank([1, 2], [2, 4])),
@@ -249,7 +253,7 @@ def test_overlapped_all_reduce(world):
     the all-reduce
     """
     late = {1: Delay(until="compute ended", on=0)}
-    leaves = per_rank(Leaf(tensor([1, 2])), Leaf(tensor([3, 4])))
+    leaves = per_rank(RequiresGrad(tensor([1, 2])), RequiresGrad(tensor([3, 4])))
     name, compute = "collectives.overlapped_all_reduce", Probe("compute", "done")
     run, of_tables, of_leaves = world(
         2,
@@ -332,7 +336,7 @@ def test_ring_all_reduce(world, size):
         call(name, mixed(*tables), driver="received_at_wait"),
         call(name, per_rank(*([*own, own[0]] for own in tensors)), driver="received_at_wait"),
         call(name, per_rank(*(own[:1] for own in tensors)), driver="received_at_wait"),
-        call(name, per_rank(*(Leaf(tensor(own)) for own in tensors)), driver="described"),
+        call(name, per_rank(*(RequiresGrad(tensor(own)) for own in tensors)), driver="described"),
     )
     total = [float(sum(column)) for column in zip(*tensors)]
     known = mistakes.ring_mistakes([tensor(own) for own in tensors])

@@ -8,8 +8,8 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check.api import (
     Delay,
-    Leaf,
     Probe,
+    RequiresGrad,
     Strided,
     Tolerance,
     call,
@@ -71,7 +71,7 @@ def test_shard_batch(world):
 def test_broadcast_parameters(world):
     """broadcast_parameters overwrites rank 1's parameters with rank 0's, whatever their layout"""
     mine, yours = [tensor([1, 2]), tensor([[3.0]])], [tensor([7, 8]), tensor([[9.0]])]
-    given = per_rank(*([Leaf(trained), frozen] for trained, frozen in (mine, yours)))
+    given = per_rank(*([RequiresGrad(trained), frozen] for trained, frozen in (mine, yours)))
     # This parameter is not contiguous: it is a transpose on rank 0 and a slice on rank 1.
     matrices = tensor([[1, 2, 3], [4, 5, 6]]), tensor([[7, 8, 9], [10, 11, 12]])
     strided = per_rank([Strided(matrices[0], "transpose")], [Strided(matrices[1], "slice")])

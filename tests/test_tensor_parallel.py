@@ -7,7 +7,7 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
-from grader.check.api import Leaf, Strided, call, listed, per_rank, rounding, tensor
+from grader.check.api import RequiresGrad, Strided, call, listed, per_rank, rounding, tensor
 from grader.reference import parallel, single_device
 from grader.reference.collective_mistakes import MEMORY, in_memory_order
 
@@ -207,15 +207,15 @@ def test_megatron_pair(world):
     y, saved = single_device.forward([a, b], BATCH)
     upstream, varied = np.ones_like(y), BATCH[::-1] + 0.5
     # On rank 1, x and the gradient of y are transposes in memory.
-    crossed = per_rank(Leaf(BATCH), Leaf(Strided(BATCH, "transpose")))
+    crossed = per_rank(RequiresGrad(BATCH), RequiresGrad(Strided(BATCH, "transpose")))
     given = per_rank(varied, Strided(varied, "transpose"))
     run, f, g = world(
         2,
         call(
             "tensor_parallel.megatron_pair",
-            per_rank(Leaf(a[:, :1]), Leaf(a[:, 1:])),
-            per_rank(Leaf(b[:1]), Leaf(b[1:])),
-            Leaf(BATCH),
+            per_rank(RequiresGrad(a[:, :1]), RequiresGrad(a[:, 1:])),
+            per_rank(RequiresGrad(b[:1]), RequiresGrad(b[1:])),
+            RequiresGrad(BATCH),
             upstream,
             driver="differentiate",
         ),

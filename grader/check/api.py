@@ -24,12 +24,12 @@ from grader.check.call_result import CallResult, as_argument, tensor
 from grader.check.check_exceptions import CheckFailed, GraderFault, NotAttempted, Skipped
 from grader.diagnosis.comparison import EXACT, Tolerance, rounding
 from grader.intake.staging import NOT_ATTEMPTED
-from grader.wire.drawn import draw, row_factors
+from grader.wire.callbacks import BENCH_PARAMETERS, PEAK, SETTLED
 from grader.wire.events import EMPTY_BYTES, listed
 from grader.wire.frames import GLOO, STRICT
 from grader.wire.ledger import PRODUCT, SEND
-from grader.wire.served import BENCH_PARAMETERS, PEAK, SETTLED
-from grader.world.arrays import LAYOUTS, Leaf, PerRank, Probe, Strided
+from grader.wire.seeded_inputs import draw, row_factors
+from grader.world.arrays import LAYOUTS, PerRank, Probe, RequiresGrad, Strided
 from grader.world.gpus import Gpus
 from grader.world.report import STANDSTILL, Call, Delay, Runner
 
@@ -46,7 +46,7 @@ __all__ = [
     "CheckFailed",
     "GraderFault",
     "Delay",
-    "Leaf",
+    "RequiresGrad",
     "Skipped",
     "Probe",
     "Request",
@@ -148,7 +148,7 @@ class Request:
     def _take_out_served(self, args: list, kwargs: dict) -> dict:
         """Remove from the arguments what a rank must not know before it asks for it; return that.
 
-        The dict has the form that ``wire.served.CallOptions`` reads. Only probes stay in the
+        The dict has the form that ``wire.callbacks.CallOptions`` reads. Only probes stay in the
         arguments, because the judge sends a probe without the value that the probe returns.
         """
         served = {}

@@ -13,10 +13,10 @@ from grader.check.failure_message import failure
 from grader.diagnosis.comparison import describe
 from grader.diagnosis.finding import Compared, Line, likely_line
 from grader.diagnosis.root_cause import diagnose
+from grader.wire.callbacks import Growth
 from grader.wire.events import NAMES, GroupMade, Mark, Operation, groups_made, operations
 from grader.wire.frames import AWAITED_EARLY, NOT_SENT_ON, PAUSE
 from grader.wire.ledger import PRODUCT
-from grader.wire.served import Growth
 from grader.world.report import Returned, WorldReport
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from grader.world.arrays import Leaf, PerRank, Strided
+from grader.world.arrays import PerRank, RequiresGrad, Strided
 
 # These drivers pass all their arguments to the student's function. Other drivers use some of their
 # arguments themselves.
@@ -58,7 +58,7 @@ def call_note(function: str, args: Sequence, kwargs: Mapping, driver: str) -> st
         of_ranks = value.values if isinstance(value, PerRank) else [value]
         value = next((own for own in of_ranks if own is not None), None)
         note = _layout_note(of_ranks)
-        if isinstance(value, Leaf):
+        if isinstance(value, RequiresGrad):
             value, note = value.array, " that requires a gradient"
         if isinstance(value, (np.ndarray, Strided)):
             array = value.array if isinstance(value, Strided) else value

@@ -22,7 +22,7 @@ from grader.diagnosis.hints import Context, likely_cause
 from grader.diagnosis.rank_summaries import rank_list, trace
 from grader.diagnosis.root_cause import diagnose, not_implemented
 from grader.wire.events import operations
-from grader.world.arrays import Foreign
+from grader.world.arrays import Unsendable
 from grader.world.report import Raised, Returned
 
 SIMILAR = Tolerance(1e-4, "to tell one mistake from another")
@@ -194,7 +194,7 @@ class CallResult(CallEvidence):
         """Return each rank's first argument, as it is after the call."""
         self.values()
         arguments = [self._returned(rank).args for rank in range(self.report.size)]
-        return [own[0] if own else Foreign("nothing that could be sent") for own in arguments]
+        return [own[0] if own else Unsendable("nothing that could be sent") for own in arguments]
 
     def keeps_inputs(self) -> None:
         """Fail if a rank changed a tensor, a list or a dict that it was given."""

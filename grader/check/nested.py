@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from grader.world.arrays import Leaf, Strided
+from grader.world.arrays import RequiresGrad, Strided
 
 
 def arrays(value: Any) -> list[np.ndarray]:
     """Return all arrays of nested lists, tuples and dictionaries."""
-    if isinstance(value, (Strided, Leaf)):
+    if isinstance(value, (Strided, RequiresGrad)):
         return arrays(value.array)
     if isinstance(value, np.ndarray):
         return [value]

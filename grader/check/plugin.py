@@ -20,8 +20,15 @@ import numpy as np
 import pytest
 
 from grader.check.api import CheckFailed, CheckWorld, GraderFault, NotAttempted, Skipped
+from grader.check.check_metadata import (
+    candidate,
+    is_in,
+    network_of,
+    part_of,
+    record_of,
+    shared_with,
+)
 from grader.check.input_rng import make_rng
-from grader.check.items import candidate, is_in, network_of, part_of, record_of, shared_with
 from grader.check.record import ERROR, FAILED, NOT_ATTEMPTED, PASSED, SKIPPED, UNIMPLEMENTED
 from grader.check.refusals import added
 from grader.check.selection import OPTIONS, NothingChosen, chosen, part_named

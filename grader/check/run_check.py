@@ -20,7 +20,7 @@ from grader.check.call_result import CallResult
 from grader.check.check_exceptions import OUR_MISTAKES
 from grader.diagnosis.comparison import describe, difference
 from grader.diagnosis.finding import Finding, Line, printable
-from grader.world.arrays import Foreign
+from grader.world.arrays import Unsendable
 from grader.world.report import Ending, Raised, RankReport, Returned, Runner, WorldReport
 
 # The limit of the judge's processor time for one check, in seconds. The judge needs hundredths of a
@@ -134,35 +134,35 @@ def _finding(error: Exception, report: WorldReport) -> Finding:
 # ——— the second run, with expected values
 
 
-class Reached(Exception):
+class UsesRankValue(Exception):
     """Raised when a check begins to depend on what a rank sent."""
 
 
 class _Unknown:
-    """Stands for the value of a rank. Reading anything of it raises ``Reached``."""
+    """Stands for the value of a rank. Reading anything of it raises ``UsesRankValue``."""
 
     def _reached(self, *_: Any) -> NoReturn:
-        raise Reached
+        raise UsesRankValue
 
     __getattr__ = __getitem__ = __contains__ = __iter__ = __len__ = _reached
     __bool__ = __eq__ = __float__ = __index__ = _reached
     __hash__ = None  # type: ignore[assignment]  # Python's way to say that it has no hash
 
 
-class Control(CallResult):
+class ControlResult(CallResult):
     """Replaces the result of a call in the second run, in which every value counts as expected."""
 
     def values(self) -> list:
         return [_Unknown()] * self.report.size
 
     def read(self, reader, label) -> NoReturn:
-        raise Reached
+        raise UsesRankValue
 
     def operations(self, rank: int) -> NoReturn:
-        raise Reached
+        raise UsesRankValue
 
     def marks(self, rank: int, name: str) -> NoReturn:
-        raise Reached
+        raise UsesRankValue
 
     def keeps_inputs(self) -> None: ...
 
@@ -173,7 +173,7 @@ class Control(CallResult):
     def require(self, condition: bool, sentence: str) -> None:
         # A false condition ends the check. So later lines of the check may rely on the condition.
         if not condition:
-            raise Reached
+            raise UsesRankValue
 
     def _require_agreement(self) -> None: ...
 
@@ -190,21 +190,21 @@ def _is_ours(
 ) -> bool:
     """Return whether the check also raises an exception if every value is as expected."""
 
-    # Starts no ranks, and returns a report in which each call has returned a value. ``Control``
-    # never reads this value.
+    # Starts no ranks, and returns a report in which each call has returned a value, which
+    # ``ControlResult`` never reads.
     def no_ranks(size: int, calls: list) -> WorldReport:
         def outcomes() -> dict[int, Returned | Raised]:
-            return {i: Returned(Foreign("nothing"), [], {}) for i in range(len(calls))}
+            return {i: Returned(Unsendable("nothing"), [], {}) for i in range(len(calls))}
 
         ranks = [RankReport(rank, outcomes=outcomes(), done=True) for rank in range(size)]
         return WorldReport(size, calls, Path(), ranks, ending=Ending.FINISHED)
 
     control = CheckWorld(no_ranks, world.gpus, world.absent, world.facts)
-    control.run_class = Control
+    control.run_class = ControlResult
     try:
         with _time_limit(_TimedRunner(no_ranks), seconds):
             check(**arguments | {"world": control})
-    except (Reached, CheckFailed, Skipped):
+    except (UsesRankValue, CheckFailed, Skipped):
         return False
     except Exception:
         return True

@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 import pytest
 from _pytest.runner import runtestprotocol
 
-from grader.check.items import is_shown_at_once, shared_with
+from grader.check.check_metadata import is_shown_at_once, shared_with
 from grader.wire import machine_limits, os_support
 from grader.world.fork_server_client import way_to_start
 

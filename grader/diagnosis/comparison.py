@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from grader.diagnosis.finding import MAX_CELLS, MAX_VALUES, Cell, Compared, short
-from grader.world.arrays import Foreign
+from grader.world.arrays import Unsendable
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def describe(value: Any) -> str:
     """Return a description of a value, without the entries of a tensor or a list."""
     if isinstance(value, np.ndarray):
         return f"a tensor of shape {value.shape}, {value.dtype}"
-    if isinstance(value, Foreign):
+    if isinstance(value, Unsendable):
         return value.description
     if isinstance(value, (list, tuple)):
         return f"a {type(value).__name__} of length {len(value)}"

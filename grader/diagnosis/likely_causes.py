@@ -13,8 +13,8 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
 
     ``waiting`` has the operations that lack a partner.
     """
-    if unmade := _unmade(report):
-        return unmade
+    if words := _incomplete_group(report):
+        return words
     kinds = {w.operation.kind for w in waiting}
     returned = [rank.rank for rank in report.ranks if isinstance(rank.outcomes.get(call), Returned)]
     if any(w.operation.peer == w.operation.rank for w in waiting):
@@ -89,15 +89,15 @@ def _who(report: WorldReport, waiting: list[Waiting], verb: str) -> str:
     return f"{rank_list(ranks)} {verb if len(ranks) > 1 else verb + 's'}"
 
 
-def _unmade(report: WorldReport) -> list[Line]:
+def _incomplete_group(report: WorldReport) -> list[Line]:
     """Return a line about a group that some of its ranks wait for, but other ranks never made.
 
     Return [] if there is no such group.
     """
-    for unmade in report.unmade():
-        group = unmade.made[0]
-        if missing := sorted(set(group.ranks) & set(unmade.absent)):
-            waits = [made.rank for made in unmade.made if made.rank in group.ranks]
+    for incomplete in report.incomplete_groups():
+        group = incomplete.made[0]
+        if missing := sorted(set(group.ranks) & set(incomplete.absent)):
+            waits = [made.rank for made in incomplete.made if made.rank in group.ranks]
             if waits:
                 return [
                     likely_line(

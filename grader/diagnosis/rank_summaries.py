@@ -68,10 +68,10 @@ def awaited(report: WorldReport, call: int, rank: RankReport) -> set[int] | None
     for waiting in report.waiting():
         if _is_open(waiting.operation, rank):
             found |= set(waiting.absent)
-    for unmade in report.unmade():
-        for made in unmade.made:
+    for incomplete in report.incomplete_groups():
+        for made in incomplete.made:
             if _is_open(made, rank) and rank.rank in made.ranks:
-                found |= set(unmade.absent) & set(made.ranks)
+                found |= set(incomplete.absent) & set(made.ranks)
     return found if found or outcome else None
 
 

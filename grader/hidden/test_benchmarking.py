@@ -208,8 +208,8 @@ def watch(
     """Return the request for a call of the student's stopwatch.
 
     ``calls[rank]`` has the seconds that each call of the operation takes on this rank. By default,
-    ``iterations`` is the number of calls after the warm-up. The docstrings of ``wire.served.Bench``
-    and ``rank.drivers.benchmarking.timed`` explain the other options.
+    ``iterations`` is the number of calls after the warm-up. The docstrings of
+    ``wire.callbacks.Bench`` and ``rank.drivers.benchmarking.timed`` explain the other options.
     """
     iterations = len(calls[0]) - warm_up if iterations is None else iterations
     options = {

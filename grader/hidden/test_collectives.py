@@ -17,8 +17,8 @@ from grader.check.api import (
     EXACT,
     STANDSTILL,
     Delay,
-    Leaf,
     Probe,
+    RequiresGrad,
     Strided,
     call,
     in_strict_order,
@@ -379,9 +379,12 @@ def test_result_stands_alone(world, rng, collective):
     asked = [root | {"op": op} for op in ("sum", "average")] if collective in REDUCING else [root]
     xs = [integers(rng, (2 * n,)) for _ in range(n)]
     leaves = per_rank(
-        *(None if rank and collective == "scatter" else Leaf(x) for rank, x in enumerate(xs))
+        *(
+            None if rank and collective == "scatter" else RequiresGrad(x)
+            for rank, x in enumerate(xs)
+        )
     )
-    more = [Leaf(np.zeros(2, np.float32))] if collective == "scatter" else []
+    more = [RequiresGrad(np.zeros(2, np.float32))] if collective == "scatter" else []
     requests = [
         call(f"collectives.{collective}", leaves, *more, driver="described", **options)
         for options in asked
@@ -408,7 +411,7 @@ def _stands_alone(world, rng, function, right, *more):
     Also fail if what it returns requires a gradient.
     """
     xs = [integers(rng, (5,)) for _ in range(2)]
-    leaves = per_rank(*map(Leaf, xs))
+    leaves = per_rank(*map(RequiresGrad, xs))
     (run,) = world(2, call(f"collectives.{function}", leaves, *more, driver="described"))
     run.returns_without_gradient(*right(xs))
     run.returns_new_memory()

@@ -13,8 +13,8 @@ from grader.check import driver_results
 from grader.check.api import (
     LAYOUTS,
     Delay,
-    Leaf,
     Request,
+    RequiresGrad,
     Strided,
     Tolerance,
     call,
@@ -234,7 +234,7 @@ def _laid_out(parameters, how):
     its first tensor. In the result, the second matrix and the vector require a gradient.
     """
     matrix, other, scalar, vector = parameters
-    return [Strided(matrix, how), Leaf(Strided(other, how)), scalar, Leaf(vector)]
+    return [Strided(matrix, how), RequiresGrad(Strided(other, how)), scalar, RequiresGrad(vector)]
 
 
 def _overwrites(run, own, root, way):

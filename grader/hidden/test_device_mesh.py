@@ -143,8 +143,8 @@ def require_all_groups(run, mesh):
     Also fail if a rank used ``use_local_synchronization``. The mesh has several rows and several
     columns, so none of these groups is that of all ranks.
     """
-    for unmade in run.report.unmade():
-        missing, made = unmade.absent[0], unmade.made[0]
+    for incomplete in run.report.incomplete_groups():
+        missing, made = incomplete.absent[0], incomplete.made[0]
         run.require(
             False,
             f"rank {missing} never made the group {made.ranks}, but rank {made.rank} did:"

@@ -9,7 +9,16 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
-from grader.check.api import LAYOUTS, Leaf, Strided, call, listed, on_gloo, per_rank, rounding
+from grader.check.api import (
+    LAYOUTS,
+    RequiresGrad,
+    Strided,
+    call,
+    listed,
+    on_gloo,
+    per_rank,
+    rounding,
+)
 from grader.reference import parallel as parts
 from grader.reference import single_device
 from grader.reference.collective_mistakes import OVERWRITTEN
@@ -602,19 +611,27 @@ def test_copy_to_ranks(world, rng):
         # The memory layout of these gradients differs between ranks.
         mixed = [own if rank % 2 else Strided(own) for rank, own in enumerate(upstream)]
         row, one = rng.standard_normal((1, 4)), np.array(1.5)
-        of_ranks = on_ranks(n, lambda rank: Leaf(laid_out(x, MIXED, rank)))
+        of_ranks = on_ranks(n, lambda rank: RequiresGrad(laid_out(x, MIXED, rank)))
         name = "tensor_parallel.CopyToRanks"
         runs = world(
             n,
-            call(name, Leaf(x), per_rank(*upstream), driver="differentiate"),
+            call(name, RequiresGrad(x), per_rank(*upstream), driver="differentiate"),
             call(name, of_ranks, per_rank(*mixed), driver="differentiate"),
-            call(name, Leaf(wide), None, driver="differentiate"),
-            call(name, Leaf(Strided(row, "slice")), Strided(row, "slice"), driver="differentiate"),
-            call(name, Leaf(one), one, driver="differentiate"),
+            call(name, RequiresGrad(wide), None, driver="differentiate"),
             call(
-                name, Leaf(Strided(x, "transpose")), Strided(x, "transpose"), driver="differentiate"
+                name,
+                RequiresGrad(Strided(row, "slice")),
+                Strided(row, "slice"),
+                driver="differentiate",
             ),
-            call(name, Leaf(Strided(wide, "slice")), wide, driver="differentiate"),
+            call(name, RequiresGrad(one), one, driver="differentiate"),
+            call(
+                name,
+                RequiresGrad(Strided(x, "transpose")),
+                Strided(x, "transpose"),
+                driver="differentiate",
+            ),
+            call(name, RequiresGrad(Strided(wide, "slice")), wide, driver="differentiate"),
         )
         values = x, x, wide, row, one, x, wide
         gradients = (
@@ -670,9 +687,11 @@ def test_sum_over_ranks(world, rng):
         partials = [rng.standard_normal((3, 4)) for _ in range(n)]
         upstream = rng.standard_normal((3, 4))
         leaves = [
-            per_rank(*map(Leaf, partials)),
+            per_rank(*map(RequiresGrad, partials)),
             # only every second rank's x is not contiguous
-            per_rank(*(Leaf(x if rank % 2 else Strided(x)) for rank, x in enumerate(partials))),
+            per_rank(
+                *(RequiresGrad(x if rank % 2 else Strided(x)) for rank, x in enumerate(partials))
+            ),
         ]
         name, shapes = "tensor_parallel.SumOverRanks", ((), (1, 3), (2, 3, 2), (3, 4))
         layouts = "contiguous", "slice", "transpose", MIXED
@@ -682,11 +701,16 @@ def test_sum_over_ranks(world, rng):
         run, strided, flat, *more = world(
             n,
             *(call(name, own, upstream, driver="differentiate") for own in leaves),
-            call(name, per_rank(*(Leaf(t[0]) for t in partials)), None, driver="differentiate"),
+            call(
+                name,
+                per_rank(*(RequiresGrad(t[0]) for t in partials)),
+                None,
+                driver="differentiate",
+            ),
             *(
                 call(
                     name,
-                    on_ranks(n, lambda rank: Leaf(laid_out(own[rank], layout, rank))),
+                    on_ranks(n, lambda rank: RequiresGrad(laid_out(own[rank], layout, rank))),
                     on_ranks(n, lambda rank: laid_out(own[0], layout, rank)),
                     driver="differentiate",
                 )
@@ -754,7 +778,7 @@ def test_sum_keeps_nothing(world, rng):
             n,
             call(
                 "tensor_parallel.SumOverRanks",
-                per_rank(*map(Leaf, partials)),
+                per_rank(*map(RequiresGrad, partials)),
                 driver="apply_and_drop",
             ),
         )
@@ -827,7 +851,7 @@ FROZEN = (
 def pair_call(pair, x, upstream, layout="contiguous", trained=ALL):
     def given(array, is_trained, rank):
         laid = laid_out(array, layout, rank)
-        return Leaf(laid) if is_trained else laid
+        return RequiresGrad(laid) if is_trained else laid
 
     arguments = zip((pair.columns, pair.rows, [x] * pair.n), trained)
     own = [
@@ -894,10 +918,21 @@ def test_megatron_pairs_in_a_row(world, rng):
     for n in (2, 3):
         pairs = [Pair(rng, n) for _ in range(3)]
         x, upstream = rng.standard_normal((4, 6)), rng.standard_normal((4, 6))
-        own = on_ranks(n, lambda rank: [(Leaf(p.columns[rank]), Leaf(p.rows[rank])) for p in pairs])
+        own = on_ranks(
+            n,
+            lambda rank: [
+                (RequiresGrad(p.columns[rank]), RequiresGrad(p.rows[rank])) for p in pairs
+            ],
+        )
         (run,) = world(
             n,
-            call("tensor_parallel.megatron_pair", own, Leaf(x), upstream, driver="stack_of_pairs"),
+            call(
+                "tensor_parallel.megatron_pair",
+                own,
+                RequiresGrad(x),
+                upstream,
+                driver="stack_of_pairs",
+            ),
         )
         weights = [weight_ for p in pairs for weight_ in (p.a, p.b)]
         y, saved = single_device.forward(weights, x)
@@ -924,13 +959,15 @@ def test_megatron_pair_beside_a_residual(world, rng):
     """
     for n in (2, 3):
         pair, x, upstream = Pair(rng, n), rng.standard_normal((4, 6)), rng.standard_normal((4, 6))
-        own = on_ranks(n, lambda rank: [(Leaf(pair.columns[rank]), Leaf(pair.rows[rank]))])
+        own = on_ranks(
+            n, lambda rank: [(RequiresGrad(pair.columns[rank]), RequiresGrad(pair.rows[rank]))]
+        )
         name = "tensor_parallel.megatron_pair"
         options = {
             "driver": "stack_of_pairs",
             "residual": True,
         }
-        (run,) = world(n, call(name, own, Leaf(x), upstream, **options))
+        (run,) = world(n, call(name, own, RequiresGrad(x), upstream, **options))
         y, saved = single_device.forward([pair.a, pair.b], x)
         run.returns(
             *[y + x] * n,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from grader.hub.in_step import InStep
-from grader.wire.served import PEAK, CallOptions
+from grader.wire.callbacks import PEAK, CallOptions
 
 
 @dataclass

@@ -10,17 +10,19 @@ from math import inf
 from grader.hub.calls import Calls
 from grader.hub.connection import End
 from grader.hub.outstanding import Outstanding
-from grader.hub.resident import Measures
+from grader.hub.process_usage import UsageSource
 from grader.hub.weighing import Weighing
 from grader.wire import frames, world_messages
+from grader.wire.callbacks import PEAK, Growth
 from grader.wire.events import Operation
-from grader.wire.served import PEAK, Growth
 
 
 class GrowthReports:
     """Tells the judge whenever the growth of a rank's memory reaches a new maximum in a call."""
 
-    def __init__(self, measures: Measures, ranks: list[End], tell: Callable[[dict], None]) -> None:
+    def __init__(
+        self, measures: UsageSource, ranks: list[End], tell: Callable[[dict], None]
+    ) -> None:
         self.weighing, self.ranks, self.tell = Weighing(measures), ranks, tell
         self.have_begun: set[int] = set()  # the ranks that have begun a call
 

@@ -18,14 +18,14 @@ from grader.hub.growth_reports import GrowthReports
 from grader.hub.in_step import InStep
 from grader.hub.matching import Matching, Posted, attach_bytes, bytes_due, check
 from grader.hub.outstanding import Outstanding
-from grader.hub.resident import Measures
+from grader.hub.process_usage import UsageSource
 from grader.hub.sends import Sends
 from grader.hub.slow_gathers import SlowGathers
 from grader.hub.store_values import StoreValues
 from grader.hub.waits import Waits
 from grader.wire import combine, frames, world_messages
+from grader.wire.callbacks import CallOptions
 from grader.wire.events import read_operation
-from grader.wire.served import CallOptions
 
 # How many bytes of one world this process may hold. These are the bytes of operations that are not
 # answered yet, and of answers that ranks have not read yet.
@@ -49,7 +49,7 @@ class Hub:
         judges: list[socket.socket],
         ranks: list[socket.socket],
         tell: Callable[[dict], None],
-        measures: Measures,
+        measures: UsageSource,
         in_step: InStep | None = None,
         size: int | None = None,
         is_strict: bool = False,

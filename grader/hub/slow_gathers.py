@@ -1,7 +1,7 @@
 """The hub can withhold the result of an all-gather until the rank has done something else.
 
 ``report.Call.slow_gathers`` asks for this rule. Under this rule, a rank gets the result of an
-all-gather only after one of the judge's functions (see ``wire.served``) has ended. If the rank
+all-gather only after one of the judge's functions (see ``wire.callbacks``) has ended. If the rank
 waits for the result before that, all ranks come to a standstill. The hub then gives the result all
 the same, and tells the judge. So the judge learns, without a clock, whether a rank computes while
 it gathers.

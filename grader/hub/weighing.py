@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from random import SystemRandom
 from time import monotonic
 
-from grader.hub.resident import MAX_MAPPED, Measures, Resident
+from grader.hub.process_usage import MAX_MAPPED, MemoryUsage, UsageSource
+from grader.wire.callbacks import PEAK, Growth
 from grader.wire.events import Operation
 from grader.wire.frames import FrameError
-from grader.wire.served import PEAK, Growth
 
 # To weigh a rank takes about 2 ms. In a world with more ranks than SMALL, the hub weighs a rank at
 # only PART of its small sends. Otherwise weighing takes nearly half of the hub's time. A send is
@@ -42,7 +42,7 @@ class Weighing:
     had (``PEAK``).
     """
 
-    measures: Measures
+    measures: UsageSource
     # rank → bytes of its memory before any student code ran
     began_with: dict[int, int] = field(default_factory=dict)
     # rank → its bytes from files at the same time; 0 for a rank that is not weighed exactly
@@ -94,7 +94,7 @@ class Weighing:
         In this case ``has_settled`` is True. The rank then waits, and is measured once more.
         """
         if rank not in self.began_with or has_settled:
-            found = self.measures.resident(rank, True) if has_settled else Resident()
+            found = self.measures.resident(rank, True) if has_settled else MemoryUsage()
             self.began_with[rank] = found.own or self.measures.memory(rank, True)
             self.mapped_first[rank] = found.mapped
             self.overwritten_first[rank] = self.measures.overwritten(rank) if has_settled else None

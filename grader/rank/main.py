@@ -40,7 +40,7 @@ from grader.rank.student_errors import describe, find, print_own_lines_of_thread
 from grader.rank.wait_recorder import WaitRecorder
 from grader.rank.work import Network
 from grader.wire import frames, os_support
-from grader.wire.served import CallOptions
+from grader.wire.callbacks import CallOptions
 
 # The judge ends a world long before this time is over. gloo must not give up before the judge does.
 OPERATION_TIMEOUT = timedelta(hours=1)

@@ -26,11 +26,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from grader.rank.meter import METERS
 from grader.rank.operation_record import REDUCTIONS, operation_record
 from grader.rank.work import (
+    CoalescedWork,
     HubWork,
     MemoryInUse,
     Network,
     Tensors,
-    Together,
     dtype_of,
     is_on_host,
     unfill,
@@ -119,16 +119,16 @@ class HubGroup(dist.ProcessGroup):
 
     def all_gather_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
-    ) -> Together:
-        return Together([self.all_gather_single(*pair) for pair in zip(outputs, inputs)])
+    ) -> CoalescedWork:
+        return CoalescedWork([self.all_gather_single(*pair) for pair in zip(outputs, inputs)])
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
 
     def allgather_coalesced(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
-    ) -> Together:
+    ) -> CoalescedWork:
         columns = [[of_rank[i] for of_rank in outputs] for i in range(len(inputs))]
-        return Together(
+        return CoalescedWork(
             [
                 self._issue("all_gather", [x], column, in_order=True)
                 for x, column in zip(inputs, columns)
@@ -192,8 +192,10 @@ class HubGroup(dist.ProcessGroup):
 
     def reduce_scatter_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
-    ) -> Together:
-        return Together([self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs)])
+    ) -> CoalescedWork:
+        return CoalescedWork(
+            [self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs)]
+        )
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
 

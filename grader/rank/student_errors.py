@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic_ns  # bound early, because student code may change the module
 from typing import Any
 
-from grader.wire.raised import MAX_LINES, MAX_NAME, MAX_SOURCE, MAX_TEXT
+from grader.wire.exception_limits import MAX_LINES, MAX_NAME, MAX_SOURCE, MAX_TEXT
 
 
 class Missing(Exception):

@@ -262,7 +262,7 @@ class HubWork(dist.Work):
         future.set_result(self.output)
 
 
-class Together(dist.Work):
+class CoalescedWork(dist.Work):
     """Several operations that count as one."""
 
     def __init__(self, works: list[HubWork]) -> None:

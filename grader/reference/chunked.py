@@ -12,7 +12,7 @@ import numpy as np
 from grader.reference import single_device
 from grader.reference.parallel import as_lists
 from grader.reference.schedules import numbers
-from grader.wire.drawn import draw
+from grader.wire.seeded_inputs import draw
 
 Action = tuple[str, int, int]
 Stages = list[list[Action]]  # the schedule of each stage

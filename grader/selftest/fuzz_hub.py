@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 
 from grader.hub.hub import Hub
-from grader.hub.resident import Resident
+from grader.hub.process_usage import MemoryUsage
 from grader.selftest.fuzz_frames import HONEST as OF_THE_JUDGES
 from grader.selftest.fuzz_frames import NONCE, OPERATION, changed_text, headed, mutated
 from grader.wire import frames
@@ -155,8 +155,8 @@ class Unmeasured:
     def memory(self, rank: int, with_mapped: bool) -> int:
         return 0
 
-    def resident(self, rank: int, with_mapped: bool) -> Resident:
-        return Resident()
+    def resident(self, rank: int, with_mapped: bool) -> MemoryUsage:
+        return MemoryUsage()
 
     def process_memory(self, rank: int) -> int:
         return 0

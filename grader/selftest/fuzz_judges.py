@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from grader.check.api import CheckWorld
+from grader.check.check_metadata import network_of
 from grader.check.input_rng import make_rng
-from grader.check.items import network_of
 from grader.check.plugin import make_world
 from grader.selftest.mutation.checks import Checks, Staged
 from grader.wire.events import Mark
-from grader.world.arrays import Foreign
+from grader.world.arrays import Unsendable
 from grader.world.blobs import DTYPES
 from grader.world.report import RankReport, Returned, WorldReport
 
@@ -33,7 +33,7 @@ leaves = st.one_of(
     WHOLE,
     st.floats(),
     st.sampled_from(["", "forward", "product", "send", "step", "1e999", "\N{SNOWMAN}"]),
-    st.just(Foreign("an object of type Liar")),
+    st.just(Unsendable("an object of type Liar")),
     arrays,
 )
 keys = st.sampled_from(

@@ -107,7 +107,7 @@ def _is_value(value: object) -> bool:
         return all(isinstance(key, str) and _is_value(item) for key, item in value.items())
     if isinstance(value, np.ndarray):
         return value.flags.owndata or value.base.nbytes == value.nbytes
-    return value is None or isinstance(value, (bool, int, float, str, arrays.Foreign))
+    return value is None or isinstance(value, (bool, int, float, str, arrays.Unsendable))
 
 
 def _compare_with_safetensors(stream: bytes) -> None:

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from grader.wire import agreement
-from grader.wire.agreement import Disagreement, Unmade, examine_groups, match
+from grader.wire.agreement import Disagreement, IncompleteGroup, examine_groups, match
 from grader.wire.events import GroupMade, Mark, Operation, operations, read_event, weight
 from grader.wire.frames import FrameError
 
@@ -294,26 +294,26 @@ def test_subgroups_do_not_disturb_each_other():
 
 def test_the_first_groups_that_differ_are_a_disagreement():
     trails = [[made(0, 0, 1), made(0, 0, 2)], [made(1, 0, 1), made(1, 1, 3)], [made(2, 0, 1)]]
-    found, unmade = examine_groups(trails)
+    found, incomplete = examine_groups(trails)
     assert str(found) == (
         "The ranks disagree about which group they make:\n"
         "    rank 0: new_group([0, 2]) at device_mesh.py:9\n"
         "    rank 1: new_group([1, 3]) at device_mesh.py:9\n"
         "All ranks must make all groups in the same order, also groups that they are not in."
     )
-    assert unmade == []
+    assert incomplete == []
 
 
 def test_a_group_that_a_rank_has_not_made_is_no_disagreement():
     """The rank may be on its way to it."""
     mine, yours = made(0, 0, 1), made(1, 0, 1)
-    assert examine_groups([[mine], [yours], []]) == (None, [Unmade([mine, yours], [2])])
+    assert examine_groups([[mine], [yours], []]) == (None, [IncompleteGroup([mine, yours], [2])])
     assert examine_groups([[mine], [operation(1), yours]]) == (None, [])
 
 
 def test_groups_that_only_their_own_ranks_make_are_not_compared():
     trails = [[made(0, 0, 1, is_local=True)], [made(1, 1, 2, is_local=True), made(1, 0)], []]
-    assert examine_groups(trails) == (None, [Unmade([trails[1][1]], [0, 2])])
+    assert examine_groups(trails) == (None, [IncompleteGroup([trails[1][1]], [0, 2])])
 
 
 @pytest.mark.parametrize(

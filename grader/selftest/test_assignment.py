@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from grader.assignment import FILES, GIVEN, PARTS, POINTS
-from grader.check.items import candidate, network_of, record_of
+from grader.check.check_metadata import candidate, network_of, record_of
 from grader.check.selection import chosen
 from grader.selftest.grading import ROOT
 from grader.selftest.mutation.checks import Checks

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from grader.diagnosis.comparison import EXACT, Tolerance, describe, difference, number, rounding
-from grader.world.arrays import Foreign
+from grader.world.arrays import Unsendable
 
 LOOSE = Tolerance(1e-3, "for these tests")
 
@@ -24,7 +24,7 @@ def f32(values) -> np.ndarray:
         ([1.0, 2.0], f32([1, 2]), "got a list of length 2"),
         (1.0, f32(1), "got float 1.0"),
         (
-            Foreign("a tensor of dtype torch.bfloat16"),
+            Unsendable("a tensor of dtype torch.bfloat16"),
             f32([1]),
             "got a tensor of dtype torch.bfloat16",
         ),
@@ -242,7 +242,7 @@ def test_another_dtype_never_passes(array, dtype):
         (None, "None"),
         ((1, 2), "a tuple of length 2"),
         (np.zeros((2, 0), np.int8), "a tensor of shape (2, 0), int8"),
-        (Foreign("an object of type function"), "an object of type function"),
+        (Unsendable("an object of type function"), "an object of type function"),
     ],
 )
 def test_values_are_described(value, text):

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from grader.check.api import STANDSTILL, CheckFailed, Delay, Leaf, Probe, call, per_rank
+from grader.check.api import STANDSTILL, CheckFailed, Delay, Probe, RequiresGrad, call, per_rank
 
 X = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 HELD = {0: Delay(STANDSTILL, on=1, at="action ended")}
@@ -158,10 +158,11 @@ def test_plain_calls_after_it_receive_as_ever(submit):
 )
 def test_a_result_that_requires_a_gradient_is_told(submit, body, requires):
     world = submit(f"def made(x): return {body}")
-    (run,) = world(1, call("collectives.made", Leaf(X), driver="described"))
+    (run,) = world(1, call("collectives.made", RequiresGrad(X), driver="described"))
     assert run.values()[0]["requires gradient"] is requires
     assert (
-        call("collectives.made", Leaf(X)).spread(1).note == "float32 (4,) that requires a gradient"
+        call("collectives.made", RequiresGrad(X)).spread(1).note
+        == "float32 (4,) that requires a gradient"
     )
 
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from grader.check.api import CheckFailed, Leaf, call, draw
+from grader.check.api import CheckFailed, RequiresGrad, call, draw
 from grader.rank import drivers
 from grader.rank.drivers.data_parallel import Scaled
 from grader.rank.drivers.mark import Probe
 from grader.reference import sharded
 from grader.selftest.grading import ROOT
 from grader.wire import frames
-from grader.wire.drawn import row_factors
+from grader.wire.seeded_inputs import row_factors
 from grader.world import progress_judge
 from grader.world.report import Call
 from grader.world.stack_frames import StackFrame, waits_for_nothing
@@ -269,7 +269,8 @@ def test_pairs_without_gradients_leave_none():
 
 
 @pytest.mark.parametrize(
-    "driver, args", [("differentiate", [Leaf(X), X]), ("stack_of_pairs", [[(X, X)], Leaf(X), X])]
+    "driver, args",
+    [("differentiate", [RequiresGrad(X), X]), ("stack_of_pairs", [[(X, X)], RequiresGrad(X), X])],
 )
 def test_a_function_that_returns_nothing_fails_the_check_and_not_the_grader(submit, driver, args):
     (run,) = submit("def broken(*args): pass")(1, call("collectives.broken", *args, driver=driver))

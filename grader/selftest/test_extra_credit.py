@@ -14,7 +14,7 @@ from rich.console import Console
 
 from grader import assignment
 from grader.check.api import CheckFailed, CheckWorld, NotAttempted
-from grader.check.items import record_of
+from grader.check.check_metadata import record_of
 from grader.check.plugin import about_hidden_checks, verdict
 from grader.check.record import FAILED, NOT_ATTEMPTED, PASSED, Record
 from grader.course.outcomes import read as outcomes_of

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grader.check.api import CheckFailed, Delay, Leaf, Probe, call, per_rank
+from grader.check.api import CheckFailed, Delay, Probe, RequiresGrad, call, per_rank
 from grader.check.failure_message import CALL_LINE
 
 X = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
@@ -894,7 +894,7 @@ def test_paths_of_this_machine_are_not_shown(submit):
 
 def test_parameters_that_require_gradients_arrive_as_such(submit):
     world = submit("def broken(x): return [str(x.requires_grad), str(x.is_leaf)]")
-    (run,) = world(1, call("collectives.broken", Leaf(X)))
+    (run,) = world(1, call("collectives.broken", RequiresGrad(X)))
     run.returns(["True", "True"])
     (run,) = world(1, call("collectives.broken", X))
     run.returns(["False", "True"])

@@ -55,7 +55,9 @@ def is_value(value) -> bool:
         return all(map(is_value, value))
     if isinstance(value, dict):
         return all(isinstance(key, str) and is_value(item) for key, item in value.items())
-    return value is None or isinstance(value, (bool, int, float, str, np.ndarray, arrays.Foreign))
+    return value is None or isinstance(
+        value, (bool, int, float, str, np.ndarray, arrays.Unsendable)
+    )
 
 
 @given(

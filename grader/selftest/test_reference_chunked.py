@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from grader.reference import better_schedules, chunked, single_device
 from grader.reference.chunked import SPLIT, WHOLE
-from grader.wire.drawn import draw
+from grader.wire.seeded_inputs import draw
 
 few = st.integers(1, 6)
 durations = st.floats(0.1, 10)

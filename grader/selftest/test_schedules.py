@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from grader.reference.pipeline import gpipe, one_forward_one_backward
 from grader.reference.schedules import as_actions, complete, makespan, most_alive, warm_up
-from grader.world.arrays import Foreign
+from grader.world.arrays import Unsendable
 
 
 def actions(text: str) -> list[tuple[str, int]]:
@@ -53,10 +53,10 @@ def test_a_schedule_may_be_of_any_length_and_hold_any_number():
         "F0",
         {"forward": 0},
         np.zeros((2, 2)),
-        Foreign("an object of type Schedule"),
+        Unsendable("an object of type Schedule"),
         [None],
         ["F0"],
-        [Foreign("an object of type Action")],
+        [Unsendable("an object of type Action")],
         [np.zeros(2)],
         [{"forward": 0, "backward": 0}],
         [("forward",)],

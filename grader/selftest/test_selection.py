@@ -21,7 +21,7 @@ COLLECT = """
 import json, sys
 import pytest
 from dataclasses import asdict
-from grader.check.items import candidate
+from grader.check.check_metadata import candidate
 
 class Catalogue:
     def pytest_collection_finish(self, session):

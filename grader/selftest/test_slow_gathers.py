@@ -7,7 +7,7 @@ import pytest
 from grader.hub import hub
 from grader.selftest.fuzz_hub import GIVEN, Ends, operation, use
 from grader.wire import frames
-from grader.wire.served import CallOptions
+from grader.wire.callbacks import CallOptions
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grader import course_file
-from grader.check.items import record_of
+from grader.check.check_metadata import record_of
 from grader.course_file import FILE, VISIBILITIES, Course, Gradescope, Late, Limit
 from grader.gradescope import upload
 from grader.gradescope.late import deduction
@@ -374,7 +374,7 @@ def test_visibility_goes_from_the_check_to_the_results(
     """
     (tmp_path / room).mkdir()
     (tmp_path / room / "test_collectives.py").write_text(CHECKS.replace("{written}", written))
-    monkeypatch.setattr("grader.check.items.HIDDEN", tmp_path / "hidden")
+    monkeypatch.setattr("grader.check.check_metadata.HIDDEN", tmp_path / "hidden")
     module = pytest.Module.from_parent(
         request.session, path=tmp_path / room / "test_collectives.py"
     )

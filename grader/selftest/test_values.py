@@ -20,7 +20,7 @@ from grader.check.call_note import IN_ORDER
 from grader.rank import tensors
 from grader.rank.drivers import DRIVERS
 from grader.world import arrays
-from grader.world.arrays import LAYOUTS, Foreign, Leaf, Probe, Strided
+from grader.world.arrays import LAYOUTS, Probe, RequiresGrad, Strided, Unsendable
 
 CPU = torch.device("cpu")
 DTYPES = [
@@ -163,11 +163,11 @@ def test_strided_arguments_are_equal_in_memory_of_their_layout(dtype, shape, lay
 
 
 def test_a_leaf_lies_in_memory_as_its_strided_array():
-    leaf = to_rank(Leaf(Strided(np.ones((2, 3)), "transpose")))
+    leaf = to_rank(RequiresGrad(Strided(np.ones((2, 3)), "transpose")))
     assert leaf.requires_grad and leaf.is_leaf and leaf.stride() == (1, 2)
     assert (
-        not to_rank(Leaf(Strided(np.ones((2, 3))))).is_contiguous()
-        and to_rank(Leaf(np.ones(2))).is_contiguous()
+        not to_rank(RequiresGrad(Strided(np.ones((2, 3))))).is_contiguous()
+        and to_rank(RequiresGrad(np.ones(2))).is_contiguous()
     )
 
 
@@ -267,7 +267,7 @@ def huge() -> torch.Tensor:
 )
 def test_what_is_no_result_is_described(value, words):
     found = to_judge([value()])[0]
-    assert isinstance(found, Foreign) and words in found.description
+    assert isinstance(found, Unsendable) and words in found.description
 
 
 class Kind(str, Enum):
@@ -297,7 +297,7 @@ def test_numbers_lists_and_texts_of_other_types_arrive_as_plain_ones(value, plai
 
 @pytest.mark.parametrize("value", [np.bool_(True), Decimal(1), UserList([1])], ids=repr)
 def test_what_only_behaves_like_a_number_or_a_list_is_described(value):
-    assert isinstance(to_judge(value), Foreign)
+    assert isinstance(to_judge(value), Unsendable)
 
 
 @pytest.mark.parametrize("left, is_sent", [(0, False), (20, False), (24, True), (99, True)])
@@ -308,7 +308,7 @@ def test_a_tensor_whose_memory_was_freed_is_told_and_not_read(left, is_sent):
     if is_sent:
         assert found.shape == (2, 2)
     else:
-        assert found == Foreign("a tensor of shape (2, 2) whose memory was freed")
+        assert found == Unsendable("a tensor of shape (2, 2) whose memory was freed")
 
 
 def test_a_tensor_that_wraps_another_one_is_a_result():
@@ -339,7 +339,7 @@ def test_cycles_end():
     found, levels = to_judge(cycle), 0
     while isinstance(found, list):
         (found,), levels = found, levels + 1
-    assert levels == tensors.MAX_DEPTH and found == Foreign("a value that is nested too deeply")
+    assert levels == tensors.MAX_DEPTH and found == Unsendable("a value that is nested too deeply")
 
 
 def test_a_cycle_of_a_dict_ends():
@@ -348,7 +348,7 @@ def test_a_cycle_of_a_dict_ends():
     found = to_judge(cycle)
     while isinstance(found, dict):
         found = found["self"]
-    assert found == Foreign("a value that is nested too deeply")
+    assert found == Unsendable("a value that is nested too deeply")
 
 
 def test_long_texts_are_cut():

@@ -402,7 +402,7 @@ def test_a_second_try_has_other_inputs_which_are_the_same_each_time(checks):
 
 def test_public_and_hidden_checks_of_a_problem_have_no_ranks_in_common(request):
     """The keys, as the plugin makes them for the checks of this repository."""
-    from grader.check.items import record_of, shared_with
+    from grader.check.check_metadata import record_of, shared_with
     from grader.selftest.mutation.checks import _collect
 
     by_key: dict = {}
@@ -415,7 +415,7 @@ def test_public_and_hidden_checks_of_a_problem_have_no_ranks_in_common(request):
 
 
 def test_where_no_hub_connects_them_all_ranks_are_fresh(monkeypatch):
-    from grader.check.items import shared_with
+    from grader.check.check_metadata import shared_with
     from grader.selftest.mutation.checks import _collect
 
     monkeypatch.setenv("LOCKSTEP_NETWORK", "gloo")

@@ -6,7 +6,7 @@ If the first thread of a process has ended, its other threads show the memory.
 import os
 from collections.abc import Iterable
 
-from grader.hub.resident import Resident
+from grader.hub.process_usage import MemoryUsage
 from grader.supervisor import rank_users
 from grader.wire import os_support
 
@@ -31,11 +31,11 @@ def shared_bytes(family: Iterable[int]) -> int:
     return sum(_shown(pid, (SHARED_BYTES,)).get(SHARED_BYTES, 0) for pid in family)
 
 
-def resident(pid: int) -> Resident:
+def resident(pid: int) -> MemoryUsage:
     """Return what a process has in memory; zeros if the system does not show it."""
     shown = _shown(pid, (*UNSHARED, MAPPED, MOST))
     mapped, most = shown.pop(MAPPED, 0), shown.pop(MOST, 0)
-    return Resident(sum(shown.values()), mapped, most)
+    return MemoryUsage(sum(shown.values()), mapped, most)
 
 
 def overwritten(pid: int) -> int | None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 
-from grader.hub.resident import Resident
+from grader.hub.process_usage import MemoryUsage
 from grader.rank.rank_home import RankHome
 from grader.supervisor import mappings, process_memory, rank_users
 from grader.supervisor.world_files import add_open, map_removed, written
@@ -18,7 +18,7 @@ Start = Callable[[list[int], RankHome], int]
 class RankProcesses:
     """The ranks of a world. Each rank is started when a check needs it for the first time.
 
-    For the hub, this object measures the ranks: see ``Measures``.
+    For the hub, this object measures the ranks: see ``UsageSource``.
     """
 
     def __init__(self, start: Start, descriptors: list[list[int]], homes: list[RankHome]) -> None:
@@ -43,7 +43,7 @@ class RankProcesses:
     def memory(self, rank: int, with_mapped: bool) -> int:
         return self.resident(rank, with_mapped, with_peak=False).own
 
-    def resident(self, rank: int, with_mapped: bool = True, with_peak: bool = True) -> Resident:
+    def resident(self, rank: int, with_mapped: bool = True, with_peak: bool = True) -> MemoryUsage:
         """Return the memory of a rank, its processes and its files; zeros if it cannot be measured.
 
         ``own`` counts no pages of mapped files. But ``own`` and ``most`` count all bytes of the
@@ -65,7 +65,7 @@ class RankProcesses:
             other for other in self.started if other != pid
         ]
         if not found.own:
-            return Resident()
+            return MemoryUsage()
         family = {pid, *os_support.family(os.getpid(), spare=others)}
         unseen = add_open(files, family, with_mapped)
         if pid not in unseen:
@@ -81,7 +81,7 @@ class RankProcesses:
         if with_peak and files.total_bytes():
             with rank_users.reading_as(os.stat(f"/proc/{pid}").st_uid):
                 pages = mappings.pages_of_files(pid, self.homes[rank].folder)
-        return Resident(
+        return MemoryUsage(
             found.own + beside, max(0, found.mapped - pages), found.most - pages + beside
         )
 

@@ -55,7 +55,7 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Unmade:
+class IncompleteGroup:
     """A group that some ranks have begun to make, and that the ranks in ``absent`` never made.
 
     ``made`` has the call of each rank that has begun to make the group.
@@ -204,23 +204,23 @@ def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
     return disagreements, waiting
 
 
-def examine_groups(trails: list[list]) -> tuple[Disagreement | None, list[Unmade]]:
-    """Return the first disagreement about the groups that ranks make, and the unmade groups.
+def examine_groups(trails: list[list]) -> tuple[Disagreement | None, list[IncompleteGroup]]:
+    """Return the first disagreement about the groups that ranks make, and the incomplete groups.
 
-    An unmade group is a group that some ranks began to make, and other ranks never made. ``trails``
-    has the trail of each rank. Groups with ``is_local`` are left out. Of the others, the k-th group
-    that one rank makes belongs to the k-th group that every other rank makes, and must have the
-    same ranks. After the first disagreement nothing more is examined.
+    An incomplete group is a group that some ranks began to make, and other ranks never made.
+    ``trails`` has the trail of each rank. Groups with ``is_local`` are left out. Of the others, the
+    k-th group that one rank makes belongs to the k-th group that every other rank makes, and must
+    have the same ranks. After the first disagreement nothing more is examined.
     """
     made = [[group for group in groups_made(trail) if not group.is_local] for trail in trails]
-    unmade: list[Unmade] = []
+    incomplete: list[IncompleteGroup] = []
     for k in range(max(map(len, made), default=0)):
         present = [of_rank[k] for of_rank in made if k < len(of_rank)]
         if len({tuple(group.ranks) for group in present}) > 1:
-            return Disagreement("which group they make", present, MAKE_ALL), unmade
+            return Disagreement("which group they make", present, MAKE_ALL), incomplete
         if absent := [rank for rank, of_rank in enumerate(made) if k >= len(of_rank)]:
-            unmade.append(Unmade(present, absent))
-    return None, unmade
+            incomplete.append(IncompleteGroup(present, absent))
+    return None, incomplete
 
 
 def _destination(lane: tuple) -> tuple:

@@ -51,7 +51,7 @@ DONE = b"D"  # all calls were made
 OPERATION = b"O"  # a communication was started; the frame of a collective holds the bytes it sends
 CONTENTS = b"C"  # the bytes of a send
 STORE = b"S"  # a request to the store that the ranks of a world share
-USE = b"U"  # the rank calls something that the judge has given to it: see ``served``
+USE = b"U"  # the rank calls something that the judge has given to it: see ``callbacks``
 WAIT = b"W"  # every thread of the rank waits from now on; the frame says for what
 # A thread of the rank waits for an operation, but not all threads of the rank wait. A thread that
 # asks again and again whether the operation is completed counts as waiting.

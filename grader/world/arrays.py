@@ -47,10 +47,10 @@ class Strided:
 
 
 @dataclass(frozen=True)
-class Leaf:
+class RequiresGrad:
     """An argument that requires gradients, as a model's parameters do.
 
-    ``Leaf(Strided(array))`` is not contiguous.
+    ``RequiresGrad(Strided(array))`` is not contiguous.
     """
 
     array: np.ndarray | Strided
@@ -71,7 +71,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Foreign:
+class Unsendable:
     """The description of a returned value that cannot be sent, and so cannot be right."""
 
     description: str
@@ -97,9 +97,9 @@ def encode(values: Sequence[Any], keys: Sequence[int | None] = ()) -> tuple[list
         if isinstance(value, dict):
             return {"dict": [[key, tree(item)] for key, item in value.items()]}
         if isinstance(value, Probe):
-            # The probe's result is sent only when the rank calls the probe: see ``wire.served``.
+            # The probe's result is sent only when the rank calls the probe: see ``wire.callbacks``.
             return {"probe": value.name, "seconds": value.seconds}
-        is_leaf, layout = isinstance(value, Leaf), "contiguous"
+        is_leaf, layout = isinstance(value, RequiresGrad), "contiguous"
         if is_leaf:
             value = value.array
         if isinstance(value, Strided):
@@ -171,7 +171,7 @@ def decode(trees: Any, blob: bytes) -> list:
         if key == "tensor" and isinstance(content, str) and content in arrays:
             return arrays[content]
         if key == "other" and isinstance(content, str):
-            return Foreign(content[:300])
+            return Unsendable(content[:300])
         raise FrameError("a malformed value")
 
     return [build(tree, 0) for tree in trees]

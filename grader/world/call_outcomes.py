@@ -6,8 +6,8 @@ FrameError.
 
 from typing import Any
 
+from grader.wire.exception_limits import MAX_LINES, MAX_NAME, MAX_SOURCE, MAX_TEXT
 from grader.wire.frames import Frame, FrameError, is_name, is_text, is_whole
-from grader.wire.raised import MAX_LINES, MAX_NAME, MAX_SOURCE, MAX_TEXT
 from grader.world import arrays
 from grader.world.report import Raised, Returned
 

@@ -8,15 +8,15 @@ from typing import Any
 
 from grader.wire.agreement import (
     Disagreement,
+    IncompleteGroup,
     Matches,
-    Unmade,
     Waiting,
     examine,
     examine_groups,
     match,
 )
+from grader.wire.callbacks import Growth
 from grader.wire.events import Event
-from grader.wire.served import Growth
 from grader.world.stack_frames import StackFrame
 
 CALL_BEGAN = "call began"  # the first mark of every call
@@ -64,18 +64,18 @@ class Call:
     # +1: a rank gets a message only after it has passed the previous message on to the next rank.
     # −1: the same, but the rank passes messages on to the previous rank. 0: there is no such rule
     in_step: int = 0
-    # for each rank, the judge's functions that it may call and their results: see ``wire.served``
+    # for each rank, the functions that the judge gives to it, and their results: ``wire.callbacks``
     served: list[dict] = field(default_factory=list)
-    # have the hub measure each rank's memory: the current memory (``served.SETTLED``) or the peak
-    # so far (``served.PEAK``). ``served.CallOptions`` says at which times. In a world with such a
-    # call, the ranks are new processes, and may not start other processes. They give back freed
-    # memory before their first call
+    # have the hub measure each rank's memory: its current memory (``callbacks.SETTLED``), or its
+    # peak so far (``callbacks.PEAK``). ``callbacks.CallOptions`` says when. In a world with such a
+    # call, the ranks are new processes, and may not start other processes. They give back
+    # freed memory before their first call
     weighs: str = ""
     # have the hub measure each rank's processor time when the call begins and before every send, if
     # the driver has a meter; the rank waits until this is done
     clocks: bool = False
     # have the hub withhold the result of an all-gather from a rank until the rank has used a
-    # function of ``served`` (see ``hub.slow_gathers``). With gloo this has no effect
+    # function of ``callbacks`` (see ``hub.slow_gathers``). With gloo this has no effect
     slow_gathers: bool = False
     # a dtype, or empty. With a dtype, the hub reads what each operation sends as numbers of this
     # dtype, and reports the sum of their squares
@@ -226,10 +226,10 @@ class WorldReport:
         self._match()
         return self._waiting
 
-    def unmade(self) -> list[Unmade]:
+    def incomplete_groups(self) -> list[IncompleteGroup]:
         """Return the groups that some ranks have begun to make, and other ranks have not begun."""
         self._match()
-        return self._unmade
+        return self._incomplete_groups
 
     def _match(self) -> None:
         """Match the trails, unless no trail has grown or been replaced since the last time."""
@@ -240,7 +240,7 @@ class WorldReport:
         ):
             self._matched, self._matching = [(trail, len(trail)) for trail in trails], match(trails)
             self._disagreements, self._waiting = examine(self._matching)
-            about_groups, self._unmade = examine_groups(trails)
+            about_groups, self._incomplete_groups = examine_groups(trails)
             if about_groups:
                 self._disagreements = [about_groups, *self._disagreements]
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from grader.wire import frames, world_messages
+from grader.wire.callbacks import Growth
 from grader.wire.events import Mark
-from grader.wire.served import Growth
 from grader.world.progress_judge import ProgressJudge
 from grader.world.report import Ending, WorldReport
 

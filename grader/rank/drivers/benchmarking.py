@@ -7,15 +7,15 @@ from typing import Any
 import torch.distributed as dist
 
 from grader.rank.drivers.mark import Mark
-from grader.wire.served import Bench
+from grader.wire.callbacks import Bench
 
 
 def timed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Return the result of a stopwatch that measures an operation of the judge.
 
-    The clock, the synchronization and the barrier also come from the judge: see ``served.Bench``.
-    With ``measured_again``, the stopwatch then measures another operation before the first result
-    is returned.
+    The clock, the synchronization and the barrier also come from the judge: see
+    ``callbacks.Bench``. With ``measured_again``, the stopwatch then measures another operation
+    before the first result is returned.
     """
     result = _measured(function, kwargs["warm_up"], kwargs["iterations"], mark.use)
     if kwargs.get("measured_again"):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from grader.rank.drivers.mark import Mark
-from grader.wire.drawn import row_factors
+from grader.wire.seeded_inputs import row_factors
 
 
 class Once:

@@ -11,8 +11,8 @@ class Mark(Protocol):
     def use(self, name: str) -> Any:
         """Use one of the functions that the judge serves, and return the result.
 
-        ``name`` names the function, and says how it is used: see ``wire.served``. Also add a mark
-        of this name to the trail.
+        ``name`` names the function, and says how it is used: see ``wire.callbacks``. Also add a
+        mark of this name to the trail.
         """
 
     def before_a_send(self) -> None:

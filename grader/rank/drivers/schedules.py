@@ -9,7 +9,7 @@ import torch
 
 from grader.rank.drivers.mark import Mark
 from grader.rank.drivers.memory import free_at_once, meet_at_rest
-from grader.wire.drawn import draw
+from grader.wire.seeded_inputs import draw
 
 
 def chunked(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:

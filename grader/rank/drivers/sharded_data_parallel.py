@@ -9,7 +9,7 @@ import torch.distributed as dist
 from grader.rank.drivers.calls import metered, plain
 from grader.rank.drivers.mark import Mark
 from grader.rank.drivers.memory import RESTING, free_at_once, meet_at_rest
-from grader.wire.drawn import draw
+from grader.wire.seeded_inputs import draw
 
 
 def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:

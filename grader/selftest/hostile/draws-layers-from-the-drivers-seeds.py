@@ -28,7 +28,7 @@ def _seeds():
 
 
 def _drawn(seeds, layer, entries, width):
-    draw = sys.modules["grader.wire.drawn"].draw
+    draw = sys.modules["grader.wire.seeded_inputs"].draw
     parts = [torch.from_numpy(draw(s, layer, entries)).div_(2).add_(1).div_(width) for s in seeds]
     return torch.cat(parts).view(width, width)
 

@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from grader.assignment import PARTS
+from grader.check.check_metadata import network_of, part_of, record_of, shared_with
 from grader.check.input_rng import make_rng
-from grader.check.items import network_of, part_of, record_of, shared_with
 from grader.check.plugin import make_world, verdict
 from grader.check.world_lending import judge_fairly
 from grader.intake.staging import stage_submission

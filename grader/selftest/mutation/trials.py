@@ -8,7 +8,7 @@ import ast
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
-from grader.check.items import record_of
+from grader.check.check_metadata import record_of
 from grader.check.record import ERROR, FAILED, PASSED, UNIMPLEMENTED
 from grader.selftest.grading import ROOT
 from grader.selftest.inputs.instrument import boundaries

@@ -11,13 +11,13 @@ import pytest
 
 from grader.check.api import PEAK, SETTLED, CheckFailed, GraderFault, Probe, call, per_rank
 from grader.hub.in_step import InStep
-from grader.hub.resident import Resident
+from grader.hub.process_usage import MemoryUsage
 from grader.hub.weighing import ALWAYS_MAPPED, SMALL, Weighing
 from grader.rank import seccomp
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import GIVEN, Ends, Unmeasured, operation, use
 from grader.wire import frames
-from grader.wire.served import Bench, CallOptions
+from grader.wire.callbacks import Bench, CallOptions
 
 NOT_GIVEN = "a use of something that the rank was not given"
 
@@ -201,7 +201,7 @@ def test_a_rank_that_has_communicated_is_not_weighed_when_it_returns(two):
 
 def test_a_peak_after_the_last_operation_is_measured_when_the_rank_returns(two):
     two.hub.begin(2, InStep([0, 0]))
-    told = iter([Resident(90, most=120), Resident(90, most=170)])
+    told = iter([MemoryUsage(90, most=120), MemoryUsage(90, most=170)])
     two.hub.measures.resident = lambda rank, mapped: next(told)
     two.hub.measures.memory = lambda rank, mapped: 100
     given = {"served": [{"weighs": PEAK}]}

@@ -10,7 +10,7 @@ MAX_MAPPED = 40 << 20
 
 
 @dataclass(frozen=True)
-class Resident:
+class MemoryUsage:
     """The memory of a process, or of a rank and all processes that it has started, in bytes."""
 
     own: int = 0  # memory that comes from no file
@@ -26,7 +26,7 @@ class Resident:
         return max(self.own, self.most - mapped)
 
 
-class Measures(Protocol):
+class UsageSource(Protocol):
     """Measures ranks. Each method returns zeros if the system does not show what it measures.
 
     ``with_mapped`` says whether to include shared memory and files without a name that the rank
@@ -36,7 +36,7 @@ class Measures(Protocol):
     def memory(self, rank: int, with_mapped: bool) -> int:
         """Return the bytes of a rank's memory, of its files and of the processes it started."""
 
-    def resident(self, rank: int, with_mapped: bool) -> Resident:
+    def resident(self, rank: int, with_mapped: bool) -> MemoryUsage:
         """Return the same in parts, and the peak."""
 
     def process_memory(self, rank: int) -> int:
