@@ -101,7 +101,7 @@ class CallEvidence:
         return groups_made(self.report.ranks[rank].trail, self.index)
 
     def ledger(self, rank: int) -> list[driver_results.Entry]:
-        """Return the entries of the driver's meter on a rank, in the order of the program."""
+        """Return what the driver's meter recorded on a rank, in the order of recording."""
         return self.read(driver_results.ledger, "the ledger of what was computed and sent")[rank]
 
     def require_products(self, rank: int, at_least: int) -> list[driver_results.Entry]:
@@ -341,7 +341,7 @@ class CallEvidence:
                 try:
                     found.append([float(word) for word in event.name[len(name) :].split()])
                 except ValueError:  # a rank may add a mark of any name
-                    self._fail(f"rank {rank} reported something other than numbers: {event.name}")
+                    self._fail(f"rank {rank} made a mark without valid numbers: {event.name}")
         return found
 
     def passed(self, rank: int, name: str) -> int:

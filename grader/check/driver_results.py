@@ -169,7 +169,7 @@ def _entry(value: Any) -> Entry:
     kind, amount, alive, at, inner = _list(value, "an entry of the ledger", 5)
     whole = all(map(_is_whole, (amount, alive, inner)))
     if kind not in KINDS or not whole or amount < 0 or inner < 0:
-        raise Unreadable("an entry of the ledger does not have the expected form")
+        raise Unreadable("a record of what was computed or sent has a wrong form")
     return Entry(kind, amount, alive, _seconds(at), inner)
 
 

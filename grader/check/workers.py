@@ -128,7 +128,7 @@ def _units(items: list[pytest.Item], numbers: Iterable[int], in_order: bool) -> 
     """Group the checks with these numbers into units, and return the numbers in each unit.
 
     Checks that may share ranks form one unit. One worker runs all checks of a unit, in order. So in
-    every session, a check's ranks have been used by the same earlier checks. The largest units come
+    every session, the same earlier checks have used a check's ranks. The largest units come
     first, unless ``in_order`` is True.
     """
     units: dict[Hashable, deque[int]] = defaultdict(deque)

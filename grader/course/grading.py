@@ -25,7 +25,7 @@ RULES = ("course", "points", "extra_credit")  # sections of course.toml that cha
 
 
 class GraderEnded(RuntimeError):
-    """Raised if the process that grades ended without a result, for example for lack of memory.
+    """Raised if the grading process ended without a result, for example for lack of memory.
 
     The engine then tries the submission once more, on another worker if there is one.
     """
@@ -137,7 +137,7 @@ def grade(order: Order) -> Graded:
     """
     if order.version != version():
         raise OtherVersion(
-            f"a worker has Lockstep {version()}, not {order.version}. Start workers in a copy of"
+            f"a worker has Lockstep {version()}, not {order.version}. Start all workers with"
             " the same files"
         )
     with tempfile.TemporaryDirectory(prefix="lockstep-course-") as name:

@@ -35,9 +35,9 @@ BOUNDS = [
     (
         ("PermissionError: [Errno 1] Operation not permitted",),
         (
-            "A rank may reach the others only through torch.distributed: it may not open sockets,"
-            " share memory or locks, make links, or change permissions and times of files. In"
-            " checks that measure a rank's memory, it may not start processes either."
+            "A rank may communicate only through torch.distributed. It may not open sockets, share"
+            " memory or locks, make links to files, or change the permissions and times of files."
+            " In checks that measure a rank's memory, it may not start processes either."
         ),
     ),
     (
@@ -63,8 +63,8 @@ SLIPS = [
     (
         ("tensor has to be contiguous", "recv"),
         (
-            "the tensor that the message is received into is not contiguous. empty_like() of a"
-            " transpose is a transpose, too: use new_empty() with the shape."
+            "the tensor that receives the message is not contiguous. empty_like() copies the layout"
+            " of a transposed tensor: use new_empty() with the shape."
         ),
     ),
 ]

@@ -257,7 +257,7 @@ def _shape(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
         return "the right number of entries in another shape"
     if got.size > expected.size and same(got.ravel()[: expected.size], expected.ravel()):
         return (
-            "the beginning is right, and more entries follow. Is padding left over, or is a slice"
+            "the first entries are right, but there are more. Is padding left over, or is a slice"
             " too long?"
         )
     return None

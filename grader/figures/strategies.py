@@ -41,7 +41,7 @@ def strategies() -> Picture:
         picture.text(0, y + 13, title, 12, kind="bold")
         picture.text(0, y + 28, travels, 11)
         for rank in range(N):
-            x = 1 + rank * 86  # the border of the first box is as wide as the others
+            x = 1 + rank * 86  # the 1 keeps the border of the first box in the picture
             picture.rect(x, y + 38, 16, 44, "empty", 0)
             if cut_batch:
                 picture.rect(x, y + 38 + rank * 11, 16, 11, f"r{rank}", 0)

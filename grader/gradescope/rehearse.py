@@ -125,7 +125,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m grader.gradescope.rehearse", description=__doc__.split("\n\n")[0]
     )
-    parser.add_argument("--keep", action="store_true", help="leave the private root where it is")
+    parser.add_argument("--keep", action="store_true", help="do not delete the temporary folder")
     parser.add_argument(
         "--one-of", metavar="SEED", help="rehearse one submission only; SEED chooses which one"
     )

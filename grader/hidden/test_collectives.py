@@ -237,7 +237,7 @@ def _two_calls(rng, collective, n):
 
 
 def _two_calls_of(rng, n, function, right, *more):
-    """Return a request that calls a function of a tensor twice, and the results of both calls.
+    """Return a request that calls ``function`` twice, and the right results of both calls.
 
     ``more`` are further arguments, the same in both calls. ``right`` computes the results of a call
     from the tensors of all ranks.
@@ -564,7 +564,7 @@ def test_built_from_its_parts(world, rng):
 @weight(0.125)
 @on_gloo
 def test_sum_of_parts_requires_no_gradient(world, rng):
-    """all_reduce_from_parts returns new memory that requires no gradient, even if its input does"""
+    """all_reduce_from_parts returns a new tensor without requires_grad, even if its input has it"""
     _stands_alone(world, rng, "all_reduce_from_parts", the_sum)
 
 
@@ -636,7 +636,7 @@ def test_average_of_integers(world, rng):
 @weight(0.125)
 @on_gloo
 def test_average_requires_no_gradient(world, rng):
-    """average returns new memory that requires no gradient, even if its input does"""
+    """average returns a new tensor without requires_grad, even if its input has it"""
     _stands_alone(world, rng, "average", the_average)
 
 
@@ -774,7 +774,7 @@ def test_compute_may_read(world, rng):
 @weight(0.125)
 @on_gloo
 def test_overlapped_sum_requires_no_gradient(world, rng):
-    """overlapped_all_reduce returns new memory that requires no gradient, even if its input does"""
+    """overlapped_all_reduce returns a new tensor without requires_grad, even if its input has it"""
     _stands_alone(world, rng, "overlapped_all_reduce", _with_done, Probe("compute", "done"))
 
 
@@ -873,7 +873,7 @@ def test_shift_right_in_the_order_of_gpus(world, rng):
 @weight(0.125)
 @on_gloo
 def test_neighbours_tensor_requires_no_gradient(world, rng):
-    """shift_right returns new memory that requires no gradient, even if its input does"""
+    """shift_right returns a new tensor without requires_grad, even if its input has it"""
     _stands_alone(world, rng, "shift_right", shifted)
 
 
@@ -918,7 +918,7 @@ def _ring_sums(world, rng, n, tensors, kept=None, high=50):
 @weight(0.125)
 @on_gloo
 def test_ring_sum_requires_no_gradient(world, rng):
-    """ring_all_reduce returns new memory that requires no gradient, even if its input does"""
+    """ring_all_reduce returns a new tensor without requires_grad, even if its input has it"""
     _stands_alone(world, rng, "ring_all_reduce", the_sum)
 
 

@@ -150,7 +150,7 @@ def test_shard_batch(world, rng):
 @number("3.1")
 @weight(0.5)
 def test_shard_batch_misuse(world, rng):
-    """shard_batch raises ValueError with both numbers if n does not divide the batch size"""
+    """shard_batch raises ValueError, which names both numbers, if n does not divide the batch size"""
     for n, sizes in ((3, (10, 2)), (4, (2,))):
         requests = [
             call("data_parallel.shard_batch", rng.standard_normal((rows, 3)), may_raise=True)

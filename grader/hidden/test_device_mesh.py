@@ -336,8 +336,8 @@ def test_step(world, rng):
 @number("7.2")
 @weight(0.5)
 def test_step_of_other_models(world, rng):
-    """A step is right with one pair or three, one row of the batch or several, float32 or float64,
-    and any layout
+    """A step is right for one or three pairs of layers, one or more rows, float32 or float64, and
+    any layout
     """
     for shape in (SQUARE, (1, 2), (2, 1)):
         problems = [

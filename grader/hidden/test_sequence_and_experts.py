@@ -516,7 +516,7 @@ def test_mixture_backward(world, rng):
 @number("9.3")
 @weight(0.25)
 def test_idle_experts(world, rng):
-    """One expert, or all experts of a rank, may get no tokens, and a rank may have no tokens"""
+    """Results are right if an expert or all experts of a rank get no tokens, or if a rank has none"""
     for n in (1, 2, 3):
         problems = [
             ExpertProblem(rng, n, COUNTS[n], only=[1]),  # only rank 0 gets tokens

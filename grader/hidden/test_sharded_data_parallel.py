@@ -384,8 +384,8 @@ def sharded_problems(rng, n):
 @number("6.3")
 @weight(1.25)
 def test_sharded_gradients(world, rng):
-    """fully_sharded_step returns each rank's shards of the whole batch's gradients, on 1 to 4
-    ranks, also when it is called again
+    """On 1 to 4 ranks, fully_sharded_step returns a rank's shards of the gradients of the whole
+    batch, also in a second call
     """
     for n in SIZES:
         problems = sharded_problems(rng, n)

@@ -264,8 +264,8 @@ def test_shards_own_their_memory(world, rng):
 @number("4.1")
 @weight(0.5)
 def test_shards_misuse(world, rng):
-    """shard_columns raises ValueError with both numbers if n does not divide the number of columns,
-    and shard_rows if n does not divide the number of rows
+    """shard_columns raises ValueError, which names both numbers, if n does not divide the number of
+    columns, and shard_rows if n does not divide the number of rows
     """
     for n, (rows, columns) in ((3, (10, 7)), (4, (2, 6))):
         weight_, one = rng.standard_normal((rows, columns)), rng.standard_normal((1, 1))

@@ -28,7 +28,7 @@ class Calls:
         return min(self.ended[rank], max(len(self.in_step.towards) - 1, 0))
 
     def are_over(self, rank: int) -> bool:
-        """Return whether a rank has made its last call."""
+        """Return whether a rank's last call has ended."""
         return 0 < len(self.in_step.towards) <= self.ended[rank]
 
     def options_of(self, rank: int, call: int) -> CallOptions | None:

@@ -183,7 +183,7 @@ class Matching:
         self.receives[lane] = waiting
 
     def _message_lane(self, operation: Operation) -> MessageLane:
-        """Return the lane of a send or a receive.
+        """Return the key by which a send and a receive are matched.
 
         In strict order all messages have the same tag, because nccl has no tags.
         """

@@ -401,7 +401,7 @@ def _require_reducible(kind: str, tensor: torch.Tensor, reduction: str) -> None:
         return
     op = f"ReduceOp.{reduction.upper()}"
     if reduction not in combine.REDUCTIONS:
-        raise RuntimeError(f"{kind}: the network of the checks does not carry out {op}")
+        raise RuntimeError(f"{kind}: the checks do not support {op}")
     raise RuntimeError(f"{kind}: cannot use {op} with tensors of {tensor.dtype}")
 
 

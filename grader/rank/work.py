@@ -93,7 +93,7 @@ class Issued:
     """The record of an operation. The record is kept until the end of the call."""
 
     kind: str
-    position: int  # among all that the rank has issued in this call
+    position: int  # among all operations of the rank in this call
     was_awaited: bool = False
     was_overwritten: bool = False
     # the file and line that issued the operation; None if it fills no tensor

@@ -7,7 +7,6 @@ import os
 
 from grader.course_file import FILE
 
-# The grader's own tests and commands try the whole assignment with every default, whatever
-# course.toml says: an instructor may edit it, and a right grader stays right. An empty file
-# decides nothing.
+# The grader's own tests and commands use the whole assignment and all defaults. They do not read
+# course.toml, because an instructor may edit it. An empty file changes no default.
 os.environ[FILE] = os.devnull

@@ -94,7 +94,7 @@ def in_strict_order(monkeypatch) -> None:
 
 @pytest.fixture
 def grounds() -> Iterator[Path]:
-    """Yield a folder that ranks of any user can pass through. Pytest's own is closed to others."""
+    """Yield a folder that every user may enter. Other users cannot enter pytest's own folder."""
     with tempfile.TemporaryDirectory(prefix="lockstep-test-") as folder:
         Path(folder).chmod(0o711)
         yield Path(folder)

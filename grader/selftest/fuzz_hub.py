@@ -104,7 +104,7 @@ def make(random: Random) -> bytes:
     """
     steps = [step for step in HONEST if random.random() < 0.7] or HONEST[:1]
     chosen = [frame for step in steps for frame in step]
-    if random.random() < 0.1:  # bytes before what they belong to, or late, or twice
+    if random.random() < 0.1:  # frames in a wrong order: bytes before their send
         random.shuffle(chosen)
     target, way = random.randrange(len(chosen)), random.randrange(6)
     parts = []

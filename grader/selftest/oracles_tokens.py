@@ -201,7 +201,7 @@ def autograd_mixture(gate: Tensor, weights: list[Tensor], x: Tensor) -> Tensor:
 
 
 def mixture(weights: list[Tensor], x: Tensor) -> Comparison:
-    """The mixture of experts, beside a dense one: every expert computes every token."""
+    """Compare the mixture with a dense one: every expert computes every token."""
     n, rank = dist.get_world_size(), dist.get_rank()
     experts = torch.stack([weights[i % LAYERS] * (1 + i / 9) for i in range(2 * n)])
     experts.requires_grad_()

@@ -8,7 +8,7 @@ from grader.timeline.cluster import Cluster, Link
 from grader.timeline.replay import RankProgram, Replay
 from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, PASSES, Operation, Step
 
-ALPHA, BETA = 0.5, 64.0  # of links on which times are round
+ALPHA, BETA = 0.5, 64.0  # a link with these makes times round numbers
 FREE = Link(0.0, math.inf)
 
 

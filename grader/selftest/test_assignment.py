@@ -52,7 +52,7 @@ EXTRA = {
 
 @pytest.fixture(scope="module")
 def checks(grading_session) -> list[pytest.Function]:
-    """All of them."""
+    """Every check of the assignment."""
     return [
         item for checks in Checks(grading_session.server).parts.values() for item in checks.values()
     ]
@@ -60,7 +60,7 @@ def checks(grading_session) -> list[pytest.Function]:
 
 @pytest.fixture(scope="module")
 def points(checks) -> Counter:
-    """Of each problem, by the checks' own decorators."""
+    """The points of each problem, from the decorators of its checks."""
     found: Counter[str] = Counter()
     for item in checks:
         found[record_of(item).number] += record_of(item).points

@@ -193,8 +193,8 @@ def test_what_a_machine_has_is_used(monkeypatch):
 
 
 NO_LANDLOCK = "confinement._landlock = lambda *_: None"
-# What is broken, in tiers with this or in this tier alone, and what the probe has to say;
-# ``landlock`` is as it should be.
+# Code that breaks the confinement; the tier that it breaks ("with …": all tiers that have this); and
+# what the probe must say. ``landlock`` is the function as it was.
 BROKEN = [
     (NO_LANDLOCK, "with landlock", "a rank could read the folder grader"),
     (
@@ -358,7 +358,7 @@ def test_a_tier_that_does_not_work_is_a_sentence(monkeypatch):
         ("open('/etc/shadow').read()", "A rank may write only in its working directory"),
         (
             "import socket; socket.socket()",
-            "A rank may reach the others only through torch.distributed",
+            "A rank may communicate only through torch.distributed",
         ),
         (
             "[open(f'{i}', 'wb').write(bytes(9 << 20)) for i in range(20)]; time.sleep(5)",

@@ -520,7 +520,7 @@ def test_only_a_line_of_the_students_that_waits_may_wait_for_nothing(tmp_path, n
         ("pass", None),
         ("x.set_(x.clone())", None),  # as it was, elsewhere
         ("x.set_(torch.zeros(1).expand(1 << 25))", "rank 0 modified its input"),
-        # more than can be sent; never touched
+        # too large to send, and never written
         ("x.resize_((1 << 24) + 1)", "rank 0 modified its input"),
         ("x.set_(torch.zeros(4))", "rank 0 modified its input"),
         ("x.data = x.bfloat16()", "rank 0 modified its input"),

@@ -210,7 +210,7 @@ def test_split_sizes_that_do_not_fit_each_other_name_the_ranks_on_gloo(submit, o
         ),
         (
             "dist.all_reduce(x, op=dist._make_nccl_premul_sum(2.0))",
-            "all_reduce: the network of the checks does not carry out ReduceOp.PREMUL_SUM",
+            "all_reduce: the checks do not support ReduceOp.PREMUL_SUM",
         ),
     ],
 )
@@ -437,7 +437,7 @@ def test_a_receive_into_memory_that_is_not_contiguous_names_the_receive(submit):
         """)
     message = verdict(world, 2)
     assert "tensor has to be contiguous" in message
-    assert "Likely: the tensor that the message is received into is not contiguous" in message
+    assert "Likely: the tensor that receives the message is not contiguous" in message
 
 
 def test_everybody_has_the_wrong_roots_tensor(submit):
@@ -750,7 +750,7 @@ def test_the_world_after_a_bad_one_is_sound(submit):
             dist.all_reduce(x)
             return x
         """)
-    said = verdict(world, 2)  # where ranks are confined, they may not
+    said = verdict(world, 2)  # confined ranks may not kill their parent
     assert "rank 0 raised PermissionError" in said or "controls the ranks was ended" in said
     (run,) = world(2, call("collectives.sound", per_rank(X, X)))
     run.returns(2 * X, 2 * X)

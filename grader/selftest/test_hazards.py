@@ -148,7 +148,7 @@ WRONG = {
 
 
 def test_what_is_communicated_in_the_import_is_told(submit, on_hub):
-    """The message of a check that fails because of it names it, wherever else it points."""
+    """A failed check names this communication, even if its message points elsewhere."""
     world = submit("""
         def ring(x):
             return x + 1

@@ -49,14 +49,12 @@ CASES = [
     for turn in range(len(NAMES))
     for number, kind in enumerate(JUNK)
 ]
-# `make test` tries one: each takes seconds, because all checks of its part run.
+# `make test` tries one case, because each case runs all checks of its part.
 TRIED = tried(CASES, name=" ".join, kind=lambda case: "any", share=0.1)
 
 
 def junk(part: str, value: str) -> str:
-    """The part's file, with every function and class in the place of which there is now one that
-    returns this.
-    """
+    """Return the part's file, with each function and class replaced by one that returns ``value``."""
     tree = ast.parse((ROOT / "handout" / f"{part}.py").read_text())
     given = [node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
     lines = [

@@ -38,7 +38,7 @@ def start(folder: Path, *options: str, submission: str = "solutions") -> subproc
 
 
 def of_run(folder: Path) -> list[int]:
-    """Living processes that know this folder: from their arguments, or from their environment."""
+    """Return processes that have this folder in their arguments or in their environment."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         for name in ("cmdline", "environ"):
@@ -102,7 +102,7 @@ def test_several_at_once(tmp_path, together):
 
 @pytest.mark.long
 def test_when_its_time_is_over_it_ends_with_what_was_earned(tmp_path):
-    """The barrier is right, and checked first; the ring then sleeps."""
+    """``barrier`` passes first; then ``ring_all_reduce`` sleeps."""
     submission = tmp_path / "submission"
     submission.mkdir()
     source = (ROOT / "solutions" / "collectives.py").read_text()

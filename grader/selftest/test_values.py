@@ -37,7 +37,7 @@ DTYPES = [
 
 
 def to_rank(value, make_probe=None):
-    """What a rank gets when the judge sends this."""
+    """What a rank gets for the judge's ``value``."""
     trees, blob = arrays.encode([value])
     return tensors.decode(json.loads(json.dumps(trees)), blob, CPU, make_probe)[0]
 

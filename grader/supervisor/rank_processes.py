@@ -25,7 +25,7 @@ class RankProcesses:
         self.start, self.waiting, self.homes = start, list(zip(descriptors, homes)), homes
         self.started: list[int] = []  # the pid of each rank that was started
         self.alive: dict[int, int] = {}  # pid → rank
-        # pids of the ranks, and of other processes that this process has reaped
+        # pids of all ranks, and of other processes that ended and were reaped
         self.known_pids: set[int] = set()
         self.seen: set[int] = set()  # pids of ranks whose open files the system has shown
 

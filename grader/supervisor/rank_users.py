@@ -87,7 +87,7 @@ def reading_as(user: int) -> Iterator[None]:
     finally:
         system.setfsuid(0)
         system.setfsgid(0)
-        # A change of user makes the system forget the signal for the death of the parent.
+        # After a change of user, the system sends no signal when the parent dies.
         if wanted.value:
             os_support.die_with_parent(wanted.value)
             if os.getppid() != parent:  # the parent has died meanwhile

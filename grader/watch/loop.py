@@ -105,8 +105,8 @@ class Watch:
         own = {path for path in saved.paths if path.name in course().files and self._is_own(path)}
         if any(_is_of_the_engine(path) for path in saved.paths):
             self._stop()
-            changed = "A check, the grader or a given module has changed:"
-            return self._start(f"{changed} reading the checks again.")
+            changed = "A check, the grader or a provided file has changed."
+            return self._start(f"{changed} Reading the checks again.")
         if own and self.is_ready:
             names = ", ".join(sorted(path.name for path in own))
             self._take_over(f"Saved {names}")

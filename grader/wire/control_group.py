@@ -23,8 +23,8 @@ from pathlib import Path
 from grader.wire import machine_limits
 
 CONTROLLERS = ("memory", "pids")
-# The parts of a group's name are the PID namespace, the PID of the process that made the group, the
-# start time of this process, and the world.
+# A group's name has four parts: the PID namespace, the PID and the start time of the process that
+# made the group, and the world.
 NAME = re.compile(r"lockstep-(\d+)-(\d+)-(\d+)(-\w+)?")
 NEARLY = 0.97  # if a group has used more than this part of its bound, the bound counts as reached
 REMOVAL_SECONDS = 1.0  # time for the processes in a group to end
@@ -160,7 +160,7 @@ def _kill(folder: Path) -> None:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(OSError):
-        (folder / "cgroup.kill").write_text("1")  # version 2 can kill all at once
+        (folder / "cgroup.kill").write_text("1")  # cgroup v2 kills a whole group
 
 
 def find() -> tuple[tuple[Path, ...], str]:

@@ -169,7 +169,7 @@ class ProgressJudge:
             self._look(now, silent)
 
     def _forgive_crashes(self) -> None:
-        """Call a world late, not crashed, if a rank crashes while it shows its stacks.
+        """Keep the ending LATE if a rank crashes while it shows its stacks.
 
         Python itself can crash when it shows the stack of a thread that computes.
         """

@@ -1,4 +1,4 @@
-"""Run the benchmark on one rank: your own sweep, and a count of wrong values.
+"""Run the benchmark on one rank: run your ``sweep``, and count wrong results.
 
 Every rank of ``handout.bandwidth`` runs ``benchmark``. Given, not graded.
 """

@@ -112,7 +112,7 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
     Returns:
         For each pass a list with the gradient of each weight, or None for a weight without one.
     """
-    from handout import mlp  # the copy beside the submission
+    from handout import mlp  # the copy in the submission's folder
 
     weights = [w.requires_grad_(i not in kwargs["frozen"]) for i, w in enumerate(kwargs["weights"])]
     parameters = Once([weights[i] for i in kwargs["registered"]], mark)

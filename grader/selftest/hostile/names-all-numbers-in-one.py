@@ -9,7 +9,7 @@ says: does not mention
 seconds: 90
 """
 
-# ——— the attack: one text for every mistake. Its only long number holds all numbers of two digits.
+# ——— the attack: one text for every mistake. Its long number contains every number of two digits.
 import functools as _functools
 import types as _types
 
