@@ -104,6 +104,11 @@ class PairProblem(SharedCalls):
         of_ranks = self.pairs, self.saved, np.split(self.grad_y, self.n)
         return self.request("sequence_parallel_backward", *of_ranks, **options)
 
+    @property
+    def results(self):
+        """Return what each rank returns in the forward pass."""
+        return list(zip(self.cast(np.split(self.y, self.n)), self.cast(self.saved)))
+
     def has_y(self, run, select=lambda r: r[0], tolerance=None):
         run.returns(
             *self.cast(np.split(self.y, self.n)),
@@ -185,6 +190,17 @@ class AttentionProblem(SharedCalls):
         shards = self.shards(self.q, self.k, self.v, *self.forwarded, self.grad)
         return self.request("ring_attention_backward", *shards, plain=(self.causal,), **options)
 
+    @property
+    def outputs(self):
+        """Return what each rank returns in the forward pass."""
+        return self.cast(list(zip(*self.shards(*self.forwarded))))
+
+    @property
+    def gradients(self):
+        """Return what each rank returns in the backward pass."""
+        given = self.q, self.k, self.v, self.grad, self.causal
+        return self.cast(list(zip(*self.shards(*sequences.attention_backward(*given)))))
+
     def has_output(self, run, select=lambda r: r):
         given = self.q, self.k, self.v, self.causal
         for index, name in enumerate(("output", "logsumexp")):
@@ -201,9 +217,8 @@ class AttentionProblem(SharedCalls):
 
     def has_gradients(self, run, select=lambda r: r):
         given = self.q, self.k, self.v, self.grad, self.causal
-        expected = list(zip(*self.shards(*sequences.attention_backward(*given))))
         run.returns(
-            *self.cast(expected),
+            *self.gradients,
             tolerance=self.tolerance,
             select=select,
             label=f"(grad_q, grad_k, grad_v) ({self.named})",

@@ -5,6 +5,8 @@ single device in float64. The hub records the process group of each operation, s
 the groups, too.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
@@ -18,6 +20,7 @@ from grader.check.api import (
     per_rank,
     rounding,
 )
+from grader.hidden.two_calls import in_turn, returns_both
 from grader.reference import mesh as parts
 from grader.reference import single_device
 from grader.reference.mesh import Mesh
@@ -45,12 +48,12 @@ def test_coordinates(world, rng):
             1,
             call(
                 "device_mesh.coordinates",
-                *([rank, list(shape)] for rank in range(len(places))),
+                *([rank, shape] for rank in range(len(places))),
                 driver="in_turn",
             ),
             call(
                 "device_mesh.rank_at",
-                *([list(place), list(shape)] for place in places),
+                *([place, shape] for place in places),
                 driver="in_turn",
             ),
         )
@@ -74,11 +77,11 @@ def test_coordinates_misuse(world):
     beyond = [((2, 0), (2, 3)), ((0, 3), (2, 3)), ((1, 2), (3, 2))]
     negative = [((-1, 0), (2, 3)), ((0, -1), (2, 3)), ((1, -2), (3, 2))]
     requests = [
-        (call("device_mesh.coordinates", rank, list(shape), may_raise=True), [rank], shape)
+        (call("device_mesh.coordinates", rank, shape, may_raise=True), [rank], shape)
         for rank, shape in ranks
     ]
     requests += [
-        (call("device_mesh.rank_at", list(place), list(shape), may_raise=True), place, shape)
+        (call("device_mesh.rank_at", place, shape, may_raise=True), place, shape)
         for place, shape in (*beyond, *negative)
     ]
     for run, (_, given, shape) in zip(world(1, *(r for r, *_ in requests)), requests):
@@ -257,10 +260,7 @@ class Problem:
 
         A single device computes the expected values: the gradients are those of the whole batch.
         """
-        mesh, tolerance = self.mesh, rounding(self.dtype)
-        _, whole = single_device.loss_and_gradients(self.weights, self.batch)
-        of_pairs = list(zip(whole[::2], whole[1::2]))
-        expected = [mesh.own_pairs(of_pairs, rank) for rank in range(mesh.size)]
+        mesh, tolerance = self.mesh, self.tolerance
         losses = [
             single_device.loss_and_gradients(self.weights, mesh.own_rows(self.batch, rank))[0]
             for rank in range(mesh.size)
@@ -269,7 +269,7 @@ class Problem:
         # Judge the gradients first, because they tell more mistakes apart than the loss does.
         on = f"on a mesh of {named(mesh.shape)}"
         run.returns(
-            *(self._cast(own) for own in expected),
+            *map(self.gradients, range(mesh.size)),
             tolerance=tolerance,
             select=lambda found: found[1],
             label=f"the list of the gradients (of A, of B) {on}",
@@ -310,6 +310,16 @@ class Problem:
                 f" than enough for all sums over its row. {likely} ({listed(done, 8)})",
             )
 
+    @property
+    def tolerance(self):
+        """Return the tolerance for shards, which may be as narrow as one column."""
+        return replace(rounding(self.dtype), small=0.01)
+
+    def gradients(self, rank):
+        """Return a rank's shards of the gradients of the whole batch."""
+        _, whole = single_device.loss_and_gradients(self.weights, self.batch)
+        return self._cast(self.mesh.own_pairs(list(zip(whole[::2], whole[1::2])), rank))
+
     def _cast(self, pairs):
         return [tuple(weight.astype(self.dtype) for weight in pair) for pair in pairs]
 
@@ -337,7 +347,7 @@ def test_step(world, rng):
 @weight(0.5)
 def test_step_of_other_models(world, rng):
     """A step is right for one or three pairs of layers, one or more rows, float32 or float64, and
-    any layout
+    any layout. A later step does not change its gradients
     """
     for shape in (SQUARE, (1, 2), (2, 1)):
         problems = [
@@ -346,9 +356,19 @@ def test_step_of_other_models(world, rng):
             (Problem(rng, shape, rows=1, width=3, hidden=1), "contiguous"),
             (Problem(rng, shape, rows=4, hidden=16), MIXED),
         ]
-        runs = world(problems[0][0].mesh.size, *(p.request(layout) for p, layout in problems))
+        first, second = Problem(rng, shape), Problem(rng, shape)
+        n = first.mesh.size
+        both = in_turn(n, first.request(), second.request(), driver="on_mesh_in_turn")
+        *runs, kept = world(n, *(p.request(layout) for p, layout in problems), both)
         for run, (problem, _) in zip(runs, problems):
             problem.judge(run)
+        returns_both(
+            kept,
+            *([p.gradients(rank) for rank in range(n)] for p in (first, second)),
+            "the lists of the gradients",
+            select=lambda step: step[1],
+            tolerance=first.tolerance,
+        )
 
 
 def in_no_dimension(mesh, rank, operation):

@@ -48,7 +48,7 @@ def test_split_layers(world, rng):
 @number("5.1")
 @weight(0.25)
 def test_split_layers_misuse(world, rng):
-    """split_layers raises ValueError, which names both numbers if there are more stages than layers,
+    """split_layers raises ValueError. It names both numbers if there are more stages than layers,
     and num_stages if num_stages ≤ 0
     """
     cases = (((2, 3), ("2", "3")), ((0, 1), ("0", "1")), ((4, 0), ("0",)), ((3, -1), ("-1",)))

@@ -597,7 +597,7 @@ def test_zero_bubble_alive(world, rng):
 @number("8.3")
 @weight(0.5)
 def test_zero_bubble_idle_time(world, rng):
-    """The zero-bubble schedule ends no later than ZB-H1, for equal and for other times of F, B, W"""
+    """The zero-bubble schedule ends no later than ZB-H1, for equal and other times of F, B and W"""
     run, made = zero_bubble(world, rng)
     drawn = [tuple(float(time) for time in rng.uniform(0.5, 5, 3)) for _ in range(3)]
     for (n, m), stages in made.items():

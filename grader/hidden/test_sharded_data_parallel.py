@@ -37,6 +37,7 @@ from grader.hidden.sharded_problem import (
     late,
     served_rates,
 )
+from grader.hidden.two_calls import in_turn, returns_both
 from grader.reference import sharded, zero
 from grader.reference.training_mistakes import optimizer_difference
 
@@ -71,7 +72,9 @@ def require_silence(run, what):
 @number("6.1")
 @weight(0.5)
 def test_flatten(world, rng):
-    """flatten puts the entries of all tensors into one vector, and pads it to a multiple of n"""
+    """flatten puts the entries of all tensors into one vector, and pads it to a multiple of n. A
+    later call does not change the vector
+    """
     name = "sharded_data_parallel.flatten"
     for n in SIZES:
         lists = [*tensor_lists(rng, n), [rng.standard_normal(5).astype(np.float16)]]
@@ -82,12 +85,17 @@ def test_flatten(world, rng):
             run.returns(*[sharded.flat(arrays, n)] * n, known_mistakes=[known] * n)
             run.keeps_inputs()
             require_silence(run, "flatten needs no other rank")
+        two = tensor_lists(rng, n)[0], tensor_lists(rng, n)[0]
+        (run,) = world(n, in_turn(n, *(call(name, arrays) for arrays in two)))
+        returns_both(run, *([sharded.flat(arrays, n)] * n for arrays in two), "the vectors")
 
 
 @number("6.1")
 @weight(0.5)
 def test_flat_shard(world, rng):
-    """flat_shard returns 1/n of the padded entries, in contiguous memory of its own"""
+    """flat_shard returns 1/n of the padded entries, in contiguous memory of its own, which a later
+    call does not change
+    """
     name = "sharded_data_parallel.flat_shard"
     for n in SIZES:
         # The last list is a single vector whose length n divides, so flatten need not copy it.
@@ -115,6 +123,9 @@ def test_flat_shard(world, rng):
                 run.require(shard.own, text)
             run.keeps_inputs()
             require_silence(run, "every rank has all tensors")
+        two = tensor_lists(rng, n)[0], tensor_lists(rng, n)[0]
+        (run,) = world(n, in_turn(n, *(call(name, arrays) for arrays in two)))
+        returns_both(run, *(sharded.shards(arrays, n) for arrays in two), "the shards")
 
 
 @number("6.1")

@@ -19,6 +19,7 @@ from grader.check.api import (
     per_rank,
     rounding,
 )
+from grader.hidden.two_calls import in_turn, returns_both
 from grader.reference import parallel as parts
 from grader.reference import single_device
 from grader.reference.collective_mistakes import OVERWRITTEN
@@ -117,14 +118,9 @@ class Problem:
         """
         own_columns = len(self.x[0]) // self.n
         for l in range(len(self.weights)):
-            yield self._with_shard(l, lambda shard: shard[:, :-1]), (
-                str(self.n),
-                str(own_columns - 1),
-                "12",
-            )
+            yield self._with_shard(l, lambda shard: shard[:, :-1]), (str(own_columns - 1),)
         yield self._with_shard(1, lambda shard: np.hstack([shard, shard[:, :1]])), (
             str(own_columns + 1),
-            "12",
         )
         yield self._with_shard(1, lambda shard: shard[:-1]), ("11", "12")
 
@@ -216,8 +212,8 @@ def test_shards(world, rng):
 @number("4.1")
 @weight(0.5)
 def test_shards_own_their_memory(world, rng):
-    """A shard is contiguous, has memory of its own, 1/n of the weight's size, and does not keep the
-    full weight alive
+    """A shard is contiguous, has memory of its own, 1/n of the weight's size, does not keep the
+    full weight alive, and does not change in a later call
     """
     for n in (2, 4, 1):
         square, row, narrow = (rng.standard_normal(shape) for shape in ((8, 8), (1, 8), (5, n)))
@@ -259,12 +255,16 @@ def test_shards_own_their_memory(world, rng):
                     f"rank {rank}'s shard is a view: it shares memory with the weight. Return a"
                     " copy.",
                 )
+        two, axes = rng.standard_normal((2, 2 * n, 3 * n)), {"columns": 1, "rows": 0}
+        pairs = [[call(f"tensor_parallel.shard_{a}", w) for w in two] for a in axes]
+        for run, axis in zip(world(n, *(in_turn(n, *pair) for pair in pairs)), axes.values()):
+            returns_both(run, *(np.split(w, n, axis) for w in two), "the shards")
 
 
 @number("4.1")
 @weight(0.5)
 def test_shards_misuse(world, rng):
-    """shard_columns raises ValueError, which names both numbers, if n does not divide the number of
+    """shard_columns raises ValueError (it names both numbers) if n does not divide the number of
     columns, and shard_rows if n does not divide the number of rows
     """
     for n, (rows, columns) in ((3, (10, 7)), (4, (2, 6))):

@@ -54,6 +54,7 @@ DRIVERS: dict[str, Callable] = {
     "followed_layers": sharded_data_parallel.followed_layers,
     "in_groups": device_mesh.in_groups,
     "on_mesh": device_mesh.on_mesh,
+    "on_mesh_in_turn": device_mesh.on_mesh_in_turn,
     "chunked": schedules.chunked,
     "halves": schedules.halves,
     "freed": schedules.freed,

@@ -55,3 +55,12 @@ def on_mesh(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     of its column.
     """
     return function(*args, *row_and_column(kwargs["shape"][1]))
+
+
+def on_mesh_in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Make several calls as ``on_mesh`` does, one after the other, and return their results.
+
+    ``args`` holds the arguments of each call.
+    """
+    groups = row_and_column(kwargs["shape"][1])
+    return [function(*each, *groups) for each in args]
