@@ -115,7 +115,8 @@ def reduce(tensor: Tensor, root: int, op: str = "sum") -> Tensor | None:
         On the root: the reduced tensor, in the shape of ``tensor``. On the other ranks: None.
     Raises:
         ValueError: ``root`` is not a rank; ``op`` is none of these five (the caller may pass any
-            object, such as a list); ``op`` is "average" and the dtype is an integer dtype.
+            object, such as a list); ``op`` is "average" and the dtype is an integer dtype, which
+            the message names.
 
     With 2 ranks, root 0, "max":  rank 0 [1, 5], rank 1 [4, 2]  →  rank 0 [4, 5], rank 1 None.
     About 6 lines.
@@ -150,7 +151,7 @@ def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
     Raises:
         ValueError: the tensor has no dimension 0, or n does not divide the number of rows; ``op``
             is none of these five (the caller may pass any object, such as a list); ``op`` is
-            "average" and the dtype is an integer dtype.
+            "average" and the dtype is an integer dtype, which the message names.
 
     With 2 ranks, "sum":  rank 0 [1, 2], rank 1 [3, 4]  →  rank 0 [4], rank 1 [6].
     About 4 lines.
@@ -168,7 +169,7 @@ def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
         The reduction, in the shape of ``tensor``.
     Raises:
         ValueError: ``op`` is none of these five (the caller may pass any object, such as a list);
-            ``op`` is "average" and the dtype is an integer dtype.
+            ``op`` is "average" and the dtype is an integer dtype, which the message names.
 
     With 2 ranks, "product":  rank 0 [1, 2], rank 1 [3, 4]  →  [3, 8] on both.
     About 4 lines.

@@ -304,7 +304,7 @@ def _of_pass(known):
 def sent(run, rank, p=0):
     """Return a rank's operations from the start of backward pass ``p`` to the next pass's start.
 
-    Barriers are left out: another check says that there should be none.
+    Barriers are left out, because they send no data.
     """
     begin = run.passed(rank, BEGAN.format(p))
     later = run.marks(rank, BEGAN.format(p + 1))

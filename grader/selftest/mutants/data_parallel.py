@@ -442,7 +442,7 @@ def train""",
         "data_parallel",
         "dist.broadcast(values, src=root)",
         "dist.broadcast(values, src=0)",
-        {"hidden broadcast_parameters"},
+        {"hidden broadcast_parameters", "hidden broadcast_replaces_everything"},
         "parameters after the call is wrong",
     ),
     Mutant(

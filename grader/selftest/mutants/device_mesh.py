@@ -2,7 +2,7 @@
 
 from textwrap import indent
 
-from grader.selftest.mutants.mutant import Mutant
+from grader.selftest.mutants.mutant import Mutant, in_old_memory
 
 COORDINATES = {"public coordinates", "hidden coordinates"}
 GROUPS = {
@@ -589,4 +589,5 @@ MUTANTS = [
         {"hidden step_misuse"},
         "expected a ValueError on every rank",
     ),
+    in_old_memory("device_mesh", "mesh_step", {"hidden step_of_other_models"}),
 ]

@@ -1,6 +1,6 @@
 """Part 9 · Long sequences and many experts: wrong submissions."""
 
-from grader.selftest.mutants.mutant import Mutant
+from grader.selftest.mutants.mutant import Mutant, in_old_memory
 
 # The checks that fail if rows do not come to the right experts.
 ROWS_OF_EXPERTS = {
@@ -1014,4 +1014,8 @@ MUTANTS = [
         {"public routes", "hidden routes"},
         "the experts have different numbers for each sender",
     ),
+    in_old_memory("sequence_and_experts", "sequence_parallel_forward", {"hidden pair_forward"}),
+    in_old_memory("sequence_and_experts", "ring_attention_forward", {"hidden ring_forward"}),
+    in_old_memory("sequence_and_experts", "ring_attention_backward", {"hidden ring_backward"}),
+    in_old_memory("sequence_and_experts", "mixture_forward", {"hidden mixture_forward"}),
 ]

@@ -1,6 +1,6 @@
 """Part 6 · Sharded data parallelism: wrong submissions."""
 
-from grader.selftest.mutants.mutant import Mutant
+from grader.selftest.mutants.mutant import Mutant, in_old_memory
 
 PART = "sharded_data_parallel"
 # Problems 6.2 to 6.4 use the functions of 6.1, so most mistakes in these are seen there, too.
@@ -1278,4 +1278,6 @@ def _gathered_ahead""",
         },
         "ValueError does not mention",
     ),
+    in_old_memory("sharded_data_parallel", "flatten", {"hidden flatten"}),
+    in_old_memory("sharded_data_parallel", "flat_shard", {"hidden flat_shard"}),
 ]

@@ -1,6 +1,6 @@
 """Part 4 · Tensor parallelism: wrong submissions."""
 
-from grader.selftest.mutants.mutant import Mutant
+from grader.selftest.mutants.mutant import Mutant, in_old_memory
 
 BACKWARD = {
     "public backward",
@@ -986,4 +986,6 @@ def shard_columns""",
         {"hidden sum_over_ranks"},
         "communicated once in g's backward pass",
     ),
+    in_old_memory("tensor_parallel", "shard_columns", {"hidden shards_own_their_memory"}),
+    in_old_memory("tensor_parallel", "shard_rows", {"hidden shards_own_their_memory"}),
 ]

@@ -313,7 +313,27 @@ def mesh_groups(shape):
     return rows[row], columns[column]
 """
 
+AMONG_ALL_PLACES = """
+import functools
+import itertools
+
+
+@functools.cache
+def coordinates(rank, shape):
+    if not 0 <= rank < shape[0] * shape[1]:
+        raise ValueError(f"rank {rank} is not on a mesh of {shape[0]} × {shape[1]}")
+    return list(itertools.product(range(shape[0]), range(shape[1])))[rank]
+
+
+def rank_at(place, shape):
+    places = list(itertools.product(range(shape[0]), range(shape[1])))
+    if place not in places:
+        raise ValueError(f"{place} is not on a mesh of {shape[0]} × {shape[1]}")
+    return places.index(place)
+"""
+
 VARIANTS = [
+    Variant("places that are found in a list", "device_mesh", AMONG_ALL_PLACES),
     Variant("autograd, and one average for all gradients", "device_mesh", AUTOGRAD),
     Variant(
         "torch's own mesh, and averages in two halves",
