@@ -344,7 +344,8 @@ class Hub:
                 frames.EVENT,
                 {"call": self.calls.current(rank), "mark": name, "at": monotonic_ns()},
             )
-        if name.endswith(ENDED):
+        # A probe that ends a second time tells nothing of the layer that is computed now.
+        if name.endswith(ENDED) and not options.uses[name]:
             for posted, blob in self.slow.on_use(rank):
                 self._answer_unless_unawaited(posted, blob)
         # The rank waits for the answer now. So the time does not include what it computes later.

@@ -87,6 +87,7 @@ CONNECTING = {
         # These change or show which pages of a file are in memory. So processes could communicate
         # through a file that all processes may read.
         **{"fadvise64": 221, "readahead": 187, "preadv2": 327, "mincore": 27, "cachestat": 451},
+        **{"io_setup": 206, "io_submit": 209, "io_pgetevents": 333},
     },
     "aarch64": {
         **{
@@ -126,6 +127,7 @@ CONNECTING = {
         },
         **{"setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "setxattrat": 463},
         **{"fadvise64": 223, "readahead": 213, "preadv2": 286, "mincore": 232, "cachestat": 451},
+        **{"io_setup": 0, "io_submit": 2, "io_pgetevents": 292},
     },
 }
 FCNTL = {"x86_64": 72, "aarch64": 25}

@@ -90,7 +90,7 @@ HONEST = [
     question(16, "wait", "a", "c"),
     question(17, "check", "a"),
     use(21, "clock"),
-    use(22, "compute ended"),
+    use(22, "compute began") + use(25, "compute ended"),
     use(23, "run all_reduce 8"),
     [(frames.EVENT, {"call": 0, "mark": "call began", "at": 4}, b"")],
     [(frames.WAIT, {"for": [3, frames.FOR_GO, frames.FOR_NOTHING]}, b"")],

@@ -621,6 +621,13 @@ def test_nothing_is_served_where_nothing_was_given():
     )
 
 
+def test_a_probe_ends_only_after_it_has_begun_and_only_once():
+    options = CallOptions(0, GIVEN)
+    assert not options.serves("compute ended")
+    assert options.use("compute began") is None and options.use("compute ended") == 7
+    assert not options.serves("compute ended") and options.serves("compute began")
+
+
 # ——— slow all-gathers
 
 

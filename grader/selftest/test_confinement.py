@@ -645,6 +645,7 @@ OTHER_WAYS = {
     "which pages there are": (
         "os.preadv(os.open(os.__file__, os.O_RDONLY), [bytearray(1)], 0, os.RWF_NOWAIT)"
     ),
+    "requests to read": "made(libc.syscall(CALLS['io_setup'], 1, ctypes.byref(ctypes.c_ulong())))",
     "another's clock": "time.clock_gettime(~os.getppid() << 3 | 2)",
     "its own processors": "os.sched_setaffinity(0, {0})",
     # The kernel finds these arguments wrong (EINVAL), because a thread must share its handlers.

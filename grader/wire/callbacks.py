@@ -7,6 +7,7 @@ asked. On other networks a rank answers its own calls. This module needs the sta
 """
 
 import inspect
+from collections import Counter
 from typing import Any, NamedTuple
 
 from grader.wire.frames import PAUSE, SEALING_KEY
@@ -64,11 +65,18 @@ class CallOptions:
         self.squares = given.get("squares", "")
         self.key = given.get("key")
         self.made = 0  # runs so far
+        self.uses: Counter[str] = Counter()  # how often each name was used
 
     def serves(self, name: str) -> bool:
-        """Return whether the rank may call ``use`` with this name."""
+        """Return whether the rank may call ``use`` with this name.
+
+        A probe can end only as often as it has begun. Otherwise the end of a probe could be told
+        again at any later time.
+        """
         what, _, moment = name.rpartition(" ")
-        if moment in ("began", "ended") and what in self.probes or self.clocks and name == PAUSE:
+        if moment == "ended" and what in self.probes:
+            return self.uses[name] < self.uses[f"{what} began"]
+        if moment == "began" and what in self.probes or self.clocks and name == PAUSE:
             return True
         if name == SEALING_KEY:
             return self.key is not None
@@ -84,6 +92,7 @@ class CallOptions:
 
         Raises LookupError if the rank asks for a run after it has got all runs of the check.
         """
+        self.uses[name] += 1
         if self.bench and name in Bench.USES:
             return getattr(self.bench, name)()
         if self.runs is not None and name.startswith("run "):
