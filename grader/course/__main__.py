@@ -129,7 +129,7 @@ def _grade(arguments: argparse.Namespace) -> int:
             arguments.engine, arguments.settings, arguments.at_a_time, arguments.into
         ) as workers:
             graded.grade(workers)
-    return graded.report()
+        return graded.report()  # reads the unpacked files once more, for similarity/
 
 
 @contextmanager

@@ -32,10 +32,12 @@ You need MOSS's script, with your own user number in it:
 def lay_out(found: Iterable[Found], into: Path) -> None:
     """Write the submissions, the stubs and a README.txt into the folder ``into``.
 
-    An old folder is removed first. README.txt contains the commands to type. Only files that the
-    course takes are copied. A submission without any such file is left out.
+    What an earlier call wrote is removed first. All else stays: README.txt tells the instructor to
+    write compare50's pages into this folder. Only files that the course takes are copied. A
+    submission without any such file is left out.
     """
-    shutil.rmtree(into, ignore_errors=True)
+    for name in ("base", "submissions"):
+        shutil.rmtree(into / name, ignore_errors=True)
     base = into / "base"
     base.mkdir(parents=True)
     for name in FILES:

@@ -6,6 +6,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import psutil
 import pytest
 
 from grader import session
+from grader.course import __main__ as command
 from grader.course import course as course_module
 from grader.course import engine, grading
 from grader.course.course import CannotGradeCourse, CourseRun, Settings
@@ -102,6 +104,38 @@ def test_each_submission_is_graded_once(graded, tmp_path):
     assert "Zoe" in (tmp_path / "out" / "scores.csv").read_text(encoding="utf-8-sig")
     copied = tmp_path / "out" / "similarity" / "submissions" / "a" / "collectives.py"
     assert copied.read_text() == "a"
+
+
+@pytest.fixture
+def typed(tmp_path, monkeypatch):
+    """Return a function that runs the command with these words, except for the grading itself."""
+
+    def run(*words) -> int:
+        monkeypatch.setattr(engine, "grade", Graders(tmp_path, {}))
+        monkeypatch.setattr("sys.argv", ["grader.course", *map(str, words)])
+        return command._grade(command._arguments())
+
+    return run
+
+
+def test_similarity_holds_the_files_of_a_zip(typed, tmp_path):
+    """The zip is unpacked into a folder that is removed at the end."""
+    with zipfile.ZipFile(tmp_path / "export.zip", "w") as archive:
+        archive.writestr("ann/collectives.py", "a")
+        archive.writestr("bob/collectives.py", "b")
+    (tmp_path / "out").mkdir()
+    assert typed(tmp_path / "export.zip", "--into", tmp_path / "out") == 0
+    copied = (tmp_path / "out" / "similarity" / "submissions").glob("*/*.py")
+    assert {path.parent.name: path.read_text() for path in copied} == {"ann": "a", "bob": "b"}
+
+
+def test_similarity_keeps_what_an_instructor_adds(graded, tmp_path):
+    first = graded("ab")
+    (tmp_path / "out" / "similarity" / "compare50").mkdir()
+    graded(found=[first.found["a"]])
+    names = sorted(path.name for path in (tmp_path / "out" / "similarity").iterdir())
+    assert names == ["README.txt", "base", "compare50", "submissions"]
+    assert [p.name for p in (tmp_path / "out/similarity/submissions").iterdir()] == ["a"]
 
 
 def test_submissions_without_a_time_are_told_and_lose_nothing(graded, tmp_path):
