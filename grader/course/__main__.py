@@ -29,6 +29,7 @@ from grader.command_line import SentenceParser, seconds, seed
 from grader.course import engine, exports, roster, worker_watch
 from grader.course.course import CannotGradeCourse, CourseRun, Settings
 from grader.course.results import Store
+from grader.course.unpacking import CannotRead
 from grader.course_file import course
 from grader.diagnosis.finding import printable
 from grader.gradescope.metadata import as_time
@@ -97,7 +98,7 @@ def main() -> int:
         with _folder_alone(arguments.into):
             return _grade(arguments)
     except (
-        *(CannotGradeCourse, exports.CannotRead, roster.BadRoster),
+        *(CannotGradeCourse, CannotRead, roster.BadRoster),
         *(engine.NoEngine, worker_watch.NoWorker, OSError, ValueError),
     ) as error:
         return _cannot(str(error))
@@ -121,10 +122,10 @@ def _grade(arguments: argparse.Namespace) -> int:
     settings = Settings(due, time_limit, official, arguments.regrade)
     checks_at_a_time = max(1, machine_limits.workers() // arguments.at_a_time)
     with _unpacked(arguments.into) as unpacked:
-        found = exports.find(arguments.submissions, unpacked)
-        for sentence in exports.doubts(found):
+        export = exports.find(arguments.submissions, unpacked)
+        for sentence in export.doubts:
             print(printable(sentence), flush=True)
-        graded = CourseRun(found, store, people, settings, checks_at_a_time)
+        graded = CourseRun(export.found, store, people, settings, checks_at_a_time)
         with engine.connected(
             arguments.engine, arguments.settings, arguments.at_a_time, arguments.into
         ) as workers:

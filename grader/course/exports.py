@@ -10,95 +10,84 @@ A folder or a zip is read in one of four forms:
   files whose names begin like this.
 - Anything else: each folder or zip is one submission, and has the student's name.
 
+What belongs to no submission is named, so that nobody's work is lost unseen.
+
 Names and files come from students. So names are made safe before they become ids of submissions,
 and nothing from a zip is written outside of the folder for unpacking. The name that a student gave
 to a file must not decide whose work the file is, or which form the export has.
 """
 
 import re
-import stat
 import unicodedata
-import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from grader.course.submissions import Found, Student, Submission
+from grader.course.unpacking import CannotRead, unpack
 
 METADATA = "submission_metadata.yml"  # of Gradescope
-MAX_EXPORT_FILES = 200_000
-MAX_EXPORT_FILE_BYTES = 64 << 20
 CANVAS = re.compile(r"(?P<name>[^_]+)(?P<late>_LATE)?_(?P<user>\d+)_\d+_(?P<file>.+)")
 ATTEMPT = re.compile(r"(.+?)-(\d+)(\.[A-Za-z]+)")  # on Canvas, ring-2.py is the third attempt
 # The name that a student gave to a file comes last. It may contain a text such as
 # ``_4711_assignsubmission_file_``, with another student's number. So the first such text counts.
 MOODLE = re.compile(r"(?P<name>.+?)_(?P<user>\d+)_assignsubmission_file_?(?P<file>.*)")
+MOODLES = "_assignsubmission_"  # is in all names of an export of Moodle, also of texts and comments
 OWNER = re.compile(r"(?<=_)\d+(?=_assignsubmission_file)")  # a number that may be a student's
 
 
-class CannotRead(Exception):
-    """Raised if there are no submissions to read. The message is a sentence for the instructor."""
+@dataclass(frozen=True)
+class Export:
+    """The submissions in an export, and sentences about what the instructor should look at."""
+
+    found: list[Found]
+    doubts: list[str] = field(default_factory=list)
 
 
-def find(source: Path, unpack_into: Path) -> list[Found]:
-    """Return the submissions in ``source``, in the order of their ids.
+def find(source: Path, unpack_into: Path) -> Export:
+    """Return the submissions in ``source``, in the order of their ids, and the doubts about them.
 
     A zip is unpacked into the folder ``unpack_into`` first. Raise CannotRead if ``source`` cannot
     be read or has no submissions, and OSError if the zip file cannot be opened.
     """
     if not source.exists():
         raise CannotRead(f"there is no {source}")
+    broken: list[str] = []
     if not source.is_dir():
-        _unpack(source, unpack_into)
+        broken = unpack(source, unpack_into)
         source = unpack_into
     folder = _inner(source)
     try:
-        found = _of_gradescope(folder) if (folder / METADATA).is_file() else _by_names(folder)
+        export = _of_gradescope(folder) if (folder / METADATA).is_file() else _by_names(folder)
     except OSError as error:
         raise CannotRead(f"{folder} cannot be read: {error.strerror}") from None
-    if not found:
+    if not export.found:
         raise CannotRead(
             f"there are no submissions in {source}. Name a platform's export, or a folder with a"
             " folder or a zip for each student"
         )
-    return sorted(found, key=lambda one: _natural(one.submission.id))
+    return Export(
+        sorted(export.found, key=lambda one: _natural(one.submission.id)),
+        [
+            *_doubt("These files of the zip cannot be unpacked", broken),
+            *export.doubts,
+            *_shared_numbers(export.found),
+        ],
+    )
 
 
-def _unpack(archive_path: Path, into: Path) -> None:
-    """Unpack the regular files of a zip into ``into``, unless their paths leave this folder."""
-    try:
-        with zipfile.ZipFile(archive_path) as archive:
-            entries = archive.infolist()
-            if len(entries) > MAX_EXPORT_FILES:
-                raise CannotRead(
-                    f"{archive_path} holds more than {MAX_EXPORT_FILES} files and folders"
-                )
-            for entry in entries:
-                _unpack_entry(archive, entry, into)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
-        raise CannotRead(
-            f"{archive_path} is not a folder, and it cannot be read as a zip file: {error}"
-        ) from None
+def _doubt(sentence: str, names: Iterable[str]) -> list[str]:
+    """Return one sentence that lists these names, or none if there are no names."""
+    listed = ", ".join(f"“{name}”" for name in names)
+    return [f"{sentence}: {listed}."] if listed else []
 
 
-def _unpack_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, into: Path) -> None:
-    parts = PurePosixPath(entry.filename.replace("\\", "/")).parts
-    is_regular = not entry.is_dir() and not stat.S_ISLNK(entry.external_attr >> 16)
-    is_below = parts and not {"..", "/"} & set(parts) and ":" not in parts[0]
-    if not (is_regular and is_below) or parts[0] == "__MACOSX":
-        return
-    target = into.joinpath(*parts)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with archive.open(entry) as file:
-            # A larger file is cut here. What is left is still too large: the grader refuses it.
-            target.write_bytes(file.read(MAX_EXPORT_FILE_BYTES))
-    except (OSError, ValueError, zipfile.BadZipFile, RuntimeError, NotImplementedError):
-        # The submission is graded without this file, and the results say that it is missing.
-        target.unlink(missing_ok=True)
+def _not_taken(paths: Iterable[Path]) -> list[str]:
+    return _doubt("These files and folders belong to no submission", (path.name for path in paths))
 
 
 def _inner(folder: Path) -> Path:
@@ -117,8 +106,21 @@ def _inner(folder: Path) -> Path:
 def _holds_submissions(folder: Path) -> bool:
     """Return whether a folder has several submissions, and not the files of a single one."""
     entries = _visible(folder)
-    is_one = any(path.suffix == ".py" or path.name == "handout" for path in entries)
-    return len(entries) > 1 and not is_one
+    is_one = any(_is_python(path) or path.name == "handout" for path in entries)
+    return len([path for path in entries if _may_be_one(path)]) > 1 and not is_one
+
+
+def _may_be_one(path: Path) -> bool:
+    """Return whether a file or folder may be a whole submission."""
+    return path.is_dir() or _is_zip(path)
+
+
+def _is_zip(path: Path) -> bool:
+    return path.suffix.lower() == ".zip"
+
+
+def _is_python(path: Path) -> bool:
+    return path.suffix.lower() == ".py"
 
 
 def _visible(folder: Path) -> list[Path]:
@@ -139,7 +141,7 @@ def _ruby(loader: _Loader, tag: str, node: yaml.Node) -> Any:
 _Loader.add_multi_constructor("!ruby/", _ruby)
 
 
-def _of_gradescope(folder: Path) -> list[Found]:
+def _of_gradescope(folder: Path) -> Export:
     try:
         text = (folder / METADATA).read_text(encoding="utf-8", errors="replace")
         entries = yaml.load(text, _Loader)
@@ -147,17 +149,20 @@ def _of_gradescope(folder: Path) -> list[Found]:
         raise CannotRead(f"{folder / METADATA} is no YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(entries, dict):
         raise CannotRead(f"{folder / METADATA} does not list submissions")
-    found = []
+    found: dict[str, Found] = {}
     for name, facts in entries.items():
         path = folder / str(name)
         if isinstance(facts, dict) and path.parent == folder and path.is_dir():
             students = tuple(_students(facts.get(":submitters")))
             handed_in = _time(facts.get(":created_at"))
             submission = Submission(safe_name(str(name)), students, handed_in)
-            found.append(Found(submission, (_zip_inside(path),)))
+            found[str(name)] = Found(submission, (_zip_inside(path),))
     if entries and not found:
         raise CannotRead(f"{folder} has none of the folders that {METADATA} lists")
-    return found
+    without_folder = [str(name) for name in entries if str(name) not in found]
+    others = [path for path in _visible(folder) if path.name not in (METADATA, *found)]
+    doubts = _doubt(f"{METADATA} lists submissions that have no folder", without_folder)
+    return Export(list(found.values()), doubts + _not_taken(others))
 
 
 def _students(submitters: Any) -> Iterator[Student]:
@@ -181,7 +186,7 @@ def _time(value: Any) -> str:
     return (value if value.tzinfo else value.replace(tzinfo=timezone.utc)).isoformat()
 
 
-def _by_names(folder: Path) -> list[Found]:
+def _by_names(folder: Path) -> Export:
     """Return the submissions of Canvas, of Moodle, or of plain folders and zips."""
     entries = _visible(folder)
     moodle = {path: match for path in entries if (match := MOODLE.fullmatch(path.name))}
@@ -195,19 +200,34 @@ def _by_names(folder: Path) -> list[Found]:
                 f"{folder} may come from Canvas or from Moodle: “{min(moodle).name}” could be a"
                 " file name of either. Make a folder for each student, with the files as handed in"
             )
-        return _grouped([(match, path) for path, match in canvas.items()])
-    if moodle:
-        for path in moodle:
-            _require_one_owner(path)
-        return _grouped([(match, path) for path, match in moodle.items()])
-    if canvas:
-        return _grouped([(match, path) for path, match in canvas.items()])
-    plain = [path for path in entries if path.is_dir() or path.suffix == ".zip"]
-    ids = unique(map(_stem, plain))
-    return [
+        moodle = {}
+    matches = moodle or canvas
+    others = [path for path in entries if path not in matches]
+    # A platform gives all names of its export the same form. So a few names that happen to have
+    # this form, such as team_1_2_final.zip, do not make it the platform's export.
+    rivals = [path for path in others if _may_be_one(path) and MOODLES not in path.name]
+    if len(matches) <= len(rivals):
+        return _plain(entries, matches)
+    for path in moodle:
+        _require_one_owner(path)
+    export = _grouped([(match, path) for path, match in matches.items()])
+    return Export(export.found, export.doubts + _not_taken(others))
+
+
+def _plain(entries: Sequence[Path], matches: Iterable[Path]) -> Export:
+    """Return a submission for each folder and zip. ``matches`` are named as on a platform."""
+    taken = [path for path in entries if _may_be_one(path)]
+    ids = unique(map(_stem, taken))
+    found = [
         Found(Submission(id_, (Student(_stem(path)),)), (_zip_inside(path),))
-        for id_, path in zip(ids, plain)
+        for id_, path in zip(ids, taken)
     ]
+    doubts = _doubt(
+        "Each folder and each zip counts as one submission. But these have names as in an export"
+        " of Canvas or Moodle",
+        (path.name for path in matches),
+    )
+    return Export(found, doubts + _not_taken(path for path in entries if path not in taken))
 
 
 def _require_one_owner(path: Path) -> None:
@@ -226,7 +246,7 @@ def _require_one_owner(path: Path) -> None:
         )
 
 
-def doubts(found: Iterable[Found]) -> list[str]:
+def _shared_numbers(found: Iterable[Found]) -> list[str]:
     """Return a warning for each student's number that occurs in several submissions."""
     of_number: dict[str, list[str]] = {}
     for one in found:
@@ -253,25 +273,38 @@ def _zip_inside(path: Path) -> Path:
     if not path.is_dir():
         return path
     files = [inner for inner in _visible(path) if inner.is_file()]
-    zips = [inner for inner in files if inner.suffix == ".zip"]
-    has_python = any(inner.suffix == ".py" for inner in files)
+    zips = [inner for inner in files if _is_zip(inner)]
+    has_python = any(map(_is_python, files))
     return zips[0] if len(zips) == 1 and not has_python else path
 
 
-def _grouped(matches: list[tuple[re.Match, Path]]) -> list[Found]:
+def _grouped(matches: list[tuple[re.Match, Path]]) -> Export:
     """Return a submission for each user, with the latest attempt of each file.
 
     If a user has a folder, this folder is the whole submission. Otherwise, if a user has zips, the
-    zip with the latest attempt is the whole submission.
+    zip with the latest attempt is the whole submission. The doubts name the files beside it.
     """
     users: dict[tuple[str, str], list[tuple[re.Match, Path]]] = {}
     for match, path in matches:
         users.setdefault((match["name"], match["user"]), []).append((match, path))
     ids = unique(f"{name}-{user}" for name, user in users)
-    return [
-        _of_user(Submission(id_, (Student(name, sid=user),), is_marked_late=_is_late(files)), files)
-        for id_, ((name, user), files) in zip(ids, users.items())
-    ]
+    found, beside = [], []
+    for id_, ((name, user), files) in zip(ids, users.items()):
+        student = Student(name, sid=user)
+        submission = Submission(id_, (student,), is_marked_late=_is_late(files))
+        latest = _latest(files)
+        paths = [path for _, path in latest.values()]
+        if whole := _whole(latest):
+            found.append(Found(submission, (_zip_inside(whole),)))
+            beside += [path.name for path in paths if path != whole]
+        else:
+            found.append(Found(submission, tuple(paths), tuple(latest)))
+    doubts = _doubt(
+        "These files are not graded, because a folder or a zip of the same student counts as the"
+        " whole submission",
+        beside,
+    )
+    return Export(found, doubts)
 
 
 def _is_late(files: list[tuple[re.Match, Path]]) -> bool:
@@ -279,20 +312,24 @@ def _is_late(files: list[tuple[re.Match, Path]]) -> bool:
     return any(match.groupdict().get("late") for match, _ in files)
 
 
-def _of_user(submission: Submission, files: list[tuple[re.Match, Path]]) -> Found:
-    for _, path in files:
-        if path.is_dir():
-            return Found(submission, (_zip_inside(path),))
+def _latest(files: list[tuple[re.Match, Path]]) -> dict[str, tuple[int, Path]]:
+    """Return the latest attempt of each file of a user: its number and path, by its first name."""
     latest: dict[str, tuple[int, Path]] = {}
     for match, path in files:
         name, attempt = match["file"], 0
         if numbered := ATTEMPT.fullmatch(name):
             name, attempt = numbered[1] + numbered[3], int(numbered[2])
         latest[name] = max(latest.get(name, (-1, path)), (attempt, path))
-    zips = [(attempt, path) for name, (attempt, path) in latest.items() if name.endswith(".zip")]
-    if zips:
-        return Found(submission, (max(zips)[1],))
-    return Found(submission, tuple(path for _, path in latest.values()), tuple(latest))
+    return latest
+
+
+def _whole(latest: dict[str, tuple[int, Path]]) -> Path | None:
+    """Return the folder or zip that is the whole submission of a user, if there is one."""
+    for _, path in latest.values():
+        if path.is_dir():
+            return path
+    zips = [one for one in latest.values() if _is_zip(one[1])]
+    return max(zips)[1] if zips else None
 
 
 def unique(names: Iterable[str]) -> list[str]:

@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from grader.course.exports import CannotRead, doubts, find, safe_name, unique
-from grader.course.submissions import Student
+from grader.course.exports import Export, find, safe_name, unique
+from grader.course.submissions import Found, Student
+from grader.course.unpacking import CannotRead
+
+
+def found_in(source: Path, unpack_into: Path) -> list[Found]:
+    return find(source, unpack_into).found
+
 
 GRADESCOPE = """\
 submission_18:
@@ -56,7 +62,7 @@ def zipped(folder: Path, into: Path) -> Path:
 def test_gradescope_export_gives_people_and_times(tmp_path, form):
     export = gradescope(tmp_path / "here")
     source = {"export": export, "folder around it": export.parent}.get(form)
-    found = find(source or zipped(export, tmp_path / "e.zip"), tmp_path / "unpacked")
+    found = found_in(source or zipped(export, tmp_path / "e.zip"), tmp_path / "unpacked")
     assert [one.submission.id for one in found] == ["submission_9", "submission_18"]
     assert found[1].submission.students == (
         Student("Jane Doe", "0471", "jane@school.edu"),
@@ -93,7 +99,7 @@ def test_canvas_files_of_a_student_belong_together(tmp_path):
         "roebob_LATE_4712_105_submission-9.zip",
     ):
         (tmp_path / name).write_text(name)
-    jane, bob = find(tmp_path, tmp_path / "unpacked")
+    jane, bob = found_in(tmp_path, tmp_path / "unpacked")
     assert jane.submission.id == "doejane-4711"
     assert jane.submission.students == (Student("doejane", sid="4711"),)
     assert dict(zip(jane.names, (path.name for path in jane.paths))) == {
@@ -112,16 +118,20 @@ def test_moodle_folders_and_files(tmp_path, is_folder):
         (tmp_path / "Jane Doe_4711_assignsubmission_file_" / "s.zip").write_text("")
     else:
         (tmp_path / "Jane Doe_4711_assignsubmission_file_s.zip").write_text("")
-    [jane] = find(tmp_path, tmp_path / "unpacked")
+    [jane] = found_in(tmp_path, tmp_path / "unpacked")
     assert jane.submission.students == (Student("Jane Doe", sid="4711"),)
     assert jane.submission.id == "Jane-Doe-4711"
     assert jane.paths[0].name == ("s.zip" if is_folder else jane.paths[0].name)
 
 
-def exported(folder: Path, *names: str):
+def exported(folder: Path, *names: str) -> Export:
     for name in names:
         (folder / name).write_text("")
     return find(folder, folder / "unpacked")
+
+
+def ids(export: Export) -> list[str]:
+    return [one.submission.id for one in export.found]
 
 
 @pytest.mark.parametrize(
@@ -139,22 +149,23 @@ def test_a_file_on_moodle_does_not_become_anothers_work_by_its_name(tmp_path, na
 
 
 def test_the_first_number_on_moodle_counts(tmp_path):
-    [eve] = exported(tmp_path, "Eve_2001_assignsubmission_file_2001_assignsubmission_file_s.py")
+    name = "Eve_2001_assignsubmission_file_2001_assignsubmission_file_s.py"
+    [eve] = exported(tmp_path, name).found
     assert eve.submission.students == (Student("Eve", sid="2001"),)
     assert eve.names == ("2001_assignsubmission_file_s.py",)
 
 
 def test_a_number_with_two_names_is_told(tmp_path):
     names = ("Bob_2002_assignsubmission_file_a.py", "Eve_2001_assignsubmission_file_a.py")
-    assert not doubts(exported(tmp_path, *names))
-    [told] = doubts(exported(tmp_path, "Rob_2002_assignsubmission_file_a.py"))
+    assert not exported(tmp_path, *names).doubts
+    [told] = exported(tmp_path, "Rob_2002_assignsubmission_file_a.py").doubts
     assert told.startswith("The student's number 2002 has several submissions: Bob-2002, Rob-2002.")
 
 
 def test_a_file_on_canvas_does_not_make_the_export_one_of_moodle(tmp_path):
     """Or else all other submissions would be left out."""
     odd = "eve_2001_501_x_2002_assignsubmission_file_s.py"
-    bob, eve = exported(tmp_path, "bob_2002_500_collectives.py", odd, "notes.txt")
+    bob, eve = exported(tmp_path, "bob_2002_500_collectives.py", odd, "notes.txt").found
     assert [one.submission.students[0].sid for one in (bob, eve)] == ["2002", "2001"]
     assert eve.names == ("x_2002_assignsubmission_file_s.py",)
     (tmp_path / "bob_2002_500_collectives.py").unlink()
@@ -166,9 +177,72 @@ def test_plain_folders_and_zips(tmp_path):
     (tmp_path / "Jane").mkdir()
     (tmp_path / "jane.zip").write_bytes(b"")
     (tmp_path / "notes.txt").write_text("")
-    found = find(tmp_path, tmp_path / "unpacked")
+    found = found_in(tmp_path, tmp_path / "unpacked")
     assert [one.submission.id for one in found] == ["Jane", "jane-2"]
     assert found[1].submission.students == (Student("jane"),)
+
+
+TEAM = "team_1_2_final.zip"  # has the form of a file name of Canvas
+
+
+def test_a_name_like_one_of_canvas_does_not_decide_the_form_of_the_export(tmp_path):
+    export = exported(tmp_path, "jane.zip", "bob.zip", TEAM)
+    assert ids(export) == ["bob", "jane", "team_1_2_final"]
+    assert any(f"as in an export of Canvas or Moodle: “{TEAM}”." in told for told in export.doubts)
+
+
+@pytest.mark.parametrize("form", ["{}_1_2_s.zip", "{}_1_assignsubmission_file_s.zip"])
+def test_what_does_not_have_the_platforms_form_is_named(tmp_path, form):
+    export = exported(tmp_path, *map(form.format, ("ann", "bob")), "jane.zip", "notes.txt")
+    assert ids(export) == ["ann-1", "bob-1"]
+    told = "These files and folders belong to no submission: “jane.zip”, “notes.txt”."
+    assert told in export.doubts
+
+
+def test_texts_beside_the_files_on_moodle_do_not_change_the_form(tmp_path):
+    for kind in ("file", "onlinetext"):
+        (tmp_path / f"Jane Doe_4711_assignsubmission_{kind}_").mkdir()
+    assert ids(exported(tmp_path)) == ["Jane-Doe-4711"]
+
+
+def test_files_beside_a_students_zip_are_named(tmp_path):
+    names = ("ann_1_2_a.zip", "ann_1_3_a-1.zip", "ann_1_4_b.zip", "ann_1_5_c.py")
+    export = exported(tmp_path, *names)
+    assert [path.name for path in export.found[0].paths] == ["ann_1_3_a-1.zip"]
+    [told] = export.doubts  # the first attempt at a.zip is not among them
+    assert told.endswith("counts as the whole submission: “ann_1_4_b.zip”, “ann_1_5_c.py”.")
+
+
+def test_endings_are_read_in_capitals_and_other_endings_are_named(tmp_path):
+    export = exported(tmp_path, "amy.ZIP", "tim.tar.gz", "jane.py")
+    assert ids(export) == ["amy"]
+    [told] = export.doubts
+    assert told == "These files and folders belong to no submission: “jane.py”, “tim.tar.gz”."
+    (tmp_path / "bob").mkdir()
+    exported(tmp_path / "bob", "S.ZIP")
+    assert [one.paths[0].name for one in exported(tmp_path).found] == ["amy.ZIP", "S.ZIP"]
+    (tmp_path / "canvas").mkdir()
+    [ann] = exported(tmp_path / "canvas", "ann_1_2_s.ZIP", "ann_1_3_notes.txt").found
+    assert [path.name for path in ann.paths] == ["ann_1_2_s.ZIP"]
+
+
+def test_gradescopes_submissions_without_a_folder_are_named(tmp_path):
+    export = gradescope(tmp_path)
+    (export / "submission_7").mkdir()
+    assert find(export, tmp_path / "unpacked").doubts == [
+        "submission_metadata.yml lists submissions that have no folder: “submission_404”,"
+        " “../outside”.",
+        "These files and folders belong to no submission: “submission_7”.",
+    ]
+
+
+def test_the_only_folder_keeps_its_name_if_it_holds_a_single_zip(tmp_path):
+    (tmp_path / "jane").mkdir()
+    export = exported(tmp_path, "jane/submission.zip", "jane/report.pdf")
+    assert ids(export) == ["jane"]
+    assert [path.name for path in export.found[0].paths] == ["submission.zip"]
+    (tmp_path / "jane" / "other.zip").write_text("")
+    assert ids(exported(tmp_path)) == ["other", "submission"]
 
 
 @pytest.mark.parametrize("content", [None, "a.txt"])
@@ -193,7 +267,7 @@ def test_paths_of_a_zip_never_lead_out(tmp_path):
         archive.writestr("bob/collectives.py", "x = 1")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "e.zip").write_bytes(data.getvalue())
-    found = find(tmp_path / "in" / "e.zip", tmp_path / "in" / "unpacked")
+    found = found_in(tmp_path / "in" / "e.zip", tmp_path / "in" / "unpacked")
     assert [one.submission.id for one in found] == ["bob", "jane"]
     written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     inside = "in/unpacked"
@@ -203,6 +277,33 @@ def test_paths_of_a_zip_never_lead_out(tmp_path):
 def test_a_broken_zip_is_a_sentence(tmp_path):
     (tmp_path / "e.zip").write_bytes(b"PK\x03\x04 not really")
     with pytest.raises(CannotRead, match="is not a folder, and it cannot be read as a zip file"):
+        find(tmp_path / "e.zip", tmp_path / "unpacked")
+
+
+def test_a_file_that_cannot_be_unpacked_is_named_and_stops_nobody(tmp_path):
+    long, archive_path = f"bob/{'x' * 300}.py", tmp_path / "e.zip"
+    with zipfile.ZipFile(archive_path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(long, "x = 1")
+        for name in ("bob/data_parallel.py", "jane/collectives.py", "jane/benchmarking.py"):
+            archive.writestr(name, f"{name} = 1\n" * 9)
+        damaged = archive.getinfo("jane/benchmarking.py")
+    data = bytearray(archive_path.read_bytes())
+    start = damaged.header_offset + 30 + len(damaged.filename)
+    data[start : start + 4] = b"\xff" * 4  # no deflate stream begins like this
+    archive_path.write_bytes(data)
+    export = find(archive_path, tmp_path / "unpacked")
+    assert ids(export) == ["bob", "jane"]
+    assert [path.name for path in (tmp_path / "unpacked" / "jane").iterdir()] == ["collectives.py"]
+    told = f"These files of the zip cannot be unpacked: “{long}”, “jane/benchmarking.py”."
+    assert export.doubts == [told]
+
+
+def test_a_zip_with_a_name_that_is_no_utf_8_is_a_sentence(tmp_path):
+    with zipfile.ZipFile(tmp_path / "e.zip", "w") as archive:
+        archive.writestr("jörg/collectives.py", "x = 1")
+    data = (tmp_path / "e.zip").read_bytes().replace("ö".encode(), b"\xff\xff")
+    (tmp_path / "e.zip").write_bytes(data)
+    with pytest.raises(CannotRead, match="the name of a file in it is no valid UTF-8"):
         find(tmp_path / "e.zip", tmp_path / "unpacked")
 
 

@@ -1,0 +1,55 @@
+"""Unpacks the zip of a platform's export. Names and contents in it come from students."""
+
+import stat
+import zipfile
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+MAX_EXPORT_FILES = 200_000
+MAX_EXPORT_FILE_BYTES = 64 << 20
+
+
+class CannotRead(Exception):
+    """Raised if there are no submissions to read. The message is a sentence for the instructor."""
+
+
+def unpack(archive_path: Path, into: Path) -> list[str]:
+    """Unpack the regular files of a zip into ``into``, unless their paths leave this folder.
+
+    Return the names of the files that could not be unpacked. Raise CannotRead if nothing can be
+    read, and OSError if the zip file cannot be opened.
+    """
+    try:
+        with zipfile.ZipFile(archive_path) as archive:
+            entries = archive.infolist()
+            if len(entries) > MAX_EXPORT_FILES:
+                raise CannotRead(
+                    f"{archive_path} holds more than {MAX_EXPORT_FILES} files and folders"
+                )
+            return [e.filename for e in entries if not _unpack_entry(archive, e, into)]
+    except UnicodeDecodeError:
+        why = "the name of a file in it is no valid UTF-8. Unpack it with another program"
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        why = str(error)
+    raise CannotRead(f"{archive_path} is not a folder, and it cannot be read as a zip file: {why}")
+
+
+def _unpack_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, into: Path) -> bool:
+    """Unpack an entry if it may be unpacked. Return False if this failed."""
+    parts = PurePosixPath(entry.filename.replace("\\", "/")).parts
+    is_regular = not entry.is_dir() and not stat.S_ISLNK(entry.external_attr >> 16)
+    is_below = parts and not {"..", "/"} & set(parts) and ":" not in parts[0]
+    if not (is_regular and is_below) or parts[0] == "__MACOSX":
+        return True
+    target = into.joinpath(*parts)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(entry) as file:
+            # A larger file is cut here. What is left is still too large: the grader refuses it.
+            target.write_bytes(file.read(MAX_EXPORT_FILE_BYTES))
+        return True
+    except Exception:  # a damaged entry may raise many errors: of zipfile, zlib, lzma, the system
+        # The submission is graded without this file, and the results say that it is missing.
+        with suppress(OSError, ValueError):  # such as a name that is too long for a file
+            target.unlink(missing_ok=True)
+        return False
