@@ -70,32 +70,39 @@ class CourseRun:
         self.version = version()
         self.rules = course_file.course()
         self.found = {one.submission.id: one for one in found}
-        # An old result is used only if the submission's fingerprint has not changed.
-        self.fingerprints: dict[str, str] = {}
+        self.fingerprints: dict[str, str] = {}  # of the submissions that were given to a worker
+        self.old: dict[str, SubmissionResult] = {}  # final results that are to be replaced
+        self.kept: dict[str, str] = {}  # why some of these old results could not be replaced
         self.results = {one.submission.id: self._begin(one) for one in found}
 
     def _begin(self, one: Found) -> SubmissionResult:
         """Return a submission's result before this run grades anything.
 
-        If the files cannot be packed, the result has the status REFUSED. Otherwise return the
-        existing result. If there is none, or if it must be graded again, return an empty result.
+        If the files are too large, the result has the status REFUSED. Otherwise return the existing
+        result. If there is none, or if it must be graded again, return an empty result.
         """
         new = SubmissionResult(one.submission, version=self.version)
         try:
             fingerprint = pack(one).fingerprint
-        except (TooLarge, OSError) as error:
-            why = str(error) if isinstance(error, TooLarge) else f"it cannot be read: {error}"
-            new.status, new.why = REFUSED, why
-            self._finish(new)
-            self.store.write(new, "", b"", b"")
+        except TooLarge as error:
+            self._refuse(new, error)
             return new
-        self.fingerprints[one.submission.id] = fingerprint
-        new.seed = self.store.seed_of(one.submission, fingerprint)
+        except OSError:
+            return new  # the files are read again when the submission is to be graded
+        # An old result is used only if the submission's fingerprint has not changed.
         old = self.store.read(one.submission, fingerprint)
-        if not old or (self.settings.regrade and old.version != self.version):
+        if not old:
             return new
         self._finish(old)
+        if self.settings.regrade and old.version != self.version:
+            self.old[one.submission.id] = old
+            return new
         return old
+
+    def _refuse(self, result: SubmissionResult, error: TooLarge) -> None:
+        result.status, result.why = REFUSED, str(error)
+        self._finish(result)
+        self.store.write(result, "", b"", b"")
 
     def _finish(self, result: SubmissionResult) -> None:
         """Set the result's ``days_late`` and ``kept_percent`` from the present due date.
@@ -137,15 +144,22 @@ class CourseRun:
             result = self.results[name]
             if isinstance(outcome, Graded):
                 self._take(result, outcome)
+            elif isinstance(outcome, TooLarge):
+                self._refuse(result, outcome)
             else:
                 self._set_aside(result, outcome)
             left = (time.monotonic() - began) / number * (len(to_go) - number)
-            print(f"[{done + number}/{count}] {_line(result)}, {_time_left(left)}", flush=True)
+            line = _line(result, "the old result is kept" if name in self.kept else "")
+            print(f"[{done + number}/{count}] {line}, {_time_left(left)}", flush=True)
 
     def _order(self, name: str) -> Order:
+        """Return the order for a worker. Raise TooLarge or OSError as ``pack`` does."""
+        parcel, result = pack(self.found[name]), self.results[name]
+        self.fingerprints[name] = parcel.fingerprint
+        result.seed = self.store.seed_of(result.submission, parcel.fingerprint)
         return Order(
-            pack(self.found[name]),
-            self.results[name].seed,
+            parcel,
+            result.seed,
             self.version,
             self.settings.seconds,
             self.checks_at_a_time,
@@ -160,13 +174,27 @@ class CourseRun:
             result.document = json.loads(graded.results)
             self._keep(result, graded.results, graded.report)
         else:
-            result.status, result.why = BROKE, _said(graded)
-            self._keep(result)
-            self._stop_if_all_break(result.why)
+            self._fail(result, BROKE, _said(graded))
+            self._stop_if_all_break(_said(graded))
 
     def _keep(self, result: SubmissionResult, results: bytes = b"", report: bytes = b"") -> None:
         self._finish(result)
         self.store.write(result, self.fingerprints[result.submission.id], results, report)
+
+    def _fail(self, result: SubmissionResult, status: str, why: str) -> None:
+        """Store that a submission could not be graded, unless there is an old result of its files.
+
+        If the files could not be read, nothing is stored: a stored result may belong to them.
+        """
+        name = result.submission.id
+        if name in self.old:
+            self.results[name], self.kept[name] = self.old[name], why
+            return
+        result.status, result.why = status, why
+        if name in self.fingerprints:
+            self._keep(result)
+        else:
+            self._finish(result)
 
     def _stop_if_all_break(self, why: str) -> None:
         """Raise CannotGradeCourse if ENOUGH_BROKEN submissions or more broke because of ``why``.
@@ -174,15 +202,21 @@ class CourseRun:
         Do not raise it if at least one submission has been graded.
         """
         broken = [one.why for one in self.results.values() if one.status == BROKE]
-        graded = any(one.status == GRADED for one in self.results.values())
+        broken += self.kept.values()
+        graded = any(
+            one.status == GRADED for name, one in self.results.items() if name not in self.kept
+        )
         if not graded and broken.count(why) >= ENOUGH_BROKEN:
             raise CannotGradeCourse(why)
 
     def _set_aside(self, result: SubmissionResult, error: Exception) -> None:
-        ended = isinstance(error, (GraderEnded, WorkersEnded))
-        result.status = SET_ASIDE if ended else BROKE
-        result.why = f"tried twice: {error}" if ended else f"{type(error).__name__}: {error}"
-        self._keep(result)
+        """Store that no worker graded a submission, or that its files could not be read."""
+        if result.submission.id not in self.fingerprints:
+            self._fail(result, BROKE, f"it cannot be read: {error}")
+        elif isinstance(error, (GraderEnded, WorkersEnded)):
+            self._fail(result, SET_ASIDE, f"tried twice: {error}")
+        else:
+            self._fail(result, BROKE, f"{type(error).__name__}: {error}")
 
     def report(self) -> int:
         """Write the course's files, print where they are, and return the exit code."""
@@ -201,9 +235,11 @@ class CourseRun:
         for result in results:
             if result.status not in (GRADED, WAITING):
                 print(f"    {result.status}: {result.submission.id}: {printable(result.why)}")
+        for id_, why in self.kept.items():
+            print(f"    old result kept: {id_}: grading it again failed: {printable(why)}")
         for name in ("scores.csv", "course.html", "similarity/README.txt"):
             print(into / name)
-        return 0 if set(counts) <= set(FINAL) else 1
+        return 0 if set(counts) <= set(FINAL) and not self.kept else 1
 
 
 def _said(graded: Graded) -> str:
@@ -214,10 +250,11 @@ def _said(graded: Graded) -> str:
     return f"{why}. {WITHOUT_CONFINEMENT}" if why.startswith(UNCONFINED) else why
 
 
-def _line(result: SubmissionResult) -> str:
-    """Return a submission's line for the terminal."""
+def _line(result: SubmissionResult, outcome: str = "") -> str:
+    """Return a submission's line for the terminal. The default of ``outcome`` is the points."""
     name = f"{result.submission.id} {', '.join(map(str, result.submission.students))}"
-    outcome = f"{points(result.total)} points" if result.status == GRADED else result.status
+    if not outcome:
+        outcome = f"{points(result.total)} points" if result.status == GRADED else result.status
     return f"{printable(name)[:SHOWN]}: {outcome}, {result.seconds:.0f} s"
 
 

@@ -20,6 +20,7 @@ import yaml
 from distributed import Client, KilledWorker, LocalCluster, as_completed
 
 from grader.course.grading import PROCESSES, ROOT, Graded, Order, grade
+from grader.course.parcel import TooLarge
 from grader.course.worker_watch import WorkerWatch
 from grader.wire import machine_limits
 
@@ -141,7 +142,8 @@ def run(
 
     An order is made only when a worker has room for it. So if a worker ends, only the submissions
     on this worker are interrupted. A submission that fails on a worker is tried once more. If the
-    second try fails, too, its exception is yielded instead of a result.
+    second try fails, too, its exception is yielded instead of a result. If an order cannot be made,
+    its OSError or TooLarge is yielded.
 
     Raises:
         NoWorker: if no worker is left to grade.
@@ -150,14 +152,21 @@ def run(
     names: dict[object, str] = {}
     running = as_completed(raise_errors=False)
 
-    def fill() -> None:
-        for _, (name, make) in zip(range(engine.room() - running.count()), waiting):
-            future = engine.client.submit(grade, make(), pure=False, retries=1)
+    def fill() -> Iterator[tuple[str, Exception]]:
+        """Give orders to the workers while they have room. Yield those that cannot be made."""
+        while running.count() < engine.room() and (order := next(waiting, None)):
+            name, make = order
+            try:
+                made = make()
+            except (OSError, TooLarge) as error:
+                yield name, error
+                continue
+            future = engine.client.submit(grade, made, pure=False, retries=1)
             names[future.key] = name
             running.add(future)
 
     watch = WorkerWatch(engine.threads, engine.jobs)
-    fill()
+    yield from fill()
     while not running.is_empty():
         if not running.has_ready():
             watch.look()
@@ -165,7 +174,7 @@ def run(
             continue
         future = next(running)
         yield names.pop(future.key), _outcome(future)
-        fill()
+        yield from fill()
 
 
 def _outcome(future: Any) -> Graded | Exception:

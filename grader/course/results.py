@@ -17,8 +17,10 @@ from grader.course.submissions import Submission
 from grader.reports.results_json import points_of
 
 GRADED = "graded"
-REFUSED = "refused"  # the submission is too large, or cannot be read
-BROKE = "broke"  # the grader could not grade it, or ran out of time; needs an instructor
+REFUSED = "refused"  # the submission is too large
+# Its files cannot be read, or the grader could not grade it, or ran out of time. An instructor must
+# look at it.
+BROKE = "broke"
 SET_ASIDE = "set aside"  # two graders or two workers ended while they graded it
 WAITING = "waiting"  # not graded yet
 FINAL = (GRADED, REFUSED)  # these are not graded again

@@ -16,7 +16,7 @@ import pytest
 from grader import session
 from grader.course import __main__ as command
 from grader.course import course as course_module
-from grader.course import engine, grading
+from grader.course import engine, grading, parcel
 from grader.course.course import CannotGradeCourse, CourseRun, Settings
 from grader.course.grading import Graded, GraderEnded
 from grader.course.results import BROKE, GRADED, REFUSED, SET_ASIDE, Store
@@ -173,6 +173,73 @@ def test_what_another_version_graded_is_told_and_graded_again_if_asked(graded, m
     regraded = graded(found=list(first.found.values()), regrade=True)
     assert regraded.times("a") == 2 and regraded.results["a"].version == "another"
     assert "Another version" not in graded(found=list(first.found.values())).printed
+
+
+@pytest.mark.parametrize(
+    "outcome, why",
+    [
+        (Graded(None, "", b"", b"", 600.0, 0), "the grader did not end within 600 s"),
+        (GraderEnded("ended by SIGKILL"), "tried twice: ended by SIGKILL"),
+    ],
+)
+def test_a_regrading_that_fails_keeps_the_old_result(graded, monkeypatch, outcome, why):
+    first = graded("ab")
+    monkeypatch.setattr(course_module, "version", lambda: "another")
+    again = graded(found=list(first.found.values()), outcomes={"a": outcome}, regrade=True)
+    told = f"old result kept: a: grading it again failed: {why}"
+    assert again.code == 1 and told in again.printed
+    assert again.results["a"] == first.results["a"]
+    folder = again.store.folder(again.results["a"].submission)
+    assert (folder / "results.json").read_bytes() == DOCUMENT and (folder / "report.html").exists()
+    assert again.results["b"].version == "another"
+
+
+def test_a_machine_that_cannot_grade_again_is_told_at_once(graded, monkeypatch):
+    first = graded("abcdefgh")
+    monkeypatch.setattr(course_module, "version", lambda: "another")
+    outcomes = dict.fromkeys("abcdefgh", UNCONFINED)
+    with pytest.raises(CannotGradeCourse):
+        graded(found=list(first.found.values()), outcomes=outcomes, regrade=True, count=1)
+
+
+def failing_once_packed(monkeypatch, times: int, error: Exception) -> None:
+    """Let ``pack`` raise this error for the submission a after it has been packed some times."""
+    left = [times]
+
+    def pack(found):
+        if found.submission.id == "a":
+            left[0] -= 1
+            if left[0] < 0:
+                raise error
+        return parcel.pack(found)
+
+    monkeypatch.setattr(course_module, "pack", pack)
+
+
+@pytest.mark.parametrize("times", [0, 1])
+def test_a_submission_that_cannot_be_read_is_no_fault_of_the_student(graded, monkeypatch, times):
+    failing_once_packed(monkeypatch, times, OSError("Stale file handle"))
+    course = graded("ab")
+    a = course.results["a"]
+    assert (a.status, a.why) == (BROKE, "it cannot be read: Stale file handle")
+    assert course.code == 1 and course.results["b"].status == GRADED
+
+
+def test_a_submission_that_cannot_be_read_keeps_its_stored_result(graded, monkeypatch):
+    found = list(graded("ab").found.values())
+    with monkeypatch.context() as patch:
+        failing_once_packed(patch, 0, OSError("Stale file handle"))
+        assert graded(found=found).results["a"].status == BROKE
+    course = graded(found=found)
+    assert course.results["a"].status == GRADED and course.times("a") == 1
+
+
+def test_a_submission_that_becomes_too_large_is_refused(graded, monkeypatch):
+    failing_once_packed(monkeypatch, 1, parcel.TooLarge("the zip is too large"))
+    course = graded("ab")
+    a = course.results["a"]
+    assert (a.status, a.why, course.code) == (REFUSED, "the zip is too large", 0)
+    assert course.results["b"].status == GRADED
 
 
 def test_a_change_of_a_check_is_another_version(monkeypatch, tmp_path):
