@@ -28,10 +28,10 @@ def cannot_write(what: str, target: Path) -> str:
 
 
 @contextmanager
-def written_whole(target: Path) -> Iterator[BinaryIO]:
+def written_whole(target: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
     """Open a file to write to, which replaces ``target`` at the end of the ``with`` block.
 
-    If anything goes wrong, the old file stays. If SIGKILL ends this process inside the block, an
+    The new file has the permissions ``mode``. If anything goes wrong, the old file stays. If SIGKILL ends this process inside the block, an
     unfinished new file also stays. Its name begins with a dot.
     """
     # The name is known before the file exists, so that Ctrl-C at any moment leaves no file.
@@ -39,7 +39,7 @@ def written_whole(target: Path) -> Iterator[BinaryIO]:
     try:
         with open(temporary, "xb", opener=partial(os.open, mode=0o600)) as file:
             yield file
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, mode)
         os.replace(temporary, target)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -8,6 +8,7 @@
 
 import hashlib
 import json
+import math
 import secrets
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -82,7 +83,8 @@ class Store:
                 )
         else:
             self.seed = secrets.randbits(SEED_BITS) if seed is None else seed
-            _write(file, json.dumps({"seed": str(self.seed)}).encode())
+            with written_whole(file, mode=0o600) as opened:  # students may use the same machine
+                opened.write(json.dumps({"seed": str(self.seed)}).encode())
 
     @property
     def can_be_guessed(self) -> bool:
@@ -110,7 +112,7 @@ class Store:
         folder = self.folder(submission)
         try:
             facts = json.loads((folder / "result.json").read_text())
-            document = json.loads((folder / "results.json").read_text()) if facts["graded"] else {}
+            document = _document(folder / "results.json") if facts["graded"] else {}
             if facts["fingerprint"] != fingerprint or facts["result"]["status"] not in FINAL:
                 return None
             return SubmissionResult(
@@ -118,7 +120,7 @@ class Store:
                 | {"submission": submission, "document": document}
                 | {"seed": str(facts["result"]["seed"])}  # older versions wrote a number
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None  # missing or damaged, so the submission is graded again
 
     def write(
@@ -145,6 +147,21 @@ def _seed(file: Path) -> int:
         raise ValueError(
             f"{file} is damaged. Remove it, and repeat the command with SEED=<the course's seed>"
         ) from None
+
+
+def _document(file: Path) -> dict:
+    """Return a results.json.
+
+    Raise an exception if it does not hold what the scores need. Which exception it is depends on
+    the damage: OSError, ValueError, KeyError, TypeError or AttributeError.
+    """
+    document = json.loads(file.read_text())
+    tests = document["tests"]
+    numbers = [points_of(document)[0], *(test["score"] for test in tests)]
+    are_named = all(isinstance(test["number"], str) for test in tests)
+    if not (isinstance(tests, list) and are_named and all(map(math.isfinite, numbers))):
+        raise ValueError(f"{file} is damaged")
+    return document
 
 
 def _write(file: Path, content: bytes) -> None:

@@ -1,6 +1,7 @@
 """Reads a roster: the list of a course's students, as Gradescope, Canvas or Moodle export it."""
 
 import csv
+import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -12,6 +13,9 @@ FIRST, LAST = ("first name", "firstname"), ("last name", "lastname", "surname")
 SID = ("sid", "student id", "sis user id", "id number", "id")
 EMAIL = ("email", "email address", "sis login id")
 ROLE = ("role",)
+DELIMITERS = ",;\t"  # a spreadsheet writes a semicolon where a comma is the decimal separator
+# Rows of Canvas's gradebook that look like students, in small letters.
+NOT_STUDENTS = ("points possible", "student, test")
 
 
 class BadRoster(Exception):
@@ -27,21 +31,39 @@ def read(path: Path) -> list[Student]:
         text = path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:
         raise BadRoster(f"{path} cannot be read: {error.strerror}") from None
-    lines = list(csv.reader(text.splitlines()))
-    header = [cell.strip().lower() for cell in lines[0]] if lines else []
-    if not any(name in header for name in (*NAME, *SID, *EMAIL, *LAST)):
+    try:
+        header, lines = _table(text)
+    except csv.Error as error:
+        raise BadRoster(f"{path} is no CSV file: {error}") from None
+    if not header:
         raise BadRoster(
             f"{path} has no column for a name, a student's number or an email. The first line must"
             " name the columns"
         )
     students = []
-    for cells in lines[1:]:
+    for cells in lines:
         line = dict(zip(header, (cell.strip() for cell in cells)))
         name = _first(line, NAME) or f"{_first(line, FIRST)} {_first(line, LAST)}".strip()
+        if name.lower() in NOT_STUDENTS:
+            continue
         student = Student(name, _first(line, SID), _first(line, EMAIL))
         if _first(line, ROLE).lower() in ("", "student") and (student.sid or student.email or name):
             students.append(student)
     return students
+
+
+def _table(text: str) -> tuple[list[str], list[list[str]]]:
+    """Return the names of the columns in small letters, and the other lines.
+
+    The delimiter is the first one with which a known column is found. If there is none, both lists
+    are empty. Raise csv.Error if the text is no CSV.
+    """
+    for delimiter in DELIMITERS:
+        lines = list(csv.reader(text.splitlines(), delimiter=delimiter))
+        header = [cell.strip().lower() for cell in lines[0]] if lines else []
+        if any(name in header for name in (*NAME, *SID, *EMAIL, *LAST)):
+            return header, lines[1:]
+    return [], []
 
 
 def _first(line: dict[str, str], names: Iterable[str]) -> str:
@@ -72,6 +94,8 @@ def missing(roster: Iterable[Student], present: Sequence[Student]) -> list[Stude
 def _plain(name: str) -> str:
     """Return a name's letters and digits, sorted.
 
-    So "Doe, Jane", "Jane Doe" and Canvas's "doejane" give equal texts.
+    So "Doe, Jane", "Jane Doe" and Canvas's "doejane" give equal texts. An accent may be a character
+    of its own, as in names of files from macOS, so it is first joined with its letter.
     """
-    return "".join(sorted("".join(c for c in name.lower() if c.isalnum())))
+    composed = unicodedata.normalize("NFC", name.lower())
+    return "".join(sorted(c for c in composed if c.isalnum()))

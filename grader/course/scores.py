@@ -35,7 +35,8 @@ def write(path: Path, results: Sequence[SubmissionResult], missing: Sequence[Stu
         lines.writerow([_safe(cell) for cell in [*person, *empty, MISSING]])
     with written_whole(path) as file:
         # Excel reads a file as UTF-8 only if the file begins with a byte order mark.
-        file.write(out.getvalue().encode("utf-8-sig"))
+        # A name may come from a file name that is no Unicode.
+        file.write(out.getvalue().encode("utf-8-sig", errors="replace"))
 
 
 def _line(result: SubmissionResult, student: Student, problems: list[str]) -> list:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import unicodedata
 
 import pytest
 
@@ -51,6 +52,33 @@ def test_results_that_do_not_hold_are_graded_again(tmp_path):
     assert store.read(JANE, "f").why == "why"
     (store.folder(JANE) / "result.json").write_text('{"graded":')
     assert store.read(JANE, "f") is None
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        [],
+        {"tests": {}},
+        {"tests": ["1.1"]},
+        {"tests": [{"score": 1.0, "max_score": 1.0, "extra_data": {}}]},
+        {"tests": [{"number": "1.1", "max_score": 1.0, "extra_data": {}}], "score": 1.0},
+        {"tests": [{"number": "1.1", "score": 1.0, "max_score": 1.0, "extra_data": []}]},
+        {"tests": TESTS, "score": "all"},
+        {"tests": [TESTS[0] | {"score": "all"}], "score": 1.0},
+    ],
+)
+def test_a_document_that_the_scores_cannot_read_is_graded_again(tmp_path, document):
+    store = Store(tmp_path, 7)
+    store.write(graded(), "f", json.dumps(document).encode(), b"<p>")
+    assert store.read(JANE, "f") is None
+
+
+def test_only_the_owner_can_read_the_seed(tmp_path):
+    written(Store(tmp_path, 7), graded())
+    assert (tmp_path / "course.json").stat().st_mode & 0o777 == 0o600
+    # A course's staff may share all other files.
+    assert (tmp_path / "submissions/jane/results.json").stat().st_mode & 0o777 == 0o644
 
 
 def test_a_worse_result_replaces_all_files_of_a_better_one(tmp_path):
@@ -124,6 +152,14 @@ def test_scores_have_a_line_for_each_student(tmp_path):
     assert (zoe["name"], zoe["status"], zoe["total"]) == ("Zoe", "missing", "")
 
 
+def test_a_name_that_is_no_unicode_is_written(tmp_path):
+    """Such as the name of a folder that an old zip program wrote in Latin-1."""
+    name = b"J\xf6rg".decode(errors="surrogateescape")
+    scores.write(tmp_path / "scores.csv", [graded(Submission("J-rg", (Student(name),)))])
+    (jorg,) = lines(tmp_path / "scores.csv")
+    assert (jorg["name"], jorg["total"]) == ("J?rg", "2.375")
+
+
 ROSTERS = {
     "Gradescope": "First Name,Last Name,SID,Email,Role\nJane,Doe,1,j@x,Student\nT,A,2,t@x,TA\n",
     "Canvas": '\ufeffStudent,ID,SIS User ID,SIS Login ID\n"Doe, Jane",77,1,j@x\n',
@@ -143,7 +179,33 @@ def test_rosters_of_platforms(tmp_path, platform):
     assert missing([jane], []) == [jane]
 
 
+def test_rows_of_canvas_that_are_no_students_are_left_out(tmp_path):
+    rows = "    Points Possible,,,\n" + ROSTERS["Canvas"][1:].split("\n")[1]
+    test = '"Student, Test",78,,0123abcd'
+    (tmp_path / "r.csv").write_text(f"Student,ID,SIS User ID,SIS Login ID\n{rows}\n{test}\n")
+    assert [one.name for one in read(tmp_path / "r.csv")] == ["Doe, Jane"]
+
+
+def test_names_in_different_forms_of_unicode_are_equal():
+    composed, decomposed = (unicodedata.normalize(form, "Jörg Öz") for form in ("NFC", "NFD"))
+    assert composed != decomposed
+    assert not missing([Student(composed)], [Student(decomposed)])
+    assert missing([Student("Jorg Oz")], [Student(decomposed)]), "this may be someone else"
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_rosters_are_read_with_the_delimiter_of_their_header(tmp_path, delimiter):
+    text = "Name|Email\nDoe, Jane; Jr.|j@x\n"
+    cells = [line.split("|") for line in text.splitlines()]
+    with open(tmp_path / "r.csv", "w", newline="") as file:
+        csv.writer(file, delimiter=delimiter).writerows(cells)
+    assert read(tmp_path / "r.csv") == [Student("Doe, Jane; Jr.", "", "j@x")]
+
+
 def test_what_is_no_roster_is_a_sentence(tmp_path):
+    (tmp_path / "long.csv").write_text('Name\n"' + "x" * 200_000)
+    with pytest.raises(BadRoster, match="long.csv is no CSV file: field larger"):
+        read(tmp_path / "long.csv")
     with pytest.raises(BadRoster, match="cannot be read"):
         read(tmp_path / "none.csv")
     (tmp_path / "r.csv").write_text("a,b\n1,2\n")
