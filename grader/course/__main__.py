@@ -33,7 +33,6 @@ from grader.course.unpacking import CannotRead
 from grader.course_file import course
 from grader.diagnosis.finding import printable
 from grader.gradescope.metadata import as_time
-from grader.wire import machine_limits
 
 CANNOT = "cannot grade the course"
 SLURM = Path(__file__).with_name("slurm.yaml")
@@ -53,13 +52,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--settings", type=Path, default=SLURM, help="slurm: a file like grader/course/slurm.yaml"
     )
-    many = engine.at_a_time()
     parser.add_argument(
         "--at-a-time",
         type=int,
-        default=many,
         metavar="N",
-        help=f"how many gradings run at a time on this machine (default: {many})",
+        help=f"gradings at a time on this machine (default: {engine.at_a_time()})",
     )
     parser.add_argument("--roster", type=Path, help="a CSV file: who is in the course")
     parser.add_argument(
@@ -113,24 +110,40 @@ def _grade(arguments: argparse.Namespace) -> int:
         raise CannotGradeCourse(
             f"--due {arguments.due} is no time with a time zone, such as 2026-11-20T23:59+01:00"
         )
-    if arguments.at_a_time < 1:
-        raise CannotGradeCourse("--at-a-time must be 1 or more")
+    at_a_time = _at_a_time(arguments)
     people = roster.read(arguments.roster) if arguments.roster else []
     store = Store(arguments.into, arguments.seed)
     time_limit = arguments.seconds or rules.gradescope.seconds
     official = rules.gradescope.confined and not arguments.unconfined
     settings = Settings(due, time_limit, official, arguments.regrade)
-    checks_at_a_time = max(1, machine_limits.workers() // arguments.at_a_time)
     with _unpacked(arguments.into) as unpacked:
         export = exports.find(arguments.submissions, unpacked)
         for sentence in export.doubts:
             print(printable(sentence), flush=True)
-        graded = CourseRun(export.found, store, people, settings, checks_at_a_time)
+        graded = CourseRun(export.found, store, people, settings)
         with engine.connected(
-            arguments.engine, arguments.settings, arguments.at_a_time, arguments.into
+            arguments.engine, arguments.settings, at_a_time, arguments.into
         ) as workers:
             graded.grade(workers)
         return graded.report()  # reads the unpacked files once more, for similarity/
+
+
+def _at_a_time(arguments: argparse.Namespace) -> int:
+    """Return how many gradings run at a time on this machine, if it grades.
+
+    Raise CannotGradeCourse if the option is given and cannot be followed.
+    """
+    given, name = arguments.at_a_time, arguments.engine
+    if given is None:
+        return engine.at_a_time()
+    if name != "local":
+        raise CannotGradeCourse(
+            f"AT_A_TIME is the number of gradings on this machine. With ENGINE={name}, the number"
+            " of workers decides how many run at a time. Leave AT_A_TIME out"
+        )
+    if given < 1:
+        raise CannotGradeCourse("--at-a-time must be 1 or more")
+    return given
 
 
 @contextmanager

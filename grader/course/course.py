@@ -61,10 +61,9 @@ class CourseRun:
         store: Store,
         roster: Sequence[Student],
         settings: Settings,
-        checks_at_a_time: int,
     ) -> None:
-        """Read the existing results. Each grading runs ``checks_at_a_time`` checks in parallel."""
-        self.store, self.settings, self.checks_at_a_time = store, settings, checks_at_a_time
+        """Read the existing results."""
+        self.store, self.settings = store, settings
         present = [student for one in found for student in one.submission.students]
         self.missing = missing(roster, present)
         self.version = version()
@@ -162,7 +161,6 @@ class CourseRun:
             result.seed,
             self.version,
             self.settings.seconds,
-            self.checks_at_a_time,
             self.settings.official,
         )
 

@@ -13,10 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from distributed import get_worker
+
 from grader.course.parcel import PackedSubmission
 from grader.course_file import FILE, course, packed
 from grader.packaging.visibility import NOT_FOR_GRADING, files
 from grader.version import VERSION, commit
+from grader.wire import machine_limits
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_STDERR_LETTERS = 2000  # characters of the grader's error output that are kept
@@ -95,7 +98,6 @@ class Order:
     seed: str  # in decimal
     version: str  # of the grader that gives the order: "1.0.0 commit"
     seconds: float  # for all checks together
-    checks_at_a_time: int
     official: bool  # refuse to grade if student code cannot be confined
 
 
@@ -146,7 +148,7 @@ def grade(order: Order) -> Graded:
         command = [
             *(sys.executable, "-m", "grader.course.watched", str(order.seconds), folder),
             *("--results", results, "--report", report, "--seed", order.seed),
-            *("--seconds", str(order.seconds), "--workers", str(order.checks_at_a_time)),
+            *("--seconds", str(order.seconds), "--workers", str(checks_at_a_time())),
             *(["--official"] if order.official else []),
             *("--", order.parcel.unpack(folder)),
         ]
@@ -159,6 +161,14 @@ def grade(order: Order) -> Graded:
             facts["seconds"],
             facts["peak_bytes"],
         )
+
+
+def checks_at_a_time() -> int:
+    """Return how many checks each grading of this worker runs at a time.
+
+    The worker uses all cores of its machine, and grades a submission on each of its threads.
+    """
+    return max(1, machine_limits.workers() // get_worker().state.nthreads)
 
 
 def _run(command: list[str]) -> dict:

@@ -82,7 +82,7 @@ def graded(tmp_path, monkeypatch, capsys):
             found = submissions(tmp_path / "in", names)
         due = as_time("2026-11-20T00:00:00+00:00")
         settings = Settings(due, 9.0, True, regrade)
-        course = CourseRun(found, Store(tmp_path / "out", 7), [Student("Zoe")], settings, 1)
+        course = CourseRun(found, Store(tmp_path / "out", 7), [Student("Zoe")], settings)
         with engine.connected("local", Path(), count, tmp_path) as workers:
             course.grade(workers)
         course.code = course.report()
@@ -318,6 +318,20 @@ def test_as_many_are_graded_at_a_time_as_there_is_room_for(monkeypatch):
         orders = ((f"n{i}", lambda i=i: i) for i in range(9))
         assert dict(engine.run(workers, orders)) == {f"n{i}": i for i in range(9)}
     assert max(most) == 3
+
+
+def test_each_worker_computes_how_many_checks_it_runs(monkeypatch):
+    """Its machine may have more cores than the one on which the command was typed."""
+    monkeypatch.setattr(grading.machine_limits, "workers", lambda: 9)
+    for count, checks in ((1, 9), (4, 2), (10, 1)):
+        with engine.connected("local", Path(), count, Path()) as workers:
+            assert workers.client.submit(grading.checks_at_a_time).result() == checks
+
+
+@pytest.mark.parametrize("name", ["slurm", "tcp://127.0.0.1:1"])
+def test_at_a_time_is_refused_with_workers_elsewhere(typed, tmp_path, name):
+    with pytest.raises(CannotGradeCourse, match=f"AT_A_TIME .* With ENGINE={name}, "):
+        typed(tmp_path, "--into", tmp_path / "out", "--engine", name, "--at-a-time", 2)
 
 
 class _Shared:
