@@ -494,9 +494,29 @@ MUTANTS = [
         "only this rank's shard was updated",
     ),
     mutant(
-        "the caller's list gets new tensors",
+        "a list of its own gets new tensors",
         WRITE,
         "            self.weights[[id(w) for w in self.weights].index(id(weight))] = values\n",
+        {
+            "hidden zero_weights",
+        },
+        "leave the result in another tensor",
+    ),
+    mutant(
+        "the caller's list gets new tensors",
+        "        self.weights = list(weights)\n",
+        """        self.weights = weights
+        right_step = self.step
+
+        def step(gradients):
+            tensors, values = list(weights), [weight.clone() for weight in weights]
+            right_step(gradients)
+            for i, (tensor, value) in enumerate(zip(tensors, values)):
+                weights[i] = tensor.detach().clone()
+                tensor.data.copy_(value)
+
+        self.step = step
+""",
         {
             "hidden zero_weights",
         },
