@@ -18,6 +18,7 @@ from grader.check.api import (
     on_gloo,
     per_rank,
 )
+from grader.hidden.kept_memory import require_shard_alone
 from grader.hidden.sharded_evidence import (
     FORWARD,
     LargeModel,
@@ -126,6 +127,7 @@ def test_flat_shard(world, rng):
         two = tensor_lists(rng, n)[0], tensor_lists(rng, n)[0]
         (run,) = world(n, in_turn(n, *(call(name, arrays) for arrays in two)))
         returns_both(run, *(sharded.shards(arrays, n) for arrays in two), "the shards")
+    require_shard_alone(world, name, listed=True)
 
 
 @number("6.1")

@@ -19,6 +19,7 @@ from grader.check.api import (
     per_rank,
     rounding,
 )
+from grader.hidden.kept_memory import require_shard_alone
 from grader.hidden.two_calls import in_turn, returns_both
 from grader.reference import parallel as parts
 from grader.reference import single_device
@@ -259,6 +260,8 @@ def test_shards_own_their_memory(world, rng):
         pairs = [[call(f"tensor_parallel.shard_{a}", w) for w in two] for a in axes]
         for run, axis in zip(world(n, *(in_turn(n, *pair) for pair in pairs)), axes.values()):
             returns_both(run, *(np.split(w, n, axis) for w in two), "the shards")
+    for axis in ("columns", "rows"):
+        require_shard_alone(world, f"tensor_parallel.shard_{axis}")
 
 
 @number("4.1")

@@ -31,6 +31,7 @@ DRIVERS: dict[str, Callable] = {
     "described": calls.described,
     "twice": calls.twice,
     "stored": calls.stored,
+    "kept_of_drawn": calls.kept_of_drawn,
     "metered": calls.metered,
     "read_while_computing": collectives.read_while_computing,
     "overwritten_after": collectives.overwritten_after,

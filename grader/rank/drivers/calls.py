@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from grader.rank.drivers.mark import Mark
+from grader.rank.drivers.memory import RESTING, meet_at_rest
 from grader.rank.meter import Meter
 from grader.rank.receives import Receives
 
@@ -85,6 +86,21 @@ def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
         "contiguous": result.is_contiguous(),
         "own": memory.data_ptr() not in _memory_of([args, kwargs]),
     }
+
+
+def kept_of_drawn(function: Callable, args: list, kwargs: dict, mark: Mark) -> int:
+    """Make a call with a tensor that is drawn here, and let the hub measure what the result keeps.
+
+    ``shape`` is the shape of the tensor, of float64. With ``listed``, the function gets a list with
+    this tensor. At the measurement, only the function's result is left. Return the number of
+    its entries; −1 if it is not a tensor.
+    """
+    tensor = torch.rand(kwargs["shape"], dtype=torch.float64)
+    RESTING.append(function([tensor] if kwargs["listed"] else tensor))
+    del tensor
+    meet_at_rest()
+    result = RESTING.pop()
+    return result.numel() if isinstance(result, torch.Tensor) else -1
 
 
 def metered(

@@ -1300,4 +1300,13 @@ def _gathered_ahead""",
     ),
     in_old_memory("sharded_data_parallel", "flatten", {"hidden flatten"}),
     in_old_memory("sharded_data_parallel", "flat_shard", {"hidden flat_shard"}),
+    mutant(
+        "a flat shard is a view of NumPy's array",
+        SHARD,
+        """    pieces = flatten(tensors).view(dist.get_world_size(), -1)
+    return torch.from_numpy(pieces.clone().numpy()[dist.get_rank()])
+""",
+        {"hidden flat_shard"},
+        "Is the shard a view of a larger tensor or array?",
+    ),
 ]

@@ -988,4 +988,14 @@ def shard_columns""",
     ),
     in_old_memory("tensor_parallel", "shard_columns", {"hidden shards_own_their_memory"}),
     in_old_memory("tensor_parallel", "shard_rows", {"hidden shards_own_their_memory"}),
+    Mutant(
+        "a shard is a view of NumPy's array",
+        "tensor_parallel",
+        "    return weight.chunk(n, dim)[dist.get_rank()].clone(memory_format=torch.contiguous_format)\n",
+        """    pieces = torch.stack([piece.contiguous() for piece in weight.chunk(n, dim)])
+    return torch.from_numpy(pieces.numpy()[dist.get_rank()])
+""",
+        {"hidden shards_own_their_memory"},
+        "Is the shard a view of a larger tensor or array?",
+    ),
 ]

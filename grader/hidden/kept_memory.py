@@ -1,0 +1,48 @@
+"""Checks how much memory a shard keeps alive, as the operating system says.
+
+What a rank says of its tensors is not enough: a tensor that shares memory with an array of NumPy
+does not show how large this array is.
+"""
+
+from grader.check.api import SETTLED, call, imports_note
+
+MIB = 2**20
+N, SIDE = 4, 1024  # the ranks, and the rows and columns of the tensor that is cut
+WHOLE = SIDE * SIDE * 8  # its bytes
+
+
+def require_shard_alone(world, function, listed=False):
+    """Fail if a rank's shard of a tensor of 8 MiB keeps much more than its 2 MiB alive.
+
+    With ``listed``, the function gets a list with the tensor.
+    """
+    tiny, large = world(
+        N,
+        *(
+            call(
+                function,
+                shape=[side, side],
+                listed=listed,
+                driver="kept_of_drawn",
+                weighs=SETTLED,
+            )
+            for side in (N, SIDE)
+        ),
+    )
+    tiny.values()
+    large.returns(
+        *[SIDE * SIDE // N] * N,
+        label=f"the number of entries of a rank's shard of {SIDE * SIDE} entries",
+    )
+    shard = WHOLE // N
+    for rank in range(N):
+        large.require_grown(rank, shard, "the entries of its shard")
+        grown = large.grown_since(tiny, rank, at_most=shard) or 0
+        # A view keeps 4 shards alive. At most one shard is subtracted above, so 3 are left.
+        large.require(
+            grown <= 2 * shard,
+            f"according to the operating system, rank {rank}'s shard keeps {grown / MIB:.1f} MiB"
+            f" alive, but {shard / MIB:.1f} MiB are enough. The full tensor has"
+            f" {WHOLE / MIB:.1f} MiB. Is the shard a view of a larger tensor or array? Return a"
+            " copy." + imports_note(tiny.own_growth(rank), shard),
+        )
