@@ -264,7 +264,9 @@ def test_gradient_buckets(world):
     known = [{MIXED_BUCKETS: [[second, first]]}, {MIXED_BUCKETS: [[first, second]]}]
     of_crossed.returns([average], [average], tolerance=CLOSE, label=label, known_mistakes=known)
     averages = [[sum(terms) / 2 for terms in zip(*own)] for own in zip(*local_gradients(twice))]
-    of_twice.returns(averages, averages, tolerance=CLOSE, label=label, otherwise=NOT_RESET)
+    of_twice.returns(
+        averages, averages, tolerance=CLOSE, label=label, otherwise=NOT_RESET, if_none=NOT_RESET
+    )
 
 
 @number("3.5")

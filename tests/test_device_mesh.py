@@ -75,7 +75,7 @@ def test_groups(world):
             select=lambda found, index=index: found[index],
             label=f"the result of an all-gather in the {name}'s group",
             known_mistakes=[{k: v[index] for k, v in own.items()} for own in known],
-            otherwise=mesh.NO_GROUP,
+            if_none=mesh.NO_GROUP,
         )
     wrong.raises_value_error("2", "3", "4")
     below_zero.raises_value_error("-2", because="Each side of a mesh is at least 1.")

@@ -117,6 +117,7 @@ class CallResult(CallEvidence):
         select: Callable[[Any], Any] | None = None,
         label: str = "",
         otherwise: str = "",
+        if_none: str = "",
     ) -> None:
         """Fail if a rank's value is not the expected value, or is right only by luck.
 
@@ -131,13 +132,14 @@ class CallResult(CallEvidence):
         ``known_mistakes`` may also be a function without arguments that returns these dicts. The
         function is called only if the dicts are needed. ``select`` picks the part of a rank's value
         that is compared, and ``label`` names this part. ``otherwise`` is the likely cause for the
-        message if the grader finds no other cause.
+        message if the grader finds no other cause, and the value has the right kind and dtype.
+        ``if_none`` is the likely cause if there is None instead of a value.
         """
         wanted = [as_argument(value) for value in expected]
         if len(wanted) != self.report.size:
             raise GraderFault(f"{len(wanted)} expected values for {self.report.size} ranks")
         self._require_close(
-            self.values(), wanted, tolerance, known_mistakes, select, label, otherwise
+            self.values(), wanted, tolerance, known_mistakes, select, label, otherwise, if_none
         )
         self._require_agreement()
         self._require_waits()
@@ -328,6 +330,7 @@ class CallResult(CallEvidence):
         select: Callable[[Any], Any] | None,
         label: str,
         otherwise: str = "",
+        if_none: str = "",
     ) -> None:
         """Fail if a rank's value is not close to the expected one: see ``returns``."""
         if select:
@@ -345,9 +348,10 @@ class CallResult(CallEvidence):
         lines = [Line(first.values, VALUES)] if first.values else []
         known_mistakes = known_mistakes() if callable(known_mistakes) else known_mistakes
         known = known_mistakes[rank] if known_mistakes else {}
-        is_none = bool(first.path) and at_path(values[rank], first.path) is None
-        if is_none and select is driver_results.gradients:
-            otherwise = NO_GRADIENT
+        if first.is_none:
+            otherwise = NO_GRADIENT if select is driver_results.gradients else if_none
+        elif not first.same_kind:
+            otherwise = ""  # it explains wrong numbers
         if reason := self._reason(rank, first, values, expected, known, otherwise):
             lines.append(likely_line(reason))
         if values[rank] is None and not select:
@@ -379,9 +383,9 @@ class CallResult(CallEvidence):
             reason = next(fitting, None)
         else:
             reason = self._likely_cause(rank, found, values, expected, known)
-        if reason or otherwise:
-            return reason or otherwise
-        return None if expected[rank] is None else self._read_early(rank, values[rank])
+        if not reason and expected[rank] is not None:
+            reason = self._read_early(rank, values[rank])
+        return reason or otherwise or None
 
     def _require_waits(self) -> None:
         """Fail if the values are right by luck.
@@ -429,5 +433,25 @@ class CallResult(CallEvidence):
 
 
 def _is_close_to_mistake(value: Any, mistake: Any) -> bool:
-    """Return whether a value is, in all its parts, close to the value that a mistake produces."""
-    return difference(value, mistake, SIMILAR) is None
+    """Return whether a value is, in all its parts, close to the value that a mistake produces.
+
+    A mistake may produce NaN. Then the value must have NaN at the same entries.
+    """
+    same_nan = all(
+        np.array_equal(_is_nan(ours), _is_nan(theirs))
+        for ours, theirs in zip(arrays(value), arrays(mistake))
+    )
+    return same_nan and difference(_without_nan(value), _without_nan(mistake), SIMILAR) is None
+
+
+def _is_nan(array: np.ndarray) -> np.ndarray:
+    return np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, bool)
+
+
+def _without_nan(value: Any) -> Any:
+    """Return a value with 0 in place of each NaN in its arrays."""
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(part) for part in value]
+    if isinstance(value, np.ndarray):
+        return np.where(_is_nan(value), np.zeros_like(value), value)
+    return value

@@ -48,7 +48,8 @@ class Difference:
 
     ``sentence`` states the difference, and ``side_by_side`` shows it in a report. If the shapes
     differ, or if finite entries differ, ``got`` and ``expected`` are the arrays, for the code that
-    looks for the cause. Otherwise ``got`` and ``expected`` are None.
+    looks for the cause. Otherwise ``got`` and ``expected`` are None. ``same_kind`` is False if the
+    value is of another kind or dtype, and ``is_none`` tells whether it is None instead of a value.
     """
 
     sentence: str
@@ -57,6 +58,8 @@ class Difference:
     expected: np.ndarray | None = None
     path: str = ""
     values: str = ""  # the first entries of both arrays, in two lines
+    same_kind: bool = True
+    is_none: bool = False
 
     @property
     def text(self) -> str:
@@ -106,7 +109,8 @@ def difference(
         return Difference(sentence, _side_by_side(got, expected, path), got, expected, path)
     if got.dtype != expected.dtype:
         sentence = f"{name}expected dtype {expected.dtype}, got {got.dtype}"
-        return Difference(sentence, _side_by_side(got, expected, path), path=path)
+        side_by_side = _side_by_side(got, expected, path)
+        return Difference(sentence, side_by_side, path=path, same_kind=False)
     return _values(got, expected, tolerance, path, name, least)
 
 
@@ -123,7 +127,15 @@ def _largest(expected: Any) -> float:
 
 def _other_kind(got: Any, expected: Any, path: str, name: str) -> Difference:
     sentence = f"{name}expected {describe(expected)}, got {describe(got)}"
-    return Difference(sentence, _side_by_side(got, expected, path), path=path)
+    # Numbers that differ, and lists of different lengths, are of the same kind.
+    both_lists = isinstance(got, (list, tuple)) and isinstance(expected, (list, tuple))
+    return Difference(
+        sentence,
+        _side_by_side(got, expected, path),
+        path=path,
+        same_kind=both_lists or type(got) is type(expected),
+        is_none=got is None,
+    )
 
 
 def _values(

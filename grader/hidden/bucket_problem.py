@@ -289,6 +289,7 @@ def averages(run, made):
             label="the list of gradients, [pass][parameter],",
             known_mistakes=known_mistakes,
             otherwise=otherwise,
+            if_none=otherwise,
         )
 
     compare(1, lambda: [_of_pass(own) for own in made.mistakes_in_the_first_pass(run)])

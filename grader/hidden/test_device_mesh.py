@@ -107,7 +107,7 @@ def judge_groups(run, shape, own):
             select=lambda found, index=index: found[index],
             label=f"the result of an all-gather in the {name}'s group (mesh of {named(shape)})",
             known_mistakes=[{k: v[index] for k, v in of_rank.items()} for of_rank in known],
-            otherwise=parts.NO_GROUP,
+            if_none=parts.NO_GROUP,
         )
     run.require(
         all(len(found) == 2 for found in run.values()),

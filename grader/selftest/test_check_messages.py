@@ -1,6 +1,7 @@
 """Messages of checks say where a fault is: in which call, in which pass, on which rank."""
 
 import importlib
+import re
 from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 
 from grader.check.api import CheckFailed
+from grader.check.call_evidence import NO_RETURN
 from grader.check.call_result import CallResult, _mentions
 from grader.hidden import bucket_problem, test_pipeline_schedules
 from grader.hidden import test_benchmarking as hidden_benchmarking
+from grader.hidden import test_collectives as hidden_collectives
 from grader.selftest.grading import ROOT
 from grader.selftest.test_agreement import operation
 from grader.wire.events import Mark
@@ -77,6 +80,70 @@ def test_clock_that_is_never_called_names_its_rank():
     run = call_result("benchmarking.stopwatch", [[1.0, [1.0]]] * 2, *trails)
     text = told(hidden_benchmarking.stopwatches.require_looks, run, 0, 1)
     assert "rank 1 never called the argument clock." in text
+
+
+X = np.array([1.0, 2.0], np.float32)
+GUESS = "these numbers were sent to a wrong rank"
+
+
+@pytest.mark.parametrize(
+    "value, is_told",
+    [(X + 5, True), (None, False), (X.astype(np.float64), False), ([1.0, 2.0], False)],
+)
+def test_a_guess_about_numbers_needs_a_value_of_the_right_kind(value, is_told):
+    run = call_result("collectives.f", [value])
+    text = told(lambda: run.returns(X, otherwise=GUESS))
+    assert (GUESS in text) is is_told
+
+
+@pytest.mark.parametrize("value, is_told", [(X + 5, False), (None, True), ([1.0], False)])
+def test_a_guess_about_none_needs_none(value, is_told):
+    run = call_result("collectives.f", [[value]])
+    text = told(lambda: run.returns(X, select=lambda found: found[0], if_none=GUESS))
+    assert (GUESS in text) is is_told
+
+
+def test_a_ring_without_a_return_gets_one_explanation():
+    run = call_result("collectives.ring_all_reduce", [None, None])
+    text = told(public("collectives").test_ring_all_reduce, lambda n, *requests: [run] * 5, 2)
+    assert re.findall("Likely: .*", text) == [f"Likely: {NO_RETURN}"]
+
+
+def test_a_ring_that_reads_before_its_wait_is_told_so(submit, on_hub):
+    world = submit("""
+        def ring_all_reduce(tensor):
+            other, total = 1 - dist.get_rank(), tensor.clone()
+            received = torch.empty_like(tensor)
+            sending, receiving = dist.isend(tensor, other), dist.irecv(received, other)
+            total += received
+            receiving.wait()
+            sending.wait()
+            return total
+        """)
+    text = told(public("collectives").test_ring_all_reduce, world, 2)
+    assert "a tensor was read before it was filled" in text and "chunk" not in text
+
+
+@pytest.mark.parametrize(
+    "started_on, read, words",
+    [
+        ("tensor", "total", "start it on a copy"),
+        ("tensor.clone()", "total.clone()", "was read before it was filled"),
+    ],
+)
+def test_a_tensor_that_compute_reads_is_told_from_one_that_is_returned(
+    submit, on_hub, started_on, read, words
+):
+    world = submit(f"""
+        def overlapped_all_reduce(tensor, compute):
+            total = {started_on}
+            work = dist.all_reduce(total, async_op=True)
+            result, found = compute(), {read}
+            work.wait()
+            return found, result
+        """)
+    rng = np.random.default_rng(0)
+    assert words in told(hidden_collectives.test_compute_may_read, world, rng)
 
 
 Row = namedtuple("Row", "collective size seconds algbw busbw wrong")
