@@ -33,7 +33,11 @@ class FileWatcher:
         self.thread.start()
 
     def _watch(self) -> None:
-        _tell(self.theirs, self.folders, self.ended)
+        try:
+            _tell(self.theirs, self.folders, self.ended)
+        except (OSError, RuntimeError):  # watchfiles has a private subclass of RuntimeError
+            # The system may limit how many files are watched. Looking again and again works there.
+            _tell(self.theirs, self.folders, self.ended, force_polling=True)
 
     def end(self) -> None:
         self.ended.set()
@@ -42,7 +46,12 @@ class FileWatcher:
         self.theirs.close()
 
 
-def _tell(saved: Connection, folders: list[Path], ended: threading.Event) -> None:
+def _tell(
+    saved: Connection,
+    folders: list[Path],
+    ended: threading.Event,
+    force_polling: bool | None = None,
+) -> None:
     changes = watchfiles.watch(
         *folders,
         watch_filter=lambda _, path: _is_source(Path(path).name),
@@ -51,6 +60,7 @@ def _tell(saved: Connection, folders: list[Path], ended: threading.Event) -> Non
         stop_event=ended,
         rust_timeout=100,  # milliseconds between two looks at ``stop_event``
         raise_interrupt=False,
+        force_polling=force_polling,
     )
     for found in changes:
         saved.send(Saved(frozenset(Path(path) for _, path in found)))

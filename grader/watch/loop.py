@@ -1,5 +1,6 @@
 """Waits for saved files, results and keys, and decides what is run next."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ from grader.watch.screen import Screen
 from grader.watch.state import WatchState
 
 MAX_NAMES = 3  # of changed functions, in a sentence
+KEYS = 0  # the descriptor of the keyboard
 LONG_SECONDS = 2.0  # if a run takes longer, the screen shows for how long it has run
 REPORT = ROOT / "report.html"
 # If a file in one of these folders (except in SELFTEST) or one of the given modules in handout/
@@ -65,14 +67,15 @@ class Watch:
                         self._on_saved(files.saved.recv())
                     elif source is self.checker:
                         self._on_message()
-                    else:
+                    elif source == KEYS:
                         self._on_keys(keyboard.pressed())
+                    # Else an earlier source of this list has replaced the checker.
         finally:
             files.end()
             self._stop()
 
     def _wait(self, saved: Connection) -> list:
-        keys = [0] if keyboard.has_keys() else []
+        keys = [KEYS] if keyboard.has_keys() else []
         sources = [saved, *([] if self.checker.closed else [self.checker]), *keys, self.resized]
         seconds = 1.0 if self.is_running else None  # to update the time
         return connection.wait(sources, seconds)  # type: ignore[arg-type]  # descriptors are numbers
@@ -132,16 +135,20 @@ class Watch:
     def _go_on(self, sentence: str) -> None:
         """Run the checks that wait, and end the current run, if there is one."""
         if self.state.waiting and not self.state.errors:
-            self.run += 1
             self.is_running = True
-            self.checker.send(Request(self.run, self.state.waiting))
+            self._request(self.state.waiting)
         self.began, self.sentence = time.monotonic(), sentence
         self.screen.tell(sentence)
 
     def _cancel(self) -> None:
-        self.run += 1
         self.is_running = False
-        self.checker.send(Request(self.run, []))
+        self._request([])
+
+    def _request(self, checks: list[str]) -> None:
+        self.run += 1
+        # If the process has ended, its connection can still be read: ``_on_message`` finds the end.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.checker.send(Request(self.run, checks))
 
     def _on_message(self) -> None:
         try:
