@@ -193,11 +193,12 @@ def _text(name: str, files: dict[str, Callable[[], bytes]]) -> str:
     if len(data) > MAX_FILE_BYTES:
         raise Refused(f"{name} is larger than {MAX_FILE_BYTES / (1 << 20):g} MiB")
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")  # Notepad begins a file with a byte order mark
     except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
+        before, wrong = error.object[: error.start], error.object[error.start]
+        line = before.count(b"\n") + 1
         raise Refused(
-            f"{name} is not UTF-8 text: byte 0x{data[error.start]:02x} in line {line}. Save the"
+            f"{name} is not UTF-8 text: byte 0x{wrong:02x} in line {line}. Save the"
             " file in UTF-8"
         ) from None
     if "\0" in text:

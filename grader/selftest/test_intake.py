@@ -51,6 +51,23 @@ def staged_names(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("make", [directory, archive])
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path, folder, make):
+    """Windows' Notepad can save a file with a mark, and Python imports such a file."""
+    submission = make(tmp_path, OTHERS | {"collectives.py": SOURCE.encode("utf-8-sig")})
+    assert read(submission).texts["collectives.py"] == SOURCE
+    staged = stage_submission(submission, folder)
+    assert not staged.absent
+    assert (folder / "handout" / "collectives.py").read_bytes() == SOURCE.encode()
+
+
+@pytest.mark.parametrize("mark", [b"", "\ufeff".encode()])
+def test_a_byte_that_is_no_text_is_named_with_its_line(tmp_path, mark):
+    data = mark + b"x = 1\ny = '\xe9'\n"
+    found = read(directory(tmp_path, OTHERS | {"collectives.py": data}))
+    assert "byte 0xe9 in line 2" in found.absent["collectives"]
+
+
+@pytest.mark.parametrize("make", [directory, archive])
 @pytest.mark.parametrize("prefix", ["", "handout/", "my-homework/", "my-homework/handout/"])
 def test_the_files_are_found_where_students_put_them(tmp_path, folder, make, prefix):
     staged = stage_submission(make(tmp_path, {prefix + name: SOURCE for name in FILES}), folder)
