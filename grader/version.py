@@ -22,32 +22,33 @@ def commit(root: Path = ROOT, packed: Path = COMMIT) -> str:
         return _git(root) if (root / ".git").exists() else "unknown"
 
 
-def _git(root: Path) -> str:
-    """Ask git for the commit of a folder, and return it in the same form as ``commit`` does."""
+def run_git(root: Path, *arguments: str) -> str | None:
+    """Return what git prints in a folder; None if git fails there."""
     # Git takes no locks, because several graders may ask at once. Variables like GIT_DIR are left
     # out, because they may name another repository.
-    command = [
-        "git",
-        "--no-optional-locks",
-        "status",
-        "--porcelain=v2",
-        "--branch",
-        "--untracked-files=normal",
-    ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         said = subprocess.run(
-            command,
+            ["git", "--no-optional-locks", *arguments],
             cwd=root,
             env=environment,
             capture_output=True,
             text=True,
+            errors="surrogateescape",  # as Python reads names of files
             timeout=10,
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
+        return None
+    return said.stdout
+
+
+def _git(root: Path) -> str:
+    """Ask git for the commit of a folder, and return it in the same form as ``commit`` does."""
+    said = run_git(root, "status", "--porcelain=v2", "--branch", "--untracked-files=normal")
+    if said is None:
         return "unknown"
-    lines = said.stdout.splitlines()
+    lines = said.splitlines()
     heads = [
         line.removeprefix("# branch.oid ") for line in lines if line.startswith("# branch.oid ")
     ]

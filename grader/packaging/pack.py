@@ -8,7 +8,9 @@ same files of the same commit.
 """
 
 import argparse
+import struct
 import sys
+import time
 import zipfile
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -19,6 +21,7 @@ from grader.course_file import PACKED, Install, course, packed
 from grader.packaging import stubs
 from grader.packaging.course_files import for_course
 from grader.packaging.leaks import leaks
+from grader.packaging.packing_time import changed_at
 from grader.packaging.visibility import (
     NOT_FOR_GRADING,
     NOT_FOR_STUDENTS,
@@ -100,12 +103,18 @@ def _origin() -> Contents:
 def write(contents: Contents, target: Path) -> None:
     """Write the zip, whole or not at all.
 
-    Every entry has the same fixed time, so that equal contents give equal zips.
+    Every entry has the time at which the checkout was changed last, so that the same files give
+    equal zips, and corrected files are newer.
     """
+    # A zip's own times have no time zone, and begin in 1980. Programs that unzip take them for
+    # local times. So the extra field (its number is 0x5455) also holds the seconds since 1970.
+    moment = min(max(changed_at(), 315_532_800), 2**31 - 1)
+    extra = struct.pack("<HHBl", 0x5455, 5, 1, moment)
     target.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(contents):
-            entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))
+            entry = zipfile.ZipInfo(name, time.gmtime(moment)[:6])
+            entry.extra = extra
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = (0o755 if Path(name).name in EXECUTABLE else 0o644) << 16
             archive.writestr(entry, contents[name])

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 
 import pytest
@@ -239,6 +240,33 @@ def test_the_same_files_make_the_same_zip(tmp_path, what):
             for name in archive.namelist()
             if "__pycache__" in name or name.endswith((".pyc", ".zip"))
         ]
+
+
+@pytest.mark.skipif(not shutil.which("unzip"), reason="needs unzip")
+@pytest.mark.parametrize("zone", ["UTC", "America/Los_Angeles", "Asia/Tokyo"])
+def test_unzipped_files_have_the_time_of_the_last_change(tmp_path, monkeypatch, zone):
+    """In every time zone, of the packer and of the student, a corrected file is newer."""
+    moment = 1_800_000_001
+    monkeypatch.setattr(pack, "changed_at", lambda: moment)
+    pack.write({"a.py": b"A = 1", "b.py": b""}, tmp_path / "here.zip")
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        pack.write({"a.py": b"A = 1", "b.py": b""}, tmp_path / "a.zip")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "here.zip").read_bytes()
+    unzip = ["unzip", "-q", "a.zip"]
+    subprocess.run(unzip, cwd=tmp_path, env=os.environ | {"TZ": zone}, check=True)
+    assert {(tmp_path / name).stat().st_mtime for name in ("a.py", "b.py")} == {moment}
+
+
+def test_files_older_than_zips_can_be_packed(tmp_path, monkeypatch):
+    monkeypatch.setattr(pack, "changed_at", lambda: 1)
+    pack.write({"a.py": b"A = 1"}, tmp_path / "a.zip")
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        assert archive.getinfo("a.py").date_time == (1980, 1, 1, 0, 0, 0)
 
 
 def test_a_zip_that_cannot_be_written_leaves_the_old_one(tmp_path):

@@ -9,6 +9,7 @@ import zipfile
 import pytest
 
 from grader.packaging import pack
+from grader.packaging.packing_time import changed_at
 from grader.selftest.grading import ROOT, grade
 from grader.version import VERSION, commit
 
@@ -70,6 +71,37 @@ def test_a_zip_names_the_commit_that_it_was_packed_from(tmp_path, what, where):
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
         archive.extract(where, tmp_path)
     assert commit(tmp_path, tmp_path / where) == commit()
+
+
+def test_packed_files_have_the_time_of_the_commit(checkout):
+    of_commit = int(git(checkout, "log", "-1", "--format=%ct"))
+    os.utime(checkout / "a.txt", (of_commit + 500, of_commit + 500))
+    assert changed_at(checkout) == of_commit  # a checkout of today gives the same time
+
+
+@pytest.mark.parametrize("name", ["a.txt", "new.txt", "names with ä.txt"])
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_changed_files_are_newer_than_the_commit(checkout, name, is_staged):
+    of_commit = int(git(checkout, "log", "-1", "--format=%ct"))
+    (checkout / name).write_text("changed")
+    os.utime(checkout / name, (of_commit + 500, of_commit + 500))
+    if is_staged:
+        git(checkout, "add", name)
+    assert changed_at(checkout) == of_commit + 500
+
+
+def test_a_deleted_file_has_no_time(checkout):
+    (checkout / "a.txt").unlink()
+    assert changed_at(checkout) == int(git(checkout, "log", "-1", "--format=%ct"))
+
+
+def test_outside_of_git_the_newest_packed_file_counts(tmp_path, monkeypatch):
+    (tmp_path / "handout").mkdir()
+    for seconds, name in enumerate(("a.py", "b.py", "c.pyc"), 1_000_000_000):
+        (tmp_path / "handout" / name).touch()
+        os.utime(tmp_path / "handout" / name, (seconds, seconds))
+    monkeypatch.setattr("grader.packaging.visibility.ROOT", tmp_path)
+    assert changed_at(tmp_path) == 1_000_000_001
 
 
 @pytest.mark.long
