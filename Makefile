@@ -191,5 +191,5 @@ gpu-check: $(READY)  ## find out what a machine with GPUs can do, in one table (
 
 # END INSTRUCTOR
 clean:  ## remove .venv and caches
-	rm -rf -- "$$VENV" .hypothesis .mypy_cache
+	rm -rf -- "$$VENV" "$$VENV.lock" .hypothesis .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

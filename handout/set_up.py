@@ -88,6 +88,10 @@ def main():
     pin = torch_requirement(os.environ.get("TORCH"))
     check_python(pin)
     check_folder(folder)
+    lock = open_lock(folder)  # Python keeps the lock as long as this file is open
+    if lock and has_waited(lock, folder) and is_ready(folder):
+        sentence("The other make has set up %s." % folder)
+        return 0
     index, cuda, why = choose_index()
     megabytes, gigabytes = CUDA_SIZE if cuda else CPU_SIZE
     sentence(
@@ -193,6 +197,42 @@ def check_folder(folder):
             "or choose another folder: make setup VENV=environment. To use this environment as it"
             " is: make test PY=%s/bin/python" % folder,
         )
+
+
+def open_lock(folder):
+    """Open the file beside the folder that keeps two set-ups apart; return None if there is none.
+
+    It is not in the folder, because a set-up empties the folder.
+    """
+    try:
+        return open(os.path.abspath(folder) + ".lock", "a")
+    except OSError:
+        return None  # the set-up itself says what is wrong with this place
+
+
+def has_waited(lock, folder):
+    """Lock the file, and return whether another set-up had locked it and has ended since.
+
+    Some network file systems have no locks. Then return False at once.
+    """
+    import fcntl  # Windows has none, but check_python has stopped there
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        sentence("Another make is setting up %s; waiting for it." % folder)
+    except OSError:
+        return False
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return True
+
+
+def is_ready(folder):
+    """Return whether the environment is complete, and newer than the requirements."""
+    ready = os.path.join(folder, READY)
+    times = [os.path.getmtime(path) for path in REQUIREMENTS if os.path.exists(path)]
+    return os.path.exists(ready) and os.path.getmtime(ready) >= max(times)
 
 
 def check_disk(folder, gigabytes, perhaps_less):

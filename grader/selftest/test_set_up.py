@@ -4,6 +4,7 @@ pip is real, packages are not.
 """
 
 import ast
+import fcntl
 import importlib.util
 import os
 import re
@@ -275,6 +276,40 @@ def test_an_interrupted_setup_is_not_ready_and_the_next_begins_afresh(
     )
     assert set_up(copy, packages).returncode == 0
     assert torch_in(venv) == "2.13.0"
+
+
+@pytest.mark.parametrize("other_succeeds", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_a_second_setup_waits_for_the_first(copy, packages, other_succeeds):
+    """Each would delete what the other has installed."""
+    venv = copy / ".venv"
+    venv.mkdir()
+    (venv / ".unfinished").touch()
+    with open(copy / ".venv.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        second = subprocess.Popen(
+            ["make", "setup"],
+            cwd=copy,
+            env=environment(packages),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            said = second.stdout.readline()
+            if other_succeeds:
+                (venv / ".unfinished").replace(venv / ".ready")
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            rest, _ = second.communicate(timeout=120)
+        finally:
+            second.kill()
+            second.wait()
+    assert said == "Another make is setting up .venv; waiting for it.\n"
+    assert second.returncode == 0, rest
+    if other_succeeds:
+        assert rest == "The other make has set up .venv.\n"
+    else:
+        assert "Ready after" in rest and torch_in(venv) == "2.13.0"
 
 
 def test_a_new_setup_takes_the_old_ones_mark_away_first(script, monkeypatch, tmp_path):
