@@ -20,6 +20,11 @@ def cannot_write(what: str, target: Path) -> str:
         return f"there is no directory for {what}: {folder}"
     if target.is_dir():
         return f"there is a directory where {what} would be written: {target}"
+    # ``written_whole`` replaces what it finds, and root may even replace a device.
+    if target.is_symlink():
+        return f"{what} would replace a link: {target}. Name the file that it leads to"
+    if target.exists() and not target.is_file():
+        return f"{what} would replace something that is no ordinary file: {target}"
     try:
         with tempfile.TemporaryFile(dir=folder):
             return ""

@@ -7,6 +7,7 @@ prints the messages and the table, and writes results.json and the page.
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -51,13 +52,13 @@ class GradingOutput:
         if self.last_written is None:
             self.bar.update(self.task, total=len(grade.records))
             self.bar.start()
-            self._write_results(grade)  # every check has 0 points, in case grading breaks off
+            self._update_results(grade)  # every check has 0 points, in case grading breaks off
             return
         self.bar.update(
             self.task, completed=sum(record.status != NOT_RUN for record in grade.records)
         )
         if time.monotonic() - self.last_written > REWRITE_EVERY:
-            self._write_results(grade)
+            self._update_results(grade)
 
     def show_also(self, grade: Grade) -> None:
         """Show the progress of the same checks on GPUs."""
@@ -76,11 +77,15 @@ class GradingOutput:
         """Write and print the result.
 
         Raise CannotGrade if the result must not be trusted. By then results.json and the other
-        formats have been written, but not the page. Also raise CannotGrade if the page cannot be
-        written.
+        formats have been written, but not the page. Also raise CannotGrade if a file cannot be
+        written. The result is printed in any case.
         """
-        self._write_results(grade)
-        formats.write(self.others, self._document(grade))
+        unwritten = ""
+        try:
+            self._write_results(grade)
+            formats.write(self.others, self._document(grade))
+        except OSError as error:
+            unwritten = f"graded, but the results cannot be written: {error.strerror or error}"
         if grade.also:
             terminal.show_also(self.console, grade.also.records, grade.also.device)
         terminal.show(self.console, grade.records, grade.notes())
@@ -88,6 +93,8 @@ class GradingOutput:
             raise CannotGrade(grade.fault)
         if grade.also and grade.also.fault:
             raise CannotGrade(f"graded on CPUs, but not on GPUs: {grade.also.fault}")
+        if unwritten:
+            raise CannotGrade(unwritten)
         if self.report:
             try:
                 page.write(self.report, grade.records, self.name, grade.notes())
@@ -96,6 +103,11 @@ class GradingOutput:
                     f"graded, but the report cannot be written: {error.strerror or error}"
                 ) from None
             self.console.print(Text(f"The report: {self.report}"), soft_wrap=True)
+
+    def _update_results(self, grade: Grade) -> None:
+        # If a disk is full now, it may have room again at the end.
+        with suppress(OSError):
+            self._write_results(grade)
 
     def _write_results(self, grade: Grade) -> None:
         self.last_written = time.monotonic()

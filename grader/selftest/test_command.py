@@ -1,6 +1,7 @@
 """The grader's command, from end to end, as an instructor and as Gradescope use it."""
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -15,7 +16,14 @@ import pytest
 
 from grader.assignment import PARTS
 from grader.assignment import POINTS as OF_PROBLEMS
+from grader.atomic_write import cannot_write
+from grader.check.record import PASSED, Record
+from grader.diagnosis.finding import Finding
+from grader.grade import Grade
+from grader.grading_output import GradingOutput
+from grader.reports import results_json
 from grader.selftest.grading import ROOT, command, grade
+from grader.session import CannotGrade
 
 POINTS = 100  # of all parts that are no extra credit
 ALL_POINTS = sum(OF_PROBLEMS.values())
@@ -177,6 +185,46 @@ def test_what_is_not_there_is_no_grade_and_no_loss(tmp_path, results):
     assert graded.code == 2
     assert graded.complaint == f"cannot grade: there is no {tmp_path / 'nowhere'}\n"
     assert graded.document == {"tests": ["an earlier result"]}
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "device"])
+def test_results_replace_nothing_but_a_file(tmp_path, kind):
+    """A file that is replaced in one step would replace a device, too, if root asks for it."""
+    path = tmp_path / "results.json"
+    (tmp_path / "other.json").write_text("{}")
+    if kind == "link":
+        path.symlink_to("other.json")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path = Path("/dev/null")
+    reason = cannot_write("the results", path)
+    told = {
+        "link": "would replace a link",
+        "pipe": "no ordinary file",
+        "device": "no ordinary file",
+    }
+    assert told[kind] in reason and str(path) in reason
+    assert not cannot_write("the results", tmp_path / "other.json")
+    assert not cannot_write("the results", tmp_path / "new.json")
+
+
+def test_a_full_disk_does_not_hide_the_result(tmp_path, monkeypatch, capsys):
+    """The files cannot be written, neither while the checks run nor at the end."""
+
+    def full(path, document):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(results_json, "write", full)
+    one = Record("a", "collectives", "1.1", "a check", 1.0, "visible", PASSED, Finding("Passed."))
+    found = Grade([one], [], 7, None, 0.0)
+    monkeypatch.setattr(Grade, "notes", lambda _: [])
+    output = GradingOutput(ROOT / "handout", tmp_path / "results.json", None)
+    output.show_progress(found)
+    output.stop_progress()
+    with pytest.raises(CannotGrade, match="^graded, but the results cannot be written: No space"):
+        output.show(found)
+    assert "1.1" in capsys.readouterr().out
 
 
 def test_results_that_cannot_be_written(tmp_path):
