@@ -96,6 +96,7 @@ sample: $(READY) stubs  ## run a random sample of mutation-test, fuzz, rehearse 
 	$(PY) -m grader.selftest.fuzz --inputs 10000 --seed "$$LOCKSTEP_SAMPLE_SEED"
 	@echo "A rehearsal may use half a core, so mutants are tried at the same time."
 	$(PY) -m grader.gradescope.rehearse --one-of "$$LOCKSTEP_SAMPLE_SEED" & rehearsal=$$!; \
+	  trap 'kill $$rehearsal; wait $$rehearsal; exit 130' HUP INT TERM; \
 	  $(PY) -m grader.selftest.mutation --share 0.025 --seed "$$LOCKSTEP_SAMPLE_SEED"; mutants=$$?; \
 	  wait $$rehearsal && exit $$mutants
 	LOCKSTEP_CASES=sample $(PY) -m pytest -n auto --dist worksteal -m "campaign or long or varied" grader/selftest

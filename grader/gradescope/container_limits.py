@@ -8,8 +8,10 @@ memory is sufficient.
 
 import os
 import shutil
+import signal
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from grader.wire.control_group import Group, own_name
 
 GROUPS = Path("/sys/fs/cgroup")
 PERIOD = 100_000  # microseconds over which the kernel counts processor time
+END_SECONDS = 10.0  # for a command to clean up after SIGTERM
 
 
 @dataclass
@@ -69,7 +72,7 @@ class Box:
     def run(self, command: list[str], **options) -> Usage:
         """Run a command and its children within the limits, and return their time and memory.
 
-        ``options`` are those of ``subprocess.run``.
+        ``options`` are those of ``run``.
         """
         core = sorted(os.sched_getaffinity(0))[:1] if shutil.which("taskset") else []
         groups = [str(folder / "cgroup.procs") for folder in self.folders]
@@ -81,10 +84,7 @@ class Box:
         if core and not groups:
             inside = ["taskset", "-c", str(core[0]), *command]
         began = time.monotonic()
-        try:
-            code = subprocess.run(inside, **options).returncode
-        except subprocess.TimeoutExpired:
-            code = None
+        code = run(inside, **options)
         seconds = time.monotonic() - began
         file = self.group.file("memory.peak") or self.group.file("memory.max_usage_in_bytes")
         peak = int(file.read_text()) if file else None
@@ -99,3 +99,31 @@ class Box:
         return (
             "limited to one core" if core else "not limited"
         ) + ": no control group can be made here"
+
+
+def run(command: list[str], timeout: float | None = None, **options) -> int | None:
+    """Run a command; return its exit code, or None if it has not ended after ``timeout`` seconds.
+
+    If the time runs out, or an exception such as KeyboardInterrupt comes, end the command and all
+    its children. ``options`` are those of ``subprocess.Popen``.
+    """
+    with subprocess.Popen(command, start_new_session=True, **options) as process:
+        try:
+            return process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            if process.returncode is None:
+                _end(process)
+
+
+def _end(leader: subprocess.Popen) -> None:
+    """End all processes of a group, the one of its leader."""
+    for number, seconds in ((signal.SIGTERM, END_SECONDS), (signal.SIGKILL, 1.0)):
+        deadline = time.monotonic() + seconds
+        with suppress(ProcessLookupError):  # raised when the group has no process any more
+            os.killpg(leader.pid, number)
+            while time.monotonic() < deadline:
+                leader.poll()
+                os.killpg(leader.pid, 0)
+                time.sleep(0.02)

@@ -6,8 +6,9 @@ The program packs the autograder, and unpacks it into a private root that looks 
 ``/autograder``. There it runs setup.sh. Then it runs run_autograder on the solutions, on the stubs
 and on a hostile submission, with the limits of the platform's smallest container, as far as this
 machine can set them. The hostile submission is left out if the course has no part 1. With
-``--one-of``, the program runs only one of the submissions. It exits with 0 if every result is as
-expected, with 1 if a result is not, and with 2 and a sentence if it cannot rehearse.
+``--one-of``, the program runs only one of the submissions. Files in ``dist`` stay as they are.
+SIGTERM ends the program as Ctrl-C does. It exits with 0 if every result is as expected, with 1 if a
+result is not, and with 2 and a sentence if it cannot rehearse.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from grader.course_file import BadCourse, course
-from grader.gradescope.container_limits import Box, Usage
+from grader.gradescope.container_limits import Box, Usage, run
 from grader.packaging import pack
 from grader.packaging.visibility import ROOT
 from grader.wire import removal
@@ -132,12 +134,17 @@ def main() -> int:
     arguments = parser.parse_args()
     seed = arguments.one_of
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
+    # In the background of a shell, as in `make sample`, SIGINT is ignored.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     root = Path(tempfile.mkdtemp(prefix="lockstep-rehearsal-"))
     try:
         chosen = plays() if seed is None else [random.Random(seed).choice(plays())]
         return _rehearse(root, console, chosen)
     except (pack.CannotPack, BadCourse) as error:
         print(f"cannot rehearse: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("cannot rehearse: interrupted", file=sys.stderr)
         return 2
     finally:
         if arguments.keep:
@@ -148,9 +155,12 @@ def main() -> int:
 
 def _rehearse(root: Path, console: Console, chosen: Sequence[Play]) -> int:
     root.chmod(0o755)  # as /autograder is
-    pack.write(pack.autograder(), ROOT / "dist" / "autograder.zip")
-    with zipfile.ZipFile(ROOT / "dist" / "autograder.zip") as archive:
+    # Not in dist: an instructor may have put another zip there, to upload it.
+    packed = root / "autograder.zip"
+    pack.write(pack.autograder(), packed)
+    with zipfile.ZipFile(packed) as archive:
         archive.extractall(root / "source")
+    packed.unlink()
     for name in pack.EXECUTABLE:
         (root / "source" / name).chmod(0o755)
     began = time.monotonic()
@@ -159,7 +169,7 @@ def _rehearse(root: Path, console: Console, chosen: Sequence[Play]) -> int:
     if index and "TORCH_INDEX" not in environment and not _can_be_reached(index):
         console.print(f"{index} cannot be reached, so torch comes from PyPI.", markup=False)
         environment["TORCH_INDEX"] = ""
-    if subprocess.run(["./setup.sh"], cwd=root / "source", env=environment).returncode:
+    if run(["./setup.sh"], cwd=root / "source", env=environment):
         print("cannot rehearse: setup.sh failed, see above", file=sys.stderr)
         return 2
     console.print(f"setup.sh: {time.monotonic() - began:.0f} s")
@@ -209,9 +219,8 @@ def _play(play: Play, root: Path) -> tuple[str, list[str], str]:
             cwd=root,
             env=environment | {"AUTOGRADER_ROOT": str(root)},
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             timeout=PLATFORM_SECONDS,
         )
     peak = f"{usage.peak / 2**20:.0f} MiB" if usage.peak else "not measured"

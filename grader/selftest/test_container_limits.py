@@ -2,6 +2,7 @@
 where not, that is said.
 """
 
+import os
 import subprocess
 import sys
 
@@ -47,6 +48,13 @@ def test_what_is_stopped_leaves_nothing_behind():
     assert usage.code is None
     # a group with somebody in it cannot be removed
     assert not any(folder.exists() for folder in folders)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+def test_without_a_group_children_are_ended_too(tmp_path):
+    script = f"sleep 300 & echo $! > {tmp_path / 'child'}; wait"
+    assert container_limits.run(["/bin/sh", "-c", script], timeout=2) is None
+    assert not os.path.exists(f"/proc/{(tmp_path / 'child').read_text().strip()}")
 
 
 def test_where_no_group_can_be_made_this_is_said(monkeypatch, tmp_path):

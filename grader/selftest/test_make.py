@@ -2,10 +2,13 @@
 characters they have.
 """
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -119,6 +122,37 @@ def test_the_help_names_every_option_of_a_course():
     recipe = (ROOT / "Makefile").read_text().partition("\ncourse:")[2].partition("\n\n")[0]
     for option in re.findall(r"\$\(if \$\((\w+)\)", recipe):
         assert f"{option}=" in said, option
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+def test_an_interrupted_sample_ends_its_rehearsal(tmp_path):
+    """A shell starts jobs in the background with SIGINT ignored."""
+    player = tmp_path / "player"
+    player.write_text(
+        f"#!{sys.executable}\nimport os, pathlib, sys, time\n"
+        "name = sys.argv[2].rpartition('.')[2]\n"
+        f"pathlib.Path({str(tmp_path)!r}, name).write_text(str(os.getpid()))\n"
+        "if name in ('rehearse', 'mutation'): time.sleep(300)\n"
+    )
+    player.chmod(0o755)
+    line = ["make", "-s", "-f", str(ROOT / "Makefile"), "sample", f"PY={player}"]
+    names = [tmp_path / name for name in ("rehearse", "mutation")]
+    make = subprocess.Popen(line, cwd=tmp_path, start_new_session=True)
+    pids: list[int] = []
+    try:
+        deadline = time.monotonic() + 60
+        while not all(name.exists() and name.read_text() for name in names):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        pids = [int(name.read_text()) for name in names]
+        os.killpg(make.pid, signal.SIGINT)  # as a terminal does after Ctrl-C
+        assert make.wait(timeout=60) != 0
+        assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+    finally:
+        for pid in [make.pid, *pids]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        make.wait()
 
 
 def test_without_values_there_are_the_usual_ones(asked):
