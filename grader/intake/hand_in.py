@@ -63,6 +63,7 @@ def import_error(*files: str) -> str:
         done = subprocess.run(
             command,
             cwd=ROOT,
+            stdin=subprocess.DEVNULL,  # a file that calls input() gets an error and need not wait
             capture_output=True,
             text=True,
             errors="replace",

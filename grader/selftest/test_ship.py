@@ -379,6 +379,22 @@ def test_a_file_that_cannot_be_imported_is_named_with_its_line(copy, tmp_path):
     )
 
 
+def test_an_import_that_asks_for_input_does_not_wait(tmp_path, monkeypatch):
+    (tmp_path / "handout").mkdir()
+    (tmp_path / "handout" / "collectives.py").write_text("n = input()\n")
+    monkeypatch.setattr(hand_in, "ROOT", tmp_path)
+    monkeypatch.setattr(hand_in, "IMPORT_SECONDS", 10)
+    before, (silent, keyboard) = os.dup(0), os.pipe()
+    os.dup2(silent, 0)  # a keyboard on which nobody types
+    try:
+        error = hand_in.import_error("collectives.py")
+    finally:
+        os.dup2(before, 0)
+        for descriptor in (before, silent, keyboard):
+            os.close(descriptor)
+    assert error == "EOFError: EOF when reading a line (line 1)"
+
+
 def test_stubs_are_counted():
     text = (
         'raise NotImplementedError("Problem 1.1: a")\n' * 2
