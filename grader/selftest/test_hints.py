@@ -53,7 +53,7 @@ AROUND = Context(1, 4, EXPECTED, INPUTS, [EARLIER], {"that other bug": ANOTHER},
         (EARLIER.reshape(2, 3), "the right number of entries in another shape"),
         (
             np.append(RIGHT, [0, 0]).astype(np.float32),
-            "more entries follow. Is padding left over, or is a slice too long?",
+            "there are more. Is padding left over, or is a slice too long?",
         ),
         (RIGHT[::-1], "the right numbers in the wrong order"),
         (
