@@ -36,8 +36,9 @@ def cannot_write(what: str, target: Path) -> str:
 def written_whole(target: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
     """Open a file to write to, which replaces ``target`` at the end of the ``with`` block.
 
-    The new file has the permissions ``mode``. If anything goes wrong, the old file stays. If SIGKILL ends this process inside the block, an
-    unfinished new file also stays. Its name begins with a dot.
+    The new file has the permissions ``mode``. If anything goes wrong, the old file stays. If
+    SIGKILL ends this process inside the block, an unfinished new file also stays. Its name begins
+    with a dot.
     """
     # The name is known before the file exists, so that Ctrl-C at any moment leaves no file.
     temporary = target.parent / f".{target.name}-{secrets.token_hex(8)}"
