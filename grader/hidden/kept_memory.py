@@ -7,12 +7,12 @@ does not show how large this array is.
 from grader.check.api import SETTLED, call, imports_note
 
 MIB = 2**20
-N, SIDE = 4, 1024  # the ranks, and the rows and columns of the tensor that is cut
+N, SIDE = 4, 1536  # the ranks, and the rows and columns of the tensor that is cut
 WHOLE = SIDE * SIDE * 8  # its bytes
 
 
 def require_shard_alone(world, function, listed=False):
-    """Fail if a rank's shard of a tensor of 8 MiB keeps much more than its 2 MiB alive.
+    """Fail if a rank's shard of a tensor of 18 MiB keeps much more than its 4.5 MiB alive.
 
     With ``listed``, the function gets a list with the tensor.
     """

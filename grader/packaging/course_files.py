@@ -20,7 +20,11 @@ ALSO = {
         "grader/hidden/test_pipeline_schedules.py",
         "grader/hidden/pipeline_problem.py",
     ),
+    "tensor_parallel": ("grader/hidden/kept_memory.py", "grader/hidden/two_calls.py"),
+    "device_mesh": ("grader/hidden/two_calls.py",),
     "sharded_data_parallel": (
+        "grader/hidden/kept_memory.py",
+        "grader/hidden/two_calls.py",
         "grader/hidden/sharded_evidence.py",
         "grader/hidden/sharded_problem.py",
     ),
@@ -32,6 +36,7 @@ ALSO = {
     "sequence_and_experts": (
         "handout/normalization.py",
         "grader/hidden/sequence_problem.py",
+        "grader/hidden/two_calls.py",
         "grader/hidden/large_attention.py",
     ),
 }
