@@ -181,7 +181,9 @@ class GradientBuckets:
       another order on one rank. So start bucket i+1 only after bucket i.
     - A hook must not wait for a communication, otherwise nothing overlaps.
     - Send nothing but one all-reduce for each bucket, in each pass.
-    - Start a bucket's all-reduce in the hook, not in another thread, which may start it too late.
+    - Start a bucket as soon as it is full and all earlier buckets have started: in the hook of the
+      parameter that completes it, before autograd comes to the next layer. Do not hold full buckets
+      back, and do not leave the start to another thread, which may start them too late.
     """
 
     def __init__(self, parameters: Iterable[Tensor], bucket_bytes: int) -> None:

@@ -346,7 +346,7 @@ def test_gradient_buckets_overlap(world):
     passes = [own[:1] for own in twice]
     # A rank learns the factors of the first layer's gradient only when its backward pass reaches
     # this layer. The gradient of the last layer is ready before that.
-    seeds = per_rank(*[[Probe("first layer of pass 0", 1)]] * 2)
+    seeds = per_rank(*[[[Probe("first layer of pass 0", 1)]]] * 2)
     *runs, of_asking = world(
         2,
         # Rank 0 ends pass 0 before rank 1 begins it. Then rank 1 ends pass 1 before rank 0 begins.

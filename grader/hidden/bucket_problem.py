@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 
 import numpy as np
 
@@ -46,7 +47,8 @@ class Passes:
     frozen: list
     bucket_bytes: int
     layouts: list  # [rank]
-    # [rank][pass]: the seed of the factors at the rank's first layer; None without factors
+    # [rank][pass][layer]: the seed of the factors at this layer, for each layer but the last; None
+    # without factors
     seeds: list | None
     request: Request
 
@@ -70,6 +72,16 @@ class Passes:
     def buckets(self):
         return buckets_of(self.registered, self.frozen, self.sizes, self.bucket_bytes)
 
+    def full_before(self, rank, p, layer):
+        """Return how many buckets can start before a rank's pass ``p`` comes to a layer.
+
+        They are the first buckets, up to one that has a parameter without a gradient. Parameters
+        that only later layers use have their gradients by then.
+        """
+        uses = self.uses[rank][p]
+        ready = set(uses[layer + 1 :]) - set(uses[: layer + 1])
+        return sum(1 for _ in takewhile(ready.issuperset, self.buckets))
+
     @cached_property
     def local(self):
         """Return [rank][pass][parameter]: the gradient before averaging; None if there is none."""
@@ -77,7 +89,8 @@ class Passes:
 
     def _of_pass(self, rank, p):
         x = self.shards[rank][p]
-        factors = row_factors(self.seeds[rank][p], len(x)) if self.seeds else None
+        seeds = self.seeds[rank][p] if self.seeds else []
+        factors = [row_factors(seed, len(x)) for seed in seeds]
         uses = self.uses[rank][p]
         _, gradients = single_device.loss_and_gradients(self.weights, x, uses, factors)
         for i in self.squared:
@@ -142,7 +155,7 @@ class Passes:
 
 # the names of marks and of a probe, with the number of the pass
 BEGAN, ENDED = "backward pass {} began", "backward pass {} ended"
-FIRST_LAYER = "first layer of pass {}"
+LAYER = "layer {} of pass {}"
 
 
 # To see how sensitive gradients are, each weight is changed by this fraction of itself.
@@ -159,8 +172,9 @@ def passes_of(rng, n, layers, **options):
     ``layers[rank]`` lists the indices of the weights that the rank uses in a pass, in order. If
     ``then`` is given, ``then[rank]`` replaces ``layers[rank]`` from the second pass on. ``more``
     lists the shapes of further parameters. The loss includes the sum of squares of each further
-    parameter. With ``asks``, each row of the gradient that reaches a rank's first layer is
-    multiplied by a factor. The rank learns these factors only during the pass.
+    parameter. With ``asks``, each row of the gradient that reaches one of a rank's layers, but for
+    the last layer, is multiplied by a factor. The rank learns the factors of a layer only when its
+    pass comes to this layer.
 
     The ``options`` are ``passes``, the number of passes of a rank (by default 1), ``dtype`` (by
     default float64), ``registered`` (by default all parameters), ``frozen`` (by default none),
@@ -213,10 +227,15 @@ def _draw_passes(
     }
     asked |= {"squared": squared, "bucket_bytes": options.pop("bucket_bytes", 256)}
     asked_layouts = options.pop("layouts", ["contiguous"] * n)
-    seeds = rng.integers(2**31, size=(n, passes)).tolist() if asks else None
-    if seeds:
+    seeds = None
+    if asks:
+        seeds = [[rng.integers(2**31, size=len(u) - 1).tolist() for u in own] for own in uses]
         probes = (
-            [Probe(FIRST_LAYER.format(p), seed) for p, seed in enumerate(own)] for own in seeds
+            [
+                [Probe(LAYER.format(layer, p), seed) for layer, seed in enumerate(of_pass)]
+                for p, of_pass in enumerate(own)
+            ]
+            for own in seeds
         )
         options["seeds"] = per_rank(*probes)
     request = call(

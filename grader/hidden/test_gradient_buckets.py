@@ -10,7 +10,7 @@ from grader.check.api import LAYOUTS, Delay, on_gloo
 from grader.hidden.bucket_problem import (
     BEGAN,
     ENDED,
-    FIRST_LAYER,
+    LAYER,
     averages,
     late,
     one_ahead,
@@ -30,14 +30,13 @@ def started_early(run, rank, p=0):
     return sum(o.at < ended for o in sent(run, rank, p))
 
 
-def started_before_the_first_layer(run, rank, p=0):
-    """Return how many of a rank's communications began before pass ``p`` came to the first layer.
+def started_before_layer(run, rank, layer, p=0):
+    """Return how many of a rank's communications began before pass ``p`` came to a layer.
 
-    At the first layer the rank asks for factors on which this layer's gradient depends. All other
-    gradients are known before the rank asks, so the all-reduces of the other buckets can begin
-    earlier.
+    At each layer but the last the rank asks for factors on which the gradients of this layer and of
+    all earlier layers depend. The gradients of later layers are known before the rank asks.
     """
-    asked = run.passed(rank, f"{FIRST_LAYER.format(p)} began")
+    asked = run.passed(rank, f"{LAYER.format(layer, p)} began")
     return sum(o.at < asked for o in sent(run, rank, p))
 
 
@@ -240,8 +239,8 @@ def test_buckets_collectives(world, rng):
 @weight(1.0)
 @visibility("after_published")
 def test_buckets_overlap(world, rng):
-    """In each pass and on each rank, all-reduces begin before the backward pass has ended, and the
-    pass does not wait for other ranks
+    """In each pass and on each rank, every bucket's all-reduce begins as soon as the bucket is full,
+    and the pass does not wait for other ranks
     """
     for n in (2, 3, 4):
         # In the three calls together, each rank has to run each pass ahead of another rank.
@@ -257,7 +256,7 @@ def test_buckets_overlap(world, rng):
         unused = passes_of(rng, n, [[1, 2, 3, 4, 5]] * n, asks=True)
         waits = passes_of(rng, n, [[0]] * n, delays=late(n))
         # Here each layer has a bucket of its own.
-        many = passes_of(rng, n, [list(range(12))] * n, bucket_bytes=128, delays=delays)
+        many = passes_of(rng, n, [list(range(12))] * n, bucket_bytes=128, asks=True, delays=delays)
         # Gradients become ready in the order 3, 2, 1, 4, 0. Weight 4 has the first bucket. As soon
         # as the gradient of weight 4 is ready, every all-reduce but that of weight 0 can start.
         crossed = passes_of(rng, n, [[0, 4, 1, 2, 3]] * n, bucket_bytes=128, asks=True)
@@ -275,14 +274,14 @@ def test_buckets_overlap(world, rng):
         for run, made in zip(runs, ahead):
             _starts_during_each_pass(run, made)
         _starts_with_the_last_layers(of_unused, n)
-        for run, made in zip(runs, ahead):
-            _starts_before_the_first_layer(run, made)
+        for run, made in (*zip(runs, ahead), (of_many, many)):
+            _starts_as_they_fill(run, made)
         averages(of_crossed, crossed)
         # A rank must not start further all-reduces only to overlap.
-        for own, of_own in (*zip(runs, ahead), (of_crossed, crossed)):
+        for own, of_own in (*zip(runs, ahead), (of_many, many), (of_crossed, crossed)):
             sends_buckets(own, of_own)
         for rank in range(n):
-            early = started_before_the_first_layer(of_crossed, rank)
+            early = started_before_layer(of_crossed, rank, layer=0)
             sentence = (
                 f"rank {rank} started {early} of 5 all-reduces before its backward pass had come to"
                 " the first layer. Buckets start in order. The second, third and fourth were full"
@@ -310,15 +309,22 @@ def _starts_during_each_pass(run, made):
             run.require(early >= 2, sentence)
 
 
-def _starts_before_the_first_layer(run, made):
-    """Fail unless 2 of 3 all-reduces begin before each pass comes to its first layer."""
+def _starts_as_they_fill(run, made):
+    """Fail unless each pass has started all full buckets whenever it comes to the next layer."""
     for rank, p in ((rank, p) for rank in made.ranks for p in made.passes):
-        early = started_before_the_first_layer(run, rank, p)
-        sentence = (
-            f"rank {rank} started {early} of 3 all-reduces before its backward pass had come to"
-            " the first layer. Two of them can begin before that."
-        )
-        run.require(early >= 2, sentence)
+        for layer in reversed(range(len(made.seeds[rank][p]))):
+            full = made.full_before(rank, p, layer)
+            early = started_before_layer(run, rank, layer, p)
+            buckets = f"{full} buckets were" if full > 1 else "bucket was"
+            sentence = (
+                f"rank {rank} had started {early} of {len(made.buckets)} all-reduces when its"
+                f" backward pass{_number_of(p, made)} came to layer {layer}, counted from 0."
+                f" Expected: at least {full}, because the first {buckets} full by then. Likely: a"
+                " hook holds a full bucket back, for example until other buckets are full, too."
+                " Start a bucket in the hook that fills it. Only if an earlier bucket has not"
+                " started yet, start it directly after that bucket."
+            )
+            run.require(early >= full, sentence)
 
 
 def _starts_with_the_last_layers(run, n):
@@ -331,7 +337,7 @@ def _starts_with_the_last_layers(run, n):
     for rank in range(n):
         if not run.marks(rank, ENDED.format(0)):
             run.values()
-        early = started_before_the_first_layer(run, rank)
+        early = started_before_layer(run, rank, layer=0)
         sentence = (
             f"the first parameter got no gradient in this backward pass. Rank {rank} had started"
             f" {early} of 3 all-reduces when the pass came to the first layer. Two of them can"

@@ -5,6 +5,7 @@ tests compare this module with torch's autograd and AdamW.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -76,25 +77,25 @@ def loss_and_gradients(
     weights: list,
     x: np.ndarray,
     layers: list[int] | None = None,
-    factors: np.ndarray | None = None,
+    factors: Sequence[np.ndarray] = (),
 ) -> tuple[float, list]:
     """Return the loss, which is the mean of y², and its gradient with respect to every weight.
 
     Each weight is (D, D), and ``x`` is (B, D). ``layers`` has the index of the weight that each
     layer uses; by default each weight is used once, in order. The gradient of an unused weight
     is None. The gradient of a weight that several layers use (a tied weight) is the sum of the
-    gradients from these layers. In the backward pass, row b of the gradient that reaches the first
-    layer is multiplied by ``factors[b]``, if given.
+    gradients from these layers. In the backward pass, row b of the gradient that reaches layer l is
+    multiplied by ``factors[l][b]``. Layers beyond the end of ``factors`` have no factors.
     """
     layers = list(range(len(weights))) if layers is None else layers
     used = [weights[i] for i in layers]
     y, saved = forward(used, x)
     gradients: list = [None] * len(weights)
-    grad, of_layers = backward(used[1:], saved[1:], 2 * y / y.size)
-    if factors is not None:
-        grad = factors[:, None] * grad
-    _, of_first = backward(used[:1], saved[:1], grad)
-    for i, own in zip(layers, of_first + of_layers):
+    grad = 2 * y / y.size
+    for layer, i in reversed(list(enumerate(layers))):
+        if layer < len(factors):
+            grad = factors[layer][:, None] * grad
+        grad, (own,) = backward([used[layer]], [saved[layer]], grad)
         gradients[i] = own if gradients[i] is None else gradients[i] + own
     return float(np.mean(y**2)), gradients
 

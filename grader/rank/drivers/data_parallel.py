@@ -102,10 +102,10 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
         passes: for each backward pass ``(x, layers)``. ``layers`` is a list: for each layer, the
             index of the weight that it uses.
         squared: the indices of parameters, of any shape, whose squares are added to the loss.
-        seeds: functions of the judge, one for each pass; they may be left out. The gradient that
-            reaches the first layer is multiplied by factors that follow from the number that the
-            pass's function returns. The rank does not know this number before it calls the
-            function.
+        seeds: for each pass a list of functions of the judge, one for each layer; the last layers
+            may have none, and all of it may be left out. The gradient that reaches a layer is
+            multiplied by factors that follow from the number that the layer's function returns. The
+            rank does not know this number before it calls the function.
         as_list: whether the buckets get the parameters as a list. Otherwise they get an iterator
             that can be used only once.
 
@@ -120,14 +120,14 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
         list(parameters) if kwargs.get("as_list") else parameters, kwargs["bucket_bytes"]
     )
     results = []
-    seeds = kwargs.get("seeds", [])
+    seeds = kwargs.get("seeds", [[] for _ in kwargs["passes"]])
     for p, (x, layers) in enumerate(kwargs["passes"]):
         for weight in weights:
             weight.grad = None
-        used, of_first = [weights[i] for i in layers], 1 if seeds else 0
-        y = mlp.forward(used[:of_first], x)
-        loss = mlp.loss(mlp.forward(used[of_first:], Scaled.apply(y, seeds[p]) if seeds else y))
-        loss = loss + sum(weights[i].square().sum() for i in kwargs["squared"])
+        for layer, i in enumerate(layers):
+            x = mlp.forward([weights[i]], x)
+            x = Scaled.apply(x, seeds[p][layer]) if layer < len(seeds[p]) else x
+        loss = mlp.loss(x) + sum(weights[i].square().sum() for i in kwargs["squared"])
         mark(f"backward pass {p} began")
         loss.backward()
         mark(f"backward pass {p} ended")

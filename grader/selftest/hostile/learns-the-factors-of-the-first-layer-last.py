@@ -22,9 +22,9 @@ class GradientBuckets(GradientBuckets):
 
         given = sys._getframe(1).f_locals.get("kwargs", {})
         self.given = given
-        self.asks = list(given.get("seeds", []))
-        if self.asks:
-            given["seeds"][:] = [lambda: 1.0] * len(self.asks)
+        self.asks = [of_layers[0] for of_layers in given.get("seeds", [])]
+        for of_layers in given.get("seeds", []):
+            of_layers[0] = lambda: 1.0
         self.number = 0
         super().__init__(parameters, bucket_bytes)
 

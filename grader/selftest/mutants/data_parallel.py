@@ -1255,6 +1255,31 @@ class GradientBuckets(GradientBuckets):
         "When the first one starts, they can start, too",
     ),
     Mutant(
+        "full buckets are held back until all but the last are full",
+        "data_parallel",
+        """        while len(self.in_flight) < len(self.buckets) and self.pending[len(self.in_flight)] == 0:
+""",
+        """        if any(self.pending[:-1]):
+            return
+        while len(self.in_flight) < len(self.buckets) and self.pending[len(self.in_flight)] == 0:
+""",
+        {"hidden buckets_overlap"},
+        "a hook holds a full bucket back",
+    ),
+    Mutant(
+        "full buckets start in pairs",
+        "data_parallel",
+        """        while len(self.in_flight) < len(self.buckets) and self.pending[len(self.in_flight)] == 0:
+""",
+        """        begun = len(self.in_flight)
+        if begun % 2 == 0 and begun + 2 < len(self.buckets) and any(self.pending[begun : begun + 2]):
+            return
+        while len(self.in_flight) < len(self.buckets) and self.pending[len(self.in_flight)] == 0:
+""",
+        {"hidden buckets_overlap"},
+        "a hook holds a full bucket back",
+    ),
+    Mutant(
         "a training that gathers the gradients of all ranks",
         "data_parallel",
         "        loss, gradients = data_parallel_step(weights, shard)\n",
