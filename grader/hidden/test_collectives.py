@@ -1,4 +1,4 @@
-"""Part 1 · Collectives: the hidden checks, on 1, 2, 3 and 4 ranks.
+"""Part 1 · Collectives: the hidden checks, on 1 to 4 ranks, and of the ring also on 5.
 
 They judge every rank, with other roots, shapes, dtypes and memory layouts than the public checks.
 Inputs are random integers, also in float tensors. The integers are so small that their sums and
@@ -6,7 +6,7 @@ products have no rounding errors. Comparisons are therefore exact, except those 
 averages.
 """
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -934,10 +934,12 @@ def test_ring_in_the_order_of_gpus(world, rng):
 @number("1.7")
 @weight(1.25)
 def test_ring_traffic(world, rng):
-    """ring_all_reduce sends only to neighbours, and each rank sends at most 2(n−1) chunks of 1/n of
-    the tensor
+    """ring_all_reduce sends round the ring on 2 to 5 ranks, and each rank sends at most 2(n−1)
+    chunks of 1/n of the tensor
     """
-    for n, lengths in ((2, (8,)), (3, (10, 4096, 2)), (4, (7, 4096, 3, 1))):
+    cases = (2, (8,)), (3, (10, 4096, 2)), (4, (7, 4096, 3, 1)), (5, (11, 4096, 2))
+    for n, lengths in cases:
+        lengths = (*lengths, int(rng.integers(n, 64)))
         # These integers have 61 bits, so they cannot travel in fewer bytes.
         tensors = [((length,), np.int64, None) for length in lengths]
         runs = _ring_sums(world, rng, n, tensors, high=1 << 60)
@@ -945,6 +947,7 @@ def test_ring_traffic(world, rng):
             run.uses_only("send", "recv", because=RING)
             for rank in range(n):
                 _sends_chunks(run, rank, n, length)
+            _goes_round(run, n)
 
 
 def _sends_chunks(run, rank, n, length):
@@ -975,6 +978,40 @@ def _sends_chunks(run, rank, n, length):
         " tensor."
     )
     run.require(least <= total <= most, sentence)
+
+
+def _goes_round(run, n):
+    """Fail unless, in each of the two phases, all ranks send in the same direction.
+
+    Every rank must have sent to its neighbours only. A rank that sends 2(n−1) times has phases of
+    n−1 sends. A rank that leaves out empty chunks may have shorter phases.
+    """
+    if n == 2:  # the right neighbour is also the left one
+        return
+    ways = [
+        ["right" if o.peer == (rank + 1) % n else "left" for o in own if o.kind == "send"]
+        for rank, own in enumerate(run.operations(rank) for rank in range(n))
+    ]
+    advice = (
+        " In each of the two phases of n−1 steps, all ranks of a ring send in the same direction."
+        " Likely: ranks exchange chunks directly, and do not pass them on. In each step, send to"
+        " the right neighbour what came from the left neighbour in the step before."
+    )
+    for rank, own in enumerate(ways):
+        listed = ", ".join(own)
+        sentence = f"rank {rank} of {n} sent to these neighbours, in this order: {listed}.{advice}"
+        run.require(sum(a != b for a, b in pairwise(own)) <= 1, sentence)
+        is_whole = len(own) == 2 * (n - 1) and len(set(own)) == 2
+        run.require(not is_whole or own[n - 2] != own[n - 1], sentence)
+    for phase, at in (("first", 0), ("last", -1)):
+        found = {rank: own[at] for rank, own in enumerate(ways) if len(own) == 2 * (n - 1)}
+        for rank, way in found.items():
+            one, its = next(iter(found.items()))
+            sentence = (
+                f"in the {phase} phase, rank {one} sent to its {its} neighbour, and rank {rank} to"
+                f" its {way} neighbour.{advice}"
+            )
+            run.require(way == its, sentence)
 
 
 @number("1.7")

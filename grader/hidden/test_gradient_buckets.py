@@ -239,7 +239,7 @@ def test_buckets_collectives(world, rng):
 @weight(1.0)
 @visibility("after_published")
 def test_buckets_overlap(world, rng):
-    """In each pass and on each rank, every bucket's all-reduce begins as soon as the bucket is full,
+    """In each pass and on each rank, each bucket's all-reduce begins as soon as the bucket is full,
     and the pass does not wait for other ranks
     """
     for n in (2, 3, 4):

@@ -1298,6 +1298,71 @@ def all_gather""",
         "contiguous",
     ),
     Mutant(
+        "three ranks exchange chunks directly",
+        "collectives",
+        """    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
+""",
+        """    if n == 3:
+        others = [(rank + 1) % n, (rank - 1) % n]
+        for own in (False, True):
+            landed = [torch.empty_like(chunks[0]) for _ in others]
+            ops = [dist.P2POp(dist.isend, chunks[rank if own else other].clone(), other) for other in others]
+            ops += [dist.P2POp(dist.irecv, part, other) for part, other in zip(landed, others)]
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+            for part, other in zip(landed, others):
+                if own:
+                    chunks[other] = part
+                else:
+                    chunks[rank] += part
+        return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)
+    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
+""",
+        {"hidden ring_traffic"},
+        "rank 0 of 3 sent to these neighbours, in this order: right, left, right, left",
+    ),
+    Mutant(
+        "four ranks halve and double",
+        "collectives",
+        """    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
+""",
+        """    if n == 4:
+        half = [(0, 1), (2, 3), (2, 3), (0, 1)]  # what is left of each rank after its first exchange
+        first, second = rank ^ 1, 3 - rank
+        final = [0, 2, 3, 1]
+
+        def exchange(sent, received, peer, add):
+            landed = [torch.empty_like(chunks[0]) for _ in received]
+            ops = [dist.P2POp(dist.isend, chunks[i].clone(), peer) for i in sent]
+            ops += [dist.P2POp(dist.irecv, part, peer) for part in landed]
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+            for i, part in zip(received, landed):
+                chunks[i] = chunks[i] * add + part
+
+        exchange(half[first], half[rank], first, 1)
+        exchange([final[second]], [final[rank]], second, 1)
+        exchange([final[rank]], [final[second]], second, 0)
+        exchange(half[rank], half[first], first, 0)
+        return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)
+    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
+""",
+        {"hidden ring_traffic"},
+        "rank 0 of 4 sent to these neighbours, in this order: right, right, left, left, right, right",
+    ),
+    Mutant(
+        "the ring is right for four ranks at most",
+        "collectives",
+        "    for step in range(n - 1):  # all-gather",
+        "    for step in range(min(n - 1, 3)):  # all-gather",
+        {"hidden ring_traffic"},
+        "is wrong on",
+    ),
+    Mutant(
         "fewer elements than ranks travel round the ring as a whole",
         "collectives",
         "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding",

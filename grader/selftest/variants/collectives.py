@@ -586,4 +586,30 @@ def shift_right(tensor: Tensor) -> Tensor:
     return received
 """,
     ),
+    Variant(
+        "a ring that collects to the left and spreads to the right",
+        "collectives",
+        """
+def _pass(out: Tensor, received: Tensor, way: int) -> None:
+    rank, n = dist.get_rank(), dist.get_world_size()
+    ops = [dist.P2POp(dist.isend, out.clone(), (rank + way) % n)] if out.numel() else []
+    ops += [dist.P2POp(dist.irecv, received, (rank - way) % n)] if received.numel() else []
+    for work in dist.batch_isend_irecv(ops) if ops else ():
+        work.wait()
+
+
+def ring_all_reduce(tensor: Tensor) -> Tensor:
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    chunks = total.view(-1).tensor_split(n)
+    for step in range(n - 1):
+        into = chunks[(rank + step + 1) % n]
+        received = torch.empty_like(into)
+        _pass(chunks[(rank + step) % n], received, -1)
+        into.add_(received)
+    for step in range(n - 1):
+        _pass(chunks[(rank - step - 1) % n], chunks[(rank - step - 2) % n], 1)
+    return total
+""",
+    ),
 ]
