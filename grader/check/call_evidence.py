@@ -344,6 +344,20 @@ class CallEvidence:
                     self._fail(f"rank {rank} made a mark without valid numbers: {event.name}")
         return found
 
+    def told_text(self, rank: int, name: str) -> str:
+        """Return the text that a driver reported in a mark.
+
+        The name of such a mark is ``name``, followed by the text. The rank's first one in this call
+        counts. Fails if there is none.
+        """
+        trail = self.report.ranks[rank].trail
+        names = [e.name for e in trail if isinstance(e, Mark) and e.call == self.index]
+        for told in names:
+            if told.startswith(f"{name} "):
+                return told[len(name) + 1 :]
+        self.values()
+        self._fail(f"rank {rank} sent back a result, but never reported its {name}.")
+
     def passed(self, rank: int, name: str) -> int:
         """Return the time in nanoseconds at which a rank first passed the mark ``name``.
 

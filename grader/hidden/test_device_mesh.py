@@ -388,7 +388,7 @@ def in_dimension(run, mesh, rank, ranks):
 @number("7.2")
 @weight(0.75)
 def test_every_byte_stays_in_its_group(world, rng):
-    """Every operation is in the group of the row, or in the group of the column"""
+    """Every operation is in one of the two groups that the rank was given, row and column"""
     for shape in (SQUARE, (2, 3)):
         problem = Problem(rng, shape, width=16)
         (run,) = world(problem.mesh.size, problem.request())
@@ -399,6 +399,33 @@ def test_every_byte_stays_in_its_group(world, rng):
             known = in_dimension(run, mesh, rank, row) + in_dimension(run, mesh, rank, column)
             for operation in run.operations(rank):
                 run.require(operation in known, in_no_dimension(mesh, rank, operation))
+            require_given_groups(run, mesh, rank)
+
+
+def require_given_groups(run, mesh, rank):
+    """Fail unless a rank uses only the groups that it was given.
+
+    All its operations must be among the ranks of its row, or of its column. Messages to one rank
+    may also be in the group of all ranks, which is the default.
+    """
+    given = {name: run.told_text(rank, f"{name} group") for name in ("row", "column")}
+    # The driver makes the groups of all rows and of all columns before the call.
+    made = run.groups_made(rank)[sum(mesh.shape) :]
+    for operation in run.operations(rank):
+        ranks = sorted(operation.group)
+        is_message = operation.kind in ("send", "recv") and len(ranks) == mesh.size
+        own = next((str(group) for group in made if sorted(group.ranks) == ranks), "")
+        name = "row" if parts.members(operation) <= set(mesh.row(rank)) else "column"
+        is_same = ranks in (mesh.row(rank), mesh.column(rank))
+        sentence = (
+            f"rank {rank} issues the {operation} in a group of the ranks {ranks} that is not one of"
+            " the two groups that it was given"
+            + (", although the ranks are the same." if is_same else ".")
+            + (f" The rank made this group itself: {own}." if own else "")
+            + f" Pass group={name}, the argument of mesh_step. To make a group, all ranks must"
+            " meet, so groups are made once, before the first step, and used in every step."
+        )
+        run.require(operation.group_name in given.values() or is_message, sentence)
 
 
 @number("7.2")

@@ -589,5 +589,36 @@ MUTANTS = [
         {"hidden step_misuse"},
         "expected a ValueError on every rank",
     ),
+    mutant(
+        "each step makes its groups anew",
+        "    saved = []\n",
+        "    width = dist.get_world_size(row)\n"
+        "    row, column = mesh_groups((dist.get_world_size() // width, width))\n"
+        "    saved = []\n",
+        {"hidden every_byte_stays_in_its_group"},
+        "The rank made this group itself: new_group(",
+    ),
+    mutant(
+        "each step uses the groups that the first step made",
+        "    saved = []\n",
+        "    width = dist.get_world_size(row)\n"
+        "    shape = dist.get_world_size() // width, width\n"
+        "    kept = mesh_step.__dict__\n"
+        "    if shape not in kept:\n"
+        "        kept[shape] = mesh_groups(shape)\n"
+        "    row, column = kept[shape]\n"
+        "    saved = []\n",
+        {"hidden every_byte_stays_in_its_group"},
+        "that is not one of the two groups that it was given, although the ranks are the same",
+    ),
+    mutant(
+        "the averages are in a group of their own",
+        "    saved = []\n",
+        "    width = dist.get_world_size(row)\n"
+        "    _, column = mesh_groups((dist.get_world_size() // width, width))\n"
+        "    saved = []\n",
+        {"hidden every_byte_stays_in_its_group"},
+        "Pass group=column, the argument of mesh_step",
+    ),
     in_old_memory("device_mesh", "mesh_step", {"hidden step_of_other_models"}),
 ]
