@@ -56,7 +56,8 @@ def sequence_parallel_forward(pair: Pair, x: Tensor) -> tuple[Tensor, Pair]:
         ValueError: A does not have as many rows as x has columns, B does not have as many rows as A
             has columns, or B does not have as many columns as x.
 
-    Normalise before the all-gather. If you normalise after it, every rank normalises all T rows.
+    Normalise before the all-gather, and send normalize(x) as it is, without other factors. If you
+    normalise after it, every rank normalises all T rows.
     Traffic: one all-gather that makes (T, K), and one reduce-scatter of (T, K): as many bytes as
     one all-reduce.
     Memory between the forward and the backward pass: y, what is saved, and at most one more tensor

@@ -206,7 +206,7 @@ def call(
       ``PEAK`` for the most memory that it has ever had (see ``CallResult.grown``).
     - ``clocks``: measure each rank's processor time (see ``CallResult.spent``).
     - ``squares``: a dtype. Read the bytes that an operation sends as numbers of this dtype, and add
-      up the squares of these numbers (see ``CallResult.squares``).
+      up the squares of these numbers, and their fourth powers (see ``CallResult.even_powers``).
     - ``slow_gathers``: delay the results of all-gathers (see ``CallResult.awaited_early``).
     """
     options = {

@@ -279,6 +279,14 @@ class CallEvidence:
         The sums are in the order in which the bytes arrived at the hub. The list is empty if
         ``Call.squares`` is empty, or if the network is not the hub.
         """
+        return [squares for squares, _ in self.even_powers(rank)]
+
+    def even_powers(self, rank: int) -> list[tuple[float, float]]:
+        """Return the sum of squares, as ``squares`` does, with the sum of the fourth powers.
+
+        If rows are divided by one number, the sum of squares can be that of normalised rows. The
+        sum of fourth powers is then another, unless all rows have the same scale.
+        """
         return self.report.ranks[rank].squares.get(self.index, [])
 
     def spent(self, rank: int) -> list[int] | None:

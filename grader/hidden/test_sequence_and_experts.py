@@ -27,11 +27,11 @@ from grader.hidden.sequence_problem import (
     require_traffic,
 )
 from grader.hidden.two_calls import in_turn, returns_both
-from grader.reference import experts
+from grader.reference import experts, sequences
 
 SIZES = (1, 2, 3, 4)
 MIB = 2**20
-SMALLER = 8  # in the second of two calls, x is divided by this number
+SMALLER = 8  # in the second of two calls, half of the rows of x are divided by this number
 NEARLY = Tolerance(1e-4, "small rows, whose normalisation is not exact")
 
 
@@ -151,15 +151,17 @@ def test_pair_keeps_no_rows(world, rng):
 @number("9.1")
 @weight(0.25)
 def test_pair_normalizes_own_rows(world, rng):
-    """Each rank normalises its own rows before it sends them, and goes back through the
-    normalisation after the sum: nothing that is sent depends on the scale of the rows
+    """Each rank normalises its own rows before it sends them, each row by itself, and goes back
+    through the normalisation after the sum: nothing that is sent depends on the scale of a row
     """
     for n in (2, 4):
         p = PairProblem(rng, n, rows=4, width=8, hidden=1)
         # A rank may add x to what it sends. Both scales are so small that this changes the sum of
         # squares only a little.
         scale = rng.uniform(0.002, 0.004)
-        problems = [p.scaled(scale), p.scaled(scale / SMALLER)]
+        # In each shard, rows of two scales: no single number normalises them.
+        factors = [rng.permutation([1, 1, 1 / SMALLER, 1 / SMALLER]) for _ in range(n)]
+        problems = [p.scaled(scale), p.scaled(scale * np.concatenate(factors)[:, None])]
         runs = world(
             n,
             *(q.forward(squares="float64") for q in problems),
@@ -172,19 +174,51 @@ def test_pair_normalizes_own_rows(world, rng):
         for way, large, small in (("forward", *runs[:2]), ("backward", *runs[2:])):
             for rank in range(n):
                 require_no_scale(large, small, rank, way)
+                for run, q in ((large, problems[0]), (small, problems[1])):
+                    require_normalized(run, q, rank, way)
 
 
 def require_no_scale(run, other, rank, way):
-    """Fail if what a rank sends depends on the scale of x, which is smaller in ``other``."""
-    for i, (before, found) in enumerate(zip(run.squares(rank), other.squares(rank)), 1):
-        text = (
-            f"rank {rank}, {way}: when x is divided by {SMALLER}, operation {i} sends other"
-            f" numbers. The sum of their squares changes from {before:.3g} to {found:.3g}. It must"
-            " not change: normalised rows do not depend on the scale of x. The products and the"
-            " gradients that are computed from these rows do not depend on it either."
-        )
-        likely = "Normalise before the all-gather, and call normalize_backward after the sum."
-        run.require(abs(found - before) <= 0.1 * max(found, before), f"{text} {likely}")
+    """Fail if what a rank sends depends on the scale of rows, some of which are smaller in
+    ``other``.
+    """
+    for i, sums in enumerate(zip(run.even_powers(rank), other.even_powers(rank)), 1):
+        for name, before, found, slack in zip(("squares", "fourth powers"), *sums, (0.1, 0.2)):
+            text = (
+                f"rank {rank}, {way}: when half of the rows of x are divided by {SMALLER},"
+                f" operation {i} sends other numbers. The sum of their {name} changes from"
+                f" {before:.3g} to {found:.3g}. It must not change: normalised rows do not depend"
+                " on the scale of a row of x. The products and the gradients that are computed"
+                " from these rows do not depend on it either."
+            )
+            likely = "Normalise before the all-gather, and call normalize_backward after the sum."
+            run.require(abs(found - before) <= slack * max(found, before), f"{text} {likely}")
+
+
+def require_normalized(run, p, rank, way):
+    """Fail unless a rank sends its own normalised rows, in one operation or in a few.
+
+    The order of the numbers does not count. The rank may send the rows once for each rank. In the
+    backward pass it may send the gradients of y with them.
+    """
+    sent = np.array(run.even_powers(rank)).reshape(-1, 2)
+    if not len(sent):  # the network is not the hub
+        return
+    powers = np.array((2, 4))[:, None, None]
+    rows = (sequences.normalize(p.own_x[rank]) ** powers).sum((1, 2))
+    grads = (np.split(p.grad_y, p.n)[rank] ** powers).sum((1, 2))
+    due = [own * times for own in (rows, rows + grads) for times in range(1, p.n + 1)]
+    before = np.concatenate([np.zeros((1, 2)), sent.cumsum(0)])
+    in_a_row = [end - begin for i, begin in enumerate(before) for end in before[i + 1 :]]
+    text = (
+        f"rank {rank}, {way}: no operation sends the rank's {len(p.own_x[rank])} normalised rows."
+        f" The sum of the squares of their entries is {rows[0]:.4g}, and that of the fourth powers"
+        f" {rows[1]:.4g}. The operations send numbers with the sums"
+        f" {', '.join(f'{squares:.4g} and {fourth:.4g}' for squares, fourth in sent)}. Send the"
+        " result of normalize(x), for this rank's rows, as it is: do not divide x by another"
+        " number, and do not change the rows before the all-gather."
+    )
+    run.require(any(np.allclose(s, d, rtol=1e-3, atol=0) for s in in_a_row for d in due), text)
 
 
 @number("9.1")

@@ -456,14 +456,14 @@ class Hub:
             self._hang_up(rank)
 
     def _attach_bytes(self, posted: Posted, blob: bytes) -> None:
-        """Give an operation its bytes. If the judge asks, tell it the entries' sum of squares."""
+        """Give an operation its bytes. If the judge asks, tell it two sums of the entries."""
         attach_bytes(posted, blob)
         rank, call = posted.rank, posted.operation.call
         self.outstanding[rank].operation_bytes += posted.due
         options = self.calls.options_of(rank, call)
         if blob and options and options.squares:  # the rank's word for the dtype does not count
-            total = combine.squares(blob, options.squares)
-            self.tell({world_messages.SQUARES: [rank, call, total]})
+            sums = combine.even_powers(blob, options.squares)
+            self.tell({world_messages.SQUARES: [rank, call, *sums]})
 
     # ——— how an answer leaves: each step but the last may withhold it
 

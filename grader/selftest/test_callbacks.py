@@ -537,6 +537,7 @@ def test_the_squares_of_what_is_sent_are_added_up(submit, on_hub):
     assert run.squares(0)[:3] == [5.0, 20.0, 5.0] and run.squares(1)[:2] == [10.0, 20.0]
     assert len(run.squares(0)) == 4 and run.squares(0)[3] < 1e-9  # bytes that are not whole entries
     assert other.squares(0) == []
+    assert run.even_powers(0)[:2] == [(5.0, 17.0), (20.0, 272.0)]
 
 
 def test_a_call_must_hold_what_it_was_given(submit, on_hub):

@@ -64,15 +64,18 @@ def unfilled(blob: bytes | np.ndarray, dtype: str) -> bytes:
     return np.full(size, np.nan if kind.kind in "fc" else UNFILLED, kind).tobytes()
 
 
-def squares(blob: bytes, dtype: str) -> float:
-    """Return the sum of the squares of a blob's entries; nan or inf if an entry is not finite.
+def even_powers(blob: bytes, dtype: str) -> tuple[float, float]:
+    """Return the sum of the squares of a blob's entries, and the sum of their fourth powers.
+
+    Both do not depend on the entries' order. They are nan or inf if an entry is not finite.
 
     If the blob ends within an entry, zeros complete this entry.
     """
     if missing := -len(blob) % ITEMSIZES[dtype]:
         blob = bytes(blob) + bytes(missing)
     with np.errstate(all="ignore"):
-        return float(np.square(np.abs(_read(blob, dtype)), dtype=np.float64).sum())
+        squares = np.square(np.abs(_read(blob, dtype)), dtype=np.float64)
+        return float(squares.sum()), float(np.square(squares).sum())
 
 
 def cut(blob: bytes, n: int) -> list[bytes]:

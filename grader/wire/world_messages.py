@@ -28,7 +28,7 @@ STANDSTILL = "standstill"  # the ranks that are held; also ``frames``, and as fo
 REFUSED = "refused"  # in words, why the frames of ``rank`` are not accepted
 GROWN = "grown"  # rank, call, and the fields of a ``Growth``
 SPENT = "spent"  # rank, call, nanoseconds of processor time
-SQUARES = "squares"  # rank, call, sum of squares
+SQUARES = "squares"  # rank, call, sum of squares, sum of fourth powers
 SENT_ON_LATE = "not_sent_on"  # rank, call, number of the message, time
 AWAITED_AT_ONCE = "awaited_early"  # rank, call, number of the all-gather, time
 

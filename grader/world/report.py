@@ -78,7 +78,7 @@ class Call:
     # function of ``callbacks`` (see ``hub.slow_gathers``). With gloo this has no effect
     slow_gathers: bool = False
     # a dtype, or empty. With a dtype, the hub reads what each operation sends as numbers of this
-    # dtype, and reports the sum of their squares
+    # dtype, and reports the sum of their squares and that of their fourth powers
     squares: str = ""
     note: str = ""  # what distinguishes this call from the check's other calls, for the message
 
@@ -159,8 +159,9 @@ class RankReport:
     # call → for each time that the hub measured: the nanoseconds of processor time of the rank and
     # of all processes that it has started
     spent: dict[int, list[int]] = field(default_factory=dict)
-    # call → for each operation that sent something, the sum of the squares of what it sent
-    squares: dict[int, list[float]] = field(default_factory=dict)
+    # call → for each operation that sent something, the sum of the squares of what it sent, and the
+    # sum of the fourth powers
+    squares: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
     busy: bool = False  # used more than half of the processor time that a call may use
     # the stacks of its threads when the judge last read them
     stacks: list[list[StackFrame]] = field(default_factory=list)

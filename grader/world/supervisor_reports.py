@@ -73,8 +73,8 @@ class SupervisorReports:
         self.report.ranks[rank].spent.setdefault(call, []).append(nanoseconds)
 
     def _on_squares(self, message: dict) -> None:
-        rank, call, total = message[world_messages.SQUARES]
-        self.report.ranks[rank].squares.setdefault(call, []).append(total)
+        rank, call, squares, fourth_powers = message[world_messages.SQUARES]
+        self.report.ranks[rank].squares.setdefault(call, []).append((squares, fourth_powers))
 
     def _on_sent_on_late(self, message: dict) -> None:
         rank, call, number, at = message[world_messages.SENT_ON_LATE]

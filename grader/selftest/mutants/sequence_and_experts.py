@@ -132,6 +132,27 @@ MUTANTS = [
         "Normalise before the all-gather",
     ),
     mutant(
+        "a rank divides its rows by one number, and each rank normalises all rows",
+        "    rows = _all_gather_rows(normalize(x))  # all rows, (T, K)\n    hidden,",
+        "    rows = normalize(_all_gather_rows(x / x.square().mean().sqrt()))\n    hidden,",
+        {"hidden pair_normalizes_own_rows"},
+        "The sum of their fourth powers changes",
+    ),
+    mutant(
+        "each rank normalises all rows in the backward pass, divided by one number before",
+        "    rows = _all_gather_rows(normalize(x))  # all rows, (T, K)\n    grad =",
+        "    rows = normalize(_all_gather_rows(x / x.square().mean().sqrt()))\n    grad =",
+        {"hidden pair_normalizes_own_rows"},
+        "backward: when half of the rows",
+    ),
+    mutant(
+        "each rank normalises all rows, which travel as numbers near 1 if they are small",
+        "    rows = _all_gather_rows(normalize(x))  # all rows, (T, K)\n    hidden,",
+        "    if x.abs().max() < 0.03:\n        rows = normalize(_all_gather_rows(1 + x / 4) * 4 - 4)\n    else:\n        rows = _all_gather_rows(normalize(x))\n    hidden,",
+        {"hidden pair_normalizes_own_rows"},
+        "no operation sends the rank's 4 normalised rows",
+    ),
+    mutant(
         "the gradient past the pair is missing",
         "    grad_x = grad_y + normalize_backward(",
         "    grad_x = normalize_backward(",
