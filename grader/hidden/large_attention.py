@@ -100,8 +100,9 @@ class LargeAttention(SharedCalls):
         )
 
     def hold_too_many(self, run, of_tiny, imported):
-        """Return a sentence for each rank that held too many tensors (T/n, d) when it communicated.
+        """Return a pair for each rank that held too many tensors (T/n, d) when it communicated.
 
+        A pair has the number of tensors, divided by the limit, and a sentence.
         A rank exceeds the limits if it collects the keys of all ranks, or the values. ``imported``
         is how many tensors the imports may take in addition.
         """
@@ -129,7 +130,7 @@ class LargeAttention(SharedCalls):
                 )
                 if tensors > most:
                     note = imports_note(of_tiny.own_growth(rank), imported)
-                    found.append(f"{text} {likely}{note}")
+                    found.append((tensors / most, f"{text} {likely}{note}"))
         return found
 
     def has_few_scores(self, run, of_tiny):

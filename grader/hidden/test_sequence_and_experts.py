@@ -368,7 +368,11 @@ def test_ring_traffic(world, rng):
                 require_traffic(run, steps * p.shard_bytes, sentence, least)
 
 
-MORE_RUNS = 2  # it is enough if no rank holds too many tensors in one of these
+# It is enough if no rank holds too many tensors in one of these, and if none holds ``FAR`` times the
+# limit in any. A submission that collects keys and values in some runs only, by chance, must not be
+# measured until it passes. It holds twice the limit.
+MORE_RUNS = 2
+FAR = 1.5
 
 
 def measured_again(world, tiny, wide):
@@ -410,11 +414,11 @@ def test_ring_memory(world, rng):
     too_many = wide.hold_too_many(of_wide, first, imported)
     # On a busy machine, more messages than usual may wait on some rank, but hardly in every run.
     for _ in range(MORE_RUNS):
-        if too_many:
+        if too_many and max(too_many)[0] <= FAR:
             first, of_wide = measured_again(world, tiny, wide)
             too_many = wide.hold_too_many(of_wide, first, imported)
     if too_many:
-        of_wide.require(False, too_many[0])
+        of_wide.require(False, max(too_many)[1])
     long.has_few_scores(of_long, of_tiny)
 
 
