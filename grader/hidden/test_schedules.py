@@ -37,8 +37,8 @@ MEMORY_RUNS = (
     3  # it is enough if one of these runs takes little memory, and none takes far too much
 )
 MEASUREMENTS = 3  # it is enough if B takes little time in one of these, and far too much in none
-# How far: messages above the limit. On a machine with a load of 12 on 2 cores, right programs stayed
-# at least 12 messages below the limit in a step, and 5.6 in B. With a copy of each z, a step
+# How far: messages above the limit. On a machine with a load of 12 on 2 cores, right programs
+# stayed at least 12 messages below the limit in a step, and 5.6 in B. With a copy of each z, a step
 # took at least 35 messages too much on some rank, and B 16.
 FAR_IN_STEP, FAR_IN_B = 10, 6
 
