@@ -12,6 +12,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 from grader.check import driver_results
 from grader.check.api import (
     LAYOUTS,
+    PRODUCT,
     Delay,
     Request,
     RequiresGrad,
@@ -83,7 +84,8 @@ def averages_own_gradients(run, weights, own_rows):
 
     ``own_rows`` are the rows of one rank, a tensor for each step. The upper limit is so high that
     no right program exceeds it. (Another check judges the exact traffic.) But a program that
-    gathers large shards exceeds it. If the shards are too small for that, there is no upper limit.
+    gathers large shards exceeds it. If the shards are too small for that, there is no upper limit
+    here: ``test_step_traffic`` judges shards of all sizes.
     """
     n, size = run.report.size, len(own_rows) * sum(w.nbytes for w in weights)
     require_average(run, size)
@@ -404,35 +406,75 @@ def test_step_loss_is_local(world, rng):
 @number("3.3")
 @weight(0.5)
 def test_step_traffic(world, rng):
-    """data_parallel_step sends the bytes of one all-reduce of every gradient, and nothing else"""
+    """data_parallel_step sends the bytes of one all-reduce of every gradient, and nothing else,
+    whatever the size of the shard; each rank computes with its own rows
+    """
     for n in (2, 3, 4):
-        # A shard has more than twice as many bytes as all gradients together. The gradients are so
-        # large that ranks can exchange them only by messages, and not by a side channel, such as
-        # the number of threads that a rank starts. The number of a gradient's entries, 2304, is
-        # divisible by n and by 256, so no algorithm has to pad a gradient.
-        weights, batch, shards = problem(rng, n, rows=320, width=48)
-        (run,) = world(n, call("data_parallel.data_parallel_step", weights, per_rank(*shards)))
-        gradients = cast(single_device.loss_and_gradients(weights, batch)[1], batch.dtype)
-        run.returns(
-            *[gradients] * n,
-            tolerance=rounding(batch.dtype),
-            select=lambda r: r[1],
-            label="the list of the weights' gradients",
-        )
-        size = sum(w.nbytes for w in weights)
-        require_average(run, size)
-        for rank in range(n):
-            done = [o for o in run.operations(rank) if o.kind != "recv"]
-            sent = sum(o.traffic for o in done)
-            run.require_communication(rank, sent > 0)
-            allowed = 2 * (n - 1) / n * size
-            sentence = (
-                f"rank {rank} sends {sent:.0f} bytes on {n} ranks: {listed(done)}. The gradients"
-                f" together have {size} bytes, so {allowed:.0f} are enough. Send only the"
-                " gradients: no rows, weights, activations or losses."
+        # A shard has from 1/144 to more than twice as many bytes as all gradients together. The
+        # gradients are so large that ranks can exchange them only by messages, and not by a side
+        # channel, such as the number of threads that a rank starts. The number of a gradient's
+        # entries, 2304, is divisible by n and by 256, so no algorithm has to pad a gradient.
+        problems = [
+            problem(rng, n, rows=rows, width=48) for rows in (320, 1, int(rng.integers(8, 80)))
+        ]
+        requests = [
+            call("data_parallel.data_parallel_step", weights, per_rank(*shards), driver=driver)
+            for weights, _, shards in problems
+            for driver in ("plain", "metered")
+        ]
+        runs = world(n, *requests)
+        for run, metered, (weights, batch, shards) in zip(runs[::2], runs[1::2], problems):
+            gradients = cast(single_device.loss_and_gradients(weights, batch)[1], batch.dtype)
+            run.returns(
+                *[gradients] * n,
+                tolerance=rounding(batch.dtype),
+                select=lambda r: r[1],
+                label="the list of the weights' gradients",
             )
-            # Thirds of bytes do not add up exactly.
-            run.require(sent < allowed + 0.5, sentence)
+            size = sum(w.nbytes for w in weights)
+            for own in (run, metered):
+                require_average(own, size)
+                _sends_only_gradients(own, size, shards[0])
+            _computes_with_own_rows(metered, weights, shards[0])
+
+
+def _sends_only_gradients(run, size, shard):
+    """Fail if a rank sends more bytes than an average of gradients of ``size`` bytes takes."""
+    n = run.report.size
+    for rank in range(n):
+        done = [o for o in run.operations(rank) if o.kind != "recv"]
+        sent = sum(o.traffic for o in done)
+        run.require_communication(rank, sent > 0)
+        allowed = 2 * (n - 1) / n * size
+        sentence = (
+            f"rank {rank} sends {sent:.0f} bytes on {n} ranks: {listed(done)}. The gradients"
+            f" together have {size} bytes, so {allowed:.0f} are enough. (The rank's shard of the"
+            f" batch has {shard.nbytes} bytes.) Send only the gradients: no rows, weights,"
+            " activations or losses."
+        )
+        # Thirds of bytes do not add up exactly.
+        run.require(sent < allowed + 0.5, sentence)
+
+
+def _computes_with_own_rows(run, weights, shard):
+    """Fail if a rank multiplies as much as the gradients of the whole batch take.
+
+    For its own rows, a rank needs 1/n of that. Even a program that runs its forward pass three
+    times stays below the limit on two ranks. The call's driver must be ``metered``.
+    """
+    n, product = run.report.size, 2 * len(shard) * weights[0].size
+    # For each layer there are one product forward and two backward. The gradient of the batch is
+    # not needed.
+    needed = (3 * len(weights) - 1) * product
+    for rank in range(n):
+        done = sum(entry.amount for entry in run.ledger(rank) if entry.kind == PRODUCT)
+        sentence = (
+            f"rank {rank} computed products of matrices with {done} floating-point operations. The"
+            f" gradients of its own {len(shard)} rows take {needed}, and those of all"
+            f" {n * len(shard)} rows take {n * needed}. Likely: the rank computes with the rows of"
+            " other ranks, too. Compute the gradients of the rank's own shard, and average them."
+        )
+        run.require(done < n * needed, sentence)
 
 
 @dataclass(frozen=True)

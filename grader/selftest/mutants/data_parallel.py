@@ -575,6 +575,33 @@ def train""",
         "are more than enough to average all gradients",
     ),
     Mutant(
+        "small shards are gathered, and zeros are averaged for show",
+        "data_parallel",
+        AVERAGES,
+        GATHERS_SHARDS.format("<=").replace(
+            "        return loss",
+            "        for weight in weights:\n"
+            "            dist.all_reduce(torch.zeros(weight.shape, dtype=shard.dtype))\n"
+            "        return loss",
+        ),
+        {"hidden step_traffic"},
+        "Send only the gradients: no rows, weights, activations or losses",
+    ),
+    Mutant(
+        "small shards are gathered, and so many zeros are sent as make up the bytes of an average",
+        "data_parallel",
+        AVERAGES,
+        GATHERS_SHARDS.format("<=").replace(
+            "        return loss",
+            "        n, size = dist.get_world_size(), sum(weight.numel() for weight in weights)\n"
+            "        rest = 2 * size - n * shard.numel()\n"
+            "        dist.all_reduce(torch.zeros(-(-rest // 2), dtype=shard.dtype))\n"
+            "        return loss",
+        ),
+        {"hidden step_traffic"},
+        "Likely: the rank computes with the rows of other ranks, too",
+    ),
+    Mutant(
         "all shards are gathered once, and every rank trains alone",
         "data_parallel",
         """    for shard in shards:
