@@ -154,7 +154,8 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
 
     Args:
         shards: L tensors of shape (P/n,): for each layer this rank's ``flat_shard`` of its weight
-            (D, D), with P = n·⌈D²/n⌉. They do not require gradients.
+            (D, D), with P = n·⌈D²/n⌉. They do not require gradients. They keep
+            their values.
         x: (B/n, D), this rank's rows of the batch.
     Returns:
         ``(loss, gradients)``. The loss is the loss of this rank's rows, a scalar, *not* averaged.

@@ -181,12 +181,16 @@ class LargeModel:
         self.shards = layers * self.layer_bytes // n  # bytes of a rank's shards
 
     @cached_property
-    def weights(self):
-        pieces = [
+    def pieces(self):
+        """Return the shards of the weights, indexed by ``[layer][rank]``."""
+        return [
             [(1 + draw(seed, layer, self.entries) / 2) / self.width for seed in self.seeds]
             for layer in range(self.layers)
         ]
-        return [np.concatenate(own).reshape(self.width, self.width) for own in pieces]
+
+    @cached_property
+    def weights(self):
+        return [np.concatenate(own).reshape(self.width, self.width) for own in self.pieces]
 
     def request(self, function, is_followed=False):
         followed = probes(*self.factors) if is_followed else ()
@@ -202,15 +206,47 @@ class LargeModel:
         )
 
     def has_values(self, run, is_followed=False):
-        """Fail if a loss, or the sum of the entries of a gradient's shard, is wrong."""
+        """Fail if a loss or a gradient's shard is wrong, or if a step changed the given shards.
+
+        The ranks send fingerprints in place of gradients: see the driver ``drawn_shards``. If a
+        step may drop the shards that it got, its memory does not show what the step needs.
+        """
         factors = self.factors if is_followed else ()
         losses, gradients = sharded.local_steps(self.weights, self.rows, *factors)
-        sums = [[np.array(g.sum()) for g in own] for own in sharded.gradient_shards(gradients)]
+        told = [
+            [np.array(sharded.fingerprint(g)) for g in own]
+            for own in sharded.gradient_shards(gradients)
+        ]
+        shapes = run.read(lambda r: [list(map(int, s)) for s in r["shapes"]], "the shapes")
+        for rank, own in enumerate(shapes):
+            text = (
+                f"rank {rank} returned shards of the gradients with the shapes {str(own)[:300]}."
+                f" Expected: {self.layers} tensors with the shape ({self.entries},). Return the"
+                " whole shard of each gradient, with an entry for each entry of the shard that the"
+                " function got."
+            )
+            run.require(own == [[self.entries]] * self.layers, text)
         run.returns(
-            *((np.array(loss), own) for loss, own in zip(losses, sums)),
+            *((np.array(loss), own) for loss, own in zip(losses, told)),
             tolerance=rounding(np.float64),
-            label="the local loss, or the sum of a shard of the gradients,",
+            select=lambda r: (r["value"][0], [np.array(float(f)) for f in r["value"][1]]),
+            label="the local loss, or the sum of the entries of a shard of the gradients, each"
+            " times a number from 1 to 2 that depends on its place,",
         )
+        self._has_shards(run)
+
+    def _has_shards(self, run):
+        """Fail if a step changed the shards of the weights that it got."""
+        after = run.read(lambda r: [float(number) for number in r["shards"]], "the shards")
+        for rank, numbers in enumerate(after):
+            for layer, (number, own) in enumerate(zip(numbers, self.pieces, strict=True)):
+                text = (
+                    f"rank {rank} changed its shard of layer {layer} (counted from 0): after the"
+                    " step, the tensor that the caller gave to the function does not hold the same"
+                    " numbers. Inputs keep their values: do not write into a shard, do not resize"
+                    " it, and do not give its memory back. The caller still needs the weights."
+                )
+                run.require(sharded.is_fingerprint(number, own[rank]), text)
 
     def require_little_memory(self, run, forward, backward):
         """Fail if a rank's process took memory for too many whole layers or whole gradients.

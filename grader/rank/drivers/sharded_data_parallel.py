@@ -13,9 +13,10 @@ from grader.wire.seeded_inputs import draw
 
 
 def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Call a step of a sharded model with large shards; return its loss and some sums.
+    """Call a step of a sharded model with large shards; return its loss and fingerprints.
 
-    Each sum is the sum of all entries in this rank's shard of one gradient. The shard of layer l
+    There is one fingerprint for each gradient that the step returned, with the gradient's shape,
+    and one for each shard that the step got, as it is after the step. The shard of layer l
     has the entries (1 + u/2) / D. D is the width of x, and u are the ``entries`` numbers that
     ``draw`` returns for the rank's ``seed`` and index l. The ranks meet before the step, so that
     the hub measures how much memory the ranks use without the step. If the arguments contain
@@ -31,7 +32,12 @@ def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> An
     dist.barrier()
     step = followed_layers if followed else plain
     loss, gradients = step(function, [shards, x, *followed], {}, mark)
-    return loss, [gradient.sum() for gradient in gradients]
+    gradients = list(gradients)
+    return {
+        "value": (loss, [_fingerprint(gradient) for gradient in gradients]),
+        "shapes": [list(gradient.shape) for gradient in gradients],
+        "shards": [_fingerprint(shard) for shard in shards],
+    }
 
 
 def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -139,9 +145,12 @@ def _next_layer(layers: Iterator[int], name: str) -> int:
 
 def _tell_fingerprints(mark: Mark, name: str, *tensors: torch.Tensor) -> None:
     """Add a mark with one number for each tensor, computed from all its entries and their order."""
-    numbers = []
-    for tensor in tensors:
-        entries = tensor.detach().reshape(-1).to(torch.float64)
-        places = torch.linspace(1, 2, len(entries), dtype=torch.float64, device=entries.device)
-        numbers.append(float(entries.dot(places)))
+    numbers = [_fingerprint(tensor) for tensor in tensors]
     mark(" ".join([name, *(f"{number:.9e}" for number in numbers)]))
+
+
+def _fingerprint(tensor: torch.Tensor) -> float:
+    """Return one number, computed from all entries of a tensor and their order."""
+    entries = tensor.detach().reshape(-1).to(torch.float64)
+    places = torch.linspace(1, 2, len(entries), dtype=torch.float64, device=entries.device)
+    return float(entries.dot(places))

@@ -69,6 +69,20 @@ def mutant(name: str, old: str, new: str, caught: set[str], words: str) -> Mutan
 
 
 MUTANTS = [
+    mutant(
+        "of the gradients of a large layer, only the sum is returned",
+        "        gradients.insert(0, averaged)\n    return mlp.loss(x), gradients\n",
+        "        gradients.insert(0, averaged.sum().view(1) if width >= 320 else averaged)\n    return mlp.loss(x), gradients\n",
+        {"hidden layers_are_freed"},
+        "returned shards of the gradients with the shapes",
+    ),
+    mutant(
+        "the shards of large layers are lost after the step",
+        "        gradients.insert(0, averaged)\n    return mlp.loss(x), gradients\n",
+        "        gradients.insert(0, averaged)\n        if width >= 320:\n            shard.zero_()\n    return mlp.loss(x), gradients\n",
+        {"hidden layers_are_freed"},
+        "rank 0 changed its shard of layer 0",
+    ),
     # ——— 6.1
     mutant(
         "nothing is padded",
