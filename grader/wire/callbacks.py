@@ -52,8 +52,9 @@ class CallOptions:
 
     With ``clocks`` the hub measures the rank's processor time at each ``PAUSE``. With ``squares``
     the hub adds up the squares, and the fourth powers, of the numbers that each operation sends. It
-    reads the bytes that are sent as numbers of the dtype that ``squares`` names, whatever dtype the rank says. With
-    ``slow_gathers`` the hub withholds the results of all-gathers: see ``hub.slow_gathers``.
+    reads the bytes that are sent as numbers of the dtype that ``squares`` names, whatever dtype the
+    rank says. With ``slow_gathers`` the hub withholds the results of all-gathers: see
+    ``hub.slow_gathers``.
     """
 
     def __init__(self, rank: int, given: dict) -> None:
