@@ -479,7 +479,7 @@ import time
 def f(x):
     rank = dist.get_rank()
     if rank == 1:
-        time.sleep(0.15)
+        time.sleep(1.0)
     work = dist.all_reduce(x, async_op=True)
     if rank == 0:
         time.sleep(0.05)
@@ -496,9 +496,8 @@ def test_the_waits_of_real_ranks_are_traced(server, grounds):
     assert report.ending == "finished"
     found = spans(report, 0)
     first, *_ = [span for span in found if span.rank == 0 and span.kind == WAITING]
-    assert first.where == "collectives.py:12" and first.end - first.begin == pytest.approx(
-        0.1, abs=0.06
-    )
+    # Rank 0 waits for about 0.95 s, less if it starts later than rank 1 on a busy machine.
+    assert first.where == "collectives.py:12" and first.end - first.begin > 0.2
     beside = [span for span in found if span.background]
     assert [(s.rank, s.operation.kind) for s in beside] == [(0, "all_reduce"), (1, "all_reduce")]
     for rank in range(2):
