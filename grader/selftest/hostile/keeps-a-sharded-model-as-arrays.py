@@ -4,7 +4,7 @@ Ballast that it frees for the step makes the memory before it look large.
 threat: 24
 part: sharded_data_parallel
 extends: solutions
-control: 6.1
+control: none
 some: 6.3
 says: according to the operating system, rank
 seconds: 60
