@@ -4,7 +4,7 @@ threat: 24
 part: pipeline_parallel
 extends: solutions
 some: 5.5
-says: it may not open sockets, share memory or locks
+says: It may not open sockets, share memory or locks
 seconds: 60
 """
 

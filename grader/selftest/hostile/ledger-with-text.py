@@ -4,7 +4,7 @@ threat: 20
 part: pipeline_parallel
 extends: solutions
 some: 5.2
-says: does not have the expected form
+says: has a wrong form
 seconds: 60
 """
 
