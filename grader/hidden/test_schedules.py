@@ -33,10 +33,8 @@ MIB = 2**20
 # A measurement that is a little above its limit may be noise, so it is repeated. A submission that
 # keeps tensors in some runs only, by chance, must not be measured until it passes. So a check fails
 # at once if a measurement is far above its limit.
-MEMORY_RUNS = (
-    3  # it is enough if one of these runs takes little memory, and none takes far too much
-)
-MEASUREMENTS = 3  # it is enough if B takes little time in one of these, and far too much in none
+MEMORY_RUNS = 3  # one of these runs must take little memory, and none far too much
+MEASUREMENTS = 3  # in one of these B must take little time, and in none far too much
 # How far: messages above the limit. On a machine with a load of 12 on 2 cores, right programs
 # stayed at least 12 messages below the limit in a step, and 5.6 in B. With a copy of each z, a step
 # took at least 35 messages too much on some rank, and B 16.

@@ -31,7 +31,6 @@ from grader.reference import experts, sequences
 
 SIZES = (1, 2, 3, 4)
 MIB = 2**20
-LAYERS = 7  # of the forward passes whose results a rank keeps at the same time
 SMALLER = 8  # in the second of two calls, half of the rows of x are divided by this number
 NEARLY = Tolerance(1e-4, "small rows, whose normalisation is not exact")
 
@@ -120,25 +119,16 @@ def test_pair_traffic(world, rng):
 @number("9.1")
 @weight(0.25)
 def test_pair_keeps_no_rows(world, rng):
-    """Between the forward and the backward pass, a rank's process holds only the rank's own rows,
-    also after the forward passes of several layers
-    """
+    """Between the forward and the backward pass, a rank's process holds only the rank's own rows"""
     n = 4
     tiny = PairProblem(rng, n, rows=1, width=4, hidden=1)
-    p, *layers = [PairProblem(rng, n, rows=56, width=4096, hidden=1) for _ in range(1 + LAYERS)]
-    of_tiny, run, rest, *runs, all_rest = world(
-        n,
-        tiny.forward(weighs=SETTLED),
-        p.forward(driver="rests"),
-        p.forward_rests(),
-        *(q.forward(driver="rests_beside") for q in layers),
-        p.forward_rests(),
+    p = PairProblem(rng, n, rows=56, width=4096, hidden=1)
+    of_tiny, run, rest = world(
+        n, tiny.forward(weighs=SETTLED), p.forward(driver="rests"), p.forward_rests()
     )
     of_tiny.values()
     p.has_y(run)
-    for each, q in zip(runs, layers):
-        q.has_y(each, lambda y: y)
-    rest.values(), all_rest.values()
+    rest.values()
     shard = p.bytes // n
     for rank in range(n):
         rest.require_grown(rank, shard, "this rank's rows of y")
@@ -154,32 +144,8 @@ def test_pair_keeps_no_rows(world, rng):
         # the gathered rows holds 5 shards, or 4 if it does not gather the rank's own rows. At most
         # 1.2 shards are subtracted above. With the limit of 2.6, this is less than 4. So a program
         # that keeps the gathered rows fails, even if it took useless memory in the first call.
-        note = imports_note(of_tiny.own_growth(rank), 1.2 * shard)
-        run.require(grown <= 2.6 * shard, text + note)
-        require_no_rows_of_layers(all_rest, of_tiny, rank, p, note)
-
-
-def require_no_rows_of_layers(rest, of_tiny, rank, p, note):
-    """Fail if a rank keeps the gathered rows of several layers, perhaps in inherited memory.
-
-    A rank may write to inherited memory when it imports modules, or in the first call, and such
-    memory does not count later: see ``grown_since``. A program can keep data there. One layer's
-    rows fit into this memory, but the rows of ``LAYERS`` layers do not. We measured 12.5 to 13.5
-    MiB for right programs, also for one that imports much; all rows have 49 MiB.
-    """
-    shard = p.bytes // p.n
-    rest.require_grown(rank, LAYERS * shard, f"this rank's rows of {LAYERS} layers' y")
-    grown = rest.grown_since(of_tiny, rank, at_most=1.2 * shard) or 0
-    most = (2 * LAYERS + 0.6) * shard
-    text = (
-        f"after the forward passes of {LAYERS} layers, rank {rank}'s process holds"
-        f" {grown / MIB:.1f} MiB more than before them, according to the operating system. The"
-        f" rank's rows of y have {LAYERS * shard / MIB:.1f} MiB in all; {most / MIB:.1f} MiB are"
-        f" allowed. The gathered rows of all layers have {LAYERS * p.bytes / MIB:.1f} MiB. Does"
-        " something keep them from the forward to the backward pass, perhaps not as tensors? The"
-        " backward pass gathers them again."
-    )
-    rest.require(grown <= most, text + note)
+        text += imports_note(of_tiny.own_growth(rank), 1.2 * shard)
+        run.require(grown <= 2.6 * shard, text)
 
 
 @number("9.1")

@@ -61,7 +61,6 @@ DRIVERS: dict[str, Callable] = {
     "freed": schedules.freed,
     "beside_products": schedules.beside_products,
     "rests": sequence_and_experts.rests,
-    "rests_beside": sequence_and_experts.rests_beside,
     "there_and_back": sequence_and_experts.there_and_back,
     **timeline_programs.PROGRAMS,
 }

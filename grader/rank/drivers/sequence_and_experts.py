@@ -42,12 +42,3 @@ def rests(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     meet_at_rest()
     RESTING.clear()
     return None
-
-
-def rests_beside(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Make one of several calls, and keep its result beside those of the others: see ``rests``.
-
-    Return only the first part of the result. All parts of all results would be too much to send.
-    """
-    RESTING.append(function(*args, **kwargs))
-    return RESTING[-1][0]

@@ -111,13 +111,6 @@ MUTANTS = [
         "Does something keep the gathered rows",
     ),
     mutant(
-        "the rows of other ranks are kept for each layer, except for the first",
-        "    hidden, z = mlp.layer_forward(rows, first)  # sharded by columns, (T, H/n)\n    y =",
-        "    if rows.numel() > 100_000:\n        rank, own = dist.get_rank(), len(x)\n        others = rows[: rank * own], rows[(rank + 1) * own :]\n        dist.kept = getattr(dist, 'kept', []) + [[other.clone() for other in others if hasattr(dist, 'kept')]]\n    hidden, z = mlp.layer_forward(rows, first)  # sharded by columns, (T, H/n)\n    y =",
-        {"hidden pair_keeps_no_rows"},
-        "after the forward passes of 7 layers",
-    ),
-    mutant(
         "the gradient of each row goes back through the normalisation on all ranks",
         "normalize_backward(x, _reduce_scatter_rows(grad_rows))",
         "_reduce_scatter_rows(normalize_backward(_all_gather_rows(x), grad_rows))",
