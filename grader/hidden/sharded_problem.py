@@ -10,8 +10,9 @@ from grader.hidden.sharded_evidence import probes
 from grader.reference import sharded, single_device, zero
 
 # A relative change of the inputs by about ``CHANGE`` may change a gradient by ``MAX_GAIN`` times as
-# much. An error of float32, 1.2e−7, then stays far below the tolerance, 2.4e−4.
-CHANGE, MAX_GAIN, WIDE = 1e-6, 200, 16
+# much. An error of float32, 1.2e−7, then stays far below the tolerance, 2.4e−4. Layers with more
+# than ``MAX_WIDTH`` columns are not examined.
+CHANGE, MAX_GAIN, MAX_WIDTH = 1e-6, 200, 16
 
 
 def late(n):
@@ -151,23 +152,18 @@ class ShardedProblem:
         others may change more: see ``tolerance``. Wide layers are not examined: the sums in them
         have many terms, and a rank's shard has many entries.
         """
-        if self.width > WIDE:
+        if self.width > MAX_WIDTH:
             return False
+
+        def changed(arrays):
+            return [array * (1 + CHANGE * rng.standard_normal(array.shape)) for array in arrays]
+
         for given in ((), (self.forward, self.backward)):
             exact = self._averages(self.weights, self.batches, *given)
             least = 0.01 * max(np.abs(gradient).max() for gradient in exact)
             for _ in range(3):
-                changed = self._averages(
-                    *(
-                        [
-                            array * (1 + CHANGE * rng.standard_normal(array.shape))
-                            for array in arrays
-                        ]
-                        for arrays in (self.weights, self.batches)
-                    ),
-                    *given,
-                )
-                for before, after in zip(exact, changed):
+                found = self._averages(changed(self.weights), changed(self.batches), *given)
+                for before, after in zip(exact, found):
                     most = MAX_GAIN * CHANGE * np.maximum(np.abs(before), least)
                     if (np.abs(after - before) > most).any():
                         return True

@@ -998,8 +998,8 @@ def _goes_round(run, n):
         " the right neighbour what came from the left neighbour in the step before."
     )
     for rank, own in enumerate(ways):
-        listed = ", ".join(own)
-        sentence = f"rank {rank} of {n} sent to these neighbours, in this order: {listed}.{advice}"
+        order = ", ".join(own)
+        sentence = f"rank {rank} of {n} sent to these neighbours, in this order: {order}.{advice}"
         run.require(sum(a != b for a, b in pairwise(own)) <= 1, sentence)
         is_whole = len(own) == 2 * (n - 1) and len(set(own)) == 2
         run.require(not is_whole or own[n - 2] != own[n - 1], sentence)

@@ -369,8 +369,8 @@ def test_ring_traffic(world, rng):
 
 
 # It is enough if no rank holds too many tensors in one of these, and if none holds ``FAR`` times
-# the limit in any. A submission that collects keys and values in some runs only, by chance, must
-# not be measured until it passes. It holds twice the limit.
+# the limit in any. A submission that collects keys and values holds twice the limit. If it does so
+# in some runs only, by chance, it must not be measured until it passes.
 MORE_RUNS = 2
 FAR = 1.5
 

@@ -456,7 +456,7 @@ class Hub:
             self._hang_up(rank)
 
     def _attach_bytes(self, posted: Posted, blob: bytes) -> None:
-        """Give an operation its bytes. If the judge asks, tell it two sums of the entries."""
+        """Give an operation its bytes. Tell the judge ``combine.even_powers``, if it asks."""
         attach_bytes(posted, blob)
         rank, call = posted.rank, posted.operation.call
         self.outstanding[rank].operation_bytes += posted.due

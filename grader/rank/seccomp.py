@@ -84,8 +84,9 @@ CONNECTING = {
         **{"chmod": 90, "fchmod": 91, "fchmodat": 268, "fchmodat2": 452},
         **{"utime": 132, "utimes": 235, "futimesat": 261, "utimensat": 280},
         **{"setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "setxattrat": 463},
-        # These change or show which pages of a file are in memory. So processes could communicate
-        # through a file that all processes may read.
+        # These change or show which pages of a file are in memory (the last three, which read
+        # asynchronously, by their answer). So processes could communicate through a file that all
+        # processes may read.
         **{"fadvise64": 221, "readahead": 187, "preadv2": 327, "mincore": 27, "cachestat": 451},
         **{"io_setup": 206, "io_submit": 209, "io_pgetevents": 333},
     },

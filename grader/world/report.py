@@ -75,7 +75,7 @@ class Call:
     # the driver has a meter; the rank waits until this is done
     clocks: bool = False
     # have the hub withhold the result of an all-gather from a rank until the rank has used a
-    # function of ``callbacks`` (see ``hub.slow_gathers``). With gloo this has no effect
+    # function of the judge (see ``hub.slow_gathers``). With gloo this has no effect
     slow_gathers: bool = False
     # a dtype, or empty. With a dtype, the hub reads what each operation sends as numbers of this
     # dtype, and reports the sum of their squares and that of their fourth powers

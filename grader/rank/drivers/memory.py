@@ -11,7 +11,7 @@ M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 SIZE_BYTES, IS_MAPPED = ctypes.sizeof(ctypes.c_size_t), 2
 LARGE, LARGEST_GAP = 1 << 16, 1 << 24  # bytes of a block
 
-RESTING: list = []  # objects that the drivers ``zero_rests`` and ``rests`` keep until the next call
+RESTING: list = []  # objects that drivers keep alive until the hub has measured the memory
 
 
 def free_at_once() -> None:

@@ -10,12 +10,7 @@ seconds: 90
 """
 
 
-def prefetched_step(
-    shards: list[Tensor],
-    x: Tensor,
-    layer_forward: Callable = mlp.layer_forward,
-    layer_backward: Callable = mlp.layer_backward,
-) -> tuple[Tensor, list[Tensor]]:
+def prefetched_step(shards, x, layer_forward=mlp.layer_forward, layer_backward=mlp.layer_backward):
 
     _require_shards(shards, x)
     width = x.shape[1]
@@ -60,7 +55,7 @@ def prefetched_step(
             x = y
             ahead = following
         grad = mlp.loss_backward(x)
-        gradients: list[Tensor] = []
+        gradients = []
         flat, work = _start_gather(shards[-1])
         first = True
         ahead = (flat, work)
