@@ -29,7 +29,17 @@ from grader.check.check_metadata import (
     shared_with,
 )
 from grader.check.input_rng import make_rng
-from grader.check.record import ERROR, FAILED, NOT_ATTEMPTED, PASSED, SKIPPED, UNIMPLEMENTED
+from grader.check.record import (
+    ERROR,
+    FAILED,
+    NOT_ATTEMPTED,
+    PASSED,
+    SKIPPED,
+    TO_DO,
+    UNIMPLEMENTED,
+    Record,
+    to_do,
+)
 from grader.check.refusals import added
 from grader.check.selection import OPTIONS, NothingChosen, chosen, part_named
 from grader.check.world_lending import TimedWorld, WorldRunner, judge_fairly
@@ -251,13 +261,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """Print a text about what only the hidden checks test.
+    """Print which problems are not implemented. If there are none, tell about hidden checks.
 
-    Print the text only in a student's copy, and only if the user did not choose checks by
-    ``--only``. At least one check must have passed, and no check may have failed or be “not
-    implemented”.
+    The text about hidden checks is printed only in a student's copy, and only if the user did not
+    choose checks by ``--only``. At least one check must have passed, and none may have failed.
     """
     counted = terminalreporter.stats
+    reports = [report for status in TO_DO for report in counted.get(status, ())]
+    for _, line in to_do(Record.read(report.lockstep) for report in reports):
+        terminalreporter.line(textwrap.fill(line, 100))
     if (
         not is_students_copy()
         or terminalreporter.config.getoption("only", None)

@@ -1,5 +1,6 @@
 """Defines the record of one check's result. Every report is made of records."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 
 from grader.diagnosis.finding import Finding
@@ -11,6 +12,8 @@ UNIMPLEMENTED = "not implemented"
 NOT_ATTEMPTED = "not attempted"  # the file of an optional part is missing or unchanged
 SKIPPED = "skipped"
 ERROR = "error"
+# The checks of these statuses are listed together, without their messages.
+TO_DO = {UNIMPLEMENTED: "Not implemented yet", NOT_ATTEMPTED: "Not attempted"}
 
 
 @dataclass
@@ -66,3 +69,17 @@ class Record:
     def read(cls, found: dict) -> "Record":
         answers = {name: Answers(**own) for name, own in found["answers"].items()}
         return cls(**found | {"finding": Finding.read(found["finding"]), "answers": answers})
+
+
+def to_do(records: Iterable[Record]) -> Iterator[tuple[str, str]]:
+    """Yield a status and a line about its checks, for each status of TO_DO that a record has."""
+    numbers: dict[str, list[str]] = {status: [] for status in TO_DO}
+    for record in records:
+        if record.status in numbers:
+            numbers[record.status].append(record.number)
+    for status, own in numbers.items():
+        if own:
+            in_order = sorted(set(own), key=lambda number: [int(n) for n in number.split(".")])
+            checks = "1 check" if len(own) == 1 else f"{len(own)} checks"
+            problems = "problem" if len(in_order) == 1 else "problems"
+            yield status, f"{TO_DO[status]}, {checks}: {problems} {', '.join(in_order)}"

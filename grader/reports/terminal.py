@@ -16,8 +16,10 @@ from grader.check.record import (
     NOT_RUN,
     PASSED,
     SKIPPED,
+    TO_DO,
     UNIMPLEMENTED,
     Record,
+    to_do,
 )
 from grader.course_file import course
 from grader.reports.palette import TEXT
@@ -34,10 +36,6 @@ STATUS_STYLES = {
     ERROR: TEXT["bad"].terminal,
     NOT_RUN: TEXT["bad"].terminal,
 }
-
-
-# The checks of these statuses are listed together, without their messages.
-TO_DO = {UNIMPLEMENTED: "Not implemented yet", NOT_ATTEMPTED: "Not attempted"}
 
 
 def progress(console: Console) -> Progress:
@@ -85,13 +83,8 @@ def _messages(console: Console, records: list[Record], has_points: bool = True) 
         console.print(Text(clean(record.message)), soft_wrap=True)
         if (told := record.finding.for_instructor) and not is_students_copy():
             console.print(Text(clean(f"For the instructor: {told}")), soft_wrap=True)
-    for status, words in TO_DO.items():
-        if untouched := [record for record in records if record.status == status]:
-            numbers = list(dict.fromkeys(record.number for record in untouched))
-            checks = "1 check" if len(untouched) == 1 else f"{len(untouched)} checks"
-            problems = "problem" if len(numbers) == 1 else "problems"
-            told = f"\n{words}, {checks}: {problems} {', '.join(numbers)}"
-            console.print(Text(told, style=STATUS_STYLES[status]))
+    for status, line in to_do(records):
+        console.print(Text(f"\n{line}", style=STATUS_STYLES[status]))
 
 
 def _table(console: Console, total: Group, has_points: bool = True) -> None:

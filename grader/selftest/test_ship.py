@@ -155,10 +155,13 @@ def test_it_holds_no_judging_that_only_hidden_checks_use(copy):
 def test_in_it_nothing_is_implemented_yet_and_all_checks_are_there(copy):
     done = command(copy, "-m", "pytest", "-n", "2")
     assert done.returncode == 1
-    told = r"(\d+) not implemented, \d+ not attempted in .*"
-    (number,) = re.fullmatch(told, done.stdout.splitlines()[-1]).groups()
+    last = r"(\d+) not implemented, \d+ not attempted in .*"
+    (number,) = re.fullmatch(last, done.stdout.splitlines()[-1]).groups()
     assert int(number) > 30  # and none passed, failed, or could not be run
-    assert ABOUT_HIDDEN_CHECKS not in " ".join(done.stdout.split())
+    told = " ".join(done.stdout.split())
+    assert f"Not implemented yet, {number} checks: problems 1.1, 1.2, 1.3," in told
+    assert re.search(r"Not attempted, \d+ checks: problems 6\.1, 6\.2,", told)
+    assert ABOUT_HIDDEN_CHECKS not in told
 
 
 @pytest.mark.long
