@@ -4,7 +4,7 @@ The supervisor forks the ranks of the world, and tells the judge how each rank e
 parent of the ranks, and adopts the processes that they start and leave. It runs no student code. It
 kills all its descendants when the judge asks for this, closes its socket or dies. It also kills
 them when the supervisor's own code fails. If the supervisor dies or gets stuck, the fork server
-adopts the supervisor's processes and ends them: see ``fork_server.Supervisors``.
+adopts the supervisor's processes and ends them: see ``supervisors.Supervisors``.
 """
 
 import contextlib
