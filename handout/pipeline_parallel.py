@@ -70,8 +70,8 @@ def pipeline_forward(
     """Problem 5.2 · Run the forward pass through all stages, in micro-batches.
 
     Send each micro-batch to the next stage as soon as it is ready, before this stage begins with
-    its next micro-batch. Do not leave this to another thread, which may send too late. Compute each
-    x @ W once.
+    its next micro-batch. Do not leave this to another thread, which may send too late. Compute with
+    each message before you wait for the next one, on the last stage, too. Compute each x @ W once.
 
     Args:
         weights: the k weights of this stage, (D, D) each, in the order of the layers.
@@ -98,8 +98,9 @@ def pipeline_backward(weights: list[Tensor], saved: list[Saved], y: Tensor | Non
 
     It goes from the last stage to the first. The last stage begins with the gradient of the loss
     with respect to its output. Every other stage receives the gradient of its output from the next
-    stage. Send each gradient to the previous stage as soon as it is ready. The gradients of the
-    weights are *sums* over the micro-batches. The division by B·D happens once:
+    stage. Send each gradient to the previous stage as soon as it is ready. Compute with each message
+    before you wait for the next one, on the first stage, too. The gradients of the weights are
+    *sums* over the micro-batches. The division by B·D happens once:
     ``mlp.loss_backward(y)`` of the whole y contains it, so do not divide by m again. (Problem 5.5
     differs: it sees one micro-batch's y at a time, so there you must divide by m.)
 
@@ -195,7 +196,8 @@ def run_schedule(
     ends only when it is received. So when an action ends, start two messages together, with one
     ``dist.batch_isend_irecv`` (see Problem 1.6): what this action sends, and what the next action
     receives. Start them before the next action computes. Do not leave this to another thread,
-    which may start them too late. ``batch_isend_irecv`` returns a list of ``Work``. With gloo the
+    which may start them too late. Compute each action before you wait for the messages of later
+    ones. ``batch_isend_irecv`` returns a list of ``Work``. With gloo the
     list has one ``Work`` for each message, in the same order. With nccl it has a single ``Work``
     for all messages together. So put the receive last: then the last ``Work`` of the list is that
     of the receive, and the first is that of the send. (If there is only one message, the list has

@@ -204,7 +204,8 @@ def call(
 
     - ``weighs``: measure each rank's memory. ``SETTLED`` stands for its current memory, and
       ``PEAK`` for the most memory that it has ever had (see ``CallResult.grown``).
-    - ``clocks``: measure each rank's processor time (see ``CallResult.spent``).
+    - ``clocks``: measure each rank's processor time (see ``CallResult.spent`` and
+      ``CallResult.spent_before_waits``), and withhold each message until its receiver waits for it.
     - ``squares``: a dtype. Read the bytes that an operation sends as numbers of this dtype, and add
       up the squares of these numbers, and their fourth powers (see ``CallResult.even_powers``).
     - ``slow_gathers``: delay the results of all-gathers (see ``CallResult.awaited_early``).

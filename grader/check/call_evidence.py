@@ -314,6 +314,16 @@ class CallEvidence:
                 self.require(len(found) == sends + 1, text)
         return found[: sends + 1] if all(found) else None
 
+    def spent_before_waits(self, rank: int) -> list[int]:
+        """Return a rank's processor time each time that it began to wait for a message.
+
+        The times are in nanoseconds. A message counts only if all threads of the rank waited for
+        it. Return an empty list if the system does not report the times, or if the network is not
+        the hub. Use this only in a call with ``clocks``: see ``hub.awaited_receives``.
+        """
+        found = self.report.ranks[rank].spent_before_waits.get(self.index, [])
+        return found if all(found) else []
+
     def spent_between_pauses(self, rank: int, count: int) -> list[int] | None:
         """Return a rank's processor time between measurements of the hub, in nanoseconds.
 

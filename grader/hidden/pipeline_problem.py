@@ -3,6 +3,8 @@
 This module also has the ``require_…`` functions that the checks of part 5 share.
 """
 
+import statistics
+
 import numpy as np
 
 from grader.check.api import LAYOUTS, PRODUCT, SEND, Delay, Strided, call, per_rank, rounding
@@ -242,7 +244,7 @@ def large(rng, m=5):
     With shorter computations, the processor time that the system counts for a rank would not grow.
     The weights are small: a rank has several copies of them, and a container has little memory.
     """
-    return PipelineProblem(rng, 2, m, rows=128, width=512, layers=4, dtype=np.float32)
+    return PipelineProblem(rng, 2, m, rows=128, width=512, layers=6, dtype=np.float32)
 
 
 def require_work_between(run, rank, what, first=1.0):
@@ -277,6 +279,30 @@ def require_work_between(run, rank, what, first=1.0):
         text += f" (Before the first send, the rank has {first:g} times as much work. So the time"
         text += f" before this send was divided by {first:g}.)"
     run.require(least >= 0.4 * average, text)
+
+
+def require_work_between_waits(run, rank, sender, what, share):
+    """Fail if a rank received several messages before it computed.
+
+    Rank ``sender`` computes before each send. Before ``rank`` waits for the next message, it has to
+    use at least ``share`` of the processor time that ``sender`` usually uses before a send. One
+    exception is allowed, so that a rank may receive one message ahead. ``what`` names the messages.
+    Call this after ``require_work_between`` for ``sender``. If the system cannot measure the time,
+    or if a thread of its own waits for the messages, nothing is required.
+    """
+    spent, waited = run.spent(sender), run.spent_before_waits(rank)
+    if spent is None or len(waited) < 3:
+        return
+    usual = statistics.median(later - earlier for earlier, later in zip(spent, spent[1:]))
+    work = [later - earlier for earlier, later in zip(waited, waited[1:])]
+    idle = [number for number, own in enumerate(work) if own < share * usual]
+    run.require(
+        len(idle) < 2,
+        f"Between its waits for the {what} {' and '.join(f'{i} and {i + 1}' for i in idle[-1:])}"
+        f" (counted from 0), rank {rank} used {work[idle[-1]] / 1e6 if idle else 0:.1f} ms of"
+        f" processor time; rank {sender} used {usual / 1e6:.1f} ms for one micro-batch. Compute"
+        " with each message before you wait for the next one.",
+    )
 
 
 def require_in_step(run, towards):

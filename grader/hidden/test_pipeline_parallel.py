@@ -20,6 +20,7 @@ from grader.hidden.pipeline_problem import (
     require_in_step,
     require_messages,
     require_work_between,
+    require_work_between_waits,
 )
 from grader.reference import parallel as parts
 from grader.reference import pipeline
@@ -170,6 +171,7 @@ def test_forward_flows(world, rng):
     )
     require_messages(run, p, {0: p.m}, "activations")
     require_work_between(run, 0, "micro-batch to the next stage")
+    require_work_between_waits(run, 1, 0, "micro-batches", share=0.6)
 
 
 @number("5.2")
@@ -237,13 +239,16 @@ def test_backward_flows(world, rng):
                 inner,
             )
         require_in_step(run, -1)
-    p = large(rng)
+    p = large(rng, m=4)  # what five micro-batches save does not fit into one frame
     _, run = world(2, large(rng, 1).backward(), p.backward(driver="metered", clocks=True))
     run.returns(
         *p.gradients_of_stages, tolerance=p.tolerance, select=driver_results.value, label=GRADIENTS
     )
     require_messages(run, p, {1: p.m}, "gradients")
     require_work_between(run, 1, "gradient to the previous stage")
+    # The first stage may leave the gradients of its weights for later, and its first layer needs no
+    # gradient of the input.
+    require_work_between_waits(run, 0, 1, "gradients", share=0.4)
 
 
 @number("5.3")

@@ -27,6 +27,7 @@ from grader.hidden.pipeline_problem import (
     problems,
     require_messages,
     require_work_between,
+    require_work_between_waits,
 )
 from grader.reference import pipeline, schedules
 from grader.reference.pipeline import gpipe, one_forward_one_backward
@@ -308,6 +309,8 @@ def test_run_schedule(world, rng):
     # Before each send the last stage makes a backward pass, which takes twice as long as a forward
     # pass. Before its first send it also makes the forward passes of all m micro-batches.
     require_work_between(run, 1, "gradient to the previous stage", first=(p.m + 2) / 2)
+    require_work_between_waits(run, 1, 0, "micro-batches", share=0.6)
+    require_work_between_waits(run, 0, 1, "gradients", share=0.4)
 
 
 @number("5.5")

@@ -15,6 +15,7 @@ from grader.hub.calls import Calls
 from grader.hub.connection import Connections
 from grader.hub.covert_limits import CovertLimits
 from grader.hub.growth_reports import GrowthReports
+from grader.hub.awaited_receives import AwaitedReceives
 from grader.hub.in_step import InStep
 from grader.hub.matching import Matching, Posted, attach_bytes, bytes_due, check
 from grader.hub.outstanding import Outstanding
@@ -96,7 +97,7 @@ class Hub:
         The other ranks must not send any frame.
         """
         self.size, self.in_step = size, in_step
-        self.matching = Matching(size, in_step, self._answer_unless_slow, self.is_strict)
+        self.matching = Matching(size, in_step, self._answer_when_awaited, self.is_strict)
         self.outstanding = [Outstanding() for _ in range(size)]  # by rank
         self.sends = [Sends() for _ in range(size)]  # by rank
         self.calls = Calls(size, in_step)
@@ -105,7 +106,7 @@ class Hub:
         self.growth_reports.begin(self.calls, self.outstanding)
         self.covert_limits = CovertLimits()
         self.store_values = StoreValues()
-        self.slow = SlowGathers()
+        self.slow, self.receives = SlowGathers(), AwaitedReceives()
 
     def is_at_rest(self) -> bool:
         """Return whether every rank waits for new calls, and nothing of its last calls is left.
@@ -190,7 +191,7 @@ class Hub:
 
         This happens if no rank receives what others send, or if ranks do not read their answers.
         """
-        held_bytes = sum(own.held_bytes() for own in self.outstanding)
+        held_bytes = sum(own.held_bytes() for own in self.outstanding) + self.receives.held_bytes()
         # First a bound that takes little time: it counts a result once for each rank that gets it.
         unread_bytes = sum(end.queued for end in self.ranks)
         if held_bytes + unread_bytes > MAX_HELD_BYTES and not self.is_full:
@@ -317,6 +318,8 @@ class Hub:
             self._write_unless_owing(rank, {"to": number})
         for posted, blob in self.slow.on_end(rank):
             self._answer_unless_unawaited(posted, blob)
+        for posted, blob, more in self.receives.on_end(rank):
+            self._answer_unless_unawaited(posted, blob, **more)
 
     def _mark_send(self, rank: int, place: int) -> None:
         """Tell the judge that a rank did not wait for a send of its current call."""
@@ -350,13 +353,15 @@ class Hub:
                 self._answer_unless_unawaited(posted, blob)
         # The rank waits for the answer now. So the time does not include what it computes later.
         if name == frames.PAUSE:
-            self.tell(
-                {world_messages.SPENT: [rank, self.calls.current(rank), self.measures.spent(rank)]}
-            )
+            self._tell_spent(world_messages.SPENT, rank)
         try:
             self._write_answer(rank, {"to": number, "gives": options.use(name)})
         except LookupError:  # more runs than there are answers
             self._write_answer(rank, {"to": number})
+
+    def _tell_spent(self, kind: str, rank: int) -> None:
+        """Tell the judge how much processor time a rank has used."""
+        self.tell({kind: [rank, self.calls.current(rank), self.measures.spent(rank)]})
 
     def _on_wait(self, rank: int, frame: frames.Frame) -> None:
         """Record that all threads of a rank wait, unless one has got its answer meanwhile.
@@ -366,6 +371,8 @@ class Hub:
         """
         waits = self.waits.read(rank, frame.meta.get("for"))
         for key in waits:
+            if frames.is_whole(key) and self.receives.is_unawaited(rank, key):
+                self._tell_spent(world_messages.SPENT_BEFORE_WAIT, rank)
             self._note_await(rank, key)
         self.waits.note(rank, waits, self.outstanding[rank].unanswered)
         if "steps" in frame.meta:
@@ -379,10 +386,13 @@ class Hub:
         self._note_await(rank, number)
 
     def _note_await(self, rank: int, key: object) -> None:
-        """Record that a thread of a rank waits; if it waits for a send, write a withheld answer."""
+        """Record that a thread of a rank waits for an operation; write a withheld answer of it."""
         if not frames.is_whole(key):
             return
         self.slow.on_await(rank, key)
+        if answer := self.receives.on_await(rank, key):
+            posted, blob, more = answer
+            self._answer_unless_unawaited(posted, blob, **more)
         if self.sends[rank].on_wait(key):
             self._write_unless_owing(rank, {"to": key, **self.sends[rank].receipt(key)})
 
@@ -412,6 +422,8 @@ class Hub:
         options = self.calls.options_of(rank, call)
         if options and options.slow_gathers:
             self.slow.note(posted)
+        if options and options.clocks:
+            self.receives.note(posted)
         if operation.kind != "send":
             self._attach_bytes(posted, frame.blob)
         elif frame.blob:
@@ -466,6 +478,11 @@ class Hub:
             self.tell({world_messages.SQUARES: [rank, call, *sums]})
 
     # ——— how an answer leaves: each step but the last may withhold it
+
+    def _answer_when_awaited(self, posted: Posted, blob: bytes, **more: int) -> None:
+        """Answer an operation; withhold a message until its rank waits: see ``awaited_receives``."""
+        if not self.receives.withhold_unless_awaited(posted, blob, more):
+            self._answer_unless_slow(posted, blob, **more)
 
     def _answer_unless_slow(self, posted: Posted, blob: bytes, **more: int) -> None:
         """Answer an operation; withhold the result of a slow all-gather: see ``slow_gathers``."""

@@ -222,9 +222,9 @@ class HubWork(dist.Work):
         if self.polls == 1:
             return False
         self.network.link.pay()
-        waits = self.polls > PATIENT_POLLS and self.issued.kind != "recv"
-        if waits and self.polls == PATIENT_POLLS + 1:
+        if self.polls == PATIENT_POLLS + 1:
             self.network.link.tell_poll(self.number)
+        waits = self.polls > PATIENT_POLLS and self.issued.kind != "recv"
         has = self.network.link.has(self.number, POLL_SECONDS if waits else 0.0)
         return has and self._take()
 

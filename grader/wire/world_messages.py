@@ -28,6 +28,8 @@ STANDSTILL = "standstill"  # the ranks that are held; also ``frames``, and as fo
 REFUSED = "refused"  # in words, why the frames of ``rank`` are not accepted
 GROWN = "grown"  # rank, call, and the fields of a ``Growth``
 SPENT = "spent"  # rank, call, nanoseconds of processor time
+# the same, when all threads of a rank begin to wait for a message: see ``hub.awaited_receives``
+SPENT_BEFORE_WAIT = "spent_before_wait"
 SQUARES = "squares"  # rank, call, sum of squares, sum of fourth powers
 SENT_ON_LATE = "not_sent_on"  # rank, call, number of the message, time
 AWAITED_AT_ONCE = "awaited_early"  # rank, call, number of the all-gather, time
@@ -45,6 +47,7 @@ KINDS = (
     REFUSED,
     GROWN,
     SPENT,
+    SPENT_BEFORE_WAIT,
     SQUARES,
     SENT_ON_LATE,
     AWAITED_AT_ONCE,

@@ -72,7 +72,8 @@ class Call:
     # freed memory before their first call
     weighs: str = ""
     # have the hub measure each rank's processor time when the call begins and before every send, if
-    # the driver has a meter; the rank waits until this is done
+    # the driver has a meter; the rank waits until this is done. Also have it withhold each message until
+    # its receiver waits, and measure the receiver at that moment (see ``hub.awaited_receives``)
     clocks: bool = False
     # have the hub withhold the result of an all-gather from a rank until the rank has used a
     # function of the judge (see ``hub.slow_gathers``). With gloo this has no effect
@@ -159,6 +160,8 @@ class RankReport:
     # call → for each time that the hub measured: the nanoseconds of processor time of the rank and
     # of all processes that it has started
     spent: dict[int, list[int]] = field(default_factory=dict)
+    # call → the same, for each message when all threads of the rank began to wait for it
+    spent_before_waits: dict[int, list[int]] = field(default_factory=dict)
     # call → for each operation that sent something, the sum of the squares of what it sent, and the
     # sum of the fourth powers
     squares: dict[int, list[tuple[float, float]]] = field(default_factory=dict)

@@ -30,6 +30,7 @@ class SupervisorReports:
             world_messages.REFUSED: self._on_refused,
             world_messages.GROWN: self._on_grown,
             world_messages.SPENT: self._on_spent,
+            world_messages.SPENT_BEFORE_WAIT: self._on_spent_before_wait,
             world_messages.SQUARES: self._on_squares,
             world_messages.SENT_ON_LATE: self._on_sent_on_late,
             world_messages.AWAITED_AT_ONCE: self._on_awaited_at_once,
@@ -71,6 +72,10 @@ class SupervisorReports:
     def _on_spent(self, message: dict) -> None:
         rank, call, nanoseconds = message[world_messages.SPENT]
         self.report.ranks[rank].spent.setdefault(call, []).append(nanoseconds)
+
+    def _on_spent_before_wait(self, message: dict) -> None:
+        rank, call, nanoseconds = message[world_messages.SPENT_BEFORE_WAIT]
+        self.report.ranks[rank].spent_before_waits.setdefault(call, []).append(nanoseconds)
 
     def _on_squares(self, message: dict) -> None:
         rank, call, squares, fourth_powers = message[world_messages.SQUARES]

@@ -42,6 +42,71 @@ MUTANTS = [
         "rank 0 sent micro-batch 0 (counted from 0) only after 5 of 5 micro-batches had been computed",
     ),
     Mutant(
+        "the last stage receives all micro-batches before it computes one",
+        "pipeline_parallel",
+        """    outputs = []
+    saved = []
+    sends = []
+    for i in range(num_micro_batches):
+        x_i = x[i * rows : (i + 1) * rows] if stage == 0 else _receive(rows, weights[0], stage - 1)""",
+        """    outputs = []
+    saved = []
+    sends = []
+    early = []
+    if 0 < stage == last_stage:
+        early = [_receive(rows, weights[0], stage - 1) for _ in range(num_micro_batches)]
+    for i in range(num_micro_batches):
+        if early:
+            x_i = early[i]
+        else:
+            x_i = (
+                x[i * rows : (i + 1) * rows]
+                if stage == 0
+                else _receive(rows, weights[0], stage - 1)
+            )""",
+        {"hidden forward_flows"},
+        "Compute with each message before you wait for the next one.",
+    ),
+    Mutant(
+        "the first stage receives all gradients before it computes with one",
+        "pipeline_parallel",
+        """    for i, saved_i in enumerate(saved):
+        if stage == last_stage:
+            grad_y = grad_loss[i * rows : (i + 1) * rows]""",
+        """    early = []
+    if stage == 0 < last_stage:
+        early = [_receive(rows, weights[0], stage + 1) for _ in saved]
+    for i, saved_i in enumerate(saved):
+        if early:
+            grad_y = early[i]
+        elif stage == last_stage:
+            grad_y = grad_loss[i * rows : (i + 1) * rows]""",
+        {"hidden backward_flows"},
+        "Compute with each message before you wait for the next one.",
+    ),
+    Mutant(
+        "a stage receives for all its first forward passes before it computes one",
+        "pipeline_parallel",
+        """    _, received = _exchange(rows, weights[0], receive_from=sources[0])
+    for (kind, i), next_source in zip(schedule, sources[1:]):
+        if kind == "forward":
+            x_i = x[i * rows : (i + 1) * rows] if stage == 0 else received""",
+        """    kinds = [kind for kind, _ in schedule]
+    early = []
+    if stage > 0 and "backward" not in kinds[:num_micro_batches]:
+        for place in range(num_micro_batches):
+            early.append(_exchange(rows, weights[0], receive_from=previous_stage)[1])
+            sources[place] = None
+    _, received = _exchange(rows, weights[0], receive_from=sources[0])
+    for (kind, i), next_source in zip(schedule, sources[1:]):
+        if kind == "forward":
+            if early:
+                received = early.pop(0)
+            x_i = x[i * rows : (i + 1) * rows] if stage == 0 else received""",
+        {"hidden run_schedule"},
+        "Compute with each message before you wait for the next one.",
+    ),
+    Mutant(
         "all micro-batches are received before one is computed",
         "pipeline_parallel",
         """    outputs = []
