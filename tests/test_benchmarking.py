@@ -21,10 +21,8 @@ def as_number(value):
 @number("2.1")
 @weight(0.5)
 def test_bandwidths(world):
-    """An all-reduce of 4 GB on 4 ranks in 2 seconds has an algorithm bandwidth of 2 GB/s and a bus
-    bandwidth of 3 GB/s; an all-gather of 100 bytes from each of 4 ranks has S = 400; converted
-    to the usual convention, the lecture's 277 and 70 are about the same bandwidth; a time of 0
-    seconds raises ValueError
+    """array_bytes, algorithm_bandwidth, bus_bandwidth and usual_bandwidth are right for small
+    examples; a time of 0 seconds raises ValueError
     """
     size, algorithm, bus, whole, part_of_rank, timeless = world(
         1,
@@ -78,9 +76,7 @@ def refuses(world, size, *cases):
 @number("2.1")
 @weight(0.125)
 def test_bandwidth_misuse(world):
-    """An unknown collective, an impossible world size and a wrong “counted” raise ValueError with
-    the value
-    """
+    """An unknown collective, a world size ≤ 0 or a wrong “counted” raises ValueError with the value"""
     of_array, of_bus = "benchmarking.array_bytes", "benchmarking.bus_bandwidth"
     usual = "benchmarking.usual_bandwidth"
     refuses(
@@ -290,9 +286,8 @@ def test_sweep_misuse(world):
 @number("2.4")
 @weight(0.5)
 def test_model(world):
-    """fit_latency_bandwidth([0, 1000], [1, 3]) is (1, 500). fit_latency_bandwidth([0, 1000, 2000],
-    [1, 1, 2]) is (8/9, 3000): no line goes through all three points. predict_seconds(1, 500, 250)
-    is 1.5. half_peak_size(2, 500) is 1000
+    """fit_latency_bandwidth fits 2 points exactly and 3 by least relative errors; predict_seconds
+    and half_peak_size follow t = α + S/β
     """
     name = "benchmarking.fit_latency_bandwidth"
     fit, nearest, equal, falling, one_size, odd, predicted, half = world(

@@ -84,8 +84,8 @@ AS_THEY_LIE = {
 @weight(0.25)
 @pytest.mark.parametrize("collective", EIGHT)
 def test_the_eight_collectives(world, collective):
-    """{collective} returns the right tensors on two ranks, for several memory layouts, and on one
-    rank; the results require no gradient
+    """{collective} returns the right tensors on one and two ranks, for several memory layouts; they
+    require no gradient
     """
     tensors, arguments, expected = EIGHT[collective]
     # ``spread`` has the same tensors in memory that is not contiguous.
@@ -157,7 +157,7 @@ MISUSES = {
 @weight(0.0625)
 @pytest.mark.parametrize("collective", EIGHT)
 def test_misuse(world, collective):
-    """For wrong arguments, {collective} raises ValueError with their values, on two ranks"""
+    """{collective} raises ValueError with the value of a wrong argument, on two ranks"""
     cases = MISUSES[collective]
     calls = (call(f"collectives.{collective}", *given, may_raise=True) for given, _ in cases)
     for run, (_, words) in zip(world(2, *calls), cases):
@@ -310,7 +310,7 @@ def test_shift_right(world, size):
 @weight(0.0625)
 @in_strict_order
 def test_shift_right_in_the_order_of_gpus(world):
-    """shift_right runs on two ranks whose messages keep their order, as on GPUs"""
+    """shift_right works without deadlock on two ranks if messages keep their order, as on GPUs"""
     (run,) = world(2, call("collectives.shift_right", per_rank(A, B)))
     run.returns(B, A)
     run.uses_only("send", "recv", because=NEIGHBOURS)
@@ -354,7 +354,7 @@ def test_ring_all_reduce(world, size):
 @weight(0.125)
 @in_strict_order
 def test_ring_all_reduce_in_the_order_of_gpus(world):
-    """ring_all_reduce runs on two ranks whose messages keep their order, as on GPUs"""
+    """ring_all_reduce works without deadlock on two ranks if messages keep their order, as on GPUs"""
     tensors = [1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]
     (run,) = world(2, call("collectives.ring_all_reduce", per_rank(*tensors)))
     total = [11.0, 22.0, 33.0, 44.0]

@@ -52,7 +52,7 @@ CLOSE = rounding(np.float64)
 @number("3.1")
 @weight(0.5)
 def test_shard_batch(world):
-    """shard_batch gives each of two ranks three of the six rows"""
+    """shard_batch gives the first three of six rows to rank 0, and the last three to rank 1"""
     run, odd = world(
         2,
         call("data_parallel.shard_batch", tensor([[1], [2], [3], [4], [5], [6]])),
@@ -232,8 +232,8 @@ def local_gradients(passes):
 @number("3.5")
 @weight(1.25)
 def test_gradient_buckets(world):
-    """In every pass, the gradients on two ranks are the gradients of the whole batch, even if they
-    become ready in different orders on the two ranks
+    """In every pass, both ranks get the gradients of the whole batch, even if gradients become
+    ready in different orders on the ranks
     """
     straight = [[(half, [0, 1])] for half in HALVES]
     # On rank 1 the gradient of weight 0 becomes ready first.
@@ -339,8 +339,8 @@ def started_during(run, rank, p):
 @number("3.5")
 @weight(0.5)
 def test_gradient_buckets_overlap(world):
-    """In each pass and on both ranks, all-reduces begin before the backward pass has ended, and the
-    pass does not wait for the other rank
+    """In every backward pass, both ranks start all-reduces before the pass has ended, and do not
+    wait for each other
     """
     twice = [[(half, [0, 1]), (half + 0.5, [0, 1])] for half in HALVES]
     passes = [own[:1] for own in twice]

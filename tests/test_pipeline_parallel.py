@@ -75,8 +75,8 @@ def test_split_layers(world):
 @number("5.1")
 @weight(0.25)
 def test_split_layers_misuse(world):
-    """split_layers raises ValueError. It names both numbers if there are more stages than layers,
-    and num_stages if num_stages ≤ 0
+    """split_layers raises ValueError with the numbers if num_stages ≤ 0, or if there are more
+    stages than layers
     """
     cases = (((2, 3), ("2", "3")), ((4, 0), ("0",)), ((3, -1), ("-1",)))
     calls = (call("pipeline_parallel.split_layers", *case, may_raise=True) for case, _ in cases)
@@ -201,7 +201,9 @@ def test_schedules(world):
 @number("5.4")
 @weight(0.25)
 def test_schedules_misuse(world):
-    """A stage that does not exist, and m ≤ 0, raise ValueError with the value"""
+    """Both schedule functions raise ValueError with the value if the stage does not exist, or if m
+    ≤ 0
+    """
     cases = [((2, 2, 3), "2"), ((-1, 2, 3), "-1"), ((0, 0, 3), "0"), ((1, 2, 0), "0")]
     made = [
         (f"pipeline_parallel.{name}", *case)
@@ -222,8 +224,8 @@ def run_schedule(of_stages, m=M, **options):
 @number("5.5")
 @weight(1.0)
 def test_run_schedule(world):
-    """On two stages, run_schedule returns the loss and the gradients of a single device: with
-    GPipe, with 1F1B, with a mixture of both, and with the backward passes in reverse order
+    """On two stages, run_schedule returns a single device's loss and gradients with GPipe, 1F1B, a
+    mixture of both, and reversed backward passes
     """
     loss, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
     y, saved = single_device.forward(WEIGHTS, BATCH)
@@ -284,8 +286,8 @@ def test_run_schedule_records_the_loss(world):
 @number("5.5")
 @weight(0.125)
 def test_run_schedule_frees(world):
-    """After a micro-batch's backward pass, run_schedule frees what the micro-batch has saved: with
-    1F1B, 12 micro-batches need no more memory than 3
+    """run_schedule frees a micro-batch's saved tensors after its backward pass: with 1F1B, 12
+    micro-batches need no more memory than 3
     """
     few, many = M, 12
     ahead = [(F, 0), *((kind, i + (kind == F)) for i in range(many) for kind in (F, B))][:-2]
@@ -319,7 +321,9 @@ def test_run_schedule_frees(world):
 @weight(0.125)
 @in_strict_order
 def test_run_schedule_in_the_order_of_gpus(world):
-    """run_schedule runs GPipe and 1F1B on two stages whose messages keep their order, as on GPUs"""
+    """run_schedule runs GPipe and 1F1B without deadlock on two stages if messages keep their order,
+    as on GPUs
+    """
     _, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
     y, saved = single_device.forward(WEIGHTS, BATCH)
     for run in world(2, run_schedule(GPIPE), run_schedule(ONE_FORWARD_ONE_BACKWARD)):
@@ -335,8 +339,8 @@ def test_run_schedule_in_the_order_of_gpus(world):
 @number("5.5")
 @weight(0.125)
 def test_run_schedule_misuse(world):
-    """run_schedule raises ValueError on both stages if m does not divide the batch size, or if the
-    schedule does not contain each micro-batch once forward and once backward
+    """run_schedule raises ValueError on both stages if m ≤ 0, if m does not divide the batch size,
+    or if the schedule misses or repeats a pass
     """
     own = GPIPE[0]
     broken = [own[:-1], [*own, (F, 0)], [*own[:-1], (B, 1)]]

@@ -56,8 +56,8 @@ def require_same(run, first):
 @number("8.1")
 @weight(0.25)
 def test_chunk_layers(world):
-    """chunk_layers cuts 8 layers into pairs, and gives them to two stages of two chunks in turn; 10
-    layers raise ValueError
+    """chunk_layers cuts 8 layers into 4 parts for 2 stages with 2 chunks each; 10 layers raise
+    ValueError
     """
     run, odd = world(
         1,
@@ -81,8 +81,8 @@ INTERLEAVED = (2, 2, 4), (4, 2, 4), (3, 1, 6)
 @number("8.1")
 @weight(0.5)
 def test_interleaved(world):
-    """The interleaved schedule is complete, has no deadlock, ends in time, and keeps few
-    activations alive (2 and 4 stages of two chunks, 3 stages of one chunk)
+    """The interleaved schedule has each action once, does not deadlock, and keeps the docstring's
+    limits of time and memory (three examples)
     """
     runs = world(
         1,
@@ -126,7 +126,9 @@ def judge_interleaved(run, n, v, m):
 @number("8.1")
 @weight(0.25)
 def test_interleaved_bubble(world):
-    """interleaved_bubble of 4 stages and 4 micro-batches: 3/7 with one chunk, 3/11 with two"""
+    """interleaved_bubble returns 3/7 for one chunk and 3/11 for two chunks, with 4 stages and 4
+    micro-batches
+    """
     cases = [(4, 1, 4), (4, 2, 4)]
     run, odd = world(
         1,
@@ -201,8 +203,8 @@ def test_halves(world):
 @number("8.3")
 @weight(0.5)
 def test_zero_bubble(world):
-    """The zero-bubble schedule is complete, has no deadlock, ends in time, and needs no more memory
-    than 1F1B (3 stages with 6 micro-batches, 4 stages with 2)
+    """The zero-bubble schedule has each action once, does not deadlock, and keeps the docstring's
+    limits of time and memory (two examples)
     """
     shapes = (3, 6), (4, 2)
     *made, again, beyond = world(
@@ -250,9 +252,8 @@ def judge_zero_bubble(run, n, m):
 @number("8.3")
 @weight(0.25)
 def test_run_zero_bubble(world, rng):
-    """The zero-bubble schedule runs on two ranks with your backward_input and backward_weights, and
-    gives the loss and the gradients of a single device. The check changes what B has kept, and W
-    must use the changed grad_z
+    """On two ranks, the zero-bubble schedule with your B and W gives the right loss and gradients,
+    and W uses the grad_z that B kept
     """
     n, m = 2, 4
     (made,) = world(

@@ -102,8 +102,8 @@ def named(n, causal):
 @number("9.2")
 @weight(0.5)
 def test_ring_attention(world):
-    """ring_attention_forward equals full attention on two ranks (causal and not) and on three
-    (causal), also with scores in the thousands; keys of another shape raise ValueError
+    """On 2 and 3 ranks, ring_attention_forward equals full attention, also for scores in the
+    thousands; keys of another shape raise ValueError
     """
     name = f"{MODULE}.ring_attention_forward"
     for n, causal in WAYS:
@@ -198,8 +198,8 @@ OF_TOKENS = [GRAD, GRAD[:1] / 2]
 @number("9.3")
 @weight(0.75)
 def test_mixture(world):
-    """mixture_forward and mixture_backward return the outputs and the gradients of four experts on
-    two ranks, where one expert gets no token; a gate of the wrong width raises ValueError
+    """mixture_forward and mixture_backward are right for four experts on two ranks, one of them
+    without tokens; a gate of the wrong width raises ValueError
     """
     own = per_rank(*(MIXTURE.own_weights(rank) for rank in range(2)))
     saved = per_rank(*(MIXTURE.saved(rank) for rank in range(2)))

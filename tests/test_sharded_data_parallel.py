@@ -30,7 +30,9 @@ SHARDS = sharded.layers_of(WEIGHTS, 2)
 @number("6.1")
 @weight(0.5)
 def test_flat_shards(world):
-    """flatten pads five entries for two ranks, flat_shard cuts them, unflatten undoes flatten"""
+    """flatten pads five entries for two ranks, flat_shard returns each rank's half, and unflatten
+    returns the original tensors
+    """
     tensors = [tensor([[1, 2], [3, 4]]), tensor([5])]
     flat = tensor([1, 2, 3, 4, 5, 0])
     flattened, shard, back, short = world(
@@ -105,8 +107,8 @@ def test_zero(world):
 @number("6.2")
 @weight(0.25)
 def test_zero_misuse(world):
-    """Gradients of wrong shapes, or a wrong count of gradients, raise ValueError with the numbers
-    that do not fit
+    """ZeroAdamW raises ValueError with the numbers if gradients have wrong shapes, or if a gradient
+    is missing
     """
     shapes = [((2, 2), (4,)), ((2, 2),)]
     requests = [
@@ -204,8 +206,8 @@ def test_whole_layers_are_freed(world):
 @number("6.4")
 @weight(0.5)
 def test_prefetched_step(world):
-    """With three layers, prefetched_step starts the gather of the next layer before it computes a
-    layer, forward and backward, and never gathers further ahead
+    """In both passes, prefetched_step starts the next layer's gather before it computes a layer,
+    and gathers no further ahead (three layers)
     """
     weights = [*WEIGHTS, np.array([[1.0, 0.0, 0.5], [0.5, -1.0, 1.0], [0.0, 1.0, 0.5]])]
     factors = [0.5, 2.0, 1.25], [1.5, 3.0, 0.75]

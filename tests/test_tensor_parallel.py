@@ -28,7 +28,9 @@ CLOSE = rounding(np.float64)
 @number("4.1")
 @weight(0.5)
 def test_shards(world):
-    """A weight is sharded by columns, and by rows, on two ranks; a shard has memory of its own"""
+    """shard_columns and shard_rows give each of two ranks its shard, and the shard has memory of
+    its own
+    """
     whole = tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
     by_columns, by_rows, odd, odd_rows = world(
         2,
@@ -57,8 +59,8 @@ def test_shards(world):
 @number("4.2")
 @weight(1.0)
 def test_forward(world):
-    """Three layers on two ranks return the output of a single device, replicated, and save (x, z)
-    of each layer; each rank computes with its own shards only
+    """On two ranks, tensor_parallel_forward returns the replicated output of three layers and saves
+    (x, z); each rank uses only its own shards
     """
     shards = [[weight[:, rank : rank + 1] for weight in DEEP] for rank in range(2)]
     (run,) = world(2, call("tensor_parallel.tensor_parallel_forward", per_rank(*shards), BATCH))
@@ -98,8 +100,8 @@ def test_forward(world):
 @number("4.2")
 @weight(0.25)
 def test_forward_misuse(world):
-    """tensor_parallel_forward raises ValueError with the numbers if the batch does not fit the
-    shards, or if a shard does not fit the previous layer or the number of ranks
+    """tensor_parallel_forward raises ValueError with the numbers if shards do not fit the batch,
+    each other or the number of ranks
     """
     name = "tensor_parallel.tensor_parallel_forward"
     cases = [(SHARDS[0], BATCH[:, :1], ("1", "2"))]
@@ -148,8 +150,8 @@ def test_backward(world):
 @number("4.3")
 @weight(0.5)
 def test_backward_traffic(world):
-    """In the backward pass of three layers, a rank sends no more bytes than “Traffic” in the
-    docstring allows for full credit, and at least as many as the sums over the ranks need
+    """In the backward pass of three layers, a rank sends what its sums need, and at most the bytes
+    that “Traffic” allows for full credit
     """
     y, saved = single_device.forward(DEEP, BATCH)
     grad_y = 2 * y / y.size
@@ -200,8 +202,8 @@ def test_backward_misuse(world):
 @number("4.4")
 @weight(1.0)
 def test_megatron_pair(world):
-    """A column shard, then a row shard: output and gradients are those of two layers on a single
-    device
+    """With a column shard and a row shard, megatron_pair gives the output and the gradients of two
+    layers on a single device
     """
     a, b = WEIGHTS
     y, saved = single_device.forward([a, b], BATCH)

@@ -95,7 +95,7 @@ def test_algorithm_bandwidth(world, rng):
 @number("2.1")
 @weight(1.75)
 def test_bus_bandwidth(world, rng):
-    """bus_bandwidth has the factors that nccl-tests documents, for every collective and 1 to 8
+    """bus_bandwidth uses the factor that nccl-tests documents, for every collective and 1 to 8
     ranks
     """
     asked = [
@@ -132,7 +132,9 @@ def test_bus_bandwidth(world, rng):
 @number("2.1")
 @weight(0.75)
 def test_usual_bandwidth(world, rng):
-    """usual_bandwidth converts the lecture's two results, 277 and 70, and other bandwidths"""
+    """usual_bandwidth converts bandwidths to the usual convention, among them the lecture's 277 and
+    70
+    """
     cases = [(277.0, 4, "whole"), (70.0, 4, "part")]
     cases += [
         (float(rng.uniform(1, 500)), n, counted) for n in SIZES for counted in ("whole", "part")
@@ -159,8 +161,8 @@ def test_usual_bandwidth(world, rng):
 @number("2.1")
 @weight(0.125)
 def test_bandwidth_misuse(world, rng):
-    """Unknown collectives, unknown values of counted, and impossible times and world sizes raise
-    ValueError with the value
+    """An unknown collective, a wrong “counted”, a time ≤ 0 or a world size ≤ 0 raises ValueError
+    with the value
     """
     refuses(
         world,
@@ -277,7 +279,7 @@ def test_warm_up(world, rng):
 @number("2.2")
 @weight(1.0)
 def test_barrier(world, rng):
-    """All ranks meet before each timed call, and the barrier is not timed"""
+    """stopwatch calls barrier before each timed call, and does not time the barrier"""
     right = [float(rng.uniform(1, 2))] * 4
     meeting, late = float(rng.uniform(90, 110)), float(rng.uniform(900, 1100))
     (run,) = world(2, watch([right] * 2, 0, barrier_takes=meeting, late=late))
@@ -306,8 +308,8 @@ def test_barrier(world, rng):
 @number("2.2")
 @weight(0.75)
 def test_synchronize(world, rng):
-    """stopwatch starts the clock when the device has nothing left to do, and stops it when the
-    operation is over on the device
+    """stopwatch starts the clock when the device is idle, and stops it when the device has done the
+    operation
     """
     right = [float(rng.uniform(1, 2))] * 3
     busy = float(rng.uniform(60, 80))
@@ -338,8 +340,8 @@ def test_synchronize_before_the_barrier(world, rng):
 @number("2.2")
 @weight(1.0)
 def test_slowest_rank(world, rng):
-    """Each sample is the slowest rank's time, on every rank, and nothing is communicated while the
-    clock runs
+    """stopwatch returns the slowest rank's times on every rank, and sends nothing while the clock
+    runs
     """
     for n in (1, 2, 3):
         timed = _times(rng, n)
@@ -506,7 +508,7 @@ def test_median(world, rng):
 @weight(0.25)
 @on_gloo
 def test_stopwatch_twice(world, rng):
-    """The samples of one measurement do not change during another one"""
+    """A second call of stopwatch does not change the samples of the first call"""
     own = list(rng.permutation([1.0, 1.25, 2.0]) * rng.uniform(1, 2))  # mean ≠ median
     (run,) = world(2, watch([own] * 2, 0, measured_again=True))
     later = {
@@ -519,7 +521,9 @@ def test_stopwatch_twice(world, rng):
 @number("2.2")
 @weight(0.25)
 def test_stopwatch_misuse(world, rng):
-    """iterations ≤ 0 and warm_up < 0 raise ValueError with the value, before the first call"""
+    """stopwatch raises ValueError with the value if iterations ≤ 0 or warm_up < 0, before it calls
+    the operation
+    """
     asked = [(1, 0), (1, -1), (-2, 3)]
     runs = world(
         2, *(watch([[1.0]] * 2, warm_up, may_raise=True, iterations=n) for warm_up, n in asked)
@@ -673,8 +677,8 @@ def test_sweep_misuse(world, rng):
 @number("2.4")
 @weight(0.75)
 def test_fit(world, rng):
-    """fit_latency_bandwidth returns α and β of exact times, and minimises the relative errors of
-    disturbed times
+    """fit_latency_bandwidth returns the α and β that minimise the relative errors, for exact and
+    for noisy times
     """
     cases = fit_cases(rng)
     (run,) = world(1, call("benchmarking.fit_latency_bandwidth", *cases, driver="in_turn"))
@@ -782,8 +786,8 @@ def test_predictions(world, rng):
 @number("2.4")
 @weight(0.25)
 def test_fit_misuse(world, rng):
-    """fit_latency_bandwidth raises ValueError for fewer than two different sizes or times, for
-    different numbers of sizes and times, and for times that do not grow with the size
+    """fit_latency_bandwidth raises ValueError for too few different sizes or times, unequal
+    lengths, or times that do not grow with the size
     """
     unlike = "The numbers of times and sizes differ."
     few = "Two different sizes, and two different times, are needed."

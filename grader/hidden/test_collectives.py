@@ -131,8 +131,8 @@ def request(collective, tensors, layout, options):
 @weight(0.4375)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_values(world, rng, collective):
-    """{collective} returns the right tensors on 1 to 4 ranks, for all roots, operations, shapes,
-    dtypes and layouts, and does not change its inputs
+    """{collective} returns the right tensors and does not change its inputs (1 to 4 ranks; all
+    roots, operations, shapes, dtypes, layouts)
     """
     for n in SIZES:
         chosen = list(cases(collective, n))
@@ -264,7 +264,7 @@ def _keeps_both(run, results):
 @weight(0.125)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_one_call(world, rng, collective):
-    """{collective} communicates once, with the operation of the same name, and sends each element
+    """{collective} issues one operation, the collective of the same name, and sends each element
     only to ranks that need it
     """
     n = 3
@@ -298,7 +298,7 @@ def test_one_call(world, rng, collective):
 @weight(0.0625)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_misuse(world, rng, collective):
-    """For wrong arguments, {collective} raises ValueError with their values, on every rank, before
+    """{collective} raises ValueError with the value of a wrong argument, on every rank, before
     anything is sent
     """
     for n in (3, 1):
@@ -371,8 +371,8 @@ def misuses_of_scatter(n):
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @on_gloo
 def test_result_stands_alone(world, rng, collective):
-    """{collective} returns new memory, on the root, too: a tensor that requires no gradient, even
-    if its input does, and that keeps no other memory alive
+    """{collective} returns new memory, also on the root: a tensor without requires_grad that keeps
+    no other memory alive
     """
     n = 2
     root = {"root": 0} if collective in ROOTED else {}
@@ -526,8 +526,8 @@ def _sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
 @number("1.3")
 @weight(0.5)
 def test_built_from_its_parts(world, rng):
-    """all_reduce_from_parts calls reduce-scatter once, on the padded tensor, and then all-gather
-    once, to put the padded tensor together
+    """all_reduce_from_parts makes one reduce-scatter of the padded tensor, and then one all-gather
+    of the sums
     """
     for n, length in ((2, 9), (3, 10), (4, 8)):
         xs = [integers(rng, (length,)) for _ in range(n)]
@@ -571,7 +571,7 @@ def test_sum_of_parts_requires_no_gradient(world, rng):
 @number("1.4")
 @weight(0.375)
 def test_average_is_exact(world, rng):
-    """average divides the sum by n and rounds once, on 1 to 4 ranks, without ReduceOp.AVG"""
+    """average sums first and then divides once by n, on 1 to 4 ranks, without ReduceOp.AVG"""
     # contiguous() copies a tensor of the layout ALIKE. With None, the tensor is contiguous, and
     # contiguous() returns the tensor itself.
     tensors = [((64,), layout) for layout in (ALIKE, None)]
@@ -622,7 +622,7 @@ def the_average(xs):
 @number("1.4")
 @weight(0.25)
 def test_average_of_integers(world, rng):
-    """The average of an integer dtype raises ValueError with the dtype"""
+    """average raises ValueError with the dtype if the tensor has an integer dtype"""
     for n in (1, 3):
         requests = [
             call("collectives.average", integers(rng, (4,), dtype), may_raise=True)
@@ -643,7 +643,9 @@ def test_average_requires_no_gradient(world, rng):
 @number("1.5")
 @weight(0.875)
 def test_compute_does_not_wait(world, rng):
-    """compute begins before the all-reduce has ended, even if other ranks have not begun"""
+    """overlapped_all_reduce calls compute while the all-reduce is running, even if other ranks have
+    not begun
+    """
     for n in (2, 3, 4):
         xs = [integers(rng, (5,)) for _ in range(n)]
         requests = []
@@ -742,7 +744,7 @@ def _with_done(xs):
 @number("1.5")
 @weight(0.125)
 def test_compute_may_read(world, rng):
-    """compute can read the input, which keeps its values during the all-reduce"""
+    """The input keeps its values during the all-reduce, so compute can read it"""
     xs = [integers(rng, (2, 3)) for _ in range(2)]
     # Rank 0 reads its input only after rank 1 has the sum. By this time, an all-reduce that uses
     # rank 0's input as its buffer has overwritten this input.
@@ -780,8 +782,8 @@ def test_overlapped_sum_requires_no_gradient(world, rng):
 @number("1.6")
 @weight(0.375)
 def test_shift_right(world, rng):
-    """shift_right returns the left neighbour's tensor on 1 to 4 ranks, small or large, and each
-    rank sends once
+    """shift_right returns the left neighbour's tensor, small or large, on 1 to 4 ranks; each rank
+    sends once
     """
     tensors = (
         ((4,), np.float32, None),
@@ -835,7 +837,7 @@ def _sends_once(run, xs):
 @number("1.6")
 @weight(0.125)
 def test_the_send_has_ended(world, rng):
-    """The input may be overwritten as soon as shift_right returns: a late neighbour still gets the
+    """If the caller overwrites the input after shift_right returns, a late neighbour still gets the
     original values
     """
     for n in (2, 3):
@@ -860,7 +862,7 @@ def test_the_send_has_ended(world, rng):
 @weight(0.0625)
 @in_strict_order
 def test_shift_right_in_the_order_of_gpus(world, rng):
-    """shift_right runs on 3 and 4 ranks whose messages keep their order, as on GPUs"""
+    """shift_right works without deadlock on 3 and 4 ranks if messages keep their order, as on GPUs"""
     for n in (3, 4):
         xs = [integers(rng, (2, 3)) for _ in range(n)]
         (run,) = world(n, call("collectives.shift_right", per_rank(*xs)))
@@ -879,8 +881,8 @@ def test_neighbours_tensor_requires_no_gradient(world, rng):
 @number("1.7")
 @weight(1.875)
 def test_ring_values(world, rng):
-    """ring_all_reduce returns the sum on 1 to 4 ranks, for any length, shape, dtype and layout,
-    also if it is called twice, and does not change its input
+    """ring_all_reduce returns the sum and does not change its input, also in a second call (1 to 4
+    ranks; any shape, dtype and layout)
     """
     tensors = (
         ((12,), np.float32, None),
@@ -925,7 +927,9 @@ def test_ring_sum_requires_no_gradient(world, rng):
 @weight(0.125)
 @in_strict_order
 def test_ring_in_the_order_of_gpus(world, rng):
-    """ring_all_reduce runs on 3 and 4 ranks whose messages keep their order, as on GPUs"""
+    """ring_all_reduce works without deadlock on 3 and 4 ranks if messages keep their order, as on
+    GPUs
+    """
     for n in (3, 4):
         (run,) = _ring_sums(world, rng, n, [((7,), np.float32, None)])
         run.uses_only("send", "recv", because=RING)
@@ -934,8 +938,8 @@ def test_ring_in_the_order_of_gpus(world, rng):
 @number("1.7")
 @weight(1.25)
 def test_ring_traffic(world, rng):
-    """ring_all_reduce sends round the ring on 2 to 5 ranks, and each rank sends at most 2(n−1)
-    chunks of 1/n of the tensor
+    """ring_all_reduce sends chunks round the ring, from each rank at most 2(n−1) chunks of 1/n of
+    the tensor (2 to 5 ranks)
     """
     cases = (2, (8,)), (3, (10, 4096, 2)), (4, (7, 4096, 3, 1)), (5, (11, 4096, 2))
     for n, lengths in cases:

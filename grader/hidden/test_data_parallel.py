@@ -120,8 +120,8 @@ def memory_orders(n):
 @number("3.1")
 @weight(1.0)
 def test_shard_batch(world, rng):
-    """shard_batch returns each rank's own rows on 1 to 4 ranks, for batches of any shape, and
-    together the shards are the batch
+    """shard_batch gives each rank its own rows of a batch of any shape, and the shards together are
+    the batch (1 to 4 ranks)
     """
     for n in SIZES:
         batches = [
@@ -152,7 +152,7 @@ def test_shard_batch(world, rng):
 @number("3.1")
 @weight(0.5)
 def test_shard_batch_misuse(world, rng):
-    """shard_batch raises ValueError (it names both numbers) if n does not divide the batch size"""
+    """shard_batch raises ValueError with both numbers if n does not divide the batch size"""
     for n, sizes in ((3, (10, 2)), (4, (2,))):
         requests = [
             call("data_parallel.shard_batch", rng.standard_normal((rows, 3)), may_raise=True)
@@ -406,8 +406,8 @@ def test_step_loss_is_local(world, rng):
 @number("3.3")
 @weight(0.5)
 def test_step_traffic(world, rng):
-    """data_parallel_step sends the bytes of one all-reduce of every gradient, and nothing else,
-    whatever the size of the shard; each rank computes with its own rows
+    """For shards of any size, each rank computes with its own rows, and sends only the bytes of one
+    all-reduce of each gradient
     """
     for n in (2, 3, 4):
         # A shard has from 1/144 to more than twice as many bytes as all gradients together. The
@@ -604,8 +604,8 @@ def updates_what_it_was_given(run, training):
 @number("3.4")
 @weight(1.0)
 def test_train_weights(world, rng):
-    """train averages gradients in each step, and ends with the weights of a single device after 1
-    and after 5 steps, on 1 to 4 ranks; it updates the caller's own tensors
+    """train averages the gradients in each step, and gives the caller's tensors the weights of a
+    single device (1 and 5 steps, 1 to 4 ranks)
     """
     for n in SIZES:
         for run, training in run_trainings(world, rng, n):

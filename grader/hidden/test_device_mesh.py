@@ -40,7 +40,9 @@ def named(shape):
 @number("7.1")
 @weight(0.5)
 def test_coordinates(world, rng):
-    """coordinates gives the place of each rank, and rank_at the rank at each place, on any mesh"""
+    """coordinates returns the place of each rank, and rank_at returns the rank at each place, on
+    any mesh
+    """
     drawn = [tuple(sides) for sides in rng.integers(2, 13, (2, 2)).tolist()]
     for shape in (*SHAPES, (3, 2), (4, 8), (16, 1), *drawn):
         places = parts.places(shape)
@@ -118,7 +120,7 @@ def judge_groups(run, shape, own):
 @number("7.1")
 @weight(0.75)
 def test_groups(world, rng):
-    """Each rank gets the groups of its row and of its column, on every mesh of 1 to 6 ranks"""
+    """mesh_groups returns the groups of each rank's row and column, on meshes of 1 to 6 ranks"""
     for shape in SHAPES:
         own = tokens(rng, Mesh(shape).size)
         (run,) = world(len(own), groups_call(shape, own))
@@ -128,8 +130,8 @@ def test_groups(world, rng):
 @number("7.1")
 @weight(0.25)
 def test_every_rank_makes_every_group(world, rng):
-    """Every rank makes every group, even if it is not in the group. Otherwise the groups of the
-    next mesh would be wrong
+    """Every rank makes every group, also groups that it is not in, so the groups of a second mesh
+    are right, too
     """
     for shape in (SQUARE, (2, 3)):
         own = tokens(rng, Mesh(shape).size)
@@ -179,8 +181,8 @@ MAKE_ALL = "Every rank must make all groups, also groups that it is not in."
 @weight(0.25)
 @on_gloo
 def test_groups_on_gloo(world, rng):
-    """The groups connect the right ranks also on a network, where ranks find each other by the
-    order of the groups
+    """mesh_groups connects the right ranks on gloo, too, where ranks find each other by the number
+    of the group
     """
     own = tokens(rng, 4)
     (run,) = world(4, groups_call(SQUARE, own))
@@ -190,8 +192,8 @@ def test_groups_on_gloo(world, rng):
 @number("7.1")
 @weight(0.25)
 def test_groups_misuse(world, rng):
-    """A mesh that is not as large as the world, or that has no row or a negative side, raises
-    ValueError with the numbers
+    """mesh_groups raises ValueError with the numbers if D·T is not the world size, or if D or T is
+    less than 1
     """
     for n, shapes in ((4, [(2, 3), (1, 3), (4, 4)]), (2, [(2, 2), (1, 1), (0, 2)])):
         own = tokens(rng, n)
@@ -334,8 +336,8 @@ SHARDS_STAY = (
 @number("7.2")
 @weight(1.25)
 def test_step(world, rng):
-    """The losses and gradients of a step are those of a single device, on every mesh of 1 to 6
-    ranks
+    """mesh_step returns the loss of the rank's rows and its shards of a single device's gradients,
+    on meshes of 1 to 6 ranks
     """
     for shape in SHAPES:
         problem = Problem(rng, shape)
@@ -346,8 +348,8 @@ def test_step(world, rng):
 @number("7.2")
 @weight(0.5)
 def test_step_of_other_models(world, rng):
-    """A step is right for one or three pairs of layers, one or more rows, float32 or float64, and
-    any layout. A later step does not change its gradients
+    """mesh_step is right for other numbers of pairs and rows, both dtypes and any layout; a later
+    step does not change its gradients
     """
     for shape in (SQUARE, (1, 2), (2, 1)):
         problems = [
@@ -388,7 +390,7 @@ def in_dimension(run, mesh, rank, ranks):
 @number("7.2")
 @weight(0.75)
 def test_every_byte_stays_in_its_group(world, rng):
-    """Every operation is in one of the two groups that the rank was given, row and column"""
+    """mesh_step communicates only in the two groups that it was given, row and column"""
     for shape in (SQUARE, (2, 3)):
         problem = Problem(rng, shape, width=16)
         (run,) = world(problem.mesh.size, problem.request())
@@ -431,8 +433,8 @@ def require_given_groups(run, mesh, rank):
 @number("7.2")
 @weight(0.75)
 def test_step_traffic(world, rng):
-    """A row sends the bytes of 2P − 1 all-reduces of activations, and a column sends the bytes of
-    one average of the gradients, no more and no less
+    """In bytes, mesh_step sends exactly 2P − 1 all-reduces of activations in the row, and one
+    average of the gradients in the column
     """
     for shape in (SQUARE, (1, 3), (3, 1)):
         problems = [
@@ -503,7 +505,7 @@ def ring_bytes(entries, n, itemsize=8):
 @weight(0.25)
 @on_gloo
 def test_step_on_gloo(world, rng):
-    """The step runs on gloo, on a mesh of 2 × 2"""
+    """mesh_step works on gloo, on a mesh of 2 × 2"""
     problem = Problem(rng, SQUARE)
     (run,) = world(4, problem.request())
     problem.judge(run)
@@ -512,8 +514,8 @@ def test_step_on_gloo(world, rng):
 @number("7.2")
 @weight(0.25)
 def test_step_misuse(world, rng):
-    """Weights that do not fit the batch, each other, or the pair before raise ValueError with the
-    numbers
+    """mesh_step raises ValueError with the numbers if weights do not fit the batch, each other or
+    the previous pair
     """
     a, b = rng.standard_normal((6, 4)), rng.standard_normal((4, 6))
     x = rng.standard_normal((3, 6))
@@ -547,7 +549,7 @@ def test_step_misuse(world, rng):
 @weight(0.25)
 @in_strict_order
 def test_step_in_strict_order(world, rng):
-    """The step keeps the order of nccl, so that it also runs on GPUs"""
+    """mesh_step works without deadlock if messages keep their order, as on GPUs"""
     problem = Problem(rng, SQUARE)
     (run,) = world(4, problem.request())
     problem.judge(run)

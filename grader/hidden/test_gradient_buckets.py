@@ -76,8 +76,8 @@ def on_their_way(run, made, plain):
 @weight(0.75)
 @visibility("after_published")
 def test_buckets_values(world, rng):
-    """Gradients are those of the whole batch on 1 to 4 ranks, for small and large buckets and any
-    layout, pass after pass
+    """GradientBuckets gives the gradients of the whole batch in every pass (1 to 4 ranks, small and
+    large buckets, any layout)
     """
     more = [(2, 3), (), (3, 2, 2), (5,)]
     for n in SIZES:
@@ -111,8 +111,8 @@ def test_buckets_values(world, rng):
 @visibility("after_published")
 @on_gloo
 def test_buckets_tied(world, rng):
-    """A parameter that two layers share, and that is registered twice, is averaged once; its first
-    place in the list decides its bucket
+    """A shared parameter that is registered twice is averaged once, in the bucket of its first
+    place in the list
     """
     for n in (1, 2, 3):
         # Filled from the last parameter, the buckets have [128], [128, 8] and [128] bytes. If the
@@ -197,8 +197,8 @@ def test_buckets_misuse(world, rng):
 @weight(0.75)
 @visibility("after_published")
 def test_buckets_collectives(world, rng):
-    """Each bucket is one all-reduce; a parameter joins the current bucket if it fits there, and
-    otherwise begins a new one
+    """Each bucket is averaged by one all-reduce; a parameter that does not fit into the current
+    bucket begins a new one
     """
     for n in (2, 3, 4):
         eight, mixed_sizes = [list(range(8))] * n, [[0, 1, 2, 3]] * n
@@ -239,8 +239,8 @@ def test_buckets_collectives(world, rng):
 @weight(1.0)
 @visibility("after_published")
 def test_buckets_overlap(world, rng):
-    """In each pass and on each rank, each bucket's all-reduce begins as soon as the bucket is full,
-    and the pass does not wait for other ranks
+    """On every rank, each bucket's all-reduce begins as soon as the bucket is full, and no backward
+    pass waits for other ranks
     """
     for n in (2, 3, 4):
         # In the three calls together, each rank has to run each pass ahead of another rank.

@@ -33,8 +33,8 @@ GRADIENTS = "the list of the weights' gradients"
 @number("5.1")
 @weight(1.0)
 def test_split_layers(world, rng):
-    """split_layers puts each layer into exactly one stage, in order; sizes differ by at most one,
-    and the first stages have more layers
+    """split_layers cuts the layers, in order, into stages whose sizes differ by at most one, larger
+    stages first
     """
     cuts = [(layers, stages) for layers in range(1, 17) for stages in range(1, layers + 1)]
     for stages, more in rng.integers((2, 1), (30, 100), (5, 2)).tolist():
@@ -49,8 +49,8 @@ def test_split_layers(world, rng):
 @number("5.1")
 @weight(0.25)
 def test_split_layers_misuse(world, rng):
-    """split_layers raises ValueError. It names both numbers if there are more stages than layers,
-    and num_stages if num_stages ≤ 0
+    """split_layers raises ValueError with the numbers if num_stages ≤ 0, or if there are more
+    stages than layers
     """
     cases = (((2, 3), ("2", "3")), ((0, 1), ("0", "1")), ((4, 0), ("0",)), ((3, -1), ("-1",)))
     calls = (call("pipeline_parallel.split_layers", *case, may_raise=True) for case, _ in cases)
@@ -106,7 +106,9 @@ def test_forward(world, rng):
 @weight(0.5)
 @on_gloo
 def test_forward_saves(world, rng):
-    """pipeline_forward saves the input and x @ W of each of its layers, for each micro-batch"""
+    """For each micro-batch, pipeline_forward saves the input x and z = x @ W of each layer of its
+    stage
+    """
     for n in SIZES:
         runs, in_turn, both = forward_runs(world, rng, n)
         for run, p in runs:

@@ -161,7 +161,9 @@ def test_1f1b_is_as_fast_as_gpipe(world, rng):
 @number("5.4")
 @weight(0.25)
 def test_schedules_misuse(world, rng):
-    """A stage that does not exist, and m ≤ 0, raise ValueError with the value"""
+    """Both schedule functions raise ValueError with the value if the stage does not exist, or if m
+    ≤ 0
+    """
     cases = (
         ((2, 2, 4), "2"),
         ((7, 5, 4), "7"),
@@ -288,8 +290,8 @@ def require_order(run, given):
 @number("5.5")
 @weight(0.5)
 def test_run_schedule(world, rng):
-    """run_schedule returns the same loss and gradients as a single device, with GPipe and 1F1B, on
-    1 to 4 stages, with one to many micro-batches
+    """run_schedule returns a single device's loss and gradients with GPipe and 1F1B (1 to 4 stages,
+    one to many micro-batches)
     """
     for n in (1, 2, 3, 4):
         made = [(p, first, one_forward_one_backward) for p, first in problems(rng, n)]
@@ -317,8 +319,8 @@ def test_run_schedule(world, rng):
 @weight(0.125)
 @in_strict_order
 def test_run_schedule_in_the_order_of_gpus(world, rng):
-    """run_schedule runs GPipe and 1F1B on 3 and 4 stages whose messages keep their order, as on
-    GPUs
+    """run_schedule runs GPipe and 1F1B without deadlock on 3 and 4 stages if messages keep their
+    order, as on GPUs
     """
     for n in (3, 4):
         p = PipelineProblem(rng, n, n + 2)
@@ -332,8 +334,8 @@ def test_run_schedule_in_the_order_of_gpus(world, rng):
 @weight(0.25)
 @on_gloo
 def test_run_schedule_twice(world, rng):
-    """A second step with the same tensors returns the same gradients, not twice as much, and a
-    later step does not change them
+    """run_schedule returns the same gradients in a second step with the same tensors, and a later
+    step does not change them
     """
     p, other = PipelineProblem(rng, 2, 3), PipelineProblem(rng, 2, 3)
     made = [one_forward_one_backward(s, 2, 3) for s in range(2)]
@@ -460,7 +462,7 @@ def require_nothing_kept(run, rank, saved):
 @number("5.5")
 @weight(0.375)
 def test_run_schedule_frees(world, rng):
-    """run_schedule frees what a micro-batch has saved after its backward pass: 12 micro-batches
+    """run_schedule frees a micro-batch's saved tensors after its backward pass: 12 micro-batches
     need no more memory than 4
     """
     makers = (one_forward_one_backward, gpipe)
@@ -572,8 +574,8 @@ EARLY, LATE = (0.2, 0.4), (0.7, 0.9)
 @number("5.5")
 @weight(0.25)
 def test_run_schedule_frees_what_was_sent(world, rng):
-    """run_schedule frees what was sent and received: with 1F1B, memory does not grow with the
-    number of micro-batches
+    """run_schedule frees sent and received tensors: with 1F1B, memory does not grow with the number
+    of micro-batches
     """
     measures = [growth_of_tensors]
     if not world.gpus:
@@ -683,8 +685,8 @@ def require_no_wait_in_spans(run, rank, send):
 @number("5.5")
 @weight(0.375)
 def test_own_timeline(world, rng):
-    """run_schedule records when each action computes, without the time it waits: no recorded action
-    begins before its input is sent, and none lasts until the next message comes
+    """The spans of run_schedule cover what each action computes, but not the time in which a stage
+    waits for a message
     """
     n, m = 3, 4
     p = PipelineProblem(rng, n, m)
@@ -749,8 +751,8 @@ def test_own_timeline(world, rng):
 @number("5.5")
 @weight(0.125)
 def test_run_schedule_misuse(world, rng):
-    """run_schedule raises ValueError on every stage if m does not divide the batch size, if m ≤ 0,
-    or if the schedule does not contain each of m micro-batches once forward and once backward
+    """run_schedule raises ValueError on every stage if m ≤ 0, if m does not divide the batch size,
+    or if the schedule misses or repeats a pass
     """
     p = PipelineProblem(rng, 3, 2)
     schedule = gpipe(0, 3, 2)
@@ -774,8 +776,8 @@ def test_run_schedule_misuse(world, rng):
 @number("5.6")
 @weight(0.5)
 def test_bubble_in_theory(world, rng):
-    """bubble_fraction returns the idle fraction of the total time, for any number of stages and
-    micro-batches; a number that is not positive raises ValueError with the value
+    """bubble_fraction returns idle time / total time for any number of stages and micro-batches; a
+    number ≤ 0 raises ValueError with the value
     """
     cases = [(p, m) for p in (1, 2, 3, 8) for m in (1, 2, 5, 8, 64)]
     cases += [(p, m) for p, m in rng.integers((2, 3), (40, 100), (5, 2)).tolist()]
@@ -829,8 +831,8 @@ def recorded(rng, p, m, first):
 @number("5.6")
 @weight(0.75)
 def test_bubble_measured(world, rng):
-    """measured_bubble counts all time that is not work, from the first start to the last end of any
-    stage; without any span it raises ValueError
+    """measured_bubble counts all waiting between the first start and the last end of any stage, and
+    raises ValueError if there is no span
     """
     one = ("forward", 0, 1.0, 3.0)
     timelines = [

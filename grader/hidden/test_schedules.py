@@ -71,8 +71,8 @@ def interleaved(world, rng):
 @number("8.1")
 @weight(0.25)
 def test_chunk_layers(world, rng):
-    """chunk_layers gives chunk c of stage s the layers of part c·n + s, for any number of stages,
-    chunks and layers; numbers that are impossible or do not fit raise ValueError with the numbers
+    """chunk_layers gives chunk c of stage s the layers of part c·n + s; wrong numbers raise
+    ValueError with the numbers
     """
     cases = [
         (each * n * v, stage, n, v)
@@ -110,8 +110,8 @@ def test_chunk_layers(world, rng):
 @number("8.1")
 @weight(0.5)
 def test_interleaved(world, rng):
-    """The interleaved schedule holds each F and each BW once, in an order that all stages can
-    execute together; on 1 to 4 ranks it gives the loss and the gradients of a single device
+    """The interleaved schedule has each F and BW once, all stages can execute it together, and it
+    gives a single device's loss and gradients
     """
     _, made = interleaved(world, rng)
     require_new_list(world, "interleaved_schedule", 0, 2, 2, 4)
@@ -129,8 +129,8 @@ def test_interleaved(world, rng):
 @number("8.1")
 @weight(0.5)
 def test_interleaved_bubble_of_the_schedule(world, rng):
-    """The interleaved schedule ends after v·m + n − 1 times the time of one F and one BW, for any
-    durations
+    """The interleaved schedule takes at most v·m + n − 1 times the time of one F plus one BW,
+    whatever these times are
     """
     run, made = interleaved(world, rng)
     drawn = tuple(float(time) for time in rng.uniform(0.5, 5, 2))
@@ -182,8 +182,8 @@ MISUSE = (
 @number("8.1")
 @weight(0.25)
 def test_interleaved_misuse(world, rng):
-    """interleaved_schedule raises ValueError with the numbers for a stage that does not exist, for
-    fewer than one chunk or micro-batch, and for an m that is not a multiple of n
+    """interleaved_schedule raises ValueError with the numbers if the stage does not exist, if v ≤ 0
+    or m ≤ 0, or if n does not divide m
     """
     runs = world(
         1, *(call("schedules.interleaved_schedule", *case, may_raise=True) for case, _ in MISUSE)
@@ -195,8 +195,8 @@ def test_interleaved_misuse(world, rng):
 @number("8.1")
 @weight(0.25)
 def test_interleaved_bubble(world, rng):
-    """interleaved_bubble returns the idle fraction of the total time, for any n, v and m; numbers
-    that are impossible or do not fit raise ValueError with the numbers
+    """interleaved_bubble returns idle time / total time for any n, v and m; wrong numbers raise
+    ValueError with the numbers
     """
     cases = [(n, v, k * n) for n in (1, 2, 3, 8) for v in (1, 2, 5) for k in (1, 2, 8)]
     cases += [(n, v, k * n) for n, v, k in rng.integers((4, 1, 1), (20, 9, 12), (3, 3)).tolist()]
@@ -235,8 +235,8 @@ def chunk_problems(rng):
 @number("8.2")
 @weight(0.25)
 def test_halves(world, rng):
-    """backward_input and backward_weights together return the gradients of the whole backward pass,
-    for any number of layers, both dtypes and all layouts
+    """backward_input and backward_weights together return all gradients of a backward pass (any
+    number of layers, dtype and layout)
     """
     problems = chunk_problems(rng)
     requests = [
@@ -273,7 +273,7 @@ def test_halves(world, rng):
 @number("8.2")
 @weight(0.25)
 def test_each_half_does_its_own_work(world, rng):
-    """B computes one product for each layer, and so does W: half of a backward pass each"""
+    """B and W each compute one matrix product for each layer, which is half of a backward pass"""
     for layers in (1, 3):
         p = ChunkProblem(rng, layers=layers, rows=4, width=6)
         product = 2 * 4 * 6 * 6  # floating-point operations
@@ -352,8 +352,8 @@ def require_no_more_than_its_products(world, rng, times=12):
 @number("8.2")
 @weight(0.25)
 def test_input_frees_z(world, rng):
-    """backward_input keeps x and grad_z of each layer in memory for W. When the caller drops z,
-    no z and no copy of z stays in memory
+    """backward_input keeps x and grad_z of each layer, but neither z nor a copy of z: z is freed
+    when the caller drops it
     """
     for layers in (1, 4):
         p = ChunkProblem(rng, layers=layers, rows=6)
@@ -551,8 +551,8 @@ def require_steps(world, rng, function, shapes_and_stages):
 @number("8.2")
 @weight(0.5)
 def test_run_halves(world, rng):
-    """Your two halves give the gradients of a single device on 1 to 4 ranks, in schedules where W
-    comes right after B, or at the end
+    """Your B and W give the gradients of a single device on 1 to 4 ranks, in schedules with W right
+    after B or at the end
     """
     cases = [
         ((1, 2, 3), better_schedules.weights_last(1, 2, 3)),
@@ -567,7 +567,7 @@ def test_run_halves(world, rng):
 @weight(0.25)
 @on_gloo
 def test_run_halves_on_gloo(world, rng):
-    """A schedule in which W comes right after B runs with your two halves on gloo, on 2 ranks"""
+    """Your B and W work on gloo, on 2 ranks, in a schedule with W right after B"""
     require_steps(
         world, rng, "backward_input", [((2, 2, 4), better_schedules.weights_at_once(2, 2, 4))]
     )
@@ -596,7 +596,7 @@ def test_zero_bubble(world, rng):
 @weight(0.5)
 def test_zero_bubble_alive(world, rng):
     """On stage s of the zero-bubble schedule, at most n − s micro-batches are between F and B, and
-    at most n activations are alive, from F to W
+    at most n between F and W
     """
     run, made = zero_bubble(world, rng)
     for (n, m), stages in made.items():
@@ -617,7 +617,9 @@ def test_zero_bubble_alive(world, rng):
 @number("8.3")
 @weight(0.5)
 def test_zero_bubble_idle_time(world, rng):
-    """The zero-bubble schedule ends no later than ZB-H1, for equal and other times of F, B and W"""
+    """The zero-bubble schedule ends no later than ZB-H1, whether or not F, B and W take equally
+    long
+    """
     run, made = zero_bubble(world, rng)
     drawn = [tuple(float(time) for time in rng.uniform(0.5, 5, 3)) for _ in range(3)]
     for (n, m), stages in made.items():
@@ -636,8 +638,8 @@ def test_zero_bubble_idle_time(world, rng):
 @number("8.3")
 @weight(0.25)
 def test_zero_bubble_misuse(world, rng):
-    """zero_bubble_schedule raises ValueError with the number for a stage that does not exist, and
-    for fewer than one stage or micro-batch
+    """zero_bubble_schedule raises ValueError with the number if the stage does not exist, or if
+    there is no stage or micro-batch
     """
     cases = (
         ((2, 2, 4), "2"),
@@ -658,8 +660,8 @@ def test_zero_bubble_misuse(world, rng):
 @weight(0.25)
 @in_strict_order
 def test_run_zero_bubble(world, rng):
-    """The zero-bubble schedules, run with your two halves on 1 to 4 ranks, give the loss and the
-    gradients of a single device; messages keep their order, as on GPUs
+    """The zero-bubble schedule with your B and W gives a single device's loss and gradients on 1 to
+    4 ranks if messages keep their order, as on GPUs
     """
     shapes = (1, 2), (2, 3), (3, 5), (4, 2), (4, 6), (2, int(rng.integers(4, 12)))
     _, made = zero_bubble(world, rng, shapes)
@@ -678,7 +680,7 @@ def test_run_zero_bubble(world, rng):
 @weight(0.25)
 @on_gloo
 def test_run_zero_bubble_on_gloo(world, rng):
-    """The zero-bubble schedule runs with your two halves on gloo, on 3 ranks"""
+    """The zero-bubble schedule works with your B and W on gloo, on 3 ranks"""
     _, made = zero_bubble(world, rng, ((3, 4),))
     p = ChunkedProblem(rng, 3, 1, 4, layers=2)
     again, run = world(
@@ -693,8 +695,8 @@ def test_run_zero_bubble_on_gloo(world, rng):
 @number("8.3")
 @weight(0.25)
 def test_zero_bubble_memory(world, rng):
-    """The zero-bubble schedule, run with your two halves, keeps at most n micro-batches in memory,
-    however many there are
+    """The zero-bubble schedule with your B and W keeps at most n micro-batches in memory, however
+    large m is
     """
     n, m = 3, int(rng.integers(11, 14))
     few, many = (n, 7), (n, 21)

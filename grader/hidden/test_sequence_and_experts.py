@@ -49,8 +49,8 @@ def pair_problems(rng, n):
 @number("9.1")
 @weight(0.5)
 def test_pair_forward(world, rng):
-    """On 1 to 4 ranks, y and the saved tensors are right, in float32 and float64, also in a second
-    call, which does not change the first call's results
+    """sequence_parallel_forward returns the right y and (x, z) on 1 to 4 ranks, in both dtypes, and
+    a later call does not change them
     """
     for n in SIZES:
         problems, other = pair_problems(rng, n), PairProblem(rng, n, rows=4, width=6, hidden=1)
@@ -75,7 +75,9 @@ def test_pair_forward(world, rng):
 @weight(0.25)
 @on_gloo
 def test_pair_saves(world, rng):
-    """A rank saves its own rows of x and its own columns of z, and not all rows of x"""
+    """sequence_parallel_forward saves this rank's rows of x and columns of z, and does not keep all
+    rows of x
+    """
     for n in SIZES:
         p = PairProblem(rng, n, rows=4, width=6, hidden=1)
         (run,) = world(n, p.forward(driver="described"))
@@ -101,8 +103,8 @@ def test_pair_backward(world, rng):
 @number("9.1")
 @weight(0.25)
 def test_pair_traffic(world, rng):
-    """Forward, the pair sends the bytes of an all-reduce; backward, it sends those of an all-reduce
-    and an all-gather
+    """sequence_parallel_forward sends the bytes of one all-reduce, and sequence_parallel_backward
+    sends 1.5 times as many
     """
     for n in (2, 4):
         p = PairProblem(rng, n, rows=8, width=24, hidden=20)
@@ -151,8 +153,8 @@ def test_pair_keeps_no_rows(world, rng):
 @number("9.1")
 @weight(0.25)
 def test_pair_normalizes_own_rows(world, rng):
-    """Each rank normalises its own rows before it sends them, each row by itself, and goes back
-    through the normalisation after the sum: nothing that is sent depends on the scale of a row
+    """Each rank sends its own rows normalised, row by row; nothing that a rank sends depends on the
+    scale of a row of x
     """
     for n in (2, 4):
         p = PairProblem(rng, n, rows=4, width=8, hidden=1)
@@ -275,8 +277,8 @@ def one_row(rng, n):
 @number("9.2")
 @weight(0.75)
 def test_ring_forward(world, rng):
-    """Output and logsumexp are those of full attention, causal and not, on 1 to 4 ranks, also in a
-    second call, which does not change the first call's results
+    """ring_attention_forward returns output and logsumexp of full attention (causal or not, 1 to 4
+    ranks); a later call does not change them
     """
     for n in SIZES:
         one = one_row(rng, n)
@@ -300,7 +302,9 @@ def test_ring_forward(world, rng):
 @weight(0.5)
 @on_gloo
 def test_ring_large_scores(world, rng):
-    """Scores in the thousands, of both signs, neither overflow nor vanish, forward and backward"""
+    """Ring attention is right for scores in the thousands, positive and negative, in the forward
+    and the backward pass
+    """
     for n in (1, 2, 3):
         problems = [
             AttentionProblem(rng, n, causal, offset=offset)
@@ -386,9 +390,7 @@ def measured_again(world, tiny, wide):
 @number("9.2")
 @weight(0.75)
 def test_ring_memory(world, rng):
-    """No rank's process ever has memory for the keys or the values of all ranks, or for the scores
-    of all keys
-    """
+    """A rank's process never holds the keys or the values of all ranks, or the scores of all keys"""
     n = 12
     # In ``wide``, the keys and values take the most memory. In ``long``, the scores take the most.
     wide = LargeAttention(rng, n, rows=int(rng.integers(8, 10)), width=6144, causal=False)
@@ -426,7 +428,7 @@ def test_ring_memory(world, rng):
 @weight(0.25)
 @in_strict_order
 def test_ring_in_strict_order(world, rng):
-    """The ring does not deadlock where messages keep nccl's order"""
+    """Ring attention works without deadlock if messages keep their order, as on GPUs"""
     for n in (2, 3, 4):
         p = AttentionProblem(rng, n, causal=True)
         forward, backward = world(n, p.forward(), p.backward())
@@ -437,7 +439,9 @@ def test_ring_in_strict_order(world, rng):
 @number("9.2")
 @weight(0.25)
 def test_ring_misuse(world, rng):
-    """Keys, values, an output or a gradient of another shape than q raise ValueError"""
+    """Ring attention raises ValueError with the numbers if k, v, output or grad_output does not
+    have the shape of q
+    """
     right, other = rng.standard_normal((4, 6)), rng.standard_normal((4, 5))
     short, sums = rng.standard_normal((3, 6)), rng.standard_normal(4)
     forward, backward = f"{MODULE}.ring_attention_forward", f"{MODULE}.ring_attention_backward"
@@ -478,8 +482,8 @@ def choices_of_others(rng, n, each):
 @number("9.3")
 @weight(0.5)
 def test_routes(world, rng):
-    """On 1 to 4 ranks, each rank knows how many tokens it gets from each of the other ranks, and
-    for which experts
+    """exchange_routes tells each rank how many tokens come from each rank, and for which experts (1
+    to 4 ranks)
     """
     for n in SIZES:
         drawn = [(choices(rng, n, each), each) for each in (1, 2, 3)]
@@ -502,7 +506,9 @@ def test_routes(world, rng):
 @number("9.3")
 @weight(0.5)
 def test_rows_travel(world, rng):
-    """Rows arrive in the order of ranks and experts, and come back in the order of the tokens"""
+    """to_experts delivers rows in the order of ranks and experts, and from_experts returns them in
+    the order of the tokens
+    """
     for n in SIZES:
         for each, dtype in ((2, np.float64), (1, np.float32)):
             own = choices_of_others(rng, n, each)
@@ -566,8 +572,8 @@ def expert_problems(rng, n):
 @number("9.3")
 @weight(0.5)
 def test_mixture_forward(world, rng):
-    """The outputs are those of a dense mixture on one device, on 1 to 4 ranks, and a later call
-    does not change them
+    """mixture_forward returns the outputs of a single device with all experts, and a later call
+    does not change them (1 to 4 ranks)
     """
     for n in SIZES:
         problems, other = expert_problems(rng, n), ExpertProblem(rng, n, [6] * n, each=3, width=3)
@@ -586,7 +592,9 @@ def test_mixture_forward(world, rng):
 @weight(0.75)
 @on_gloo
 def test_mixture_backward(world, rng):
-    """The gradients of tokens, gate and experts are those of a dense mixture, on 1 to 4 ranks"""
+    """mixture_backward returns the gradients of tokens, gate and experts as on a single device with
+    all experts (1 to 4 ranks)
+    """
     for n in SIZES:
         problems = expert_problems(rng, n)
         for run, p in zip(world(n, *(p.backward() for p in problems)), problems):
@@ -597,7 +605,9 @@ def test_mixture_backward(world, rng):
 @number("9.3")
 @weight(0.25)
 def test_idle_experts(world, rng):
-    """Results are right if an expert or a rank's experts get no tokens, or if a rank has none"""
+    """The mixture is right if an expert gets no tokens, if no expert of a rank gets any, or if a
+    rank has no tokens
+    """
     for n in (1, 2, 3):
         problems = [
             ExpertProblem(rng, n, COUNTS[n], only=[1]),  # only rank 0 gets tokens

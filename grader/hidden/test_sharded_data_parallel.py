@@ -73,7 +73,7 @@ def require_silence(run, what):
 @number("6.1")
 @weight(0.5)
 def test_flatten(world, rng):
-    """flatten puts the entries of all tensors into one vector, and pads it to a multiple of n. A
+    """flatten puts the entries of all tensors into one vector, padded to a multiple of n, and a
     later call does not change the vector
     """
     name = "sharded_data_parallel.flatten"
@@ -153,7 +153,9 @@ def test_unflatten(world, rng):
 @number("6.1")
 @weight(0.25)
 def test_flat_misuse(world, rng):
-    """Tensors of two dtypes, and a flat vector of another length, raise ValueError"""
+    """flatten raises ValueError for tensors of two dtypes, and unflatten for a flat vector of the
+    wrong length
+    """
     module = "sharded_data_parallel"
     for n in (2, 3):
         one, other = rng.standard_normal(3), rng.standard_normal(2).astype(np.float32)
@@ -242,8 +244,8 @@ def state_of(name):
 @weight(1.0)
 @on_gloo
 def test_zero_state(world, rng):
-    """ZeroAdamW's optimizer holds 1/n of the state: two moments of P/n entries, equal to the
-    entries of a single device
+    """ZeroAdamW's optimizer holds 1/n of the state: its two moments are this rank's entries of a
+    single device's moments
     """
     for n in SIZES:
         for run, p in zero_runs(world, rng, n):
@@ -271,7 +273,7 @@ def test_zero_state(world, rng):
 @number("6.2")
 @weight(0.5)
 def test_zero_traffic(world, rng):
-    """A step of ZeroAdamW sends 2(n−1)/n times the bytes of the weights, not more"""
+    """A step of ZeroAdamW sends at most 2(n−1)/n times the bytes of the weights"""
     for n in (2, 3, 4):
         # As in the check of the weights, the shapes of the second problem are random.
         problems = [ZeroProblem(rng, n, ((40, 30), (17,), (25, 10)), steps=2), drawn(rng, n)]
@@ -293,8 +295,8 @@ def test_zero_traffic(world, rng):
 @number("6.2")
 @weight(0.25)
 def test_zero_memory(world, rng):
-    """Between two steps, a rank's process has memory for 1/n of the optimizer's state and for two
-    flat buffers, not for all of the state
+    """Between two steps, a rank's process holds 1/n of the optimizer's state and at most two flat
+    buffers, but not the whole state
     """
     # Two flat buffers may stay, one for the gradients and one for the weights. They have as many
     # bytes as both whole moments. So the memory alone does not show whether a rank keeps both whole
@@ -449,7 +451,7 @@ def test_sharded_loss(world, rng):
 @weight(0.5)
 def test_sharded_traffic(world, rng):
     """fully_sharded_step sends at most 3(n−1)/n times the bytes of the weights, and gathers each
-    layer twice; once is enough for the last
+    layer twice, the last one at least once
     """
     for n in (2, 3, 4):
         # The rows of a rank have more bytes than a layer: activations must stay where they are.
@@ -475,8 +477,8 @@ def test_two_layers_alive(world, rng):
 @number("6.3")
 @weight(0.25)
 def test_layers_are_freed(world, rng):
-    """fully_sharded_step frees every layer after its use: a rank's process never has memory for the
-    whole model
+    """fully_sharded_step frees every layer after its use, so a rank's process never holds the whole
+    model
     """
     p, run = LargeModel.weighed(world, rng, "fully_sharded_step")
     p.has_values(run)
@@ -513,7 +515,7 @@ def test_sharded_misuse(world, rng):
 @weight(0.25)
 @on_gloo
 def test_prefetched_values(world, rng):
-    """prefetched_step returns the losses and the shards of the gradients on 1 to 4 ranks"""
+    """prefetched_step returns each rank's loss and its shards of the gradients, on 1 to 4 ranks"""
     for n in SIZES:
         problems = sharded_problems(rng, n)
         for run, p in zip(world(n, *(p.prefetched() for p in problems)), problems):
@@ -537,8 +539,8 @@ def test_four_layers_alive(world, rng):
 @number("6.4")
 @weight(0.25)
 def test_prefetch_takes_little_memory(world, rng):
-    """prefetched_step frees every layer after its use: a rank's process never has memory for the
-    whole model
+    """prefetched_step frees every layer after its use, so a rank's process never holds the whole
+    model
     """
     p, run = LargeModel.weighed(world, rng, "prefetched_step", is_followed=True)
     p.has_values(run, is_followed=True)
@@ -549,8 +551,8 @@ def test_prefetch_takes_little_memory(world, rng):
 @number("6.4")
 @weight(0.25)
 def test_prefetch_order(world, rng):
-    """Before a rank computes a layer, forward or backward, it starts the gather of the next layer,
-    but not the gather of any later layer
+    """In both passes, a rank starts the gather of the next layer, but of no later layer, before it
+    computes a layer
     """
     for n in (2, 3, 4):
         for layers in (5, 1):

@@ -181,7 +181,9 @@ def require_traffic(run, limits, sentence, when="", phase=lambda operation: True
 @number("4.1")
 @weight(0.5)
 def test_shards(world, rng):
-    """Weights, square or not, are sharded by columns, and by rows, on 1 to 4 ranks"""
+    """shard_columns and shard_rows return each rank's shard of square and other weights, on 1 to 4
+    ranks
+    """
     for n in SIZES:
         whole = [
             (rng.standard_normal((2 * n, 3 * n)), "transpose"),
@@ -213,8 +215,8 @@ def test_shards(world, rng):
 @number("4.1")
 @weight(0.5)
 def test_shards_own_their_memory(world, rng):
-    """A shard is contiguous, has memory of its own, 1/n of the weight's size, does not keep the
-    full weight alive, and does not change in a later call
+    """A shard is a contiguous copy of 1/n of the weight: it does not keep the full weight alive,
+    and later calls do not change it
     """
     for n in (2, 4, 1):
         square, row, narrow = (rng.standard_normal(shape) for shape in ((8, 8), (1, 8), (5, n)))
@@ -267,8 +269,8 @@ def test_shards_own_their_memory(world, rng):
 @number("4.1")
 @weight(0.5)
 def test_shards_misuse(world, rng):
-    """shard_columns raises ValueError (it names both numbers) if n does not divide the number of
-    columns, and shard_rows if n does not divide the number of rows
+    """shard_columns and shard_rows raise ValueError with both numbers if n does not divide the
+    number of columns, or of rows
     """
     for n, (rows, columns) in ((3, (10, 7)), (4, (2, 6))):
         weight_, one = rng.standard_normal((rows, columns)), rng.standard_normal((1, 1))
@@ -417,8 +419,8 @@ def backward_runs(world, rng, n):
 @number("4.3")
 @weight(1.0)
 def test_backward_shards(world, rng):
-    """On 1 to 4 ranks, the gradients of the weights are sharded by columns and equal a single
-    device's
+    """On 1 to 4 ranks, the gradients of the weights are those of a single device, sharded by
+    columns
     """
     for n in SIZES:
         for run, p in backward_runs(world, rng, n):
@@ -452,8 +454,8 @@ def test_backward_input(world, rng):
 @weight(0.5)
 @on_gloo
 def test_backward_twice(world, rng):
-    """A second backward pass gives the right gradients, with the same tensors or with others, and
-    does not change the first pass's gradients
+    """A second call of tensor_parallel_backward, with the same or other tensors, is right, and does
+    not change the first call's gradients
     """
     first, second = Problem(rng, 2), Problem(rng, 2)
     both = (
@@ -489,8 +491,8 @@ def test_backward_twice(world, rng):
 @number("4.3")
 @weight(0.5)
 def test_gradients_are_no_larger_than_shards(world, rng):
-    """The results of the backward pass keep only x's gradient and the shards' gradients alive, not
-    a full weight's gradient
+    """The results of the backward pass keep only the gradients of x and of the shards alive, and no
+    gradient of a full weight
     """
     for n in (3, 4):
         p = Problem(rng, n)
@@ -535,8 +537,8 @@ def backward_traffic(world, rng, budget, sentence):
 @number("4.3")
 @weight(1.0)
 def test_backward_traffic_of_all_reduces(world, rng):
-    """In the backward pass a rank sends at most as many bytes as one all-reduce of the activations
-    for each layer, and no weights
+    """In the backward pass of L layers, a rank sends at most the bytes of L all-reduces of
+    activations, and no weights
     """
     backward_traffic(
         world,
@@ -549,9 +551,8 @@ def test_backward_traffic_of_all_reduces(world, rng):
 @number("4.3")
 @weight(1.5)
 def test_backward_traffic_of_reduce_scatters(world, rng):
-    """In the backward pass a rank sends at most as many bytes as one reduce-scatter between every
-    two layers and one all-reduce for the input, and no weights. This is about half of an all-reduce
-    for each layer
+    """In the backward pass of L layers, a rank sends at most the bytes of L − 1 reduce-scatters and
+    one all-reduce, and no weights
     """
     sentence = (
         "The 4 reduce-scatters between the 5 layers and one all-reduce for the input are enough."
@@ -605,8 +606,8 @@ def added_as_it_lies(partials):
 @number("4.4")
 @weight(0.75)
 def test_copy_to_ranks(world, rng):
-    """CopyToRanks (f) returns its input in the forward pass, and sums the ranks' gradients in the
-    backward pass, for any shape and layout
+    """CopyToRanks (f) returns x unchanged forward, and sums the ranks' gradients backward, for any
+    shape and layout
     """
     for n in SIZES:
         x, upstream = rng.standard_normal((3, 4)), [rng.standard_normal((3, 4)) for _ in range(n)]
@@ -683,8 +684,8 @@ def test_copy_to_ranks(world, rng):
 @number("4.4")
 @weight(0.5)
 def test_sum_over_ranks(world, rng):
-    """SumOverRanks (g) sums a partial x over the ranks in the forward pass, and returns the
-    gradient as it is in the backward pass, for any shape and layout
+    """SumOverRanks (g) sums a partial x over the ranks forward, and returns the gradient unchanged
+    backward, for any shape and layout
     """
     for n in SIZES:
         partials = [rng.standard_normal((3, 4)) for _ in range(n)]
@@ -772,7 +773,7 @@ def test_sum_over_ranks(world, rng):
 @number("4.4")
 @weight(0.25)
 def test_sum_keeps_nothing(world, rng):
-    """g (SumOverRanks) saves no tensor for its backward pass: its partial input is freed when
+    """SumOverRanks (g) saves no tensor for its backward pass: its partial input is freed when
     nothing else needs it
     """
     for n in (1, 2):
@@ -867,8 +868,8 @@ def pair_call(pair, x, upstream, layout="contiguous", trained=ALL):
 @number("4.4")
 @weight(1.25)
 def test_megatron_pair(world, rng):
-    """On 1 to 4 ranks, a pair gives every rank the output and all gradients of a single device,
-    also if shards or x require no gradient
+    """megatron_pair gives the output and the gradients of a single device on 1 to 4 ranks, also if
+    shards or x require no gradient
     """
     for n in SIZES:
         narrow, one_row = Pair(rng, n, hidden=3, dtype=np.float32), Pair(rng, n, hidden=1)
@@ -957,8 +958,8 @@ def test_megatron_pairs_in_a_row(world, rng):
 @number("4.4")
 @weight(0.25)
 def test_megatron_pair_beside_a_residual(world, rng):
-    """If x is also used outside of the pair, its gradient is the sum of the gradients of both uses.
-    The pair does not change the gradient of the other use
+    """If x is also used outside of the pair, the gradients of both uses are added, and only the
+    pair's gradient is summed over the ranks
     """
     for n in (2, 3):
         pair, x, upstream = Pair(rng, n), rng.standard_normal((4, 6)), rng.standard_normal((4, 6))
@@ -1006,8 +1007,8 @@ def test_megatron_pair_beside_a_residual(world, rng):
 @number("4.4")
 @weight(1.0)
 def test_megatron_pair_traffic(world, rng):
-    """Forward, a pair sends the bytes of an all-reduce of the output; backward, it sends those of
-    an all-reduce of the input's gradient. It sends no weights
+    """In each pass, forward and backward, a pair sends the bytes of one all-reduce of the size of
+    x, and no weights
     """
     for n in (2, 4):
         # A shard of a weight is larger than x in the first pair, and smaller in the second. So a
