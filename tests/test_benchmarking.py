@@ -76,7 +76,7 @@ def refuses(world, size, *cases):
 @number("2.1")
 @weight(0.125)
 def test_bandwidth_misuse(world):
-    """An unknown collective, a world size ≤ 0 or a wrong “counted” raises ValueError with the value"""
+    """An unknown collective, world size ≤ 0 or wrong “counted” raises ValueError with the value"""
     of_array, of_bus = "benchmarking.array_bytes", "benchmarking.bus_bandwidth"
     usual = "benchmarking.usual_bandwidth"
     refuses(

@@ -862,7 +862,7 @@ def test_the_send_has_ended(world, rng):
 @weight(0.0625)
 @in_strict_order
 def test_shift_right_in_the_order_of_gpus(world, rng):
-    """shift_right works without deadlock on 3 and 4 ranks if messages keep their order, as on GPUs"""
+    """shift_right works without deadlock on 3 and 4 ranks if messages stay in order, as on GPUs"""
     for n in (3, 4):
         xs = [integers(rng, (2, 3)) for _ in range(n)]
         (run,) = world(n, call("collectives.shift_right", per_rank(*xs)))

@@ -549,7 +549,7 @@ def test_step_misuse(world, rng):
 @weight(0.25)
 @in_strict_order
 def test_step_in_strict_order(world, rng):
-    """mesh_step works without deadlock if messages keep their order, as on GPUs"""
+    """mesh_step works without deadlock if messages stay in order, as on GPUs"""
     problem = Problem(rng, SQUARE)
     (run,) = world(4, problem.request())
     problem.judge(run)

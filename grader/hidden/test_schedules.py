@@ -661,7 +661,7 @@ def test_zero_bubble_misuse(world, rng):
 @in_strict_order
 def test_run_zero_bubble(world, rng):
     """The zero-bubble schedule with your B and W gives a single device's loss and gradients on 1 to
-    4 ranks if messages keep their order, as on GPUs
+    4 ranks if messages stay in order, as on GPUs
     """
     shapes = (1, 2), (2, 3), (3, 5), (4, 2), (4, 6), (2, int(rng.integers(4, 12)))
     _, made = zero_bubble(world, rng, shapes)

@@ -390,7 +390,7 @@ def measured_again(world, tiny, wide):
 @number("9.2")
 @weight(0.75)
 def test_ring_memory(world, rng):
-    """A rank's process never holds the keys or the values of all ranks, or the scores of all keys"""
+    """A rank's process never holds all ranks' keys or values, or the scores of all keys"""
     n = 12
     # In ``wide``, the keys and values take the most memory. In ``long``, the scores take the most.
     wide = LargeAttention(rng, n, rows=int(rng.integers(8, 10)), width=6144, causal=False)
@@ -428,7 +428,7 @@ def test_ring_memory(world, rng):
 @weight(0.25)
 @in_strict_order
 def test_ring_in_strict_order(world, rng):
-    """Ring attention works without deadlock if messages keep their order, as on GPUs"""
+    """Ring attention works without deadlock if messages stay in order, as on GPUs"""
     for n in (2, 3, 4):
         p = AttentionProblem(rng, n, causal=True)
         forward, backward = world(n, p.forward(), p.backward())
