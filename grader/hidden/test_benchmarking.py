@@ -276,13 +276,21 @@ def test_warm_up(world, rng):
         require_samples(run, [own] * 2, warm_up, cold)
 
 
+def _with_warm_up(rng):
+    """Return numbers of warm-up calls for two runs, the second of which is drawn and positive."""
+    return 0, int(rng.integers(1, 4))
+
+
 @number("2.2")
 @weight(1.0)
 def test_barrier(world, rng):
     """stopwatch calls barrier before each timed call, and does not time the barrier"""
     right = [float(rng.uniform(1, 2))] * 4
     meeting, late = float(rng.uniform(90, 110)), float(rng.uniform(900, 1100))
-    (run,) = world(2, watch([right] * 2, 0, barrier_takes=meeting, late=late))
+    cases = [(warm_up, [50.0] * warm_up + right) for warm_up in _with_warm_up(rng)]
+    runs = world(
+        2, *(watch([own] * 2, warm_up, barrier_takes=meeting, late=late) for warm_up, own in cases)
+    )
     unmet = [t + late for t in right]
     mistakes = {
         "the barrier was timed": [[t + meeting for t in right]] * 2,
@@ -301,8 +309,9 @@ def test_barrier(world, rng):
             " before each call, after its barrier"
         ): ([[right[0], *(t + meeting for t in right[1:])]] * 2),
     }
-    require_samples(run, [right] * 2, 0, mistakes)
-    require_meetings(run)
+    for run, (warm_up, own) in zip(runs, cases):
+        require_samples(run, [own] * 2, warm_up, mistakes)
+        require_meetings(run, warm_up)
 
 
 @number("2.2")
@@ -313,25 +322,35 @@ def test_synchronize(world, rng):
     """
     right = [float(rng.uniform(1, 2))] * 3
     busy = float(rng.uniform(60, 80))
-    (run,) = world(2, watch([right] * 2, 0, asynchronous=True, busy=busy))
-    mistakes = {
-        "only the start of the device's work was timed. Synchronise before you stop the clock": (
-            [[0.001] * 3] * 2
-        ),
-        "the device was still busy with earlier work. Synchronise before you start the clock": (
-            [[right[0] + busy, *right[1:]]] * 2
-        ),
-    }
-    require_samples(run, [right] * 2, 0, mistakes)
+    cases = [(warm_up, [50.0] * warm_up + right) for warm_up in _with_warm_up(rng)]
+    runs = world(
+        2, *(watch([own] * 2, warm_up, asynchronous=True, busy=busy) for warm_up, own in cases)
+    )
+    launch = 0.001
+    for run, (warm_up, own) in zip(runs, cases):
+        earlier = busy + (50.0 - launch) * warm_up
+        mistakes = {
+            (
+                "only the start of the device's work was timed. Synchronise before you stop the"
+                " clock"
+            ): [[launch] * 3]
+            * 2,
+            (
+                "the device was still busy with earlier work. Synchronise before you start the"
+                " clock"
+            ): [[right[0] + earlier, *right[1:]]]
+            * 2,
+        }
+        require_samples(run, [own] * 2, warm_up, mistakes)
 
 
 @number("2.2")
 @weight(0.25)
 def test_synchronize_before_the_barrier(world, rng):
     """stopwatch synchronises before the barrier, not only after it, so that no rank starts late"""
-    for warm_up in (0, 2):
-        calls = rng.uniform(1, 2, warm_up + 3).tolist()
-        (run,) = world(2, watch([calls] * 2, warm_up, asynchronous=True))
+    cases = [(rng.uniform(1, 2, warm_up + 3).tolist(), warm_up) for warm_up in _with_warm_up(rng)]
+    runs = world(2, *(watch([own] * 2, warm_up, asynchronous=True) for own, warm_up in cases))
+    for run in runs:
         run.values()
         for rank in range(2):
             _require_synchronized_before_barrier(run, rank)
@@ -344,44 +363,58 @@ def test_slowest_rank(world, rng):
     runs
     """
     for n in (1, 2, 3):
-        timed = _times(rng, n)
-        (run,) = world(n, watch(timed, 0))
-        mean, least = np.mean(timed, axis=0), np.min(timed, axis=0)
-        wrong = {
-            (
-                "these are this rank's own times. Every rank must return, for each call, the time"
-                " of the slowest rank"
-            ): timed,
-            "this is the mean over the ranks. A collective ends when its slowest rank ends": (
-                [mean] * n
-            ),
-            "these are the fastest rank's times. Take those of the slowest rank": [least] * n,
-        }
-        last = {
-            (
-                "this is the largest of the ranks' medians. Take the slowest rank's time of"
-                " each call, and then the median of these times"
-            ): max(map(np.median, timed))
-        }
-        require_samples(run, timed, 0, wrong if n > 1 else {}, last)
-        require_exchange(run)
-        for rank in range(n):
-            _demand_silence(run, rank)
+        cases = []
+        for warm_up in _with_warm_up(rng):
+            timed = _times(rng, n)
+            cases.append((warm_up, timed, [[50.0] * warm_up + own for own in timed]))
+        runs = world(n, *(watch(calls, warm_up) for warm_up, _, calls in cases))
+        for run, (warm_up, timed, calls) in zip(runs, cases):
+            require_slowest(run, warm_up, timed, calls)
 
 
-def require_meetings(run):
-    """Fail unless every rank calls the barrier before each call of the operation.
+def require_slowest(run, warm_up, timed, calls):
+    """Fail unless each sample is the time of the slowest rank, and no rank communicates meanwhile.
 
-    All ranks must call the barrier equally often. This function is for runs without a warm-up.
+    ``calls`` has the times of all calls, and ``timed`` those after the warm-up.
+    """
+    n = len(timed)
+    mean, least = np.mean(timed, axis=0), np.min(timed, axis=0)
+    wrong = {
+        (
+            "these are this rank's own times. Every rank must return, for each call, the time"
+            " of the slowest rank"
+        ): timed,
+        "this is the mean over the ranks. A collective ends when its slowest rank ends": (
+            [mean] * n
+        ),
+        "these are the fastest rank's times. Take those of the slowest rank": [least] * n,
+    }
+    last = {
+        (
+            "this is the largest of the ranks' medians. Take the slowest rank's time of"
+            " each call, and then the median of these times"
+        ): max(map(np.median, timed))
+    }
+    require_samples(run, calls, warm_up, wrong if n > 1 else {}, last)
+    require_exchange(run)
+    for rank in range(n):
+        _demand_silence(run, rank, warm_up)
+
+
+def require_meetings(run, warm_up=0):
+    """Fail unless every rank calls the barrier before each timed call of the operation.
+
+    All ranks must call the barrier equally often.
     """
     for rank in range(run.report.size):
-        _demand_meetings_of(run, rank, events(run, rank))
+        _demand_meetings_of(run, rank, events(run, rank), warm_up)
 
 
-def _demand_meetings_of(run, rank, seen):
-    timed = [i for i, event in enumerate(seen) if event == "operation"]
-    for i, place in enumerate(timed):
-        since = seen[timed[i - 1] : place] if i else seen[:place]
+def _demand_meetings_of(run, rank, seen, warm_up):
+    calls = [i for i, event in enumerate(seen) if event == "operation"]
+    for i, place in enumerate(calls[warm_up:]):
+        earlier = calls[: warm_up + i]
+        since = seen[earlier[-1] if earlier else 0 : place]
         met = "barrier" in since
         run.require(
             met,
@@ -456,19 +489,20 @@ def _times(rng, n):
     return timed.tolist()
 
 
-def _demand_silence(run, rank):
-    """Fail if a rank communicates while it times a call.
+def _demand_silence(run, rank, warm_up):
+    """Fail if a rank communicates while it times a call. Calls of the warm-up are not timed.
 
     The timing of a call begins when the rank last reads the clock before the call. It ends when the
     rank first reads the clock after the call.
     """
     # The events since the rank last read the clock. The dict has each event only once, so it stays
     # small after thousands of calls.
-    since = None
+    since, made = None, 0
     for event in events(run, rank):
+        made += event == "operation"
         if event == "clock":
             during = [kind[5:] for kind in since or () if kind.startswith("comm ")]
-            timed = since is not None and "operation" in since
+            timed = since is not None and "operation" in since and made > warm_up
             run.require(
                 not (timed and during),
                 f"rank {rank} communicates while it times a call: {', '.join(during[:1])}."

@@ -914,4 +914,34 @@ MUTANTS = [
         {"hidden synchronize_before_the_barrier"},
         "synchronised after the barrier, and not before it",
     ),
+    Mutant(
+        "after a warm-up, one barrier and no waiting for the device",
+        "benchmarking",
+        """        synchronize()
+        barrier()
+        start = clock()
+        operation()
+        synchronize()
+""",
+        """        if not warm_up or not times:
+            synchronize()
+            barrier()
+        start = clock()
+        operation()
+        if not warm_up:
+            synchronize()
+""",
+        {"hidden barrier", "hidden synchronize"},
+        "a barrier only before the first timed call",
+    ),
+    Mutant(
+        "the slowest rank only where there is no warm-up",
+        "benchmarking",
+        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n",
+        """    if not warm_up:
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+""",
+        {"hidden slowest_rank"},
+        "these are this rank's own times",
+    ),
 ]
