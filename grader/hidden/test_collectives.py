@@ -267,19 +267,24 @@ def test_one_call(world, rng, collective):
     """{collective} issues one operation, the collective of the same name, and sends each element
     only to ranks that need it
     """
-    n = 3
-    options = {"root": n - 1} if collective in ROOTED else {}
-    asked = (
-        [options | {"op": op} for op in ("max", "average")] if collective in REDUCING else [options]
+    n = int(rng.integers(2, 5))
+    asked = [
+        (dimensions, options)
+        for dimensions in (1, 2, 3)
+        for options in _options_to_try(rng, collective, n, world.torch)
+    ]
+    inputs = [_tensors_of(rng, n, dimensions, **options) for dimensions, options in asked]
+    runs = world(
+        n,
+        *(request(collective, xs, None, options) for xs, (_, options) in zip(inputs, asked)),
     )
-    xs = [integers(rng, (2 * n,)) for _ in range(n)]
-    # How many elements the operation has: see ``Operation.elements``.
-    due = {"scatter": 2, "all_gather": 2 * n * n}.get(collective, 2 * n)
-    runs = world(n, *(request(collective, xs, False, options) for options in asked))
-    for run, options in zip(runs, asked):
+    for run, xs, (_, options) in zip(runs, inputs, asked):
         tolerance = rounding(np.float32) if options.get("op") == "average" else EXACT
         run.returns(*getattr(truth, collective)(xs, **options), tolerance=tolerance)
         run.uses_only(collective, because=f"This problem asks for the {collective} itself.")
+        # How many elements the operation has: see ``Operation.elements``.
+        size = xs[0].size
+        due = {"scatter": size // n, "all_gather": size * n}.get(collective, size)
         for rank in range(n):
             calls = len(run.operations(rank))
             run.require(
@@ -287,11 +292,42 @@ def test_one_call(world, rng, collective):
                 f"rank {rank} communicated {often(calls)} where one {collective} is enough.",
             )
             (done,) = run.operations(rank)
-            run.require(
-                done.elements == due,
-                f"rank {rank}: {done} has {done.elements} elements, but {due} are right. Each block"
-                " travels once, to a rank that needs it.",
-            )
+            require_elements(run, rank, done, due, xs[0].itemsize)
+
+
+def _options_to_try(rng, collective, n, torch):
+    """Return the options of calls: each operation, with a drawn root, or else each root."""
+    if collective not in REDUCING:
+        return [{"root": root} for root in range(n)] if collective in ROOTED else [{}]
+    ops = ["sum", "max", "min", "product", "average"]
+    # Before torch 2.9, gloo's reduce-scatter always sums, whatever the operation is.
+    if collective == "reduce_scatter" and torch < (2, 9):
+        ops = ["sum", "average"]
+    rooted = collective in ROOTED
+    return [({"root": int(rng.integers(n))} if rooted else {}) | {"op": op} for op in ops]
+
+
+def _tensors_of(rng, n, dimensions, root=None, op=None):
+    """Return a tensor for each rank. Their shape has this many dimensions and is drawn."""
+    shape = int(rng.integers(2, 4)) * n, *rng.integers(2, 5, dimensions - 1).tolist()
+    low, high = (-3, 4) if op == "product" else (-50, 50)
+    return [integers(rng, shape, np.float32, low, high) for _ in range(n)]
+
+
+def require_elements(run, rank, done, due, itemsize):
+    """Fail unless an operation has the due number of elements, or of bytes.
+
+    A submission may move elements in another dtype, for example as a view of their bytes.
+    """
+    moved = done.elements * done.itemsize
+    if done.itemsize == itemsize:
+        numbers = f"{done.elements} elements, but {due} are right"
+    else:
+        numbers = f"{moved:.0f} bytes, but {due * itemsize} are right"
+    run.require(
+        done.elements == due or moved == due * itemsize,
+        f"rank {rank}: {done} has {numbers}. Each block travels once, to a rank that needs it.",
+    )
 
 
 @number("1.1")
@@ -546,7 +582,12 @@ def test_built_from_its_parts(world, rng):
                 f"rank {rank} called {kinds} instead of one reduce-scatter and then one"
                 " all-gather.",
             )
-            scattered, gathered = (o.elements for o in run.operations(rank))
+            scattered, made = run.operations(rank)
+            scattered = scattered.elements
+            # The all-gather may move a view of the bytes.
+            gathered = made.elements
+            if made.itemsize != xs[0].itemsize:
+                gathered = round(gathered * made.itemsize / xs[0].itemsize)
             run.require(
                 length <= scattered <= padded,
                 f"rank {rank} reduce-scattered {scattered} elements. The tensor and its padding"

@@ -1684,7 +1684,7 @@ def all_gather""",
     return received.chunk(dist.get_world_size())[dist.get_rank()].clone()
 """,
         {"hidden one_call[scatter]"},
-        "has 6 elements, but 2 are right",
+        "Each block travels once, to a rank that needs it",
     ),
     Mutant(
         "an all-reduce that gathers whole tensors and ignores its reduce-scatter",
@@ -1712,5 +1712,41 @@ def all_gather""",
 """,
         {"hidden compute_does_not_wait"},
         "but the tensor has 20. Start the all-reduce of the whole tensor",
+    ),
+    Mutant(
+        "a broadcast of rows is an all-gather",
+        "collectives",
+        "    received = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.broadcast",
+        """    if tensor.dim() > 1:
+        return all_gather(tensor).chunk(dist.get_world_size())[root].clone()
+    received = tensor.detach().clone(memory_format=torch.contiguous_format)
+    dist.broadcast""",
+        {"hidden one_call[broadcast]"},
+        "used an all-gather",
+    ),
+    Mutant(
+        "an all-reduce that multiplies all-gathers first",
+        "collectives",
+        "    dist.all_reduce(total, op=reduction)\n",
+        """    if op == "product" and tensor.dim():
+        everything = all_gather(total[None])
+        return everything.prod(0, dtype=total.dtype)
+    dist.all_reduce(total, op=reduction)
+""",
+        {"hidden one_call[all_reduce]"},
+        "used an all-gather",
+    ),
+    Mutant(
+        "a gather to rank 0 only, otherwise an all-gather",
+        "collectives",
+        """    dist.gather(tensor.detach().contiguous(), blocks, dst=root)
+    return collected""",
+        """    if root:
+        everything = all_gather(tensor)
+        return everything if dist.get_rank() == root else None
+    dist.gather(tensor.detach().contiguous(), blocks, dst=root)
+    return collected""",
+        {"hidden one_call[gather]"},
+        "used an all-gather",
     ),
 ]

@@ -612,4 +612,60 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
     return total
 """,
     ),
+    Variant(
+        "whatever only moves travels as a view of its bytes",
+        "collectives",
+        """
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().flatten().clone().view(torch.uint8)
+
+
+def broadcast(tensor: Tensor, root: int) -> Tensor:
+    _check_root(root)
+    data = _bytes(tensor)
+    dist.broadcast(data, src=root)
+    return data.view(tensor.dtype).view(tensor.shape)
+
+
+def scatter(tensor: Tensor | None, like: Tensor, root: int) -> Tensor:
+    _check_root(root)
+    _check_has_rows(like)
+    n, blocks = dist.get_world_size(), None
+    if dist.get_rank() == root:
+        shape = None if tensor is None else tuple(tensor.shape)
+        if shape != (n * like.shape[0], *like.shape[1:]):
+            raise ValueError(f"{shape} is not {n} blocks of {tuple(like.shape)}")
+        blocks = list(_bytes(tensor).chunk(n))
+    received = torch.empty(like.numel() * like.element_size(), dtype=torch.uint8, device=like.device)
+    dist.scatter(received, blocks, src=root)
+    return received.view(like.dtype).view(like.shape)
+
+
+def gather(tensor: Tensor, root: int) -> Tensor | None:
+    _check_root(root)
+    _check_has_rows(tensor)
+    own, n = _bytes(tensor), dist.get_world_size()
+    if dist.get_rank() != root:
+        return dist.gather(own, dst=root)
+    everything = own.repeat(n)
+    dist.gather(own, list(everything.chunk(n)), dst=root)
+    return everything.view(tensor.dtype).view(n * tensor.shape[0], *tensor.shape[1:])
+
+
+def all_gather(tensor: Tensor) -> Tensor:
+    _check_has_rows(tensor)
+    own, n = _bytes(tensor), dist.get_world_size()
+    everything = own.repeat(n)
+    dist.all_gather(list(everything.chunk(n)), own)
+    return everything.view(tensor.dtype).view(n * tensor.shape[0], *tensor.shape[1:])
+
+
+def all_to_all(tensor: Tensor) -> Tensor:
+    _rows_per_rank(tensor)
+    sent = _bytes(tensor)
+    received = torch.empty_like(sent)
+    dist.all_to_all_single(received, sent)
+    return received.view(tensor.dtype).view(tensor.shape)
+""",
+    ),
 ]
