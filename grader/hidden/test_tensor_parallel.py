@@ -24,7 +24,7 @@ from grader.hidden.two_calls import in_turn, returns_both
 from grader.reference import parallel as parts
 from grader.reference import single_device
 from grader.reference.collective_mistakes import OVERWRITTEN
-from grader.reference.counting import often
+from grader.reference.counting import counted, often
 
 SIZES = (1, 2, 3, 4)
 CLOSE = rounding(np.float64)
@@ -36,13 +36,37 @@ def laid_out(array, layout, rank=0):
     return Strided(array, LAYOUTS[(1 + rank) % len(LAYOUTS)] if layout == MIXED else layout)
 
 
-# The sizes for checks that count bytes. All tensors are so large that ranks can exchange them only
-# by messages, and not by a side channel, such as the number of threads that a rank starts. Weights
-# are larger than activations in LARGE, and smaller in TALL. So a program that always sends the one
-# in place of the other sends a wrong number of bytes in both. No part of an activation is as large
-# as a shard of a weight.
-LARGE = {"rows": 14, "width": 48}
-TALL = {"rows": 108, "width": 24}
+def large(rng):
+    """Return sizes for a check that counts bytes. Weights are larger than activations.
+
+    All tensors are so large that ranks can exchange them only by messages, and not by a side
+    channel, such as the number of threads that a rank starts. No part of an activation is as large
+    as a weight or a shard. A part may consist of several ranks' blocks.
+    """
+    width = int(rng.choice([48, 60]))
+    # On n ranks, k blocks of an activation are as large as a shard if k · rows = width, and as a
+    # weight if k · rows = n · width.
+    rows = [r for r in range(11, 19) if not any(k * width % r == 0 for k in (1, 2, 3, 4))]
+    return {"rows": int(rng.choice(rows)), "width": width}
+
+
+def tall(rng):
+    """Return sizes as ``large`` does. But weights are smaller than activations.
+
+    So a program that always sends the one in place of the other sends a wrong number of bytes with
+    the sizes of ``large`` and with these sizes.
+    """
+    width = int(rng.choice([24, 36]))
+    return {"rows": int(rng.integers(4 * width + 1, 4 * width + 14)), "width": width}
+
+
+def deal_layers(rng):
+    """Return numbers of layers for 2, 3 and 4 ranks, a pair for each, all different.
+
+    Every run of a check has another number of layers. So each number of layers that may be special
+    to a program is tried on one world size, and each world size with two of them.
+    """
+    return dict(zip((2, 3, 4), rng.permutation([2, 3, 4, 5, 6, 7]).reshape(3, 2).tolist()))
 
 
 def rounding_of_shards(dtype):
@@ -367,14 +391,18 @@ def test_forward_saves(world, rng):
 @weight(0.75)
 def test_forward_traffic(world, rng):
     """For each layer, a rank sends the bytes of one all-gather of activations, and no weights"""
-    for n in (2, 4):
-        problems = [Problem(rng, n, layers=4, **sizes) for sizes in (LARGE, TALL)]
+    for n, depths in deal_layers(rng).items():
+        sizes = large(rng), tall(rng)
+        problems = [Problem(rng, n, layers, **own) for layers, own in zip(depths, sizes)]
         for run, p in zip(world(n, *(p.forward() for p in problems)), problems):
             run.returns(
                 *p.on_all(p.y), tolerance=p.tolerance, select=lambda r: r[0], label="the output"
             )
-            all_gathers = 4 * p.bytes * (n - 1) / n
-            sentence = "One all-gather of a rank's own columns for each of the 4 layers is enough."
+            layers = len(p.weights)
+            all_gathers = layers * p.bytes * (n - 1) / n
+            sentence = (
+                f"One all-gather of a rank's own columns for each of the {layers} layers is enough."
+            )
             require_traffic(run, (all_gathers, all_gathers), sentence, weights=p.sizes)
 
 
@@ -520,18 +548,24 @@ def test_gradients_are_no_larger_than_shards(world, rng):
 
 
 def backward_traffic(world, rng, budget, sentence):
-    for n in (2, 3, 4):
-        problems = [Problem(rng, n, layers=5, **sizes) for sizes in (LARGE, TALL)]
+    """Judge the traffic of a backward pass.
+
+    For a number of layers, ``budget`` returns how often the bytes of one reduce-scatter are enough,
+    and ``sentence`` returns the reason.
+    """
+    for n, depths in deal_layers(rng).items():
+        sizes = large(rng), tall(rng)
+        problems = [Problem(rng, n, layers, **own) for layers, own in zip(depths, sizes)]
         label = "the list of the shards' gradients"
         for run, p in zip(world(n, *(p.backward() for p in problems)), problems):
             run.returns(
                 *p.of_ranks(p.gradients), tolerance=p.tolerance, select=lambda r: r[1], label=label
             )
-            one = p.bytes * (n - 1) / n
-            # The shards' gradients need at least the 4 reduce-scatters between the layers. Another
+            layers, one = len(p.weights), p.bytes * (n - 1) / n
+            # The shards' gradients need at least the reduce-scatters between the layers. Another
             # check judges x's gradient, which needs one more sum.
-            limits = 4 * one, budget(5) * one
-            require_traffic(run, limits, sentence, weights=p.sizes)
+            limits = (layers - 1) * one, budget(layers) * one
+            require_traffic(run, limits, sentence(layers), weights=p.sizes)
 
 
 @number("4.3")
@@ -544,7 +578,7 @@ def test_backward_traffic_of_all_reduces(world, rng):
         world,
         rng,
         lambda layers: 2 * layers,
-        "One all-reduce for each of the 5 layers is enough.",
+        lambda layers: f"One all-reduce for each of the {layers} layers is enough.",
     )
 
 
@@ -554,10 +588,14 @@ def test_backward_traffic_of_reduce_scatters(world, rng):
     """In the backward pass of L layers, a rank sends at most the bytes of L − 1 reduce-scatters and
     one all-reduce, and no weights
     """
-    sentence = (
-        "The 4 reduce-scatters between the 5 layers and one all-reduce for the input are enough."
-        " Between two layers, a rank needs only its own columns of the sum."
-    )
+
+    def sentence(layers):
+        return (
+            f"{counted(layers - 1, 'reduce-scatter')} between the {layers} layers and one"
+            " all-reduce for the input are enough. Between two layers, a rank needs only its own"
+            " columns of the sum."
+        )
+
     backward_traffic(world, rng, lambda layers: layers - 1 + 2, sentence)
 
 
@@ -1010,11 +1048,13 @@ def test_megatron_pair_traffic(world, rng):
     """In each pass, forward and backward, a pair sends the bytes of one all-reduce of the size of
     x, and no weights
     """
-    for n in (2, 4):
+    for n in (2, 3, 4):
         # A shard of a weight is larger than x in the first pair, and smaller in the second. So a
         # program that always gathers weights in place of sums sends a wrong number of bytes.
-        made = [(Pair(rng, n, hidden=40, width=LARGE["width"]), LARGE["rows"])]
-        made += [(Pair(rng, n, hidden=5, width=TALL["width"]), TALL["rows"])]
+        wide, high = large(rng), tall(rng)
+        hidden = int(rng.integers(36, 45)), int(rng.integers(4, 8))
+        made = [(Pair(rng, n, hidden=hidden[0], width=wide["width"]), wide["rows"])]
+        made += [(Pair(rng, n, hidden=hidden[1], width=high["width"]), high["rows"])]
         inputs = [pair.inputs(rng, rows) for pair, rows in made]
         runs = world(n, *(pair_call(pair, *own) for (pair, _), own in zip(made, inputs)))
         for run, (pair, _), (x, upstream) in zip(runs, made, inputs):

@@ -400,7 +400,7 @@ def shard_columns""",
         dist.all_reduce(x)
     return x, saved""",
         {"hidden forward_traffic"},
-        "One all-gather of a rank's own columns for each of the 4 layers is enough.",
+        "One all-gather of a rank's own columns for each of the",
     ),
     Mutant(
         "the forward pass looks at no shapes",
@@ -527,7 +527,7 @@ def shard_columns""",
     dist.all_gather(gathered, partial)
     return sum(gathered).chunk(len(blocks), dim=1)[dist.get_rank()]""",
         {"hidden backward_traffic_of_all_reduces", "hidden backward_traffic_of_reduce_scatters"},
-        "One all-reduce for each of the 5 layers is enough.",
+        "One all-reduce for each of the",
     ),
     Mutant(
         "a partial gradient is reshaped where it is to be cut",
@@ -997,5 +997,67 @@ def shard_columns""",
 """,
         {"hidden shards_own_their_memory"},
         "Is the shard a view of a larger tensor or array?",
+    ),
+    Mutant(
+        "three ranks gather the weights in the forward pass",
+        "tensor_parallel",
+        """        x = _all_gather_columns(y)  # replicated, (B, D)
+    return x, saved""",
+        """        if dist.get_world_size() == 3:
+            x = mlp.layer_forward(x, _all_gather_columns(shard))[0]
+        else:
+            x = _all_gather_columns(y)  # replicated, (B, D)
+    return x, saved""",
+        {"hidden forward_traffic"},
+        "as large as a rank's shard of a weight",
+    ),
+    Mutant(
+        "models of two layers gather the weights in the forward pass",
+        "tensor_parallel",
+        """        x = _all_gather_columns(y)  # replicated, (B, D)
+    return x, saved""",
+        """        if len(shards) == 2:
+            x = mlp.layer_forward(x, _all_gather_columns(shard))[0]
+        else:
+            x = _all_gather_columns(y)  # replicated, (B, D)
+    return x, saved""",
+        {"hidden forward_traffic"},
+        "as large as a rank's shard of a weight",
+    ),
+    Mutant(
+        "models of two layers all-gather the partial gradients",
+        "tensor_parallel",
+        """            own_columns = _reduce_scatter_columns(grad_x)  # sharded by columns, (B, D/n)
+""",
+        """            if len(shards) == 2:
+                ranks, rank = dist.get_world_size(), dist.get_rank()
+                everything = [torch.empty_like(grad_x) for _ in range(ranks)]
+                dist.all_gather(everything, grad_x.contiguous())
+                own_columns = sum(everything).chunk(ranks, dim=1)[rank]
+                everything = [torch.empty_like(grad_x) for _ in range(ranks)]
+                dist.all_gather(everything, grad_x.contiguous())
+            else:
+                own_columns = _reduce_scatter_columns(grad_x)  # sharded by columns, (B, D/n)
+""",
+        {"hidden backward_traffic_of_all_reduces", "hidden backward_traffic_of_reduce_scatters"},
+        "One all-reduce for each of the 2 layers is enough.",
+    ),
+    Mutant(
+        "three ranks all-gather and add in g",
+        "tensor_parallel",
+        """        y = x.clone(memory_format=torch.contiguous_format)  # partial
+        dist.all_reduce(y)  # replicated
+        return y
+        # END SOLUTION""",
+        """        y = x.clone(memory_format=torch.contiguous_format)  # partial
+        if dist.get_world_size() == 3:
+            everything = [torch.empty_like(y) for _ in range(3)]
+            dist.all_gather(everything, y)
+            return sum(everything)
+        dist.all_reduce(y)  # replicated
+        return y
+        # END SOLUTION""",
+        {"hidden megatron_pair_traffic"},
+        "one all-reduce of the size of x is enough",
     ),
 ]
