@@ -20,7 +20,11 @@ from grader.wire.ledger import PRODUCT
 from grader.world.report import Returned, WorldReport
 
 T = TypeVar("T")
-NO_RETURN = "the function ends without a return, which gives None."
+NO_RETURN = (
+    "the result is None. Does the function end without a return, or does it return what"
+    " dist.all_reduce or dist.all_gather returns? These calls return None, and write into their"
+    " arguments."
+)
 NO_GRADIENT = (
     "autograd found no gradient of this tensor. Does each backward that you wrote return a"
     " gradient? Or did detach() or no_grad() hide an operation from autograd?"

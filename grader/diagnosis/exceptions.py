@@ -1,6 +1,7 @@
 """Says in words which exception made a call fail, and which mistake or limit it shows."""
 
 from collections import defaultdict
+from dataclasses import dataclass
 
 from grader.diagnosis.finding import RANKS, Diagnosis, Line, likely_line
 from grader.diagnosis.rank_summaries import awaited, only_waited, rank_list, trace
@@ -50,21 +51,62 @@ BOUNDS = [
 ]
 
 
-# Each entry has texts from an exception of torch or gloo and from the line that raised it, and a
-# sentence about a mistake. The sentence applies only if all of the texts occur.
+@dataclass(frozen=True)
+class Slip:
+    """A mistake that an exception of Python, torch or gloo shows, with the sentence about it.
+
+    It applies if the exception's text contains all ``texts``, and the exception came up in one of
+    the functions ``inside``. ``OWN_LINE`` there stands for the student's own line, and an empty
+    ``inside`` for any place. At most the first slip that applies is told.
+    """
+
+    texts: tuple[str, ...]
+    sentence: str
+    inside: tuple[str, ...] = ()
+
+    def applies(self, raised: Raised) -> bool:
+        """Return whether this mistake explains an exception."""
+        is_here = not self.inside or raised.inside in self.inside
+        return is_here and all(text in raised.text for text in self.texts)
+
+
+OWN_LINE = ""  # see ``Raised.inside``
 SLIPS = [
-    (
-        ("Boolean value of Tensor", "dist."),
+    Slip(
+        ("Boolean value of Tensor",),
+        (
+            "a condition asks for the truth of a tensor, not whether there is one. Write"
+            " `if tensor is not None`."
+        ),
+        (OWN_LINE,),
+    ),
+    Slip(
+        ("Boolean value of Tensor",),
         (
             "the call needs a list of tensors, one for each rank, but it got one tensor. Cut the"
             " tensor, and make a list of the parts."
         ),
+        ("scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"),
     ),
-    (
-        ("tensor has to be contiguous", "recv"),
+    Slip(
+        ("tensor has to be contiguous",),
         (
             "the tensor that receives the message is not contiguous. empty_like() copies the layout"
             " of a transposed tensor: use new_empty() with the shape."
+        ),
+        ("recv", "irecv"),
+    ),
+    Slip(
+        ("tensor has to be contiguous",),
+        "the tensor that is sent is not contiguous. Send tensor.contiguous().",
+        ("send", "isend"),
+    ),
+    Slip(
+        ("tensor has to be contiguous",),
+        (
+            "a tensor that is sent or that receives a message is not contiguous. Send"
+            " tensor.contiguous(). empty_like() copies the layout of a transposed tensor: receive"
+            " into new_empty() with the shape."
         ),
     ),
 ]
@@ -120,10 +162,8 @@ def diagnose_exception(report: WorldReport, call: int, roots: dict[int, Raised])
         for signs, sentence in BOUNDS
         if any(sign in f"{first.type}: {first.text}" for sign in signs)
     ]
-    said = first.text + "".join(line["source"] for line in first.lines[-1:])
-    lines += [
-        likely_line(sentence) for signs, sentence in SLIPS if all(sign in said for sign in signs)
-    ]
+    if slip := next((slip for slip in SLIPS if slip.applies(first)), None):
+        lines.append(likely_line(slip.sentence))
     if first.type == "SystemExit":
         lines.append(Line("A rank must return its result. It must not end the process."))
     if any(o.peer == o.rank for rank in alike for o in operations(report.ranks[rank].trail)):

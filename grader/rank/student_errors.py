@@ -3,6 +3,7 @@
 This code runs beside student code.
 """
 
+import os
 import sys
 import threading
 import traceback
@@ -36,6 +37,8 @@ def describe(error: BaseException, submission_dir: Path) -> dict:
     the order from outermost to innermost.
     """
     steps = traceback.extract_tb(error.__traceback__)
+    places = [s.filename.startswith(str(submission_dir)) for s in steps]
+    below = steps[len(places) - places[::-1].index(True) :] if any(places) else []
     own = [
         {
             "file": Path(s.filename).name,
@@ -70,6 +73,7 @@ def describe(error: BaseException, submission_dir: Path) -> dict:
         "is_value_error": isinstance(error, ValueError),
         "text": text,
         "lines": own[-MAX_LINES:],
+        "inside": _inside(below)[:MAX_NAME],
         # A stub raises in the student's own file. torch also raises NotImplementedError, but in its
         # own files.
         "stub": (
@@ -79,6 +83,16 @@ def describe(error: BaseException, submission_dir: Path) -> dict:
         ),
         "at": monotonic_ns(),
     }
+
+
+def _inside(below: list[traceback.FrameSummary]) -> str:
+    """Return the name of the function in which an exception came up; "" for the student's own line.
+
+    ``below`` are the steps inside the student's innermost line. The innermost function of
+    torch.distributed comes before our own functions, which it calls.
+    """
+    of_torch = [s.name for s in below if f"{os.sep}torch{os.sep}distributed{os.sep}" in s.filename]
+    return [*(s.name for s in below), *of_torch][-1] if below else ""
 
 
 def print_own_lines_of_threads(submission_dir: Path) -> None:

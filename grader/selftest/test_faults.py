@@ -428,6 +428,40 @@ def test_a_tensor_for_a_list_of_tensors_is_told(submit):
     ), message
 
 
+@pytest.mark.parametrize("condition", ["if x: pass", "dist.scatter(x, [x] if x else None, 0)"])
+def test_a_condition_on_a_tensor_is_told_from_a_tensor_for_a_list(submit, condition):
+    message = verdict(
+        submit(f"""
+        def broken(x):
+            {condition}
+        """),
+        2,
+    )
+    assert "Write `if tensor is not None`." in message and "list of tensors" not in message
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        "dist.send(x, peer)",
+        "dist.isend(x, peer)",
+        "for op in [dist.P2POp(dist.isend, x, peer)]: dist.batch_isend_irecv([op])",
+    ],
+)
+def test_a_tensor_that_is_sent_and_is_not_contiguous_is_named(submit, send):
+    message = verdict(
+        submit(f"""
+        def broken(x):
+            x, peer = torch.ones(3, 2).t(), 1 - dist.get_rank()
+            received = torch.empty(6)
+            dist.irecv(received, peer)
+            {send}  # not the recv
+        """),
+        2,
+    )
+    assert "Likely: the tensor that is sent is not contiguous" in message
+
+
 def test_a_receive_into_memory_that_is_not_contiguous_names_the_receive(submit):
     world = submit("""
         def broken(x):

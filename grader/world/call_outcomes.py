@@ -32,8 +32,10 @@ def read_raised(meta: dict) -> Raised:
     flags = {
         name: meta.get(name, False) for name in ("is_value_error", "stub", "missing", "around")
     }
+    inside = meta.get("inside", "")
     if not (
         is_name(meta.get("type"), MAX_NAME)
+        and is_text(inside, MAX_NAME)
         and is_text(meta.get("text"), MAX_TEXT)
         and is_whole(meta.get("at"))
         and all(isinstance(flag, bool) for flag in flags.values())
@@ -42,7 +44,12 @@ def read_raised(meta: dict) -> Raised:
     ):
         raise FrameError("a malformed exception")
     return Raised(
-        meta["type"], meta["text"], [_line(line) for line in lines], at=meta["at"], **flags
+        meta["type"],
+        meta["text"],
+        [_line(line) for line in lines],
+        at=meta["at"],
+        inside=inside,
+        **flags,
     )
 
 

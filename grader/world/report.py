@@ -101,7 +101,8 @@ class Raised:
     ``lines`` are the lines of the student's code that the exception came through, outermost first.
     ``stub`` says whether the student's own file raised a NotImplementedError. ``missing`` says
     whether the file lacks the function. ``at`` is the time of the exception, in nanoseconds of the
-    monotonic clock.
+    monotonic clock. ``inside`` is the name of the function of torch in which the exception came up;
+    it is empty if it came up in the student's own line.
     """
 
     type: str
@@ -112,6 +113,7 @@ class Raised:
     missing: bool
     at: int
     around: bool = False  # raised not in the student's function, but in the program that calls it
+    inside: str = ""
 
     @property
     def is_consequence(self) -> bool:

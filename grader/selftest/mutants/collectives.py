@@ -1238,7 +1238,7 @@ def all_gather""",
         "    dist.broadcast(received, src=root)\n    return received",
         "    dist.broadcast(received, src=root)",
         {"public the_eight_collectives[broadcast]", "hidden values[broadcast]"},
-        "the function ends without a return, which gives None",
+        "Does the function end without a return, or does it return what dist.all_reduce",
     ),
     Mutant(
         "broadcast: a clone that keeps the strides",
