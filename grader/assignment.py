@@ -177,6 +177,9 @@ COMMUNICATING = {
 # These functions change their first argument. All other functions do not change their arguments.
 IN_PLACE = {"train", "broadcast_parameters", "ZeroAdamW"}
 
+# These functions cut a tensor into one block for each rank, and n need not divide its length.
+UNEVEN_BLOCKS = {"all_reduce_from_parts", "ring_all_reduce"}
+
 # These functions call ``step`` of a torch optimizer. For this, torch imports its compiler.
 OPTIMIZING = {"train", "ZeroAdamW"}
 

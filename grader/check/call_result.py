@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.assignment import COMMUNICATING, IN_PLACE
+from grader.assignment import COMMUNICATING, IN_PLACE, UNEVEN_BLOCKS
 from grader.check import driver_results
 from grader.check.call_evidence import NO_GRADIENT, NO_RETURN, CallEvidence
 from grader.check.check_exceptions import CheckFailed, GraderFault
@@ -378,6 +378,11 @@ class CallResult(CallEvidence):
         """Return the most likely cause of a rank's wrong value; None if none is known."""
         if hazard := next(iter(hazards(self.report, self.index)), None):
             return str(hazard)
+        if expected[rank] is not None and (root := self._root_of_reduces(rank)) is not None:
+            return (
+                f"rank {rank} took part only in a reduce to rank {root}. After a reduce, only the"
+                " root has the result; the tensors of other ranks are undefined"
+            )
         if found.got is None:
             fitting = (name for name in known if _is_close_to_mistake(values[rank], known[name]))
             reason = next(fitting, None)
@@ -386,6 +391,13 @@ class CallResult(CallEvidence):
         if not reason and expected[rank] is not None:
             reason = self._read_early(rank, values[rank])
         return reason or otherwise or None
+
+    def _root_of_reduces(self, rank: int) -> int | None:
+        """Return the root if all data of a rank went into reduces to other ranks; else None."""
+        done = [o for o in self.operations(rank) if o.kind != "barrier"]
+        if not done or any(o.kind != "reduce" or o.root == rank for o in done):
+            return None
+        return done[-1].root
 
     def _require_waits(self) -> None:
         """Fail if the values are right by luck.
@@ -426,8 +438,18 @@ class CallResult(CallEvidence):
             path: array for path, array in by_path(expected[rank]).items() if path != found.path
         }
         got = [at_path(value, found.path) for value in values]
+        function = self.report.calls[self.index].function.partition(".")[2]
         context = Context(
-            rank, self.report.size, same_place, inputs, earlier, known, elsewhere, got
+            rank,
+            self.report.size,
+            same_place,
+            inputs,
+            earlier,
+            known,
+            elsewhere,
+            got,
+            communicates=function in COMMUNICATING,
+            uneven_blocks=function in UNEVEN_BLOCKS,
         )
         return likely_cause(found.got, found.expected, context)
 

@@ -36,6 +36,7 @@ OF_ALL_SHARDS = (
 )
 SWAPPED = "f and g are swapped. f goes before the column shard, g after the row shard"
 NO_SUM = "gelu was applied to a partial tensor. Add the ranks' summands first"
+SAVED_OUTPUT = "a layer's output was saved instead of its input. Save (x, z) before x becomes y"
 LATE_Z = "(x, gelu(x @ W)) was saved. z is x @ W, before gelu"
 REVERSED_COLUMNS = "the ranks' shards were put together in the wrong order"
 STACKED = (
@@ -260,6 +261,7 @@ def forward_saved_mistakes(own: list, y: np.ndarray) -> dict[str, list]:
     """
     known = {LATE_Z: [(x, gelu(z)) for x, z in own]}
     outputs = [*(x for x, _ in own[1:]), y]
+    known[SAVED_OUTPUT] = [(output, z) for output, (_, z) in zip(outputs, own)]
     for last in range(1, len(own)):
         known[OVERWRITTEN.format(last)] = [
             (outputs[last] if 0 < l <= last else x, z) for l, (x, z) in enumerate(own)
@@ -362,7 +364,10 @@ def saved_mistakes(saved: list, cut: list[range], m: int) -> list[dict[str, list
     known = []
     for stage, layers in enumerate(cut):
         own = micro_batches(saved, layers, m)
-        mistakes = {LATE_Z: [[(x, gelu(z)) for x, z in part] for part in own]}
+        mistakes = {
+            LATE_Z: [[(x, gelu(z)) for x, z in part] for part in own],
+            SAVED_OUTPUT: [[(gelu(z), z) for _, z in part] for part in own],
+        }
         if m > 1:
             mistakes[REVERSED] = own[::-1]
         if 1 < m < len(saved[0][0]):

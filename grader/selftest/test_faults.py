@@ -474,6 +474,33 @@ def test_a_receive_into_memory_that_is_not_contiguous_names_the_receive(submit):
     assert "Likely: the tensor that receives the message is not contiguous" in message
 
 
+@pytest.mark.parametrize("network", ["on_hub", "on_gloo"])
+def test_a_result_of_a_reduce_on_another_rank_than_its_root_is_told(submit, network, request):
+    request.getfixturevalue(network)
+    world = submit("""
+        def broken(x):
+            total = x.clone()
+            dist.reduce(total, 0)
+            return total
+        """)
+    message = verdict(world, 2, 2 * X, 2 * X)
+    assert (
+        "wrong on rank 1." in message and "Likely: rank 1 took part only in a reduce to" in message
+    )
+    assert "only the root has the result; the tensors of other ranks are undefined." in message
+
+
+def test_a_reduce_and_a_broadcast_are_not_told_to_be_a_reduce(submit):
+    world = submit("""
+        def broken(x):
+            total = x.clone()
+            dist.reduce(total, 0)
+            dist.broadcast(total, 0)
+            return total + 1
+        """)
+    assert "After a reduce" not in verdict(world, 2, 2 * X, 2 * X)
+
+
 def test_everybody_has_the_wrong_roots_tensor(submit):
     world = submit("""
         def broken(x):

@@ -56,10 +56,6 @@ AROUND = Context(1, 4, EXPECTED, INPUTS, [EARLIER], {"that other bug": ANOTHER},
             "there are more. Is padding left over, or is a slice too long?",
         ),
         (RIGHT[::-1], "the right numbers in the wrong order"),
-        (
-            np.append(RIGHT[:4], [50, 60]).astype(np.float32),
-            "the first 4 entries are right and all others are wrong",
-        ),
     ],
 )
 def test_a_fingerprint_gives_its_sentence(got, words):
@@ -84,6 +80,59 @@ def test_one_ranks_input_on_all_ranks_is_told():
     assert "this rank's own input came back" in likely_cause(
         INPUTS[1][0], RIGHT, replace(given_to_all, rank=0)
     )
+
+
+def test_a_last_block_is_told_only_where_lengths_of_blocks_differ():
+    words = "the first 4 entries are right and all others are wrong. Is the last block shorter"
+    got = np.append(RIGHT[:4], [50, 60]).astype(np.float32)
+    for around, is_told in (
+        (replace(AROUND, uneven_blocks=True), True),
+        (AROUND, False),
+        (replace(AROUND, uneven_blocks=True, size=3), False),  # n divides the length
+    ):
+        assert (words in (likely_cause(got, RIGHT, around) or "")) is is_told
+
+
+def test_own_input_is_told_before_what_another_rank_should_hold():
+    """Two ranks exchange their tensors, and each returns its own."""
+    first, second = INPUTS[0][0], INPUTS[1][0]
+    around = Context(0, 2, [second, first], [[first], [second]], got=[first, second])
+    assert "this rank's own input came back. Did the" in likely_cause(first, second, around)
+
+
+def test_own_input_of_a_function_without_communication_is_not_told_to_wait():
+    around = replace(AROUND, communicates=False)
+    told = likely_cause(INPUTS[1][0], RIGHT, around)
+    assert told == "this rank's own input came back, unchanged"
+
+
+TABLE = np.arange(1.0, 17.0).reshape(4, 4)
+
+
+@pytest.mark.parametrize("communicates", [False, True])
+@pytest.mark.parametrize(
+    "whole, axis, name",
+    [(TABLE, 0, "rows"), (TABLE, 1, "columns"), (TABLE.ravel(), 0, "entries")],
+)
+def test_a_whole_tensor_in_place_of_this_ranks_part_is_told(whole, axis, name, communicates):
+    """Also if it is an earlier call's result, or an input that all ranks returned."""
+    parts = np.split(whole, 2, axis)
+    around = Context(
+        1, 2, parts, [[], [whole]], [whole], got=[whole] * 2, communicates=communicates
+    )
+    told = likely_cause(whole, parts[1], around)
+    assert told.startswith("all of it came back: the whole")
+    assert told.endswith(f"Take this rank's {name} of it")
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_one_ranks_block_in_all_places_is_told(axis):
+    blocks = TABLE, TABLE * 100
+    right = np.concatenate(blocks, axis)
+    around = Context(0, 2, [right] * 2, [[block] for block in blocks])
+    for rank, block in enumerate(blocks):
+        told = likely_cause(np.concatenate([block] * 2, axis), right, around)
+        assert told == f"every block is rank {rank}'s tensor. The other ranks' blocks are missing"
 
 
 MATRIX = np.arange(1.0, 7.0).reshape(2, 3)

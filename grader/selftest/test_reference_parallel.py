@@ -208,6 +208,8 @@ def test_what_one_buffer_saves_for_all_layers_is_known():
     close([x for x, _ in known[parts.OVERWRITTEN.format(1)]], [model.x, outputs[1], outputs[1]])
     close([x for x, _ in known[parts.OVERWRITTEN.format(2)]], [model.x, outputs[2], outputs[2]])
     close([z for _, z in known[parts.LATE_Z]], outputs)
+    saved = known[parts.SAVED_OUTPUT]
+    close(saved, [(y, z) for y, (_, z) in zip(outputs, model.saved)])
 
 
 def test_a_ranks_partial_gradient_is_the_one_of_the_handout():
@@ -445,6 +447,10 @@ def test_mistakes_of_a_forward_pass_are_what_stages_get_that_make_them(layers, c
         close(known[parts.REVERSED], saved(in_order[::-1], stage))
         close(
             known[parts.LATE_Z], [[(x, single_device.gelu(z)) for x, z in part] for part in right]
+        )
+        close(
+            known[parts.SAVED_OUTPUT],
+            [[(single_device.gelu(z), z) for _, z in part] for part in right],
         )
         if m < 12:
             close(known[parts.INTERLEAVED], saved(by_rows, stage))
