@@ -24,11 +24,12 @@ from grader.reference.training_mistakes import (
     AS_IT_LIES,
     MIXED_BUCKETS,
     NOT_RESET,
-    PASSED_BY,
     RESET,
     STRIDED_LEFT_OUT,
     left_out,
     loss_mistakes,
+    optimizer_hint,
+    own_or_not_copied,
     require_average,
     require_default_adamw,
     step_mistakes,
@@ -197,11 +198,13 @@ def test_train(world):
     tolerance = Tolerance(
         5e-10, "three AdamW steps in float64: they enlarge the rounding error of a tiny gradient"
     )
+    hint = optimizer_hint(run.values()[0], lr=0.01)
     run.leaves_arguments(
         *[weights] * 2,
         label="the list of weights",
         tolerance=tolerance,
         known_mistakes=lambda: training_mistakes(WEIGHTS, shards, lr=0.01)[0],
+        otherwise=hint,
     )
     run.returns(
         *[np.array(losses)] * 2,
@@ -209,6 +212,7 @@ def test_train(world):
         select=lambda r: r[0],
         label="the tensor of losses",
         known_mistakes=lambda: training_mistakes(WEIGHTS, shards, lr=0.01)[1],
+        otherwise=hint,
     )
     require_average(run, len(batches) * WEIGHT_BYTES)
 
@@ -252,8 +256,7 @@ def test_gradient_buckets(world):
         for own in step_mistakes([own for (own,) in local])
     ]
     for rank, own in enumerate(known):
-        if run.marks(rank, "gone through again"):
-            own[PASSED_BY] = own.pop(ALONE_ON_RANK)
+        own[own_or_not_copied(run, rank)] = own.pop(ALONE_ON_RANK)
     run.returns([gradients], [gradients], tolerance=CLOSE, label=label, known_mistakes=known)
     local = local_gradients(crossed)
     average = [sum(terms) / 2 for terms in zip(*(own for (own,) in local))]

@@ -183,13 +183,20 @@ class CallResult(CallEvidence):
         label: str,
         tolerance: Tolerance = EXACT,
         known_mistakes: KnownMistakes = None,
+        otherwise: str = "",
     ) -> None:
         """Fail if a rank's first argument does not have its expected value after the call.
 
         This is for functions that work in place.
         """
         self._require_close(
-            self.first_arguments(), list(expected), tolerance, known_mistakes, None, label
+            self.first_arguments(),
+            list(expected),
+            tolerance,
+            known_mistakes,
+            None,
+            label,
+            otherwise,
         )
 
     def first_arguments(self) -> list:
@@ -348,6 +355,10 @@ class CallResult(CallEvidence):
         lines = [Line(first.values, VALUES)] if first.values else []
         known_mistakes = known_mistakes() if callable(known_mistakes) else known_mistakes
         known = known_mistakes[rank] if known_mistakes else {}
+        # A mistake that explains the values of all ranks is more likely than another one.
+        known = dict(
+            sorted(known.items(), key=lambda own: not _on_all(own[0], known_mistakes, values))
+        )
         if first.is_none:
             otherwise = NO_GRADIENT if select is driver_results.gradients else if_none
         elif not first.same_kind:
@@ -452,6 +463,14 @@ class CallResult(CallEvidence):
             uneven_blocks=function in UNEVEN_BLOCKS,
         )
         return likely_cause(found.got, found.expected, context)
+
+
+def _on_all(name: str, known_mistakes: Any, values: list) -> bool:
+    """Return whether the mistake ``name`` explains the values of all ranks."""
+    return all(
+        name in known and _is_close_to_mistake(value, known[name])
+        for value, known in zip(values, known_mistakes)
+    )
 
 
 def _is_close_to_mistake(value: Any, mistake: Any) -> bool:

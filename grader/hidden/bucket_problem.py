@@ -24,7 +24,7 @@ from grader.reference.buckets import (
     packing_mistakes,
     pass_mistakes,
 )
-from grader.reference.training_mistakes import ALONE_ON_RANK, NOT_RESET, PASSED_BY, UNREAD
+from grader.reference.training_mistakes import NOT_RESET, UNREAD, own_or_not_copied
 
 EARLIER = "this is the average of an earlier backward pass. What is kept from one pass to the next?"
 
@@ -127,7 +127,7 @@ class Passes:
             self._in_memory_order(local) | own for own in pass_mistakes(ready, self.buckets, shapes)
         ]
         for rank, own in enumerate(local if n > 1 else ()):
-            alone = PASSED_BY if run.marks(rank, "gone through again") else ALONE_ON_RANK
+            alone = own_or_not_copied(run, rank)
             known[rank] |= {alone: own, UNREAD: [None if g is None else g / n for g in own]}
         return known
 

@@ -33,6 +33,7 @@ from grader.reference.training_mistakes import (
     left_out,
     loss_mistakes,
     require_average,
+    optimizer_hint,
     require_default_adamw,
     step_mistakes,
     training_mistakes,
@@ -617,6 +618,7 @@ def test_train_weights(world, rng):
                 label="the list of weights after training",
                 tolerance=training.tolerance,
                 known_mistakes=training.weight_mistakes,
+                otherwise=optimizer_hint(run.values()[0], training.lr),
             )
         watched = _training(rng, n, (2, 2, 3, np.float64), rounding(np.float64), driver="trained")
         (run,) = world(n, watched.request)
@@ -639,6 +641,7 @@ def test_train_state(world, rng):
                     tolerance=training.tolerance,
                     select=lambda r: [r[1]["state"][str(i)][name] for i in range(count)],
                     label=f"the optimizer's {name}",
+                    otherwise=optimizer_hint(run.values()[0], training.lr),
                 )
             run.returns(
                 *["AdamW"] * n, select=lambda r: r[1]["optimizer"], label="the optimizer's type"
@@ -667,4 +670,5 @@ def test_train_losses(world, rng):
                 select=lambda r: r[0],
                 label="the tensor of losses",
                 known_mistakes=training.loss_mistakes,
+                otherwise=optimizer_hint(run.values()[0], training.lr),
             )

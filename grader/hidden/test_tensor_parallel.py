@@ -336,7 +336,11 @@ def test_forward(world, rng):
             )
             saved = [p.saved_by(rank) for rank in range(n)]
             run.returns(
-                *saved, tolerance=p.tolerance, select=lambda r: r[1], label="the list of (x, z)"
+                *saved,
+                tolerance=p.tolerance,
+                select=lambda r: r[1],
+                label="the list of (x, z)",
+                known_mistakes=lambda: [parts.forward_saved_mistakes(own, p.y) for own in saved],
             )
             run.keeps_inputs()
 

@@ -57,6 +57,13 @@ OF_ROWS = (
 )
 OF_ENTRIES = "the loss was the sum over all entries. It must be their mean (mlp.loss)"
 ALONE_ON_RANK = "these are this rank's own gradients, without the other ranks'"
+OF_ONE_RANK = (
+    "these are rank {}'s gradients. Were they broadcast? Average the gradients of all ranks"
+)
+NOT_COPIED_BACK = (
+    "these are this rank's own gradients, although this rank started all-reduces. Is the bucket"
+    " copied back into grad?"
+)
 UNREAD = (
     "these are this rank's own gradients divided by the number of ranks. Were"
     " they read before wait(), or never added up?"
@@ -217,8 +224,9 @@ def step_mistakes(gradients: list[list], orders: Sequence[str] = ()) -> list[dic
     if len(set(orders)) > 1:
         wrong = averages_in_memory_order(gradients, orders)
         known_here = [here | {ADDED_AS_IT_LIES: own} for here, own in zip(known_here, wrong)]
+    of_one = {OF_ONE_RANK.format(rank): own for rank, own in enumerate(gradients)}
     return [
-        {ALONE_ON_RANK: own, UNREAD: [g / n for g in own]} | known | here
+        {ALONE_ON_RANK: own, UNREAD: [g / n for g in own]} | known | here | of_one
         for own, here in zip(gradients, known_here)
     ]
 
@@ -314,6 +322,35 @@ def optimizer_difference(optimizer: object) -> str | None:
                     " only lr, and keep all other defaults."
                 )
     return None
+
+
+def own_or_not_copied(run: Any, rank: int) -> str:
+    """Return the sentence for a rank that has only its own gradients after a pass with buckets."""
+    if run.marks(rank, "gone through again"):
+        return PASSED_BY
+    started = any(o.kind == "all_reduce" for o in run.operations(rank))
+    return NOT_COPIED_BACK if started else ALONE_ON_RANK
+
+
+def optimizer_hint(value: object, lr: float) -> str:
+    """Return what an optimizer shows about wrong weights, moments or losses, or an empty string.
+
+    ``value`` is what ``train`` returned. An optimizer of another learning rate, or one that counts
+    a single step although there are losses of more steps, is the cause for certain.
+    """
+    if not isinstance(value, (list, tuple)) or len(value) != 2 or not isinstance(value[1], dict):
+        return ""
+    losses, optimizer = value
+    groups, state = optimizer.get("groups"), optimizer.get("state")
+    of_first = groups[0] if isinstance(groups, list) and groups else None
+    rate = of_first.get("lr") if isinstance(of_first, dict) else None
+    if isinstance(rate, float) and not math.isclose(rate, lr):
+        return f"AdamW trained at lr={rate:g}, not at lr={lr:g}"
+    of_weight = state.get("0") if isinstance(state, dict) else None
+    counted = of_weight.get("step") if isinstance(of_weight, dict) else None
+    if isinstance(losses, np.ndarray) and losses.size > 1 and _is_equal(counted, 1):
+        return FRESH
+    return ""
 
 
 def _is_equal(got: object, expected: object) -> bool:

@@ -103,6 +103,15 @@ def test_a_guess_about_none_needs_none(value, is_told):
     assert (GUESS in text) is is_told
 
 
+def test_a_mistake_of_all_ranks_comes_before_a_mistake_of_one():
+    """Rank 0's value fits two mistakes; rank 1's fits only the second."""
+    run = call_result("collectives.f", [X + 5, X + 5])
+    known = [{"own": X + 5 + 7 * rank, "of rank 0": X + 5} for rank in range(2)]
+    assert "Likely: of rank 0." in told(lambda: run.returns(X, X, known_mistakes=known))
+    run = call_result("collectives.f", [X + 5, X + 12])
+    assert "Likely: own." in told(lambda: run.returns(X, X, known_mistakes=known))
+
+
 def test_a_ring_without_a_return_gets_one_explanation():
     run = call_result("collectives.ring_all_reduce", [None, None])
     text = told(public("collectives").test_ring_all_reduce, lambda n, *requests: [run] * 5, 2)

@@ -1,19 +1,26 @@
 """What mistakes leave of a step's gradients and of the losses, made here as ranks make them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from grader.reference.training_mistakes import (
+    ALONE_ON_RANK,
     DIVIDED_OWN_LOSS,
     FROZEN_LEFT_OUT,
+    NOT_COPIED_BACK,
     OF_ENTRIES,
     OF_ROWS,
     OWN_LOSS,
+    PASSED_BY,
     STOPPED,
     STRIDED_LEFT_OUT,
     left_out,
     loss_mistakes,
     optimizer_difference,
+    optimizer_hint,
+    own_or_not_copied,
     step_mistakes,
     training_mistakes,
 )
@@ -30,6 +37,7 @@ def test_gradients_that_went_wrong():
     known = step_mistakes([[A, B], [C, D]])
     np.testing.assert_equal(of(known, "without the other ranks'"), [[A, B], [C, D]])
     np.testing.assert_equal(of(known, "read before wait()"), [[A / 2, B / 2], [C / 2, D / 2]])
+    np.testing.assert_equal(of(known, "these are rank 0's gradients. Were they"), [[A, B]] * 2)
     np.testing.assert_equal(of(known, "once more"), [[(A + C) / 4, (B + D) / 4]] * 2)
     # Rank 0 begins with its last layer, rank 1 with its first.
     np.testing.assert_equal(
@@ -149,3 +157,42 @@ def test_a_rank_that_divides_its_own_losses():
     _, of_losses = training_mistakes([A / 10], [[A], [B]], lr=0.1)
     for own in of_losses:
         np.testing.assert_allclose(own[DIVIDED_OWN_LOSS], own[OWN_LOSS] / 2)
+
+
+@pytest.mark.parametrize(
+    "rate, counted, steps, words",
+    [
+        (1e-3, 3, 3, "AdamW trained at lr=0.001, not at lr=0.01"),
+        (1e-2, 1, 3, "a new optimizer was made at every step"),
+        (1e-2, 3, 3, ""),
+        (1e-2, 1, 1, ""),
+    ],
+)
+def test_what_the_optimizer_itself_shows(rate, counted, steps, words):
+    """Also if another mistake changed the weights, too."""
+    state = {"0": {"step": np.array(counted, np.float32)}}
+    optimizer = {"optimizer": "AdamW", "groups": [{"lr": rate}], "state": state}
+    hint = optimizer_hint([np.zeros(steps), optimizer], lr=1e-2)
+    assert hint.startswith(words) and bool(hint) is bool(words)
+
+
+@pytest.mark.parametrize("value", [None, [], [1, 2], [np.zeros(2), {}], [3, {"groups": [7]}]])
+def test_no_optimizer_shows_nothing(value):
+    assert optimizer_hint(value, lr=1e-2) == ""
+
+
+@pytest.mark.parametrize(
+    "marks, kinds, sentence",
+    [
+        (1, ["all_reduce"], PASSED_BY),
+        (0, ["barrier", "all_reduce"], NOT_COPIED_BACK),
+        (0, ["barrier"], ALONE_ON_RANK),
+        (0, [], ALONE_ON_RANK),
+    ],
+)
+def test_own_gradients_after_all_reduces_were_not_copied_back(marks, kinds, sentence):
+    run = SimpleNamespace(
+        marks=lambda rank, name: [0] * marks,
+        operations=lambda rank: [SimpleNamespace(kind=kind) for kind in kinds],
+    )
+    assert own_or_not_copied(run, 0) == sentence
