@@ -112,7 +112,11 @@ def summarize(
     elif rank.exit is not None:
         fate = ended(rank)
     elif rank.refused:
-        fate = f"sent back something that is not a result: {rank.refused}"
+        fate = (
+            f"was stopped: it sent {rank.refused}"
+            if rank.not_allowed
+            else f"sent back something that is not a result: {rank.refused}"
+        )
     elif rank.busy and rank.stacks:
         fate = busy(report, rank)
     elif rank.stacks or rank.held is not None:

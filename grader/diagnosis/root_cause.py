@@ -67,8 +67,7 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
     if exits:
         return _death(report, call, exits)
     if refused := [rank for rank in report.ranks if rank.refused]:
-        names = rank_list([rank.rank for rank in refused])
-        return Diagnosis(f"What {names} sent back is not a result: {refused[0].refused}.")
+        return _refusal(refused)
     if report.ending == Ending.STUCK:
         return _deadlock(report, waiting, call)
     if report.ending == Ending.LATE:
@@ -92,6 +91,16 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
 
 def _exit_line(rank: RankReport) -> str:
     return f"    rank {rank.rank} {ended(rank)}"
+
+
+def _refusal(refused: list[RankReport]) -> Diagnosis:
+    """Return the diagnosis of a world that ended because frames of these ranks were refused."""
+    first = refused[0]
+    names = rank_list([rank.rank for rank in refused])
+    if not first.not_allowed:
+        return Diagnosis(f"What {names} sent back is not a result: {first.refused}.")
+    were, who = ("was", "it") if len(refused) == 1 else ("were", f"rank {first.rank}")
+    return Diagnosis(f"{names} {were} stopped: {who} sent {first.refused}.")
 
 
 def _death(report: WorldReport, call: int, exits: list[RankReport]) -> Diagnosis:

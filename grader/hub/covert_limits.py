@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 
 from grader.hub.store_values import MAX_QUESTIONS
 from grader.wire.events import Operation
-from grader.wire.frames import FrameError
+from grader.wire.frames import NotAllowed
 
 # In one call, a rank may make 30 groups (see ``store_values``). So in one call it may use this many
 # groups for the first time, because the group of all ranks counts, too.
@@ -26,19 +26,19 @@ class CovertLimits:
         self.empty: Counter[tuple[int, int]] = Counter()  # (rank, call) → collectives without data
 
     def require_few(self, operation: Operation) -> None:
-        """Count an operation. Raise FrameError if its call now exceeds one of the two limits."""
+        """Count an operation. Raise NotAllowed if its call now exceeds one of the two limits."""
         key = operation.rank, operation.call
         group = tuple(operation.group), operation.group_name
         self.new_groups[key] += group not in self.groups[operation.rank]
         self.groups[operation.rank].add(group)
         if self.new_groups[key] > MAX_NEW_GROUPS:
-            raise FrameError(
+            raise NotAllowed(
                 f"operations in more than {MAX_NEW_GROUPS} new process groups in one call. Make"
                 " each group only once"
             )
         is_message = operation.kind in ("send", "recv")
         self.empty[key] += not is_message and not any((*operation.sent, *operation.received))
         if self.empty[key] > MAX_EMPTY:
-            raise FrameError(
+            raise NotAllowed(
                 f"more than {MAX_EMPTY} barriers and other collectives without data in one call"
             )

@@ -139,7 +139,7 @@ class Hub:
                 if events & selectors.EVENT_READ and end.handle:
                     end.handle(rank)
             except frames.FrameError as error:
-                self._refuse(rank, str(error)[:300])
+                self._refuse(rank, str(error)[:300], isinstance(error, frames.NotAllowed))
             except OSError:
                 self._hang_up(rank)
             except Exception as error:
@@ -236,8 +236,9 @@ class Hub:
     def fileno(self) -> int:
         return self.connections.fileno()
 
-    def _refuse(self, rank: int, words: str) -> None:
-        self.tell({world_messages.REFUSED: words, "rank": rank})
+    def _refuse(self, rank: int, words: str, not_allowed: bool = False) -> None:
+        flag = {"not_allowed": True} if not_allowed else {}
+        self.tell({world_messages.REFUSED: words, "rank": rank} | flag)
         self._hang_up(rank)
 
     def _hang_up(self, rank: int) -> None:

@@ -297,9 +297,9 @@ def _exchange(together: list[Posted]) -> list[bytes] | None:
 
 
 def attach_bytes(posted: Posted, blob: bytes) -> None:
-    """Give an operation its bytes. Raises FrameError if it has announced a different number."""
+    """Give an operation its bytes. Raises NotAllowed if it has announced a different number."""
     if len(blob) != posted.due:
-        raise frames.FrameError("an operation with more or fewer bytes than it announced")
+        raise frames.NotAllowed("an operation with more or fewer bytes than it announced")
     posted.blob = blob
 
 
@@ -311,7 +311,7 @@ def bytes_due(operation: Operation) -> int:
 
 
 def check(posted: Posted) -> None:
-    """Raise FrameError if an operation's pieces, peer, root, dtype or bytes are not valid."""
+    """Raise NotAllowed if an operation's pieces, peer, root, dtype or bytes are not valid."""
     operation, pieces = posted.operation, posted.pieces
     n = len(operation.group) if operation.kind == "all_to_all" else 0
     proper = (
@@ -325,19 +325,19 @@ def check(posted: Posted) -> None:
         )
     )
     if not proper:
-        raise frames.FrameError("an operation without proper split sizes")
+        raise frames.NotAllowed("an operation without proper split sizes")
     others = [other for other in (operation.peer, operation.root) if other is not None]
     if not set(others) <= set(operation.group):
         which = "peer" if operation.peer not in (None, *operation.group) else "root"
-        raise frames.FrameError(f"an operation with a {which} that is not in its group")
+        raise frames.NotAllowed(f"an operation with a {which} that is not in its group")
     itemsize = combine.ITEMSIZES.get(operation.dtype or "", 0)
     if operation.kind == "all_to_all" and [operation.sent, operation.received] != pieces:
-        raise frames.FrameError("an all-to-all whose split sizes are not what it sends or receives")
+        raise frames.NotAllowed("an all-to-all whose split sizes are not what it sends or receives")
     if operation.kind != "barrier" and not itemsize:
-        raise frames.FrameError("an operation whose dtype is unknown")
+        raise frames.NotAllowed("an operation whose dtype is unknown")
     if operation.kind != "barrier" and operation.bytes % itemsize:
-        raise frames.FrameError("an operation whose bytes do not fit its dtype")
+        raise frames.NotAllowed("an operation whose bytes do not fit its dtype")
     if sum(operation.received) * itemsize > frames.MAX_BLOB:
-        raise frames.FrameError("an operation whose result is too large for the network")
+        raise frames.NotAllowed("an operation whose result is too large for the network")
     if operation.bytes != sum(operation.sent or operation.received) * itemsize:
-        raise frames.FrameError("an operation whose bytes do not match its elements")
+        raise frames.NotAllowed("an operation whose bytes do not match its elements")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grader.hub.matching import Posted
-from grader.wire.frames import FrameError, is_whole
+from grader.wire.frames import FrameError, NotAllowed, is_whole
 
 # How many operations and questions of one rank may be unanswered at a time. The time to match
 # operations grows with the square of their number.
@@ -37,7 +37,7 @@ class Outstanding:
         if not is_whole(number) or number in self.unanswered:
             raise FrameError("an operation of no known form")
         if len(self.unanswered) - received >= MAX_UNANSWERED:
-            raise FrameError(f"more than {MAX_UNANSWERED} operations that wait for other ranks")
+            raise NotAllowed(f"more than {MAX_UNANSWERED} operations that wait for other ranks")
         self.unanswered.add(number)
 
     def take_owed(self, number: Any) -> Posted:

@@ -34,17 +34,17 @@ class StoreValues:
         """Take a question; yield (rank, number, answer) for each question that can be answered now.
 
         ``number`` is the number of the question that is answered. With the new question, earlier
-        questions may get an answer, too. Raises FrameError if the new question is not of the agreed
+        questions may get an answer, too. Raises NotAllowed if the new question is not of the agreed
         form, or is not allowed.
         """
         self._check_small(rank, call, meta)
         number, do, keys = (meta.get(name) for name in ("number", "do", "keys"))
         if not frames.is_whole(number) or not isinstance(keys, list) or len(keys) > MAX_KEYS:
-            raise frames.FrameError("a request to torch's store of an unknown form")
+            raise frames.NotAllowed("a request to torch's store of an unknown form")
         if not all(frames.is_text(key, MAX_KEY_LETTERS) for key in keys):
-            raise frames.FrameError("a request to torch's store of an unknown form")
+            raise frames.NotAllowed("a request to torch's store of an unknown form")
         if do in ("set", "add", "get") and len(keys) != 1:
-            raise frames.FrameError("a request to torch's store that does not name exactly one key")
+            raise frames.NotAllowed("a request to torch's store that does not name exactly one key")
         if do in ("get", "wait"):
             self.waiting.append((rank, number, meta))
         else:
@@ -59,9 +59,9 @@ class StoreValues:
         self.waiting = still
 
     def _check_small(self, rank: int, call: int, meta: dict) -> None:
-        """Raise FrameError unless torch itself asks such a question when it makes a group.
+        """Raise NotAllowed unless torch itself asks such a question when it makes a group.
 
-        Also raise FrameError if the rank has asked too many questions in this call.
+        Also raise NotAllowed if the rank has asked too many questions in this call.
         """
         self.asked[rank, call] += 1
         do, value, amount = (meta.get(name) for name in ("do", "value", "amount"))
@@ -73,12 +73,12 @@ class StoreValues:
             and amount in (0, 1)
         )
         if not counts and do not in ("get", "wait", "check"):
-            raise frames.FrameError(
-                "a value for torch's store. Ranks must communicate only through operations of"
+            raise frames.NotAllowed(
+                "a value through torch's store. Ranks must communicate only through operations of"
                 " torch.distributed"
             )
         if self.asked[rank, call] > MAX_QUESTIONS:
-            raise frames.FrameError(
+            raise frames.NotAllowed(
                 "more requests to torch's store in one call than"
                 f" {MAX_QUESTIONS // 2} new process groups need. Make each group only once"
             )

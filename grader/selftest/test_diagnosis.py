@@ -185,6 +185,20 @@ def test_memory_that_was_never_filled_is_recognised(dtype, value):
     assert "never filled" not in (likely_cause(got, right, Context(0, 2, [right] * 2)) or "")
 
 
+# ——— ranks that were stopped
+
+
+def test_a_rank_that_used_the_store_is_not_said_to_have_sent_a_result(report):
+    made = report("failed", ([], 3), ([], 3))
+    made.ranks[0].refused, made.ranks[0].not_allowed = "a value through torch's store. No", True
+    text = "rank 0 was stopped: it sent a value through torch's store. No."
+    assert str(diagnose(made, 0)) == text
+    made.ranks[1].refused, made.ranks[1].not_allowed = "another", True
+    assert str(diagnose(made, 0)).startswith("ranks 0 and 1 were stopped: rank 0 sent a value")
+    made.ranks[0].not_allowed = False
+    assert "What ranks 0 and 1 sent back is not a result: a value" in str(diagnose(made, 0))
+
+
 # ——— ranks that only waited
 
 

@@ -585,6 +585,26 @@ def test_an_exception_with_text_that_cannot_be_printed(submit):
     assert "raised ValueError: bad ? text" in message
 
 
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        (
+            "dist.distributed_c10d._get_default_store().set('x', 'a')",
+            "a value through torch's store.",
+        ),
+        ("for _ in range(101): dist.barrier(async_op=True)", "more than 100 barriers"),
+    ],
+)
+def test_a_rank_that_communicates_otherwise_was_stopped(submit, on_hub, line, words):
+    world = submit(f"""
+        def broken(x):
+            {line}
+            time.sleep(30)
+        """)
+    message = verdict(world, 1)
+    assert f"rank 0 was stopped: it sent {words}" in message and "not a result" not in message
+
+
 def test_a_rank_that_says_it_is_held_is_not_believed(submit):
     world = submit("""
         def broken(x):

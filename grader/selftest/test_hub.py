@@ -931,7 +931,8 @@ def test_a_rank_that_has_begun_once_may_not_tell_the_store_more_before_its_next_
     both.post(0, mark)
     both.hub.begin(2, InStep([0]))
     both.post(0, question(0, "set", "x", value="what it is given next"))
-    assert "a value for torch's store" in both.told[0]["refused"]
+    assert "a value through torch's store" in both.told[0]["refused"]
+    assert both.told[0]["not_allowed"] is True
 
 
 def test_the_store_answers_who_waits_as_soon_as_it_can(ends):

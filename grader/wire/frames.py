@@ -138,6 +138,13 @@ class FrameError(ValueError):
     """Raised if received data does not follow this protocol."""
 
 
+class NotAllowed(FrameError):
+    """Raised if a rank sends an operation, or a request to torch's store, that it may not send.
+
+    The words say what it sent: they continue the sentence "it sent …".
+    """
+
+
 @dataclass(frozen=True)
 class Frame:
     kind: bytes

@@ -25,7 +25,9 @@ MOVES = "moves"  # the answer to MOVES_ASKED, with what ``Matching.withheld`` re
 GIVEN = "given"  # the answer to RESULTS_ASKED
 # Hub → judge
 STANDSTILL = "standstill"  # the ranks that are held; also ``frames``, and as for MOVES
-REFUSED = "refused"  # in words, why the frames of ``rank`` are not accepted
+# in words, why the frames of ``rank`` are not accepted; with ``not_allowed``, what it sent: see
+# ``frames.NotAllowed``
+REFUSED = "refused"
 GROWN = "grown"  # rank, call, and the fields of a ``Growth``
 SPENT = "spent"  # rank, call, nanoseconds of processor time
 # the same, when all threads of a rank begin to wait for a message: see ``hub.awaited_receives``

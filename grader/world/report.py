@@ -152,6 +152,8 @@ class RankReport:
     # exit code, or −signal, of a process that ended before the world had an ending
     exit: int | None = None
     refused: str | None = None  # why its frames were not accepted
+    # ``refused`` says which operation, or which request to torch's store, the rank may not send
+    not_allowed: bool = False
     held: int | None = None  # the call in which it is held now
     done: bool = False
     # the rank says that its process is unchanged, so that it can make the calls of another check

@@ -63,7 +63,9 @@ class SupervisorReports:
         self.report.unanswered = message.get("unanswered", [])
 
     def _on_refused(self, message: dict) -> None:
-        self.report.ranks[message["rank"]].refused = message[world_messages.REFUSED]
+        rank = self.report.ranks[message["rank"]]
+        rank.refused = message[world_messages.REFUSED]
+        rank.not_allowed = message.get("not_allowed", False)
 
     def _on_grown(self, message: dict) -> None:
         rank, call, *growth = message[world_messages.GROWN]
