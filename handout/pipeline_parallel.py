@@ -189,8 +189,9 @@ def run_schedule(
 
     Any schedules that fit each other must run, not only GPipe and 1F1B. The earlier stages may be
     at their third forward pass while the last stage is at its first backward pass, so neighbours
-    may want to send to each other at the same moment. Do not wait for a send before the next
-    action: the other stage may itself be sending, and not yet receiving.
+    may want to send to each other at the same moment. Do not wait for a send as soon as you have
+    started it: the other stage may itself be sending, and not yet receiving. (When to wait is said
+    below.)
 
     GPipe and 1F1B must also run on GPUs, where the messages of a rank keep their order and a send
     ends only when it is received. So when an action ends, start two messages together, with one

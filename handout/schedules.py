@@ -67,11 +67,11 @@ def interleaved_schedule(
     """Problem 8.1 · Return the interleaved 1F1B schedule [Narayanan et al., 2021].
 
     As in 1F1B, a stage first runs forward passes (the warm-up), then one forward and one backward
-    pass in turn, then backward passes. But it processes the micro-batches in groups of n: all n
-    micro-batches of a group go through its chunk 0, then all n go through its chunk 1, and so on.
-    After that comes the next group. The backward passes have the same order, but go from the last
-    chunk to the first. A part is 1/v of a stage, so the first forward pass is shorter, and the next
-    stages begin earlier.
+    pass in turn, then backward passes. But it processes the micro-batches in groups of n, such as 0
+    to n − 1 and then n to 2n − 1: all n micro-batches of a group go through its chunk 0, then all n
+    go through its chunk 1, and so on. After that comes the next group. The backward passes have the
+    same order, but go from the last chunk to the first. A part is 1/v of a stage, so the first
+    forward pass is shorter, and the next stages begin earlier.
 
     Args:
         stage: s, the stage whose schedule this is.
@@ -82,9 +82,9 @@ def interleaved_schedule(
         2·v·m actions: ``("F", c, i)`` and ``("BW", c, i)`` once for each chunk c and each
         micro-batch i. If all parts take equally long, three more conditions hold:
         - The schedules end after v·m + n − 1 times the time of one F and one BW of a chunk.
-        - At no time are more activations alive on stage s than 2(n − s − 1) + (v − 1)·n + 1. With
-          v > 1, the warm-up in the paper has one forward pass fewer than this number, or all v·m
-          forward passes if these are fewer.
+        - At no time are more activations alive on stage s than 2(n − s − 1) + (v − 1)·n + 1. (If
+          v > 1, the warm-up in the paper has 2(n − s − 1) + (v − 1)·n forward passes, or all v·m
+          forward passes if these are fewer.)
         - With v = 1 the schedule is 1F1B. Then at most n − s activations are alive.
     Raises:
         ValueError: ``stage`` is not one of the stages (the message contains ``stage``); there is no

@@ -411,9 +411,9 @@ def require_meetings(run, warm_up=0):
 
 
 def _demand_meetings_of(run, rank, seen, warm_up):
-    calls = [i for i, event in enumerate(seen) if event == "operation"]
-    for i, place in enumerate(calls[warm_up:]):
-        earlier = calls[: warm_up + i]
+    timed = [i for i, event in enumerate(seen) if event == "operation"]
+    for i, place in enumerate(timed[warm_up:]):
+        earlier = timed[: warm_up + i]
         since = seen[earlier[-1] if earlier else 0 : place]
         met = "barrier" in since
         run.require(

@@ -326,7 +326,8 @@ def optimizer_difference(optimizer: object) -> str | None:
 
 def own_or_not_copied(run: Any, rank: int) -> str:
     """Return the sentence for a rank that has only its own gradients after a pass with buckets."""
-    if run.marks(rank, "gone through again"):
+    was_used_up = bool(run.marks(rank, "gone through again"))
+    if was_used_up:
         return PASSED_BY
     started = any(o.kind == "all_reduce" for o in run.operations(rank))
     return NOT_COPIED_BACK if started else ALONE_ON_RANK
