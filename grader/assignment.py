@@ -177,6 +177,13 @@ COMMUNICATING = {
 # These functions change their first argument. All other functions do not change their arguments.
 IN_PLACE = {"train", "broadcast_parameters", "ZeroAdamW"}
 
+# In these functions, every rank needs data of another rank.
+ALL_RECEIVE = {
+    *("all_gather", "reduce_scatter", "all_reduce", "all_to_all"),
+    *("all_reduce_from_parts", "average", "overlapped_all_reduce"),
+    *("shift_right", "ring_all_reduce"),
+}
+
 # These functions cut a tensor into one block for each rank, and n need not divide its length.
 UNEVEN_BLOCKS = {"all_reduce_from_parts", "ring_all_reduce"}
 

@@ -44,6 +44,7 @@ MISTAKES = {
     "gather": [{ONE_MEMORY: tensor(B + B)}] * 2,
     "all_gather": [{ONE_MEMORY: tensor(B + B)}] * 2,
     "scatter": [{EVERY_OTHER: tensor(B[rank::2])} for rank in range(2)],
+    "reduce": [{}, {mistakes.A_SUM: tensor(A) + tensor(B)}],
     "reduce_scatter": [{EVERY_OTHER: tensor([11, 33])}, {EVERY_OTHER: tensor([22, 44])}],
     "all_to_all": [{EVERY_OTHER: tensor(A[rank::2] + B[rank::2])} for rank in range(2)],
 }

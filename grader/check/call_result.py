@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.assignment import COMMUNICATING, IN_PLACE, UNEVEN_BLOCKS
+from grader.assignment import ALL_RECEIVE, COMMUNICATING, IN_PLACE, UNEVEN_BLOCKS
 from grader.check import driver_results
 from grader.check.call_evidence import NO_GRADIENT, NO_RETURN, CallEvidence
 from grader.check.check_exceptions import CheckFailed, GraderFault
@@ -18,7 +18,7 @@ from grader.check.hazards import hazards, left_open, read_early
 from grader.check.nested import arrays, at_path, by_path
 from grader.diagnosis.comparison import EXACT, Difference, Tolerance, describe, difference
 from grader.diagnosis.finding import LIKELY, VALUES, Line, likely_line
-from grader.diagnosis.hints import Context, likely_cause
+from grader.diagnosis.hints import Context, is_divided_by_rank, likely_cause
 from grader.diagnosis.rank_summaries import rank_list, trace
 from grader.diagnosis.root_cause import diagnose, not_implemented
 from grader.wire.events import operations
@@ -394,6 +394,9 @@ class CallResult(CallEvidence):
                 f"rank {rank} took part only in a reduce to rank {root}. After a reduce, only the"
                 " root has the result; the tensors of other ranks are undefined"
             )
+        places = [[at_path(value, found.path) for value in of] for of in (values, expected)]
+        if is_divided_by_rank(*places):
+            return "divided by 0: by the rank instead of the number of ranks?"
         if found.got is None:
             fitting = (name for name in known if _is_close_to_mistake(values[rank], known[name]))
             reason = next(fitting, None)
@@ -409,6 +412,12 @@ class CallResult(CallEvidence):
         if not done or any(o.kind != "reduce" or o.root == rank for o in done):
             return None
         return done[-1].root
+
+    def _has_received(self, rank: int, function: str) -> bool:
+        """Return False if a rank had to receive something, and issued nothing that brings data."""
+        if self.report.size == 1 or function not in ALL_RECEIVE:
+            return True
+        return any(o.kind not in ("send", "barrier") for o in self.operations(rank))
 
     def _require_waits(self) -> None:
         """Fail if the values are right by luck.
@@ -461,6 +470,7 @@ class CallResult(CallEvidence):
             got,
             communicates=function in COMMUNICATING,
             uneven_blocks=function in UNEVEN_BLOCKS,
+            received=self._has_received(rank, function),
         )
         return likely_cause(found.got, found.expected, context)
 

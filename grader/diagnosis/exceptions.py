@@ -1,8 +1,11 @@
 """Says in words which exception made a call fail, and which mistake or limit it shows."""
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 
+from grader.assignment import FILES
+from grader.check.nested import arrays
 from grader.diagnosis.finding import RANKS, Diagnosis, Line, likely_line
 from grader.diagnosis.rank_summaries import awaited, only_waited, rank_list, trace
 from grader.wire import machine_limits, tiers
@@ -70,6 +73,13 @@ class Slip:
         return is_here and all(text in raised.text for text in self.texts)
 
 
+def _not_applied(name: str) -> list[Slip]:
+    """Return the slips of a program that calls a class of ``torch.autograd.Function`` itself."""
+    sentence = f"{name}(…) makes an object of the class. Use {name}.apply(…)."
+    texts = [("unsupported operand", f"'{name}'"), (f"'{name}' object",), (f", not {name}",)]
+    return [Slip(of, sentence) for of in texts]
+
+
 OWN_LINE = ""  # see ``Raised.inside``
 SLIPS = [
     Slip(
@@ -87,6 +97,12 @@ SLIPS = [
             " tensor, and make a list of the parts."
         ),
         ("scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"),
+    ),
+    *_not_applied("CopyToRanks"),
+    *_not_applied("SumOverRanks"),
+    Slip(
+        ("incompatible function arguments", "Options, arg0: torch._C._distributed_c10d.ReduceOp"),
+        "op must be a dist.ReduceOp, for example dist.ReduceOp.SUM. It was something else.",
     ),
     Slip(
         ("tensor has to be contiguous",),
@@ -110,6 +126,46 @@ SLIPS = [
         ),
     ),
 ]
+
+
+TOO_FEW_CHUNKS = (
+    "chunk(n) may return fewer than n parts, if n does not divide the length. Use tensor_split(n)"
+)
+
+
+def _has_few_chunks(report: WorldReport, call: int, raised: Raised) -> bool:
+    """Return whether a rank's function calls ``chunk``, and an argument has fewer than n chunks.
+
+    The exception must have come up in the function's own line. The rank names the file, so only a
+    file of the submission is read.
+    """
+    n = report.size
+    lengths = {
+        length
+        for args, kwargs in report.calls[call].arguments
+        for array in arrays([*args, *kwargs.values()])
+        for length in (array.size, *array.shape)
+        if length
+    }
+    if all(-(-length // -(-length // n)) == n for length in lengths):
+        return False
+    if raised.inside != OWN_LINE or not raised.lines or raised.lines[-1]["file"] not in FILES:
+        return False
+    try:
+        file = report.submission_dir / "handout" / raised.lines[-1]["file"]
+        above = file.read_text(errors="replace").splitlines()[: raised.lines[-1]["line"]]
+    except OSError:
+        return False
+    above = _from_last(r"(def|class) ", above)
+    if above and above[0].startswith("class "):
+        above = _from_last("    def ", above)
+    return any(re.search(r"\bchunk\(", line) for line in above)
+
+
+def _from_last(begins: str, lines: list[str]) -> list[str]:
+    """Return the lines from the last one on that begins so; all lines if there is none."""
+    found = [number for number, line in enumerate(lines) if re.match(begins, line)]
+    return lines[found[-1] :] if found else lines
 
 
 def raised_lines(raised: dict[int, Raised]) -> list[Line]:
@@ -164,6 +220,8 @@ def diagnose_exception(report: WorldReport, call: int, roots: dict[int, Raised])
     ]
     if slip := next((slip for slip in SLIPS if slip.applies(first)), None):
         lines.append(likely_line(slip.sentence))
+    elif first.text.endswith("index out of range") and _has_few_chunks(report, call, first):
+        lines.append(likely_line(TOO_FEW_CHUNKS))
     if first.type == "SystemExit":
         lines.append(Line("A rank must return its result. It must not end the process."))
     if any(o.peer == o.rank for rank in alike for o in operations(report.ranks[rank].trail)):

@@ -21,6 +21,7 @@ class Context:
     on this rank. ``elsewhere`` maps the paths of the other places in this rank's result to the
     arrays that should be there. ``communicates`` says whether the function must communicate, and
     ``uneven_blocks`` whether it cuts tensors into one block for each rank, whose lengths may differ.
+    ``received`` is False if this rank needs data of other ranks, and issued only sends and barriers.
     """
 
     rank: int
@@ -33,6 +34,7 @@ class Context:
     got: Sequence[np.ndarray | None] = ()
     communicates: bool = True
     uneven_blocks: bool = False
+    received: bool = True
 
 
 def same(
@@ -78,6 +80,23 @@ def _undefined(array: np.ndarray) -> np.ndarray:
     return np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, bool)
 
 
+def is_divided_by_rank(
+    got: Sequence[np.ndarray | None], expected: Sequence[np.ndarray | None]
+) -> bool:
+    """Return whether each rank divided a sum by its own number instead of the number of ranks.
+
+    On rank 0 nothing is finite, because it divided by 0.
+    """
+    n, (first, *others) = len(expected), got
+    if first is None or not first.size or first.dtype.kind != "f" or np.isfinite(first).any():
+        return False
+    pairs = list(zip(others, expected[1:]))
+    return n > 1 and all(
+        theirs is not None and same(own, theirs, n / rank)
+        for rank, (own, theirs) in enumerate(pairs, start=1)
+    )
+
+
 def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     """Return a sentence about the likely bug; None if no known bug explains the value."""
     for name, lookalike in context.known_mistakes.items():
@@ -93,6 +112,10 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
     # The value is close to the expected value. The explanations below are for larger differences.
     if same(got, expected):
         return None
+    if not context.received:
+        reasons = (f(got, expected, context) for f in (_own_input, _one_block, _own_part))
+        nothing = f"rank {context.rank} received nothing: it issued no receive and no collective"
+        return next((reason for reason in reasons if reason), nothing)
     if _is_garbage(got):
         return (
             "this looks like memory that was never filled. Did you add (+=) to torch.empty? Use"
@@ -105,6 +128,7 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
         _gaps,
         _whole,
         _one_block,
+        _own_part,
         _factor,
         _another_place,
         _own_input,
@@ -206,6 +230,25 @@ def _whole(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
                 f"all of it came back: the whole {whole}, not only this rank's part. Take this"
                 f" rank's {name} of it"
             )
+    return None
+
+
+def _own_part(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
+    """Return a sentence if ``got`` is this rank's block of its own input, without the others."""
+    n, own = context.size, context.inputs[context.rank] if context.inputs else ()
+    if n == 1 or not context.communicates or got.shape != expected.shape:
+        return None
+    names = ("rows", "columns") if got.ndim > 1 else ("entries",)
+    for array in own:
+        for axis, name in enumerate(names[: array.ndim]):
+            if array.shape[axis] % n:
+                continue
+            part = np.split(array, n, axis)[context.rank]
+            if fits(got, part, expected):
+                return (
+                    f"these are only this rank's own {name}, cut from its own input. Nothing came"
+                    " from the other ranks"
+                )
     return None
 
 

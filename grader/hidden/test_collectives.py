@@ -41,7 +41,6 @@ NEIGHBOURS = (
 )
 KEPT = "the list of two calls' results, kept together,"
 ONE_MEMORY = "all parts are equal. [tensor] * n is the same tensor n times: make n tensors"
-A_SUM = "this is the sum, but op is another operation. Does op reach the collective?"
 BY_ENTRIES = "every n-th entry, or row, was taken. A block consists of consecutive entries"
 BEFORE = (
     "the values were divided by n before the sum, so that n quotients were rounded. Sum first, then"
@@ -184,12 +183,12 @@ def _mistakes(collective, xs, layout, root=0, op=None):
         known = _in_memory_order(
             xs, layout, lambda lying: getattr(truth, collective)(lying, **options)
         )
-        summed = {A_SUM: sum(xs)} if op not in (None, "sum", "average") else {}
+        summed = {mistakes.A_SUM: sum(xs)} if op not in (None, "sum", "average") else {}
         return [summed | own for own in known]
     if layout and collective == "scatter":
         return _in_memory_order(truth.scatter(xs, root), layout, received=True)
     if op not in (None, "sum", "average") and collective != "reduce_scatter":
-        return [{A_SUM: sum(xs)}] * n
+        return [{mistakes.A_SUM: sum(xs)}] * n
     dealt = {
         "scatter": lambda rank: xs[root][rank::n],
         "all_to_all": lambda rank: np.concatenate([x[rank::n] for x in xs]),

@@ -441,6 +441,45 @@ def test_a_condition_on_a_tensor_is_told_from_a_tensor_for_a_list(submit, condit
 
 
 @pytest.mark.parametrize(
+    "line, words",
+    [
+        ("return CopyToRanks(x) @ x", "Use CopyToRanks.apply(…)."),
+        ("return torch.relu(CopyToRanks(x))", "Use CopyToRanks.apply(…)."),
+        ("return CopyToRanks(x).shape", "Use CopyToRanks.apply(…)."),
+        ("dist.all_reduce(x, op='average')", "op must be a dist.ReduceOp"),
+        ("return x.chunk(3)[2]", "chunk(n) may return fewer than n parts"),
+    ],
+)
+def test_a_slip_is_told_by_its_exception(submit, line, words):
+    message = verdict(
+        submit(f"""
+        class CopyToRanks(torch.autograd.Function):
+            pass
+        def broken(x):
+            {line}
+        """),
+        3,
+    )
+    assert words in message
+
+
+def test_an_index_out_of_range_without_a_chunk_is_nobodys_slip(submit):
+    message = verdict(
+        submit("""
+        def other(x): return x.chunk(4)
+        def broken(x): return [x][3]
+        """),
+        1,
+    )
+    assert "list index out of range" in message and "Likely" not in message
+
+
+def test_an_index_out_of_range_of_all_chunks_is_nobodys_slip(submit):
+    message = verdict(submit("def broken(x): return x.chunk(2)[2]"), 2)
+    assert "index out of range" in message and "Likely" not in message
+
+
+@pytest.mark.parametrize(
     "send",
     [
         "dist.send(x, peer)",
@@ -488,6 +527,31 @@ def test_a_result_of_a_reduce_on_another_rank_than_its_root_is_told(submit, netw
         "wrong on rank 1." in message and "Likely: rank 1 took part only in a reduce to" in message
     )
     assert "only the root has the result; the tensors of other ranks are undefined." in message
+
+
+def test_a_sum_divided_by_the_rank_is_told(submit):
+    world = submit("""
+        def broken(x):
+            total = x.clone()
+            dist.all_reduce(total)
+            return total / dist.get_rank()
+        """)
+    message = verdict(world, 3)
+    assert "Likely: divided by 0: by the rank instead of the number of ranks?" in message
+
+
+def test_a_rank_that_only_sends_received_nothing(submit):
+    world = submit("""
+        def shift_right(x):
+            received = torch.empty_like(x)
+            if dist.get_rank() > 0:
+                dist.recv(received, dist.get_rank() - 1)
+            if dist.get_rank() < 2:
+                dist.send(x, dist.get_rank() + 1)
+            return received
+        """)
+    message = verdict(world, 3, X + 1, X, X, function="shift_right")
+    assert "Likely: rank 0 received nothing: it issued no receive and no collective." in message
 
 
 def test_a_reduce_and_a_broadcast_are_not_told_to_be_a_reduce(submit):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grader.diagnosis.finding import likely_line
-from grader.diagnosis.hints import Context, likely_cause, same
+from grader.diagnosis.hints import Context, is_divided_by_rank, likely_cause, same
 from grader.wire.frames import BETWEEN_ENTRIES
 
 
@@ -125,13 +125,41 @@ def test_a_whole_tensor_in_place_of_this_ranks_part_is_told(whole, axis, name, c
     assert told.endswith(f"Take this rank's {name} of it")
 
 
+@pytest.mark.parametrize("axis, name", [(0, "rows"), (1, "columns")])
+def test_own_part_of_the_own_input_is_told(axis, name):
+    other = TABLE * 100
+    parts = [np.split(table, 2, axis)[1] for table in (TABLE, other)]
+    around = Context(1, 2, [sum(parts)] * 2, [[other], [TABLE]])
+    told = likely_cause(parts[0], sum(parts), around)
+    assert told.startswith(f"these are only this rank's own {name}, cut from its own input")
+    assert likely_cause(parts[1], sum(parts), around) is None
+
+
+def test_a_rank_that_received_nothing_is_told_so():
+    around = replace(AROUND, received=False)
+    for got in (np.append(RIGHT[:5], 1e-40).astype(np.float32), 0 * RIGHT, ANOTHER * 3):
+        assert likely_cause(got, RIGHT, around).startswith("rank 1 received nothing")
+    assert likely_cause(INPUTS[1][0], RIGHT, around).startswith("this rank's own input came back")
+
+
+def test_a_division_by_the_rank_is_told_from_other_divisions_by_zero():
+    right = [f32(1, 2)] * 3
+    endless = f32(np.inf, np.inf)
+    assert is_divided_by_rank([endless, f32(3, 6), f32(1.5, 3)], right)
+    assert not is_divided_by_rank([endless, f32(3, 6), f32(1, 2)], right)
+    assert not is_divided_by_rank([endless], right[:1])
+    assert not is_divided_by_rank([None, f32(3, 6), f32(1.5, 3)], right)
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_one_ranks_block_in_all_places_is_told(axis):
     blocks = TABLE, TABLE * 100
     right = np.concatenate(blocks, axis)
     around = Context(0, 2, [right] * 2, [[block] for block in blocks])
     for rank, block in enumerate(blocks):
-        told = likely_cause(np.concatenate([block] * 2, axis), right, around)
+        got = np.concatenate([block] * 2, axis)
+        told = likely_cause(got, right, around)
+        assert told == likely_cause(got, right, replace(around, received=False))
         assert told == f"every block is rank {rank}'s tensor. The other ranks' blocks are missing"
 
 

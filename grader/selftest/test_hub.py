@@ -899,7 +899,11 @@ def test_of_many_tensors_no_entry_is_left_out(ends, many):
     assert both.answers(1)[0].blob == BYTES and both.told == []
     both.post(1, operation(1, b"", received=[0] * events.MAX_COUNTS, **changes))
     assert both.told == [
-        {"refused": "an operation whose bytes do not match its elements", "rank": 1}
+        {
+            "refused": "an operation whose bytes do not match its elements",
+            "rank": 1,
+            "not_allowed": True,
+        }
     ]
 
 
