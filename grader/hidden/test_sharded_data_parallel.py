@@ -215,7 +215,13 @@ def test_zero_weights(world, rng):
                 tolerance=p.tolerance,
                 select=driver_results.weights,
                 label="the list of weights, [step][tensor],",
-                known_mistakes=p.mistakes,
+                known_mistakes=lambda: [
+                    zero.whole_state_mistakes(
+                        driver_results.optimizer(value), p.weights, n, driver_results.weights(value)
+                    )
+                    | known
+                    for value, known in zip(run.values(), p.mistakes())
+                ],
             )
             run.returns(
                 *p.gradients,

@@ -5,6 +5,7 @@ step. All values are in numpy and float64. In a dict of mistakes, each key is th
 describes one mistake.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,6 +44,11 @@ FIRST_RATE = (
 OWN_RATE = (
     "all entries follow this rank's learning rate, so this rank has updated the shards of the other"
     " ranks, too. Update this rank's shard, and get the others by an all-gather"
+)
+ALL_UPDATED = (
+    "this rank updated all weights, not only its shard: its optimizer has a state for all of them."
+    " Give the optimizer one tensor, this rank's flat shard, and get the other shards by an"
+    " all-gather"
 )
 
 Rates = Sequence[Sequence[float]]  # [rank][step]
@@ -122,6 +128,22 @@ def zero_mistakes(weights: list, gradients: list, rates: Rates) -> list[dict[str
             known[OWN_RATE] = result(average, own_rate)
         found.append(made | known)
     return found
+
+
+def whole_state_mistakes(optimizer: Any, weights: list, n: int, after: Any) -> dict[str, Any]:
+    """Return a dict that explains wrong weights by an optimizer that updates all weights.
+
+    ``optimizer`` describes a rank's optimizer, and ``after`` are the weights that the rank has. The
+    dict is empty if the optimizer has a state for fewer entries than all weights have, or if n is 1.
+    """
+    states = optimizer.get("state") if isinstance(optimizer, dict) else None
+    kept = list(states.values()) if isinstance(states, dict) else []
+    moments = [state.get("exp_avg") for state in kept if isinstance(state, dict)]
+    entries = sum(moment.size for moment in moments if isinstance(moment, np.ndarray))
+    whole = sum(np.size(weight) for weight in weights)
+    if entries < whole or entries <= math.ceil(whole / n):
+        return {}
+    return {ALL_UPDATED: after}
 
 
 def _added_up(steps: list) -> list:

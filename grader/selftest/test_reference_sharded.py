@@ -157,3 +157,16 @@ def test_rounding_in_float32_stays_far_below_the_tolerance_of_a_single_entry():
             tolerance = replace(p.tolerance, relative=p.tolerance.relative / 2)
             right = [each.astype(np.float32) for each in exact]
             assert difference(found, right, tolerance) is None, seed
+
+
+def test_an_optimizer_of_all_weights_is_told_by_its_state():
+    weights, after = [np.ones((2, 2)), np.ones(3)], [[np.zeros(1)]]
+
+    def told(*shapes, n=2):
+        state = {str(i): {"exp_avg": np.zeros(shape)} for i, shape in enumerate(shapes)}
+        return zero.whole_state_mistakes({"state": state}, weights, n, after)
+
+    assert told((2, 2), 3) == told(8) == {zero.ALL_UPDATED: after}
+    assert told(4) == told((2, 2)) == told() == told(7, n=1) == {}
+    assert zero.whole_state_mistakes("AdamW", weights, 2, after) == {}
+    assert zero.whole_state_mistakes({"state": {"0": 5}}, weights, 2, after) == {}
