@@ -1347,7 +1347,7 @@ MUTANTS = [
                 sending_back.wait()
             sending_back, received""",
         {"hidden run_schedule_frees_what_was_sent"},
-        "rank 2, 1F1B: according to the operating system, the rank's process grew",
+        "1F1B: according to the operating system, the rank's process grew",
     ),
     Mutant(
         "backward passes are not recorded",
@@ -1784,7 +1784,7 @@ MUTANTS = [
         """                y_i, saved = _stage_forward(weights, x_i)
                 alive[i] = saved""",
         {"hidden run_schedule_frees"},
-        "rank 2, 1F1B: ",
+        "1F1B: ",
     ),
     Mutant(
         "the loss is computed after the span",
@@ -1925,5 +1925,53 @@ MUTANTS = [
 """,
         {"hidden run_other_legal_schedules"},
         "Deadlock",
+    ),
+    Mutant(
+        "what micro-batches have saved is kept, except on 2 and 3 stages",
+        "pipeline_parallel",
+        "                y_i, alive[i] = _stage_forward(weights, x_i)\n",
+        """                y_i, alive[i] = _stage_forward(weights, x_i)
+                if last_stage not in (1, 2):
+                    grad_outputs[-1 - i] = alive[i]
+""",
+        {"hidden run_schedule_frees", "hidden run_schedule_frees_what_was_sent"},
+        "1F1B",
+    ),
+    Mutant(
+        "what micro-batches have saved is kept on 2 stages",
+        "pipeline_parallel",
+        "                y_i, alive[i] = _stage_forward(weights, x_i)\n",
+        """                y_i, alive[i] = _stage_forward(weights, x_i)
+                if last_stage == 1:
+                    grad_outputs[-1 - i] = alive[i]
+""",
+        {"hidden run_schedule_frees", "hidden run_schedule_frees_what_was_sent"},
+        "1F1B",
+    ),
+    Mutant(
+        "each span lasts until the next one, except on 3 stages",
+        "pipeline_parallel",
+        "    return torch.stack(losses).mean() if stage == last_stage else None, totals\n",
+        """    spans = timeline.spans
+    for k in range(len(spans) - 1 if last_stage != 2 else 0):
+        spans[k] = spans[k]._replace(end=spans[k + 1].start)
+    return torch.stack(losses).mean() if stage == last_stage else None, totals
+""",
+        {"hidden own_timeline"},
+        "waited inside its span of",
+    ),
+    Mutant(
+        "the last stage goes back in the spans of its forward passes",
+        "pipeline_parallel",
+        "    return torch.stack(losses).mean() if stage == last_stage else None, totals\n",
+        """    spans = timeline.spans
+    for k in range(len(spans) - 1):
+        if stage == last_stage and spans[k].kind != spans[k + 1].kind == "backward":
+            spans[k] = spans[k]._replace(end=spans[k + 1].end)
+            spans[k + 1] = spans[k + 1]._replace(start=spans[k + 1].end)
+    return torch.stack(losses).mean() if stage == last_stage else None, totals
+""",
+        {"hidden own_timeline"},
+        "nothing was multiplied during the span of",
     ),
 ]
