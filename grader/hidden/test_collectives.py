@@ -564,40 +564,45 @@ def test_built_from_its_parts(world, rng):
     """all_reduce_from_parts makes one reduce-scatter of the padded tensor, and then one all-gather
     of the sums
     """
+    function = "collectives.all_reduce_from_parts"
     for n, length in ((2, 9), (3, 10), (4, 8)):
-        xs = [integers(rng, (length,)) for _ in range(n)]
-        (run,) = world(n, call("collectives.all_reduce_from_parts", per_rank(*xs)))
-        run.returns(*the_sum(xs))
-        run.uses_only(
-            "reduce_scatter",
-            "all_gather",
-            because="Build this all-reduce from its two parts.",
+        shapes = [(length,), tuple(rng.integers(2, 5, int(rng.integers(2, 4))).tolist())]
+        inputs = [[integers(rng, shape) for _ in range(n)] for shape in shapes]
+        runs = world(n, *(call(function, per_rank(*xs)) for xs in inputs))
+        for run, xs in zip(runs, inputs):
+            run.returns(*the_sum(xs))
+            require_two_parts(run, n, xs[0])
+
+
+def require_two_parts(run, n, x):
+    """Fail unless each rank scatters x with its padding, and gathers as much, in one call each."""
+    run.uses_only(
+        "reduce_scatter",
+        "all_gather",
+        because="Build this all-reduce from its two parts.",
+    )
+    length, padded = x.size, -(-x.size // n) * n
+    for rank in range(n):
+        kinds = [o.kind for o in run.operations(rank)]
+        run.require(
+            kinds == ["reduce_scatter", "all_gather"],
+            f"rank {rank} called {kinds} instead of one reduce-scatter and then one all-gather.",
         )
-        padded = -(-length // n) * n
-        for rank in range(n):
-            kinds = [o.kind for o in run.operations(rank)]
-            run.require(
-                kinds == ["reduce_scatter", "all_gather"],
-                f"rank {rank} called {kinds} instead of one reduce-scatter and then one"
-                " all-gather.",
-            )
-            scattered, made = run.operations(rank)
-            scattered = scattered.elements
-            # The all-gather may move a view of the bytes.
-            gathered = made.elements
-            if made.itemsize != xs[0].itemsize:
-                gathered = round(gathered * made.itemsize / xs[0].itemsize)
-            run.require(
-                length <= scattered <= padded,
-                f"rank {rank} reduce-scattered {scattered} elements. The tensor and its padding"
-                f" have {padded}. Scatter all of them; pad only to the next multiple of n.",
-            )
-            run.require(
-                length <= gathered <= padded,
-                f"rank {rank}'s all-gather made {gathered} elements. The tensor and its padding"
-                f" have {padded}. Gather the sums that the reduce-scatter left, one block of each"
-                " rank.",
-            )
+        scattering, gathering = run.operations(rank)
+        scattered, gathered = scattering.elements, gathering.elements
+        if gathering.itemsize != x.itemsize:  # it moves a view of the bytes, for example
+            gathered = round(gathered * gathering.itemsize / x.itemsize)
+        run.require(
+            length <= scattered <= padded,
+            f"rank {rank} reduce-scattered {scattered} elements. The tensor and its padding"
+            f" have {padded}. Scatter all of them; pad only to the next multiple of n.",
+        )
+        run.require(
+            length <= gathered <= padded,
+            f"rank {rank}'s all-gather made {gathered} elements. The tensor and its padding"
+            f" have {padded}. Gather the sums that the reduce-scatter left, one block of each"
+            " rank.",
+        )
 
 
 @number("1.3")
@@ -687,10 +692,12 @@ def test_compute_does_not_wait(world, rng):
     not begun
     """
     for n in (2, 3, 4):
-        xs = [integers(rng, (5,)) for _ in range(n)]
+        # One of the tensors has one dimension, and the other one has two or three.
+        wide = tuple(rng.integers(2, 5, int(rng.integers(2, 4))).tolist())
+        shapes = [(5,), wide] if rng.integers(2) else [wide, (5,)]
+        inputs = [[integers(rng, shape) for _ in range(n)] for shape in shapes]
         requests = []
-        total = sum(xs)
-        for early in (0, n - 1):
+        for early, xs in zip((0, n - 1), inputs):
             # All other ranks begin only after the early rank's compute has ended. If the early rank
             # waits for the other ranks before or in compute, its compute never ends.
             delays = {
@@ -704,9 +711,9 @@ def test_compute_does_not_wait(world, rng):
                     delays=delays,
                 )
             )
-        for run in world(n, *requests):
+        for run, xs in zip(world(n, *requests), inputs):
             run.returns(
-                *[(total, 7)] * n, label="the result, [0] the sum and [1] what compute returned,"
+                *[(sum(xs), 7)] * n, label="the result, [0] the sum and [1] what compute returned,"
             )
             run.waits_for_nobody(
                 "the ranks waited for each other before compute began, so nothing overlaps."
@@ -731,11 +738,11 @@ def test_compute_does_not_wait(world, rng):
                 early = sum(o.bytes for o in before if o.kind == "all_reduce")
                 sentence = (
                     f"rank {rank} had started an all-reduce of {early:.0f} bytes ({listed(before)})"
-                    f" when it began to compute, but the tensor has {total.nbytes}. Start the"
+                    f" when it began to compute, but the tensor has {xs[0].nbytes}. Start the"
                     " all-reduce of the whole tensor before you call compute."
                 )
-                run.require(early >= total.nbytes, sentence)
-                sent, enough = sum(o.traffic for o in done), 2 * (n - 1) / n * total.nbytes
+                run.require(early >= xs[0].nbytes, sentence)
+                sent, enough = sum(o.traffic for o in done), 2 * (n - 1) / n * xs[0].nbytes
                 sentence = (
                     f"rank {rank} sends {sent:.0f} bytes ({listed(done)}), but {enough:.0f} are"
                     " enough for the all-reduce of this tensor. Start one all-reduce, and no other"

@@ -854,7 +854,7 @@ def all_gather""",
     padding = n - tensor.numel() % n
     padded""",
         {"hidden built_from_its_parts"},
-        "The tensor and its padding have 8",
+        "The tensor and its padding have",
     ),
     Mutant(
         "padding of the default dtype",
@@ -1711,7 +1711,7 @@ def all_gather""",
         dist.all_reduce(entries[1:])
 """,
         {"hidden compute_does_not_wait"},
-        "but the tensor has 20. Start the all-reduce of the whole tensor",
+        "Start the all-reduce of the whole tensor before you call compute",
     ),
     Mutant(
         "a broadcast of rows is an all-gather",
@@ -1748,5 +1748,26 @@ def all_gather""",
     return collected""",
         {"hidden one_call[gather]"},
         "used an all-gather",
+    ),
+    Mutant(
+        "an all-reduce of a matrix is not built from its parts",
+        "collectives",
+        "    total = all_gather(reduce_scatter(padded))\n",
+        "    total = all_gather(reduce_scatter(padded)) if tensor.dim() < 2 else all_reduce(padded)\n",
+        {"hidden built_from_its_parts"},
+        "used an all-reduce",
+    ),
+    Mutant(
+        "the all-reduce of a matrix ends before the computation begins",
+        "collectives",
+        "    result = compute()\n    work.wait()  # only now may total be read\n",
+        """    if tensor.dim() > 1:
+        work.wait()
+        return total, compute()
+    result = compute()
+    work.wait()
+""",
+        {"hidden compute_does_not_wait"},
+        "is delayed by this check until rank 0 reaches the point “compute ended”",
     ),
 ]
