@@ -458,17 +458,20 @@ def _sends_only_gradients(run, size, shard):
 
 
 def _computes_with_own_rows(run, weights, shard):
-    """Fail if a rank multiplies as much as the gradients of the whole batch take.
+    """Fail if a rank multiplies as much as the gradients of the whole batch take, or too little.
 
     For its own rows, a rank needs 1/n of that. Even a program that runs its forward pass three
-    times stays below the limit on two ranks. The call's driver must be ``metered``.
+    times stays below the limit on two ranks. The call's driver must be ``metered``. It sees only
+    torch's products, so a program that multiplies elsewhere could exceed the limit unseen.
     """
     n, product = run.report.size, 2 * len(shard) * weights[0].size
     # For each layer there are one product forward and two backward. The gradient of the batch is
     # not needed.
     needed = (3 * len(weights) - 1) * product
     for rank in range(n):
-        done = sum(entry.amount for entry in run.ledger(rank) if entry.kind == PRODUCT)
+        # Each layer needs a product forward, and a product for its weight's gradient.
+        products = run.require_products(rank, 2 * len(weights) * product)
+        done = sum(entry.amount for entry in products)
         sentence = (
             f"rank {rank} computed products of matrices with {done} floating-point operations. The"
             f" gradients of its own {len(shard)} rows take {needed}, and those of all"

@@ -1347,4 +1347,25 @@ class GradientBuckets(GradientBuckets):
         {"public data_parallel_step", "hidden step_gradients"},
         "changed requires_grad or .grad of a tensor that it was given",
     ),
+    Mutant(
+        "numpy multiplies, which the meter does not see",
+        "data_parallel",
+        """    loss, gradients = _loss_and_gradients(weights, shard)
+    # start all of them before the first wait
+""",
+        """    x, saved = shard.detach().numpy(), []
+    for weight in weights:
+        z = x @ weight.detach().numpy()
+        saved.append((x, z))
+        x = torch.nn.functional.gelu(torch.from_numpy(z)).numpy()
+    y = torch.from_numpy(x.copy())
+    loss, grad, gradients = mlp.loss(y), mlp.loss_backward(y), []
+    for weight, (x, z) in zip(reversed(weights), reversed(saved)):
+        grad_z = torch.ops.aten.gelu_backward(grad, torch.from_numpy(z))
+        gradients.insert(0, torch.from_numpy(x.T @ grad_z.numpy()))
+        grad = torch.from_numpy(grad_z.numpy() @ weight.detach().numpy().T)
+""",
+        {"hidden step_traffic"},
+        "Multiply with torch, in the thread that called your function",
+    ),
 ]
