@@ -253,7 +253,7 @@ def test_one_micro_batch_is_singular(monkeypatch):
         require=lambda condition, text: texts.append(text),
     )
     rng = np.random.default_rng(0)
-    test_pipeline_schedules.require_little_memory(lambda n, *requests: [run, run], rng)
+    test_pipeline_schedules.require_little_memory(lambda n, *requests: [run, run], rng, 3)
     assert " 3 micro-batches alive at a time, which need " in texts[0]
     assert " 1 micro-batch alive at a time, which needs " in texts[2]
 
