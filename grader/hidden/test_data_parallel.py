@@ -12,7 +12,6 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 from grader.check import driver_results
 from grader.check.api import (
     LAYOUTS,
-    PRODUCT,
     Delay,
     Request,
     RequiresGrad,
