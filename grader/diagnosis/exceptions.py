@@ -3,13 +3,16 @@
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from grader.assignment import FILES
-from grader.check.nested import arrays
 from grader.diagnosis.finding import RANKS, Diagnosis, Line, likely_line
 from grader.diagnosis.rank_summaries import awaited, only_waited, rank_list, trace
 from grader.wire import machine_limits, tiers
 from grader.wire.events import operations
+from grader.world.arrays import RequiresGrad, Strided
 from grader.world.report import Raised, WorldReport
 
 # Each entry has texts from exceptions of Python or torch, and a sentence about a limit of the
@@ -139,14 +142,7 @@ def _has_few_chunks(report: WorldReport, call: int, raised: Raised) -> bool:
     The exception must have come up in the function's own line. The rank names the file, so only a
     file of the submission is read.
     """
-    n = report.size
-    lengths = {
-        length
-        for args, kwargs in report.calls[call].arguments
-        for array in arrays([*args, *kwargs.values()])
-        for length in (array.size, *array.shape)
-        if length
-    }
+    n, lengths = report.size, _lengths(report.calls[call].arguments)
     if all(-(-length // -(-length // n)) == n for length in lengths):
         return False
     if raised.inside != OWN_LINE or not raised.lines or raised.lines[-1]["file"] not in FILES:
@@ -160,6 +156,19 @@ def _has_few_chunks(report: WorldReport, call: int, raised: Raised) -> bool:
     if above and above[0].startswith("class "):
         above = _from_last("    def ", above)
     return any(re.search(r"\bchunk\(", line) for line in above)
+
+
+def _lengths(value: Any) -> set[int]:
+    """Return the sizes of the arrays in nested lists and dicts, and of the arrays' dimensions."""
+    if isinstance(value, (Strided, RequiresGrad)):
+        return _lengths(value.array)
+    if isinstance(value, np.ndarray):
+        return {length for length in (value.size, *value.shape) if length}
+    if isinstance(value, dict):
+        return _lengths(list(value.values()))
+    if isinstance(value, (list, tuple)):
+        return {length for part in value for length in _lengths(part)}
+    return set()
 
 
 def _from_last(begins: str, lines: list[str]) -> list[str]:

@@ -19,9 +19,10 @@ class Context:
     holds the arrays that were expected at this place in earlier calls, on this rank.
     ``known_mistakes`` maps a sentence about a mistake to the array that this mistake would produce
     on this rank. ``elsewhere`` maps the paths of the other places in this rank's result to the
-    arrays that should be there. ``communicates`` says whether the function must communicate, and
-    ``uneven_blocks`` whether it cuts tensors into one block for each rank, whose lengths may differ.
-    ``received`` is False if this rank needs data of other ranks, and issued only sends and barriers.
+    arrays that should be there. ``communicates`` says whether the function must communicate.
+    ``uneven_blocks`` says whether it cuts tensors into one block for each rank, and the blocks may
+    differ in length. ``received`` is False if this rank needs data of other ranks, but issued only
+    sends and barriers.
     """
 
     rank: int

@@ -134,7 +134,8 @@ def whole_state_mistakes(optimizer: Any, weights: list, n: int, after: Any) -> d
     """Return a dict that explains wrong weights by an optimizer that updates all weights.
 
     ``optimizer`` describes a rank's optimizer, and ``after`` are the weights that the rank has. The
-    dict is empty if the optimizer has a state for fewer entries than all weights have, or if n is 1.
+    dict is empty if the optimizer has a state for fewer entries than all weights have, or if a
+    shard has as many entries.
     """
     states = optimizer.get("state") if isinstance(optimizer, dict) else None
     kept = list(states.values()) if isinstance(states, dict) else []
