@@ -326,8 +326,8 @@ def optimizer_difference(optimizer: object) -> str | None:
 
 def own_or_not_copied(run: Any, rank: int) -> str:
     """Return the sentence for a rank that has only its own gradients after a pass with buckets."""
-    was_used_up = bool(run.marks(rank, "gone through again"))
-    if was_used_up:
+    passes_over_generator = run.marks(rank, "gone through again")
+    if passes_over_generator:
         return PASSED_BY
     started = any(o.kind == "all_reduce" for o in run.operations(rank))
     return NOT_COPIED_BACK if started else ALONE_ON_RANK
