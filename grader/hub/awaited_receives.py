@@ -40,7 +40,7 @@ class AwaitedReceives:
         return (rank, number) in self.unawaited
 
     def on_await(self, rank: int, number: int) -> Answer | None:
-        """Record that a thread of a rank waits for a receive; return its withheld answer, if any."""
+        """Record that a thread waits for a receive; return its withheld answer, if there is one."""
         return self.unawaited.pop((rank, number), None)
 
     def on_end(self, rank: int) -> list[Answer]:

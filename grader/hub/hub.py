@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Mapping
 from time import monotonic, monotonic_ns
 from typing import Any
 
+from grader.hub.awaited_receives import AwaitedReceives
 from grader.hub.calls import Calls
 from grader.hub.connection import Connections
 from grader.hub.covert_limits import CovertLimits
 from grader.hub.growth_reports import GrowthReports
-from grader.hub.awaited_receives import AwaitedReceives
 from grader.hub.in_step import InStep
 from grader.hub.matching import Matching, Posted, attach_bytes, bytes_due, check
 from grader.hub.outstanding import Outstanding
@@ -481,7 +481,7 @@ class Hub:
     # ——— how an answer leaves: each step but the last may withhold it
 
     def _answer_when_awaited(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation; withhold a message until its rank waits: see ``awaited_receives``."""
+        """Answer an operation; withhold a message until its rank waits (``awaited_receives``)."""
         if not self.receives.withhold_unless_awaited(posted, blob, more):
             self._answer_unless_slow(posted, blob, **more)
 

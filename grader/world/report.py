@@ -72,8 +72,8 @@ class Call:
     # freed memory before their first call
     weighs: str = ""
     # have the hub measure each rank's processor time when the call begins and before every send, if
-    # the driver has a meter; the rank waits until this is done. Also have it withhold each message until
-    # its receiver waits, and measure the receiver at that moment (see ``hub.awaited_receives``)
+    # the driver has a meter; the rank waits until this is done. Also have it withhold each message
+    # until its receiver waits, and measure the receiver then (see ``hub.awaited_receives``)
     clocks: bool = False
     # have the hub withhold the result of an all-gather from a rank until the rank has used a
     # function of the judge (see ``hub.slow_gathers``). With gloo this has no effect
