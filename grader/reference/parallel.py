@@ -261,11 +261,12 @@ def forward_saved_mistakes(own: list, y: np.ndarray) -> dict[str, list]:
     """
     known = {LATE_Z: [(x, gelu(z)) for x, z in own]}
     outputs = [*(x for x, _ in own[1:]), y]
-    known[SAVED_OUTPUT] = [(output, z) for output, (_, z) in zip(outputs, own)]
     for last in range(1, len(own)):
         known[OVERWRITTEN.format(last)] = [
             (outputs[last] if 0 < l <= last else x, z) for l, (x, z) in enumerate(own)
         ]
+    # This comes last, because an input that was overwritten may also be the output of its layer.
+    known[SAVED_OUTPUT] = [(output, z) for output, (_, z) in zip(outputs, own)]
     return known
 
 
