@@ -380,35 +380,8 @@ def test_run_other_legal_schedules(world, rng):
             + [forwards[:2] + backwards[:2] + forwards[2:] + backwards[2:]],
         ]
         p = PipelineProblem(rng, n, m)
-        for run in world(n, *(p.run(stages, squares="float64") for stages in made)):
+        for run in world(n, *(p.run(stages) for stages in made)):
             require_step(run, p)
-            require_own_rows(run, p, order)
-
-
-def require_own_rows(run, p, order):
-    """Fail if stage 0 sends the activations of other rows than those of its actions' micro-batches.
-
-    ``order`` has the micro-batches in the order of stage 0's forward passes. The gradients do not
-    show this mistake if each of the micro-batches is fed once. Compare the sums of squares, which
-    do not depend on the layout of a message. Messages with different tags may change their order,
-    so they are not compared.
-    """
-    found = run.squares(0)
-    sent = [o for o in run.operations(0) if o.kind == "send"]
-    if len(found) != len(sent) or len(sent) != p.m or len({o.tag for o in sent}) > 1:
-        return
-    due = [float(np.sum(np.square(p.saved_by_stage[1][i][0][0]))) for i in order]
-    for k, i in enumerate(order):
-        j = next((j for j in order if abs(found[k] - due[order.index(j)]) <= 1e-6 * found[k]), None)
-        text = (
-            f"stage 0's message {k} (counted from 0) belongs to {('forward', i)}, but the sum of"
-            f" its squares is {found[k]:.6g}, and that of micro-batch {i} is {due[k]:.6g}."
-        )
-        if j is not None:
-            text += f" These are the activations of micro-batch {j}."
-        text += f" Micro-batch {i} consists of rows [{i} · k, {i + 1} · k) of x, whatever the order"
-        text += " of the schedule, with k = batch_size / m."
-        run.require(abs(found[k] - due[k]) <= 1e-6 * due[k], text)
 
 
 FEW, MANY = 4, 12  # micro-batches

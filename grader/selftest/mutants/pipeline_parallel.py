@@ -1974,16 +1974,4 @@ MUTANTS = [
         {"hidden own_timeline"},
         "nothing was multiplied during the span of",
     ),
-    Mutant(
-        "stage 0 takes the rows in their order, whatever its schedule says",
-        "pipeline_parallel",
-        "            x_i = x[i * rows : (i + 1) * rows] if stage == 0 else received\n",
-        """            if stage == 0 < last_stage:
-                k = schedule.index((kind, i))
-                k = sum(before == "forward" for before, _ in schedule[:k])
-            x_i = x[(i if last_stage == 0 else k) * rows :][:rows] if stage == 0 else received
-""",
-        {"hidden run_other_legal_schedules"},
-        "These are the activations of micro-batch",
-    ),
 ]
