@@ -5,7 +5,7 @@ threat: 22
 part: tensor_parallel
 extends: solutions
 some: 4.3
-says: sends 26880 bytes, but 16128 are enough
+says: are enough. Between two layers
 seconds: 60
 """
 
