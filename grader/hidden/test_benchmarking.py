@@ -276,6 +276,12 @@ def test_warm_up(world, rng):
         require_samples(run, [own] * 2, warm_up, cold)
 
 
+TIMED_THE_LAUNCH = (
+    "only the start of the device's work was timed. Synchronise before you stop the clock"
+)
+STILL_BUSY = "the device was still busy with earlier work. Synchronise before you start the clock"
+
+
 def _with_warm_up(rng):
     """Return numbers of warm-up calls for two runs, the second of which is drawn and positive."""
     return 0, int(rng.integers(1, 4))
@@ -328,19 +334,9 @@ def test_synchronize(world, rng):
     )
     launch = 0.001
     for run, (warm_up, own) in zip(runs, cases):
-        earlier = busy + (50.0 - launch) * warm_up
-        mistakes = {
-            (
-                "only the start of the device's work was timed. Synchronise before you stop the"
-                " clock"
-            ): [[launch] * 3]
-            * 2,
-            (
-                "the device was still busy with earlier work. Synchronise before you start the"
-                " clock"
-            ): [[right[0] + earlier, *right[1:]]]
-            * 2,
-        }
+        only_launched = [launch] * 3
+        with_earlier_work = [right[0] + busy + (50.0 - launch) * warm_up, *right[1:]]
+        mistakes = {TIMED_THE_LAUNCH: [only_launched] * 2, STILL_BUSY: [with_earlier_work] * 2}
         require_samples(run, [own] * 2, warm_up, mistakes)
 
 

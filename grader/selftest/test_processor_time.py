@@ -9,7 +9,7 @@ import pytest
 
 from grader.check.api import CheckFailed, call
 from grader.check.call_evidence import CallEvidence
-from grader.hidden.pipeline_problem import require_work_between
+from grader.hidden.pipeline_problem import require_work_between, require_work_between_waits
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import Ends, use
 from grader.wire import frames, os_support
@@ -118,6 +118,69 @@ def test_a_message_past_the_clock_is_told(submit):
 
 def test_with_gloo_nobody_looks(submit, on_gloo):
     assert worked(submit, [SECONDS] * 2).spent(0) is None
+
+
+RECEIVER = """
+    def work(x, way):
+        def busy():
+            until = time.thread_time() + {seconds}
+            while time.thread_time() < until:
+                pass
+        def polled():
+            work = dist.irecv(x, 0)
+            while not work.is_completed():
+                pass
+            work.wait()
+        turns = range(5)
+        if dist.get_rank() == 0:
+            for _ in turns:
+                busy()
+                dist.send(x, 1)
+        elif way == "in a thread":
+            import threading
+            thread = threading.Thread(target=lambda: [dist.recv(x, 0) for _ in turns])
+            thread.start()
+            [busy() for _ in turns]
+            thread.join()
+        else:
+            ahead = {{"in turn": 0, "polled": 0, "one ahead": 1, "all first": 5}}[way]
+            receive = polled if way == "polled" else lambda: dist.recv(x, 0)
+            for turn in range(5 + ahead):
+                if turn < 5:
+                    receive()
+                if turn >= ahead:
+                    busy()
+        return x
+"""
+
+
+def received(submit, way):
+    """Return the run of two ranks. Rank 1 computes in turn with its receives, or in another way."""
+    world = submit(RECEIVER.format(seconds=SECONDS))
+    x = np.ones(2, np.float32)
+    (run,) = world(2, call("collectives.work", x, way, driver="metered", clocks=True))
+    run.values()
+    return run
+
+
+@pytest.mark.usefixtures("on_hub")
+@pytest.mark.parametrize(
+    "way, measured",
+    [("in turn", 5), ("one ahead", 5), ("polled", 0), ("in a thread", None)],
+    ids=lambda value: str(value),
+)
+def test_whoever_computes_between_its_waits_passes(submit, way, measured):
+    """A rank that polls, or whose thread waits, is not measured, but gets its messages."""
+    run = received(submit, way)
+    assert measured is None or len(run.spent_before_waits(1)) == measured
+    require_work_between_waits(run, 1, 0, "micro-batches", share=0.6)
+
+
+@pytest.mark.usefixtures("on_hub")
+def test_whoever_receives_all_messages_first_is_told(submit):
+    told = r"Between its waits for micro-batches 3 and 4 \(counted from 0\), rank 1 used 0\.\d ms"
+    with pytest.raises(CheckFailed, match=told):
+        require_work_between_waits(received(submit, "all first"), 1, 0, "micro-batches", share=0.6)
 
 
 # ——— the hub

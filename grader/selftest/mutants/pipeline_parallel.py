@@ -19,6 +19,13 @@ IN_ORDER = {
 FREES = {"hidden run_schedule_frees", "hidden run_schedule_frees_what_was_sent"}
 FORWARD = {"public forward", "hidden forward", "hidden forward_flows"}
 
+# the beginning of pipeline_forward, up to the input of a micro-batch
+START_OF_FORWARD = """    outputs = []
+    saved = []
+    sends = []
+    for i in range(num_micro_batches):
+        x_i = x[i * rows : (i + 1) * rows] if stage == 0 else _receive(rows, weights[0], stage - 1)"""
+
 MUTANTS = [
     Mutant(
         "the last stage takes the remainder",
@@ -44,11 +51,7 @@ MUTANTS = [
     Mutant(
         "the last stage receives all micro-batches before it computes one",
         "pipeline_parallel",
-        """    outputs = []
-    saved = []
-    sends = []
-    for i in range(num_micro_batches):
-        x_i = x[i * rows : (i + 1) * rows] if stage == 0 else _receive(rows, weights[0], stage - 1)""",
+        START_OF_FORWARD,
         """    outputs = []
     saved = []
     sends = []
@@ -109,11 +112,7 @@ MUTANTS = [
     Mutant(
         "all micro-batches are received before one is computed",
         "pipeline_parallel",
-        """    outputs = []
-    saved = []
-    sends = []
-    for i in range(num_micro_batches):
-        x_i = x[i * rows : (i + 1) * rows] if stage == 0 else _receive(rows, weights[0], stage - 1)""",
+        START_OF_FORWARD,
         """    outputs = []
     saved = []
     sends = []

@@ -14,6 +14,24 @@ FORWARD = {"public forward", "hidden forward", "hidden forward_traffic"}
 PAIR = {"public megatron_pair", "hidden megatron_pair", "hidden megatron_pairs_in_a_row"}
 SUM = "        y = x.clone(memory_format=torch.contiguous_format)  # partial\n"
 
+
+def _gathers_weights(which: str, condition: str) -> Mutant:
+    """Return a mutant that gathers the weights, and computes with them, under this condition."""
+    return Mutant(
+        f"{which} gather the weights in the forward pass",
+        "tensor_parallel",
+        """        x = _all_gather_columns(y)  # replicated, (B, D)
+    return x, saved""",
+        f"""        if {condition}:
+            x = mlp.layer_forward(x, _all_gather_columns(shard))[0]
+        else:
+            x = _all_gather_columns(y)  # replicated, (B, D)
+    return x, saved""",
+        {"hidden forward_traffic"},
+        "as large as a rank's shard of a weight",
+    )
+
+
 MUTANTS = [
     Mutant(
         "a shard is a view",
@@ -998,32 +1016,8 @@ def shard_columns""",
         {"hidden shards_own_their_memory"},
         "Is the shard a view of a larger tensor or array?",
     ),
-    Mutant(
-        "three ranks gather the weights in the forward pass",
-        "tensor_parallel",
-        """        x = _all_gather_columns(y)  # replicated, (B, D)
-    return x, saved""",
-        """        if dist.get_world_size() == 3:
-            x = mlp.layer_forward(x, _all_gather_columns(shard))[0]
-        else:
-            x = _all_gather_columns(y)  # replicated, (B, D)
-    return x, saved""",
-        {"hidden forward_traffic"},
-        "as large as a rank's shard of a weight",
-    ),
-    Mutant(
-        "models of two layers gather the weights in the forward pass",
-        "tensor_parallel",
-        """        x = _all_gather_columns(y)  # replicated, (B, D)
-    return x, saved""",
-        """        if len(shards) == 2:
-            x = mlp.layer_forward(x, _all_gather_columns(shard))[0]
-        else:
-            x = _all_gather_columns(y)  # replicated, (B, D)
-    return x, saved""",
-        {"hidden forward_traffic"},
-        "as large as a rank's shard of a weight",
-    ),
+    _gathers_weights("three ranks", "dist.get_world_size() == 3"),
+    _gathers_weights("models of two layers", "len(shards) == 2"),
     Mutant(
         "models of two layers all-gather the partial gradients",
         "tensor_parallel",
