@@ -66,6 +66,15 @@ class CallEvidence:
     report: WorldReport
     index: int
 
+    @property
+    def function(self) -> str:
+        """The name of the function that the ranks called, without its module."""
+        return self.report.calls[self.index].function.partition(".")[2]
+
+    def arguments(self, rank: int) -> tuple[list, dict]:
+        """Return the arguments that a rank was given: the positional ones, and those by name."""
+        return self.report.calls[self.index].arguments[rank]
+
     def values(self) -> list:
         """Return the value that each rank returned.
 

@@ -10,22 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from grader.assignment import ALL_RECEIVE, COMMUNICATING, IN_PLACE, UNEVEN_BLOCKS
+from grader.assignment import COMMUNICATING, IN_PLACE
 from grader.check import driver_results
 from grader.check.call_evidence import NO_GRADIENT, NO_RETURN, CallEvidence
 from grader.check.check_exceptions import CheckFailed, GraderFault
-from grader.check.hazards import hazards, left_open, read_early
-from grader.check.nested import arrays, at_path, by_path
-from grader.diagnosis.comparison import EXACT, Difference, Tolerance, describe, difference
+from grader.check.hazards import hazards
+from grader.check.nested import arrays
+from grader.check.wrong_values import WrongValues
+from grader.diagnosis.comparison import EXACT, Tolerance, describe, difference
 from grader.diagnosis.finding import LIKELY, VALUES, Line, likely_line
-from grader.diagnosis.hints import Context, is_divided_by_rank, likely_cause
 from grader.diagnosis.rank_summaries import rank_list, trace
 from grader.diagnosis.root_cause import diagnose, not_implemented
 from grader.wire.events import operations
 from grader.world.arrays import Unsendable
 from grader.world.report import Raised, Returned
-
-SIMILAR = Tolerance(1e-4, "to tell one mistake from another")
 
 NUMBER = re.compile(r"[0-9]+")
 # A ValueError's message may contain at most this many different numbers. A message that names every
@@ -215,7 +213,7 @@ class CallResult(CallEvidence):
                     " copy."
                 )
             if not self._returned(rank.rank).intact:
-                what = _containers(self._arguments(rank.rank)[0])
+                what = _containers(self.arguments(rank.rank)[0])
                 it = "it" if " or " in what else f"the {what.rpartition(' ')[2]}"
                 self._fail(
                     f"rank {rank.rank} changed {what} that it was given: tensors in {it} were"
@@ -287,11 +285,8 @@ class CallResult(CallEvidence):
             return f"went on to the {went_on[-1]}"
         return "did not return"
 
-    def _arguments(self, rank: int) -> tuple[list, dict]:
-        return self.report.calls[self.index].arguments[rank]
-
     def _has_changed_input(self, rank: int) -> bool:
-        args, kwargs = self._arguments(rank)
+        args, kwargs = self.arguments(rank)
         outcome = self._returned(rank)
         before = arrays([*args, *kwargs.values()])
         after = arrays([*outcome.args, *(outcome.kwargs.get(name) for name in kwargs)])
@@ -313,15 +308,11 @@ class CallResult(CallEvidence):
 
         Such a rank has read the result from a file, or has guessed it.
         """
-        if (
-            self.report.size == 1
-            or self.report.calls[self.index].function.partition(".")[2] not in COMMUNICATING
-        ):
+        if self.report.size == 1 or self.function not in COMMUNICATING:
             return
         for rank in range(self.report.size):
-            args, kwargs = self._arguments(rank)
             # A rank whose arguments have no entries may have nothing to communicate.
-            given = any(array.size for array in arrays([*args, *kwargs.values()]))
+            given = any(array.size for array in arrays(self.arguments(rank)))
             if given and not self.operations(rank):
                 self._fail(
                     f"rank {rank} returned the right result without communicating. "
@@ -353,22 +344,19 @@ class CallResult(CallEvidence):
         wrong = "every rank" if len(found) == self.report.size else rank_list(list(found))
         of = f"{label} is wrong" if label else "the result is wrong"
         lines = [Line(first.values, VALUES)] if first.values else []
-        known_mistakes = known_mistakes() if callable(known_mistakes) else known_mistakes
-        known = known_mistakes[rank] if known_mistakes else {}
-        # A mistake that explains the values of all ranks is more likely than another one.
-        known = dict(
-            sorted(known.items(), key=lambda own: not _on_all(own[0], known_mistakes, values))
-        )
         if first.is_none:
             otherwise = NO_GRADIENT if select is driver_results.gradients else if_none
         elif not first.same_kind:
             otherwise = ""  # it explains wrong numbers
-        if reason := self._reason(rank, first, values, expected, known, otherwise):
+        known_mistakes = known_mistakes() if callable(known_mistakes) else known_mistakes
+        earlier = [run.expected for run in self.earlier if run.expected]
+        wrong_values = WrongValues(self, values, expected, known_mistakes, earlier)
+        if reason := wrong_values.likely_cause(rank, first, otherwise):
             lines.append(likely_line(reason))
         if values[rank] is None and not select:
             lines.append(likely_line(NO_RETURN))
-        function = self.report.calls[self.index].function.partition(".")[2]
-        if function not in IN_PLACE and any(map(self._has_changed_input, range(self.report.size))):
+        changed = any(map(self._has_changed_input, range(self.report.size)))
+        if changed and self.function not in IN_PLACE:
             lines.append(Line("Your function changed its argument: work on a copy.", LIKELY))
         disagreements = self.report.disagreements()
         if ours := [d for d in disagreements if any(side.call == self.index for side in d.sides)]:
@@ -376,48 +364,6 @@ class CallResult(CallEvidence):
         compared = {r: d.side_by_side for r, d in found.items()}
         where = f" on {wrong}. On rank {rank}" if self.report.size > 1 else ""
         self._fail(f"{of}{where}: {first.sentence}", lines, compared)
-
-    def _reason(
-        self,
-        rank: int,
-        found: Difference,
-        values: list,
-        expected: list,
-        known: Mapping[str, Any],
-        otherwise: str,
-    ) -> str | None:
-        """Return the most likely cause of a rank's wrong value; None if none is known."""
-        if hazard := next(iter(hazards(self.report, self.index)), None):
-            return str(hazard)
-        if expected[rank] is not None and (root := self._root_of_reduces(rank)) is not None:
-            return (
-                f"rank {rank} took part only in a reduce to rank {root}. After a reduce, only the"
-                " root has the result; the tensors of other ranks are undefined"
-            )
-        places = [[at_path(value, found.path) for value in of] for of in (values, expected)]
-        if is_divided_by_rank(*places):
-            return "divided by 0: by the rank instead of the number of ranks?"
-        if found.got is None:
-            fitting = (name for name in known if _is_close_to_mistake(values[rank], known[name]))
-            reason = next(fitting, None)
-        else:
-            reason = self._likely_cause(rank, found, values, expected, known)
-        if not reason and expected[rank] is not None:
-            reason = self._read_early(rank, values[rank])
-        return reason or otherwise or None
-
-    def _root_of_reduces(self, rank: int) -> int | None:
-        """Return the root if all data of a rank went into reduces to other ranks; else None."""
-        done = [o for o in self.operations(rank) if o.kind != "barrier"]
-        if not done or any(o.kind != "reduce" or o.root == rank for o in done):
-            return None
-        return done[-1].root
-
-    def _has_received(self, rank: int, function: str) -> bool:
-        """Return False if a rank had to receive something, and issued nothing that brings data."""
-        if self.report.size == 1 or function not in ALL_RECEIVE:
-            return True
-        return any(o.kind not in ("send", "barrier") for o in self.operations(rank))
 
     def _require_waits(self) -> None:
         """Fail if the values are right by luck.
@@ -429,80 +375,3 @@ class CallResult(CallEvidence):
             (hazard for hazard in hazards(self.report, self.index) if hazard.is_luck), None
         ):
             self._fail(f"The values are right, but by luck: {by_luck}")
-
-    def _read_early(self, rank: int, value: Any) -> str | None:
-        args, kwargs = self._arguments(rank)
-        if any(
-            np.isnan(array).any()
-            for array in arrays([*args, *kwargs.values()])
-            if array.dtype.kind == "f"
-        ):
-            return None
-        return read_early(arrays(value), left_open(self.report, self.index, rank))
-
-    def _likely_cause(self, rank: int, found, values: list, expected: list, known) -> str | None:
-        same_place = [at_path(value, found.path) for value in expected]
-        inputs = [
-            arrays([*args, *kwargs.values()])
-            for args, kwargs in self.report.calls[self.index].arguments
-        ]
-        of_earlier = [
-            at_path(run.expected[rank], found.path) for run in self.earlier if run.expected
-        ]
-        # Mistakes that explain the whole value come first. The other mistakes may explain only the
-        # first wrong tensor in the value.
-        order = sorted(known, key=lambda name: not _is_close_to_mistake(values[rank], known[name]))
-        known = {name: at_path(known[name], found.path) for name in order}
-        earlier = [array for array in of_earlier if array is not None]
-        elsewhere = {
-            path: array for path, array in by_path(expected[rank]).items() if path != found.path
-        }
-        got = [at_path(value, found.path) for value in values]
-        function = self.report.calls[self.index].function.partition(".")[2]
-        context = Context(
-            rank,
-            self.report.size,
-            same_place,
-            inputs,
-            earlier,
-            known,
-            elsewhere,
-            got,
-            communicates=function in COMMUNICATING,
-            uneven_blocks=function in UNEVEN_BLOCKS,
-            received=self._has_received(rank, function),
-        )
-        return likely_cause(found.got, found.expected, context)
-
-
-def _on_all(name: str, known_mistakes: Any, values: list) -> bool:
-    """Return whether the mistake ``name`` explains the values of all ranks."""
-    return all(
-        name in known and _is_close_to_mistake(value, known[name])
-        for value, known in zip(values, known_mistakes)
-    )
-
-
-def _is_close_to_mistake(value: Any, mistake: Any) -> bool:
-    """Return whether a value is, in all its parts, close to the value that a mistake produces.
-
-    A mistake may produce NaN. Then the value must have NaN at the same entries.
-    """
-    same_nan = all(
-        np.array_equal(_is_nan(ours), _is_nan(theirs))
-        for ours, theirs in zip(arrays(value), arrays(mistake))
-    )
-    return same_nan and difference(_without_nan(value), _without_nan(mistake), SIMILAR) is None
-
-
-def _is_nan(array: np.ndarray) -> np.ndarray:
-    return np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, bool)
-
-
-def _without_nan(value: Any) -> Any:
-    """Return a value with 0 in place of each NaN in its arrays."""
-    if isinstance(value, (list, tuple)):
-        return [_without_nan(part) for part in value]
-    if isinstance(value, np.ndarray):
-        return np.where(_is_nan(value), np.zeros_like(value), value)
-    return value

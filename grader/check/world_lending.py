@@ -11,8 +11,9 @@ could compute the result in a way that the check forbids, save the result, and m
 without a verdict. In the second try, it could return the saved result.
 
 Public and hidden checks never share ranks, because the message of a public check must not reveal
-anything about a hidden check. If gloo or nccl connects the ranks, the ranks are always fresh. Only
-the hub can tell whether used ranks wait for new calls, and have no operation left.
+anything about a hidden check. If gloo or nccl connects the ranks, the ranks are always fresh. Then
+there is no hub, and only a hub can tell whether used ranks have ended all their operations and wait
+for new calls.
 """
 
 import signal

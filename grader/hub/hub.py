@@ -11,17 +11,14 @@ from collections.abc import Callable, Collection, Mapping
 from time import monotonic, monotonic_ns
 from typing import Any
 
-from grader.hub.awaited_receives import AwaitedReceives
+from grader.hub.answers import Answers
 from grader.hub.calls import Calls
 from grader.hub.connection import Connections
 from grader.hub.covert_limits import CovertLimits
 from grader.hub.growth_reports import GrowthReports
 from grader.hub.in_step import InStep
 from grader.hub.matching import Matching, Posted, attach_bytes, bytes_due, check
-from grader.hub.outstanding import Outstanding
 from grader.hub.process_usage import UsageSource
-from grader.hub.sends import Sends
-from grader.hub.slow_gathers import SlowGathers
 from grader.hub.store_values import StoreValues
 from grader.hub.waits import Waits
 from grader.wire import combine, frames, world_messages
@@ -97,16 +94,14 @@ class Hub:
         The other ranks must not send any frame.
         """
         self.size, self.in_step = size, in_step
-        self.matching = Matching(size, in_step, self._answer_when_awaited, self.is_strict)
-        self.outstanding = [Outstanding() for _ in range(size)]  # by rank
-        self.sends = [Sends() for _ in range(size)]  # by rank
+        self.answers = Answers(self.connections, size, self._on_answer, self._report_growth)
+        self.matching = Matching(size, in_step, self.answers.answer, self.is_strict)
         self.calls = Calls(size, in_step)
         self.waits = Waits()
         self.passed_on = 0  # the number of frames from ranks that the judge was sent
-        self.growth_reports.begin(self.calls, self.outstanding)
+        self.growth_reports.begin(self.calls, self.answers.outstanding)
         self.covert_limits = CovertLimits()
         self.store_values = StoreValues()
-        self.slow, self.receives = SlowGathers(), AwaitedReceives()
 
     def is_at_rest(self) -> bool:
         """Return whether every rank waits for new calls, and nothing of its last calls is left.
@@ -115,7 +110,7 @@ class Hub:
         is not written or read completely, or if a socket is closed.
         """
         ends = [*self.judges, *self.ranks]
-        nothing_is_left = all(own.is_empty() for own in self.outstanding) and not any(
+        nothing_is_left = self.answers.are_empty() and not any(
             end.queue or end.reader.buffer for end in ends
         )
         return (
@@ -160,6 +155,10 @@ class Hub:
     def _note_move(self) -> None:
         self.moves, self.moved_at = self.moves + 1, monotonic()
 
+    def _on_answer(self, rank: int, number: int) -> None:
+        self._note_move()
+        self.waits.on_answer(rank, number)
+
     def give_to_idle(self) -> int:
         """Give ranks the results of slow all-gathers that they wait for; return how many it gave.
 
@@ -170,7 +169,7 @@ class Hub:
         self.serve()
         if monotonic() - self.moved_at < QUIET_SECONDS:
             return 0
-        given = self._give_early(self.slow.awaited)
+        given = self._give_early(self.answers.slow.awaited)
         self.connections.choose_events()
         return given
 
@@ -179,11 +178,11 @@ class Hub:
 
         ``waits`` says what each rank waits for.
         """
-        awaited = self.slow.lift(waits)
+        awaited = self.answers.slow.lift(waits)
         for posted, blob, place in awaited:
             told = [posted.rank, posted.operation.call, place, monotonic_ns()]
             self.tell({world_messages.AWAITED_AT_ONCE: told})
-            self._answer_unless_unawaited(posted, blob)
+            self.answers.answer_unless_unawaited(posted, blob)
         return len(awaited)
 
     def _look_at_memory(self) -> None:
@@ -191,7 +190,7 @@ class Hub:
 
         This happens if no rank receives what others send, or if ranks do not read their answers.
         """
-        held_bytes = sum(own.held_bytes() for own in self.outstanding) + self.receives.held_bytes()
+        held_bytes = self.answers.held_bytes()
         # First a bound that takes little time: it counts a result once for each rank that gets it.
         unread_bytes = sum(end.queued for end in self.ranks)
         if held_bytes + unread_bytes > MAX_HELD_BYTES and not self.is_full:
@@ -286,10 +285,10 @@ class Hub:
 
     def _on_store(self, rank: int, frame: frames.Frame) -> None:
         """Answer what a rank asks the store, and other ranks that this lets go on."""
-        self._expect(rank, frame.meta.get("number"))
+        self.answers.expect(rank, frame.meta.get("number"))
         call = self.calls.current(rank)
         for asker, number, answer in self.store_values.ask(rank, call, frame.meta):
-            self._write_answer(asker, {"to": number, **answer})
+            self.answers.write(asker, {"to": number, **answer})
 
     def _on_event(self, rank: int, frame: frames.Frame) -> None:
         """Pass on an event. Raises FrameError if the rank may not report such an event itself."""
@@ -308,29 +307,20 @@ class Hub:
         """
         shown = frame.meta.pop("receipts", None)
         receipts = set(filter(frames.is_whole, shown)) if isinstance(shown, list) else set()
-        never_awaited, withheld = self.sends[rank].on_end(receipts)
+        never_awaited, withheld = self.answers.sends[rank].on_end(receipts)
         if frame.kind == frames.RETURNED:
             self.growth_reports.on_return(rank)
             for place in never_awaited:
                 self._mark_send(rank, place)
         self._pass_on(rank, frame.kind, frame.meta, frame.blob)
         self.calls.ended[rank] += 1
-        for number in withheld:
-            self._write_unless_owing(rank, {"to": number})
-        for posted, blob in self.slow.on_end(rank):
-            self._answer_unless_unawaited(posted, blob)
-        for posted, blob, more in self.receives.on_end(rank):
-            self._answer_unless_unawaited(posted, blob, **more)
+        self.answers.on_end(rank, withheld)
 
     def _mark_send(self, rank: int, place: int) -> None:
         """Tell the judge that a rank did not wait for a send of its current call."""
         mark = f"{frames.NEVER_AWAITED} send {place}"
         told = {"call": self.calls.current(rank), "mark": mark, "at": monotonic_ns()}
         self._pass_on(rank, frames.EVENT, told)
-
-    def _expect(self, rank: int, number: Any) -> None:
-        """Record that a rank expects an answer with this number: see ``Outstanding.expect``."""
-        self.outstanding[rank].expect(number, received=len(self.sends[rank].received))
 
     def _on_use(self, rank: int, frame: frames.Frame) -> None:
         """Tell the judge that a rank uses something that it was given, and answer the rank.
@@ -341,7 +331,7 @@ class Hub:
         options = self.calls.options_that_serve(rank, name)
         if options is None or not frames.is_text(name, MAX_USE_LETTERS):
             raise frames.FrameError("a use of something that the rank was not given")
-        self._expect(rank, number)
+        self.answers.expect(rank, number)
         if name != frames.SEALING_KEY:  # student code has no part in it
             self._pass_on(
                 rank,
@@ -350,15 +340,14 @@ class Hub:
             )
         # A probe that ends a second time tells nothing of the layer that is computed now.
         if name.endswith(ENDED) and not options.uses[name]:
-            for posted, blob in self.slow.on_use(rank):
-                self._answer_unless_unawaited(posted, blob)
+            self.answers.on_use(rank)
         # The rank waits for the answer now. So the time does not include what it computes later.
         if name == frames.PAUSE:
             self._tell_spent(world_messages.SPENT, rank)
         try:
-            self._write_answer(rank, {"to": number, "gives": options.use(name)})
+            self.answers.write(rank, {"to": number, "gives": options.use(name)})
         except LookupError:  # more runs than there are answers
-            self._write_answer(rank, {"to": number})
+            self.answers.write(rank, {"to": number})
 
     def _tell_spent(self, kind: str, rank: int) -> None:
         """Tell the judge how much processor time a rank has used."""
@@ -372,10 +361,12 @@ class Hub:
         """
         waits = self.waits.read(rank, frame.meta.get("for"))
         for key in waits:
-            if frames.is_whole(key) and self.receives.is_unawaited(rank, key):
+            if not frames.is_whole(key):
+                continue
+            if self.answers.receives.is_unawaited(rank, key):
                 self._tell_spent(world_messages.SPENT_BEFORE_WAIT, rank)
-            self._note_await(rank, key)
-        self.waits.note(rank, waits, self.outstanding[rank].unanswered)
+            self.answers.on_await(rank, key)
+        self.waits.note(rank, waits, self.answers.outstanding[rank].unanswered)
         if "steps" in frame.meta:
             told = {"call": self.calls.current(rank), "steps": frame.meta["steps"]}
             self._pass_on(rank, frames.EVENT, told | {"at": monotonic_ns()})
@@ -384,18 +375,7 @@ class Hub:
         """Record that one thread of a rank waits for an operation."""
         if not frames.is_whole(number := frame.meta.get("number")):
             raise frames.FrameError("a wait of no known form")
-        self._note_await(rank, number)
-
-    def _note_await(self, rank: int, key: object) -> None:
-        """Record that a thread of a rank waits for an operation; write a withheld answer of it."""
-        if not frames.is_whole(key):
-            return
-        self.slow.on_await(rank, key)
-        if answer := self.receives.on_await(rank, key):
-            posted, blob, more = answer
-            self._answer_unless_unawaited(posted, blob, **more)
-        if self.sends[rank].on_wait(key):
-            self._write_unless_owing(rank, {"to": key, **self.sends[rank].receipt(key)})
+        self.answers.on_await(rank, number)
 
     def _pass_on(self, rank: int, kind: bytes, meta: dict, blob: bytes = b"") -> None:
         self.passed_on += 1
@@ -420,30 +400,26 @@ class Hub:
         check(posted)
         self.covert_limits.require_few(operation)
         self.growth_reports.on_operation(operation)
-        options = self.calls.options_of(rank, call)
-        if options and options.slow_gathers:
-            self.slow.note(posted)
-        if options and options.clocks:
-            self.receives.note(posted)
+        self.answers.note(posted, self.calls.options_of(rank, call))
         if operation.kind != "send":
             self._attach_bytes(posted, frame.blob)
         elif frame.blob:
             raise frames.FrameError("a send that brings its bytes too early")
-        self._expect(rank, number)
+        self.answers.expect(rank, number)
         self._pass_on(rank, frames.EVENT, {"call": call, "operation": content})
         if operation.kind == "send":
             self._note_send(rank, number)
         if not posted.is_here:
-            self.outstanding[rank].owed[number] = posted
+            self.answers.outstanding[rank].owed[number] = posted
         self.matching.post(posted)
 
     def _note_send(self, rank: int, number: int) -> None:
         """Record a send. After the last call, mark it at once, because it is too late to wait."""
         call = self.calls.current(rank)
         if self.calls.are_over(rank):
-            self._mark_send(rank, self.sends[rank].take_place(call))
+            self._mark_send(rank, self.answers.sends[rank].take_place(call))
         else:
-            self.sends[rank].note(number, call)
+            self.answers.sends[rank].note(number, call)
 
     def _on_contents(self, rank: int, frame: frames.Frame) -> None:
         """Take the bytes of a send, and answer the operations that these bytes complete.
@@ -452,12 +428,11 @@ class Hub:
         withheld. Raises FrameError if no send waits for these bytes, or if a send announced more
         or fewer bytes.
         """
-        posted = self.outstanding[rank].take_owed(frame.meta.get("number"))
+        posted = self.answers.outstanding[rank].take_owed(frame.meta.get("number"))
         self._attach_bytes(posted, frame.blob)
         self._report_growth(rank)
         self.matching.on_bytes(posted)
-        for meta, blob in self.outstanding[rank].take_withheld():
-            self._write_answer(rank, meta, blob)
+        self.answers.on_bytes(rank)
 
     def _report_growth(self, rank: int) -> None:
         """Report the growth of a rank's memory if the hub holds many more bytes for it."""
@@ -472,51 +447,8 @@ class Hub:
         """Give an operation its bytes. Tell the judge ``combine.even_powers``, if it asks."""
         attach_bytes(posted, blob)
         rank, call = posted.rank, posted.operation.call
-        self.outstanding[rank].operation_bytes += posted.due
+        self.answers.outstanding[rank].operation_bytes += posted.due
         options = self.calls.options_of(rank, call)
         if blob and options and options.squares:  # the rank's word for the dtype does not count
             sums = combine.even_powers(blob, options.squares)
             self.tell({world_messages.SQUARES: [rank, call, *sums]})
-
-    # ——— how an answer leaves: each step but the last may withhold it
-
-    def _answer_when_awaited(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation; withhold a message until its rank waits (``awaited_receives``)."""
-        if not self.receives.withhold_unless_awaited(posted, blob, more):
-            self._answer_unless_slow(posted, blob, **more)
-
-    def _answer_unless_slow(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation; withhold the result of a slow all-gather: see ``slow_gathers``."""
-        if not self.slow.withhold_until_use(posted, blob):
-            self._answer_unless_unawaited(posted, blob, **more)
-
-    def _answer_unless_unawaited(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation; withhold the answer of a send until its rank waits: see ``sends``.
-
-        The bytes that the operation sent do not count as held any more.
-        """
-        self.outstanding[posted.rank].operation_bytes -= len(posted.blob)
-        sends = self.sends[posted.rank]
-        if not sends.withhold_unless_awaited(posted.number):
-            meta = {"to": posted.number, **more, **sends.receipt(posted.number)}
-            self._write_unless_owing(posted.rank, meta, blob)
-
-    def _write_unless_owing(self, rank: int, meta: dict, blob: bytes = b"") -> None:
-        """Write an answer; withhold it while the rank owes a send's bytes: see ``outstanding``."""
-        if not self.outstanding[rank].withhold_if_owing(meta, blob):
-            self._write_answer(rank, meta, blob)
-
-    def _write_answer(self, rank: int, meta: dict, blob: bytes = b"") -> None:
-        """Write an answer to a rank at once. Write none if the rank's connection is closed."""
-        end = self.ranks[rank]
-        self._note_move()
-        self.outstanding[rank].unanswered.discard(meta["to"])
-        self.waits.on_answer(rank, meta["to"])
-        if not end.is_open:
-            return
-        try:
-            for part in end.reader.parts(frames.ANSWER, meta, blob):
-                end.write(part)
-        except OSError:
-            self._hang_up(rank)
-        self._report_growth(rank)

@@ -95,7 +95,10 @@ class Matching:
             self._begin(self.beginning.popleft())
 
     def _end(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """End an operation by its answer. In strict order, queue those that may begin now."""
+        """End an operation by answering it.
+
+        If there is a strict order, operations that waited for this one may begin now.
+        """
         if self.order:
             self.beginning += self.order.dequeue(posted)
         self.answer(posted, blob, **more)

@@ -264,7 +264,7 @@ def judge(data: bytes) -> str:
             ), f"operation {number} got more or less than its due"
         assert answers[99].blob == BYTES, "the honest rank lost its hub"
         assert (
-            sum(own.operation_bytes for own in ends.hub.outstanding) >= 0
+            sum(own.operation_bytes for own in ends.hub.answers.outstanding) >= 0
             and len(ends.hub.store_values.values) < 100
         )
         refused = [

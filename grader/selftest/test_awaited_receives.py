@@ -53,6 +53,6 @@ def test_a_message_that_nobody_waits_for_comes_when_the_call_ends(both):
 
 
 def test_what_is_withheld_counts_as_held(both):
-    assert both.hub.receives.held_bytes() > 0
+    assert both.hub.answers.receives.held_bytes() > 0
     both.post(1, waits(0))
-    assert both.hub.receives.held_bytes() == 0
+    assert both.hub.answers.receives.held_bytes() == 0

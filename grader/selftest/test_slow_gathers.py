@@ -111,5 +111,5 @@ def test_what_was_awaited_in_one_call_is_forgotten_in_the_next(started, quiet):
     both = started(0)
     both.post(0, awaits(0), [(frames.RETURNED, {"call": 0}, b"")])
     assert given(both) == [{0}, set()]
-    assert not both.hub.slow.awaited.get(0)
+    assert not both.hub.answers.slow.awaited.get(0)
     assert both.hub.give_to_idle() == 0 and early(both) == []

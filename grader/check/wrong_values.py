@@ -1,0 +1,152 @@
+"""Finds the likely cause why a call returned wrong values.
+
+``check.call_result`` uses this module for its messages.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grader.assignment import ALL_RECEIVE, COMMUNICATING, UNEVEN_BLOCKS
+from grader.check.call_evidence import CallEvidence
+from grader.check.hazards import hazards, left_open, read_early
+from grader.check.nested import arrays, at_path, by_path
+from grader.diagnosis.comparison import Difference, Tolerance, difference
+from grader.diagnosis.hints import Context, is_divided_by_rank, likely_cause
+
+SIMILAR = Tolerance(1e-4, "to tell one mistake from another")
+
+
+@dataclass
+class WrongValues:
+    """The values that the ranks of a call returned, if at least one of them is wrong.
+
+    - ``call``: the evidence of the call.
+    - ``values``, ``expected``: for each rank the value that is compared, and what it should be.
+    - ``known_mistakes``: for each rank a dict, see ``CallResult.returns``; or None.
+    - ``earlier``: for each earlier call of the world what the ranks should have returned.
+    """
+
+    call: CallEvidence
+    values: list
+    expected: list
+    known_mistakes: Sequence[Mapping[str, Any]] | None
+    earlier: list[list]
+
+    def likely_cause(self, rank: int, found: Difference, otherwise: str) -> str | None:
+        """Return the most likely cause of the difference that was found on a rank.
+
+        If no cause is found, return ``otherwise``, or None if this is empty.
+        """
+        report, index = self.call.report, self.call.index
+        if hazard := next(iter(hazards(report, index)), None):
+            return str(hazard)
+        if self.expected[rank] is not None and (root := self._root_of_reduces(rank)) is not None:
+            return (
+                f"rank {rank} took part only in a reduce to rank {root}. After a reduce, only the"
+                " root has the result; the tensors of other ranks are undefined"
+            )
+        places = [[at_path(value, found.path) for value in of] for of in self._both()]
+        if is_divided_by_rank(*places):
+            return "divided by 0: by the rank instead of the number of ranks?"
+        known = self._known(rank)
+        if found.got is None:
+            fitting = (name for name in known if _is_close(self.values[rank], known[name]))
+            reason = next(fitting, None)
+        else:
+            reason = likely_cause(found.got, found.expected, self._context(rank, found, known))
+        if not reason and self.expected[rank] is not None:
+            reason = self._read_early(rank)
+        return reason or otherwise or None
+
+    def _both(self) -> tuple[list, list]:
+        return self.values, self.expected
+
+    def _known(self, rank: int) -> dict[str, Any]:
+        """Return what each known mistake gives on a rank. The most likely mistake comes first.
+
+        A mistake that explains the values of all ranks is more likely than another one.
+        """
+        if not self.known_mistakes:
+            return {}
+        own = self.known_mistakes[rank]
+        return dict(sorted(own.items(), key=lambda item: not self._explains_all(item[0])))
+
+    def _explains_all(self, name: str) -> bool:
+        """Return whether the mistake ``name`` explains the values of all ranks."""
+        assert self.known_mistakes is not None
+        return all(
+            name in known and _is_close(value, known[name])
+            for value, known in zip(self.values, self.known_mistakes)
+        )
+
+    def _root_of_reduces(self, rank: int) -> int | None:
+        """Return the root if all data of a rank went into reduces to other ranks; else None."""
+        done = [o for o in self.call.operations(rank) if o.kind != "barrier"]
+        if not done or any(o.kind != "reduce" or o.root == rank for o in done):
+            return None
+        return done[-1].root
+
+    def _has_received(self, rank: int) -> bool:
+        """Return False if a rank had to receive something, and issued nothing that brings data."""
+        if self.call.report.size == 1 or self.call.function not in ALL_RECEIVE:
+            return True
+        return any(o.kind not in ("send", "barrier") for o in self.call.operations(rank))
+
+    def _read_early(self, rank: int) -> str | None:
+        """Return in words that a rank used a message before it arrived; None if it did not."""
+        given = arrays(self.call.arguments(rank))
+        if any(np.isnan(array).any() for array in given if array.dtype.kind == "f"):
+            return None
+        found = left_open(self.call.report, self.call.index, rank)
+        return read_early(arrays(self.values[rank]), found)
+
+    def _context(self, rank: int, found: Difference, known: Mapping[str, Any]) -> Context:
+        """Return what is known of the call at the place where the difference was found."""
+        path, size, function = found.path, self.call.report.size, self.call.function
+        # Mistakes that explain the whole value come first. The other mistakes may explain only the
+        # first wrong tensor in the value.
+        order = sorted(known, key=lambda name: not _is_close(self.values[rank], known[name]))
+        earlier = [at_path(expected[rank], path) for expected in self.earlier]
+        return Context(
+            rank,
+            size,
+            expected=[at_path(value, path) for value in self.expected],
+            inputs=[arrays(self.call.arguments(own)) for own in range(size)],
+            earlier=[array for array in earlier if array is not None],
+            known_mistakes={name: at_path(known[name], path) for name in order},
+            elsewhere={
+                at: array for at, array in by_path(self.expected[rank]).items() if at != path
+            },
+            got=[at_path(value, path) for value in self.values],
+            communicates=function in COMMUNICATING,
+            uneven_blocks=function in UNEVEN_BLOCKS,
+            received=self._has_received(rank),
+        )
+
+
+def _is_close(value: Any, mistake: Any) -> bool:
+    """Return whether a value is, in all its parts, close to the value that a mistake produces.
+
+    A mistake may produce NaN. Then the value must have NaN at the same entries.
+    """
+    same_nan = all(
+        np.array_equal(_is_nan(ours), _is_nan(theirs))
+        for ours, theirs in zip(arrays(value), arrays(mistake))
+    )
+    return same_nan and difference(_without_nan(value), _without_nan(mistake), SIMILAR) is None
+
+
+def _is_nan(array: np.ndarray) -> np.ndarray:
+    return np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, bool)
+
+
+def _without_nan(value: Any) -> Any:
+    """Return a value with 0 in place of each NaN in its arrays."""
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(part) for part in value]
+    if isinstance(value, np.ndarray):
+        return np.where(_is_nan(value), np.zeros_like(value), value)
+    return value
