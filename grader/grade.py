@@ -31,7 +31,7 @@ from grader.world.gpus import Gpus
 class Options:
     """Options of a grading: which checks are run, and how many at a time.
 
-    ``official`` means that the grade counts, so that ranks have to be confined.
+    ``official`` means that the grade counts. Then the ranks have to be confined.
     """
 
     part: str = ""

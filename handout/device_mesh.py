@@ -128,12 +128,12 @@ def mesh_step(
             Check all pairs before the first all-reduce.
 
     Traffic: in the row, one all-reduce of (rows, K) for each pair in the forward pass, and one for
-    each pair except the first in the backward pass: 2P − 1 in all. (The gradient of the batch is
-    not needed.) In the column, one all-reduce for each gradient, or one for all gradients together.
-    Send nothing else. Use the groups ``row`` and ``column`` themselves, and no other group: make
-    no group in a step, because all ranks would have to meet for it. You may use other collectives
-    if no rank sends more bytes. A rank computes with its own rows of the batch and its own shards,
-    and never gathers those of other ranks.
+    each pair except the first in the backward pass: 2P − 1 in all. (The gradient with respect to x
+    is not needed.) In the column, one all-reduce for each gradient, or one for all of them. Send
+    nothing else. Use the groups ``row`` and ``column`` themselves, and no other group: make no
+    group in a step, because all ranks would have to meet for it. You may use other collectives if
+    no rank sends more bytes. A rank computes with its own rows of the batch and its own shards, and
+    never gathers those of other ranks.
 
     With a mesh of 2 × 1, one pair ([[a]], [[b]]) and rows [x₀] and [x₁]: if the gradients of the
     two rows' losses with respect to a are [[2]] and [[4]], both ranks return [[3]] for a.

@@ -108,8 +108,8 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
 
     The rows of k and v travel around the ring: in each of n − 1 steps, every rank sends its
     current block of keys and values to the next rank (rank + 1), and gets the block of the previous
-    rank [Liu et al., 2023]. So each rank sees all blocks, one after the other, and computes the
-    scores of one block, (T/n, T/n), at a time.
+    rank [Liu et al., 2023]. So each rank sees all blocks, one after the other. At each time it
+    computes the scores of only one block of keys; these scores are (T/n, T/n).
 
     A softmax needs the sum over all keys. Accumulate it [Milakov and Gimelshein, 2018; Dao et al.,
     2022]: for each query keep m, the largest score so far; l, the sum of exp(score − m); and a,
@@ -133,8 +133,8 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
 
     Scores may be large: exp(score) alone would overflow.
     Memory: besides the arguments, at most five blocks (T/n, T/n) and eight tensors (T/n, d) at a
-    time, including those that travel. Never hold a tensor (T/n, T), or the keys or the values of
-    all ranks.
+    time, including those that are being sent or received. Never hold a tensor (T/n, T), or the keys
+    or the values of all ranks.
     Traffic: sends and receives between neighbours, 2(n−1)·T/n·d numbers from each rank. In one
     check, the messages of a rank keep their order, as on GPUs. So start the sends and receives of a
     step together, with one ``dist.batch_isend_irecv``.

@@ -18,8 +18,8 @@ If W is sharded by rows, x must be sharded by columns. Every rank computes one s
 
     [x₀ x₁] @ [W₀; W₁] = x₀ @ W₀ + x₁ @ W₁          partial
 
-The backward pass multiplies by the transposed weight. The transpose of a weight that is sharded by
-columns is sharded by rows, so the backward pass cuts the product in the other way. In Problems 4.2
+The backward pass multiplies by the transposed weight. If a weight is sharded by columns, its
+transpose is sharded by rows. So the backward pass cuts the product the other way. In Problems 4.2
 to 4.4 no rank ever holds more than its shard of a weight, or of the gradient of a weight.
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:

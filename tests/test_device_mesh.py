@@ -119,8 +119,9 @@ def test_step(world):
             # bytes as the tensor has.
             sent <= 3 * 2 * 2 * 8,
             f"rank {rank} sends {sent:.0f} bytes outside its column ({listed(done, 8)}). Three"
-            " all-reduces of 32 bytes over its row are enough, two forward and one backward: the"
-            " gradient of the batch is not needed, and no rank needs the shards of others.",
+            " all-reduces of 32 bytes over its row are enough: two in the forward pass and one in"
+            " the backward pass. The gradient with respect to x is not needed. No rank needs the"
+            " shards of other ranks.",
         )
 
 

@@ -20,9 +20,9 @@ class Context:
     ``known_mistakes`` maps a sentence about a mistake to the array that this mistake would produce
     on this rank. ``elsewhere`` maps the paths of the other places in this rank's result to the
     arrays that should be there. ``communicates`` says whether the function must communicate.
-    ``uneven_blocks`` says whether it cuts tensors into one block for each rank, and the blocks may
-    differ in length. ``received`` is False if this rank needs data of other ranks, but issued only
-    sends and barriers.
+    ``uneven_blocks`` says whether the function cuts a tensor into one block for each rank, with
+    blocks that may differ in length. ``received`` is False if this rank needs data of other ranks,
+    but issued only sends and barriers.
     """
 
     rank: int
@@ -98,6 +98,7 @@ def is_divided_by_rank(
     )
 
 
+@np.errstate(all="ignore")  # values may be infinite; then numpy would print a warning
 def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     """Return a sentence about the likely bug; None if no known bug explains the value."""
     for name, lookalike in context.known_mistakes.items():
@@ -304,8 +305,8 @@ def _untouched(got: np.ndarray, expected: np.ndarray, context: Context) -> str |
             if fits(got, array, expected):
                 if _is_everywhere(array, rank, context):
                     return (
-                        f"every rank has rank {rank}'s unchanged input. Should it be the input of"
-                        " another rank?"
+                        f"every rank has rank {rank}'s unchanged input. Should the result be the"
+                        " input of another rank?"
                     )
                 return f"this is the unchanged input of rank {rank}"
     if got.ndim and got.size and not got.any() and expected.any():
@@ -377,8 +378,8 @@ def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
 
     The sentence is about a range of entries that begins at the first wrong entry. It is the longest
     range in which the same terms are wrong. If this range has fewer than two entries, return the
-    sentence of ``_lacking``. Return None unless there are two to four ranks, and the expected value
-    is the sum of one input of each rank.
+    sentence of ``_lacking``. Return None if there are fewer than two ranks or more than four, or if
+    the expected value is not the sum of one input of each rank.
     """
     of_ranks = [[a.ravel() for a in arrays if a.shape == got.shape] for arrays in context.inputs]
     if not 2 <= len(of_ranks) <= 4 or not all(of_ranks):

@@ -119,10 +119,9 @@ class LargeAttention(SharedCalls):
                 text = (
                     f"according to the operating system, rank {rank}'s process held"
                     f" {grown[rank] / MIB:.2f} MiB in addition to its arguments when it"
-                    f" communicated in the {way} pass. That is as much as {tensors:.1f} tensors"
-                    f" (T/{self.n}, d) of"
-                    f" {self.shard_bytes / MIB:.2f} MiB. {most} tensors are enough, including those"
-                    " that travel."
+                    f" communicated in the {way} pass. A tensor (T/{self.n}, d) has"
+                    f" {self.shard_bytes / MIB:.2f} MiB, so this is as much as {tensors:.1f} tensors."
+                    f" {most} are enough, including those that are being sent or received."
                 )
                 likely = (
                     "Does a rank collect the keys or the values of all ranks? Use a block when it"
@@ -145,10 +144,9 @@ class LargeAttention(SharedCalls):
             blocks = grown / self.block_bytes
             text = (
                 f"according to the operating system, rank {rank}'s process held up to"
-                f" {grown / MIB:.1f} MiB."
-                f" That is as much as {blocks:.1f} blocks of scores, (T/{self.n},"
-                f" T/{self.n}), of {self.block_bytes / MIB:.2f} MiB. At most {MOST_BLOCKS} are"
-                " needed at a time."
+                f" {grown / MIB:.1f} MiB. A block of scores, (T/{self.n}, T/{self.n}), has"
+                f" {self.block_bytes / MIB:.2f} MiB, so this is as much as {blocks:.1f} blocks. At"
+                f" most {MOST_BLOCKS} are needed at a time."
             )
             likely = "Did you make a matrix of the scores of all keys, or keep old blocks?"
             likely += imports_note(of_tiny.own_growth(rank), left_out)

@@ -253,9 +253,9 @@ class LargeModel:
 
         The system measures this memory. A rank holds its shards of the weights and of the
         gradients. In addition, it may hold ``forward`` whole layers until the first operation of
-        the backward pass, and ``backward`` whole layers in the whole step. What the rank has sent
-        and nobody has received counts, too, and so do results that the rank has not read. Two more
-        layers are allowed with these.
+        the backward pass, and ``backward`` whole layers in the whole step. A second measurement
+        also counts what the rank has sent and nobody has received, and the results that the rank
+        has not read. It may be two layers larger.
         """
         there = 2 * self.shards
         for rank in range(self.n):

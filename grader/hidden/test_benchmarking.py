@@ -110,7 +110,7 @@ def test_bus_bandwidth(world, rng):
         ranks = [n for _, _, n, _ in cases]
         right = [truth.bus_bandwidth(*case) for case in cases]
         algorithm = [truth.algorithm_bandwidth(size, seconds) for _, size, _, seconds in cases]
-        again = "the size was multiplied by n again. It already is the size of the whole array"
+        again = "the size was multiplied by n. It is already the size of the whole array"
         part = "the size was divided by n. That is one rank's part, not the whole array"
         mistakes = [
             ("this is the algorithm bandwidth", algorithm),
@@ -125,7 +125,7 @@ def test_bus_bandwidth(world, rng):
             "bus_bandwidth",
             cases,
             right,
-            [(f"{collective}: {name}", wrong) for name, wrong in mistakes],
+            [(f"for {collective}, {name}", wrong) for name, wrong in mistakes],
         )
 
 

@@ -212,8 +212,9 @@ def test_broadcast_replaces_everything(world, rng):
             isinstance(v, np.ndarray) and np.isnan(v).any() for v in of_root
         )
         text = (
-            "the root's own values became nan. They were combined with the other ranks' values:"
-            " inf · 0 and nan · 0 are nan. Send the root's values by a broadcast."
+            "the root's own values became nan. They were combined with the other ranks' values,"
+            " which are inf or nan here. Multiplying these by 0 does not remove them: inf · 0 and"
+            " nan · 0 are nan. Send the root's values by a broadcast."
         )
         run.require(not spoiled, text)
         run.leaves_arguments(
@@ -447,7 +448,7 @@ def _sends_only_gradients(run, size, shard):
         run.require_communication(rank, sent > 0)
         allowed = 2 * (n - 1) / n * size
         sentence = (
-            f"rank {rank} sends {sent:.0f} bytes on {n} ranks: {listed(done)}. The gradients"
+            f"rank {rank} sends {sent:.0f} bytes: {listed(done)}. The gradients"
             f" together have {size} bytes, so {allowed:.0f} are enough. (The rank's shard of the"
             f" batch has {shard.nbytes} bytes.) Send only the gradients: no rows, weights,"
             " activations or losses."

@@ -875,8 +875,8 @@ def recorded(rng, p, m, first):
 @number("5.6")
 @weight(0.75)
 def test_bubble_measured(world, rng):
-    """measured_bubble counts all waiting between the first start and the last end of any stage, and
-    raises ValueError if there is no span
+    """measured_bubble counts the waiting of every stage from the first start to the last end among
+    all stages, and raises ValueError if there is no span
     """
     one = ("forward", 0, 1.0, 3.0)
     timelines = [

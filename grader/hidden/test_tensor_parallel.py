@@ -726,8 +726,8 @@ def test_copy_to_ranks(world, rng):
 @number("4.4")
 @weight(0.5)
 def test_sum_over_ranks(world, rng):
-    """SumOverRanks (g) sums a partial x over the ranks forward, and returns the gradient unchanged
-    backward, for any shape and layout
+    """SumOverRanks (g) sums a partial x over the ranks in the forward pass, and returns the gradient
+    unchanged in the backward pass, for any shape and layout
     """
     for n in SIZES:
         partials = [rng.standard_normal((3, 4)) for _ in range(n)]
@@ -942,7 +942,7 @@ def judge_pair(run, pair, x, upstream, trained):
     grad_x, of_pair = single_device.backward([pair.a, pair.b], saved, upstream)
     expected = [[*own, grad_x] for own in pair.gradients(of_pair)]
     frozen = [name for name, is_trained in zip(("column", "row", "x"), trained) if not is_trained]
-    note = f" ({' and '.join(frozen)}: None, because no gradient is required)" if frozen else ""
+    note = f"; None for {' and '.join(frozen)}, without a required gradient" if frozen else ""
     run.returns(
         *(
             [g.astype(dtype) if is_trained else None for g, is_trained in zip(own, trained)]
@@ -950,7 +950,7 @@ def judge_pair(run, pair, x, upstream, trained):
         ),
         tolerance=tolerance,
         select=driver_results.gradients,
-        label=f"the list of the gradients (of column, row and x, in this order){note}",
+        label=f"the list of the gradients (of column, row and x, in this order{note})",
         known_mistakes=lambda: parts.pair_mistakes(pair.a, pair.b, saved, upstream, n),
     )
     run.keeps_inputs()

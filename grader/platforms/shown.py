@@ -82,7 +82,10 @@ def for_students(document: dict) -> list[ShownEntry]:
 
 
 def notes(document: dict) -> str:
-    """Return the notes about the whole submission. They may quote names of its files."""
+    """Return the notes about the whole submission as printable text.
+
+    The notes may contain names of files, which students choose.
+    """
     return printable(document["output"])
 
 

@@ -59,8 +59,8 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
         user: the uid and gid that the process gets, if its tier gives each rank a user of its own.
         readable: folders that the process may read, besides Python's and the system's.
         writable: the process's own folders and files, which it may read and write to.
-        device: ``cpu`` or ``cuda``. The driver of ``cuda`` needs much address space and the files
-            of the device.
+        device: ``cpu`` or ``cuda``. With ``cuda``, the process may also use the GPU's files, and it
+            has no RLIMIT_DATA, because the driver needs a lot of address space.
 
     Raises:
         Unconfined: something of the tier does not work here.

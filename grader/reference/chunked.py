@@ -343,7 +343,11 @@ def input_mistakes(weights: list, saved: list, grad_y: np.ndarray) -> dict[str, 
 
 
 def kept_mistakes(weights: list, saved: list, grad_y: np.ndarray, kept: list) -> dict[str, list]:
-    """Return a dict from the sentence about each mistake to the list that B then keeps for W."""
+    """Return a dict of mistakes in B (``backward_input``).
+
+    Each key is a sentence about one mistake. Its value is the list ``kept`` that B would return for
+    W (``backward_weights``) with this mistake.
+    """
     after = [np.asarray(grad_y, np.float64)]
     for weight, (_, grad_z) in zip(reversed(weights[1:]), reversed(kept[1:])):
         after.insert(0, grad_z @ np.asarray(weight, np.float64).T)

@@ -575,7 +575,7 @@ def test_everybody_has_the_wrong_roots_tensor(submit):
     (run,) = world(2, call("collectives.broken", per_rank(X, 10 * X + 1)))
     with pytest.raises(
         CheckFailed,
-        match="every rank has rank 0's unchanged input. Should it be the input of another rank",
+        match="every rank has rank 0's unchanged input. Should the result be the input of another rank",
     ):
         run.returns(10 * X + 1, 10 * X + 1)
 

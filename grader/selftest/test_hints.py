@@ -72,7 +72,7 @@ def test_one_ranks_input_on_all_ranks_is_told():
     everywhere = replace(AROUND, got=[INPUTS[1][0]] * 4)
     assert (
         likely_cause(INPUTS[1][0], RIGHT, everywhere)
-        == "every rank has rank 1's unchanged input. Should it be the input of another rank?"
+        == "every rank has rank 1's unchanged input. Should the result be the input of another rank?"
     )
     one_is_right = replace(AROUND, got=[RIGHT, *[INPUTS[1][0]] * 3])
     assert "this rank's own input came back" in likely_cause(INPUTS[1][0], RIGHT, one_is_right)

@@ -214,7 +214,7 @@ class Server:
         return lines[-1] if lines else ""
 
     def stop(self) -> None:
-        """End the server if this process has started it, and remove its folder."""
+        """If this process has started the server, end it and remove the server's folder."""
         if self.process:
             assert self.process.stdin  # a pipe, see ``start``
             os.close(self.door)

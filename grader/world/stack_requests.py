@@ -90,7 +90,7 @@ class Stacks:
         return self.moves is not None and self.before == before
 
     def read_crash(self, rank: RankReport) -> None:
-        """Write the stacks of a rank that has crashed into the rank's report."""
+        """Parse the stacks of a crashed rank, and put them into its report."""
         rank.stacks = stack_frames.parse_stacks(self.texts[rank.rank].decode(errors="replace"))
 
 

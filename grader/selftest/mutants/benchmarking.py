@@ -289,7 +289,7 @@ MUTANTS = [
         """    return algorithm_bandwidth(size, seconds) * factors.get(collective, world_size - 1)
 """,
         {"hidden bus_bandwidth", "hidden sweep_rows"},
-        "the size was multiplied by n again",
+        "the size was multiplied by n",
     ),
     Mutant(
         "the part of one rank for the size",

@@ -137,7 +137,7 @@ MUTANTS = [
         "dist.broadcast(received, src=root)",
         "dist.broadcast(received, src=0)",
         {"public the_eight_collectives[broadcast]", "hidden values[broadcast]"},
-        "Likely: every rank has rank 0's unchanged input. Should it be the input of another rank?",
+        "Likely: every rank has rank 0's unchanged input. Should the result be the input of another rank?",
     ),
     Mutant(
         "gather receives each block in a buffer for all blocks",

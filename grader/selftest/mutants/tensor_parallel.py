@@ -825,7 +825,7 @@ def shard_columns""",
         """        x = _all_gather_columns(y if len(saved) < 3 else z)
     return x, saved""",
         {"hidden forward", "hidden forward_traffic", "hidden forward_saves", "public forward"},
-        "gelu is missing from layer 2 on",
+        "gelu is missing in layer 2 (counted from 0) and in all layers after it",
     ),
     Mutant(
         "the weights are gathered on the way back",
