@@ -726,8 +726,8 @@ def test_copy_to_ranks(world, rng):
 @number("4.4")
 @weight(0.5)
 def test_sum_over_ranks(world, rng):
-    """SumOverRanks (g) sums a partial x over the ranks in the forward pass, and returns the gradient
-    unchanged in the backward pass, for any shape and layout
+    """SumOverRanks (g) sums a partial x over the ranks in the forward pass, and leaves the gradient
+    as it is in the backward pass, for any shape and layout
     """
     for n in SIZES:
         partials = [rng.standard_normal((3, 4)) for _ in range(n)]
