@@ -52,7 +52,7 @@ class WrongValues:
         if is_divided_by_rank(*places):
             return "divided by 0: by the rank instead of the number of ranks?"
         known = self._known(rank)
-        if found.got is None:
+        if found.got is None or found.expected is None:
             fitting = (name for name in known if _is_close(self.values[rank], known[name]))
             reason = next(fitting, None)
         else:

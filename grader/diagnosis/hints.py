@@ -30,7 +30,7 @@ class Context:
     expected: Sequence[np.ndarray | None]
     inputs: Sequence[Sequence[np.ndarray]] = ()
     earlier: Sequence[np.ndarray] = ()
-    known_mistakes: Mapping[str, np.ndarray] = field(default_factory=dict)
+    known_mistakes: Mapping[str, np.ndarray | None] = field(default_factory=dict)
     elsewhere: Mapping[str, np.ndarray] = field(default_factory=dict)
     got: Sequence[np.ndarray | None] = ()
     communicates: bool = True
