@@ -1,9 +1,9 @@
-"""Says in words why ranks most likely wait for ever."""
+"""Says in words why ranks most likely wait for ever, or disagree about an operation."""
 
 from grader.diagnosis.finding import Line, likely_line
 from grader.diagnosis.rank_summaries import rank_list
-from grader.wire.agreement import MAKE_ALL, Waiting
-from grader.wire.events import operations
+from grader.wire.agreement import MAKE_ALL, Disagreement, Waiting
+from grader.wire.events import Operation, operations
 from grader.world import stack_frames
 from grader.world.report import Ending, RankReport, Returned, WorldReport
 
@@ -78,6 +78,44 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
         ]
     if len(kinds) > 1:
         return [likely_line("the ranks have taken different branches: compare the lines above.")]
+    return []
+
+
+def of_disagreement(found: Disagreement) -> list[Line]:
+    """Return lines about the likely cause of a disagreement; [] if no likely cause is known."""
+    sides = [side for side in found.sides if isinstance(side, Operation)]
+    if len(sides) < 2:
+        return []  # ``found`` is about new groups, and says itself what to do
+    dtypes = {side.dtype for side in sides}
+    receiver = next((side.rank for side in sides if side.kind == "recv"), None)
+    if found.what == "which operation this is":
+        return [
+            likely_line(
+                "the ranks have taken different branches. Does an if depend on the rank, or does a"
+                " loop run more often on some ranks?"
+            )
+        ]
+    if len(dtypes) > 1:
+        have_made = (
+            "some ranks have made their tensors"
+            if receiver is None
+            else f"rank {receiver} has made its tensor"
+        )
+        default = "Without a dtype, torch.empty and torch.zeros make float32. "
+        return [
+            likely_line(
+                f"{have_made} with another dtype.",
+                f"{default if 'float32' in dtypes else ''}Give the tensor the dtype of the data, as"
+                " in torch.empty(shape, dtype=x.dtype).",
+            )
+        ]
+    if receiver is not None:
+        return [
+            likely_line(
+                f"rank {receiver}'s tensor does not have the size of the message.",
+                "If blocks differ in length, make the tensor as long as the block that arrives.",
+            )
+        ]
     return []
 
 

@@ -141,6 +141,7 @@ def test_mismatched_collectives(submit):
     assert "The ranks disagree about which operation this is" in message
     assert "rank 0: broadcast with root 0 of 4 × float32 at collectives.py:9" in message
     assert "ranks 1, 2: all-reduce (sum) of 4 × float32 at collectives.py:11" in message
+    assert "Likely: the ranks have taken different branches." in message
 
 
 def test_sizes_that_gloo_takes_silently(submit):
@@ -248,6 +249,7 @@ def test_dtypes_that_differ(submit, how):
         """)
     message = verdict(world, 2)
     assert "disagree about" in message and "float32" in message and "float64" in message
+    assert "with another dtype.\n        Without a dtype, torch.empty and torch.zeros" in message
 
 
 def test_send_and_receive_that_disagree_about_the_size(submit):
@@ -265,6 +267,7 @@ def test_send_and_receive_that_disagree_about_the_size(submit):
     assert "enforce fail" not in message and "pair.cc" not in message and "0x" not in message
     assert "send of 4 × float32 to rank 1 at collectives.py:9" in message
     assert "receive of 2 × float32 from rank 0 at collectives.py:11" in message
+    assert "Likely: rank 1's tensor does not have the size of the message." in message
 
 
 def test_an_endless_loop_is_stopped_at_its_line(submit):

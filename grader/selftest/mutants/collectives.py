@@ -1178,7 +1178,7 @@ def all_gather""",
         chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])
     return torch.cat(chunks).reshape(tensor.shape)""",
         {"hidden ring_values", "hidden ring_traffic"},
-        "The ranks disagree about what is sent",
+        "tensor does not have the size of the message",
     ),
     Mutant(
         "the other ranks gather nothing, but not None",

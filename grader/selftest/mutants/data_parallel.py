@@ -836,7 +836,7 @@ def train""",
         "torch.zeros_like(p) if",
         "torch.zeros(p.shape) if",
         {"hidden buckets_without_gradient"},
-        "The ranks disagree about the dtype",
+        "some ranks have made their tensors with another dtype",
     ),
     Mutant(
         "an incomplete bucket is never sent",

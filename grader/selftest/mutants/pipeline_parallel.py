@@ -623,7 +623,7 @@ MUTANTS = [
         """    return torch.empty(rows, like.shape[1])
 """,
         FORWARD | BACKWARD | RUN | {"hidden forward_saves", "hidden own_timeline"},
-        "receive of 12 × float32 from rank 0",
+        "Without a dtype, torch.empty and torch.zeros make float32",
     ),
     Mutant(
         "every message is received as float64",
