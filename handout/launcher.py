@@ -187,9 +187,14 @@ def _start(
             ranks.append(process)
 
 
+def cores() -> int:
+    """Return the number of cores that this program may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _method(world_size: int) -> tuple[str, int]:
     """Return how to start the ranks, "fork" or "spawn", and how many threads each may use."""
-    threads = max(1, (os.cpu_count() or 1) // world_size)
+    threads = max(1, cores() // world_size)
     if not sys.platform.startswith("linux") or torch.cuda.device_count() > 0:
         return "spawn", threads  # macOS's libraries and CUDA do not work after a fork
     if _is_single_threaded():
@@ -355,8 +360,15 @@ def _students_traceback(error: Exception) -> str:
 
 def _join(function: Callable, arguments: tuple, **rendezvous) -> None:
     _init_process_group(**rendezvous)
+    dist.barrier()  # see ``_rank``
     try:
         function(*arguments)
+    except Exception:
+        # On GPUs, destroy_process_group waits for operations that other ranks may never join.
+        traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
     finally:
         dist.destroy_process_group()
 

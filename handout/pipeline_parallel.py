@@ -209,15 +209,16 @@ def run_schedule(
       refers to them keeps them alive, too;
     - received tensors and outputs, as soon as they are not needed. (Stage 0 may copy its batch
       once.)
-    - each tensor that was sent. It stays alive until you call ``wait()`` of the send's ``Work``.
-      When the gradient of micro-batch i has come back, wait for the send of the activation of
-      micro-batch i: that wait is over at once. Just before you send a gradient, wait for the send
-      of the previous gradient. At the end, wait for the remaining sends.
+    - each tensor that was sent. It stays alive until you have called ``wait()`` of the send's
+      ``Work``, and have dropped the ``Work``: remove it from your list or dict. When the gradient
+      of micro-batch i has come back, wait for the send of the activation of micro-batch i: that
+      wait is over at once. Just before you send a gradient, wait for the send of the previous
+      gradient. At the end, wait for the remaining sends.
 
-    Call ``wait()`` of each ``Work`` once: with gloo, a second call waits until the timeout of the
-    group, 30 minutes. (With nccl a second call returns at once, so you may wait twice for the
-    one ``Work`` of both messages.)
-    ``is_completed()`` does not replace ``wait()``: without ``wait()`` it never becomes true.
+    Call ``wait()`` of each ``Work`` once: with gloo, a second call for a send or a receive waits
+    until the timeout of the group, 30 minutes. (With nccl a second call returns at once, so you may
+    wait twice for the one ``Work`` of both messages.) ``is_completed()`` does not replace
+    ``wait()``: with gloo, it never becomes true for a send or a receive without ``wait()``.
 
     Args:
         schedule: this stage's actions, in order. The schedules of all stages fit each other, as in

@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 
 from handout import mlp
-from handout.launcher import device, launch
+from handout.launcher import cores, device, launch
 
 
 def show(text: str) -> None:
@@ -153,10 +153,10 @@ def pipeline_parallel(module_name: str) -> None:
                     " in theory"
                 )
                 print(chart(timelines), flush=True)
-                cores = os.cpu_count() or 1
-                if device().type == "cpu" and cores < n:
+                own = cores()
+                if device().type == "cpu" and own < n:
                     print(
-                        f"({n} stages share {cores} core{'s' if cores > 1 else ''} here, so stages"
+                        f"({n} stages share {own} core{'s' if own > 1 else ''} here, so stages"
                         " also wait for a core)",
                         flush=True,
                     )

@@ -422,7 +422,7 @@ def shift_right(tensor: Tensor) -> Tensor:
     if n == 1:
         return tensor.detach().clone()
     received = tensor.new_empty(tensor.shape)
-    send = dist.P2POp(dist.isend, tensor.contiguous(), (rank + 1) % n)
+    send = dist.P2POp(dist.isend, tensor.detach().contiguous(), (rank + 1) % n)
     receive = dist.P2POp(dist.irecv, received, (rank - 1) % n)
     for work in dist.batch_isend_irecv([send, receive]):  # together, so no order can deadlock
         work.wait()

@@ -69,7 +69,7 @@ def broadcast_parameters(parameters: Iterable[Tensor], root: int = 0) -> None:
     for parameter in parameters:
         values = parameter.detach().contiguous()
         dist.broadcast(values, src=root)
-        # detached: shares memory with the parameter, is unknown to autograd
+        # detached: it shares memory with the parameter, and autograd does not record the write
         parameter.detach().copy_(values)
     # END SOLUTION
 

@@ -156,7 +156,7 @@ def pipeline_forward(
         if stage == last_stage:
             outputs.append(y_i)
         else:
-            # the next micro-batch does not wait for the next stage
+            # this stage goes on with the next micro-batch, and does not wait for the next stage
             sends.append(dist.isend(y_i, dst=stage + 1))
     for send in sends:
         send.wait()
@@ -363,15 +363,16 @@ def run_schedule(
       refers to them keeps them alive, too;
     - received tensors and outputs, as soon as they are not needed. (Stage 0 may copy its batch
       once.)
-    - each tensor that was sent. It stays alive until you call ``wait()`` of the send's ``Work``.
-      When the gradient of micro-batch i has come back, wait for the send of the activation of
-      micro-batch i: that wait is over at once. Just before you send a gradient, wait for the send
-      of the previous gradient. At the end, wait for the remaining sends.
+    - each tensor that was sent. It stays alive until you have called ``wait()`` of the send's
+      ``Work``, and have dropped the ``Work``: remove it from your list or dict. When the gradient
+      of micro-batch i has come back, wait for the send of the activation of micro-batch i: that
+      wait is over at once. Just before you send a gradient, wait for the send of the previous
+      gradient. At the end, wait for the remaining sends.
 
-    Call ``wait()`` of each ``Work`` once: with gloo, a second call waits until the timeout of the
-    group, 30 minutes. (With nccl a second call returns at once, so you may wait twice for the
-    one ``Work`` of both messages.)
-    ``is_completed()`` does not replace ``wait()``: without ``wait()`` it never becomes true.
+    Call ``wait()`` of each ``Work`` once: with gloo, a second call for a send or a receive waits
+    until the timeout of the group, 30 minutes. (With nccl a second call returns at once, so you may
+    wait twice for the one ``Work`` of both messages.) ``is_completed()`` does not replace
+    ``wait()``: with gloo, it never becomes true for a send or a receive without ``wait()``.
 
     Args:
         schedule: this stage's actions, in order. The schedules of all stages fit each other, as in
@@ -418,6 +419,7 @@ def run_schedule(
             sending[i], received = _exchange(
                 rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
             )
+            del x_i, y_i  # from now on only ``alive`` and the send keep them
         else:
             grad_y = grad_outputs.pop(i) if stage == last_stage else received
             if stage < last_stage:
@@ -430,6 +432,7 @@ def run_schedule(
             sending_back, received = _exchange(
                 rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
             )
+            del grad_y, grad_x
     if sending_back is not None:
         sending_back.wait()
     return torch.stack(losses).mean() if stage == last_stage else None, totals
@@ -485,5 +488,6 @@ def measured_bubble(timelines: list[list[Span]]) -> float:
     if not spans:
         raise ValueError(f"none of {len(timelines)} timelines holds a span")
     total = max(span.end for span in spans) - min(span.start for span in spans)
-    return 1 - sum(span.end - span.start for span in spans) / (len(timelines) * total)
+    busy = sum(span.end - span.start for span in spans)
+    return max(0.0, 1 - busy / (len(timelines) * total))  # rounding may give less than 0
     # END SOLUTION

@@ -62,7 +62,7 @@ def _all_gather_rows(shard: Tensor) -> Tensor:
 
 def _reduce_scatter_rows(partial: Tensor) -> Tensor:
     """Return this rank's rows of the sum over the ranks, (T/n, K). The argument is (T, K)."""
-    shards = list(partial.chunk(dist.get_world_size()))  # contiguous, if partial is
+    shards = list(partial.contiguous().chunk(dist.get_world_size()))
     total = torch.empty_like(shards[0])
     dist.reduce_scatter(total, shards)
     return total
@@ -405,7 +405,7 @@ def to_experts(rows: Tensor, routes: Routes) -> Tensor:
     if len(rows) != len(order):
         raise ValueError(f"{len(rows)} rows for {len(order)} tokens")
     arrived = rows.new_empty(sum(received), rows.shape[1])
-    dist.all_to_all_single(arrived, rows[order], received, sent)
+    dist.all_to_all_single(arrived, rows[order].contiguous(), received, sent)
     return arrived
     # END SOLUTION
 

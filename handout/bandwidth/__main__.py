@@ -42,12 +42,11 @@ import torch.distributed as dist
 from rich.console import Console
 
 from handout.bandwidth.cases import COLLECTIVES, DTYPES, default_ranks, largest
-from handout.bandwidth.machine import cores
 from handout.bandwidth.measurement import benchmark
 from handout.bandwidth.report import refuse, unwritable
 from handout.bandwidth.signals import SIGNALS, STOP, on_signal, pass_on
 from handout.bandwidth.units import in_bytes
-from handout.launcher import launch
+from handout.launcher import cores, launch
 
 
 class Parser(argparse.ArgumentParser):

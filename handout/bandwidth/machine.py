@@ -15,12 +15,7 @@ import torch
 import torch.distributed as dist
 
 from handout.bandwidth import gpu
-from handout.launcher import device
-
-
-def cores() -> int:
-    """Return the number of cores that this program may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+from handout.launcher import cores, device
 
 
 def cores_text(number: int) -> str:

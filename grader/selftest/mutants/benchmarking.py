@@ -37,7 +37,7 @@ MUTANTS = [
         '{"all_reduce": 2 * (world_size - 1) / world_size, "broadcast"',
         '{"all_reduce": (world_size - 1) / world_size, "broadcast"',
         RATES,
-        "all_reduce: this is exactly half the expected value",
+        "for all_reduce, this is exactly half the expected value",
     ),
     Mutant(
         "a broadcast spares its root",
@@ -309,7 +309,7 @@ MUTANTS = [
 """,
         "    return algorithm_bandwidth(size, seconds)\n",
         {"public bandwidths", "hidden bus_bandwidth", "hidden sweep_rows"},
-        "all_reduce: this is the algorithm bandwidth",
+        "for all_reduce, this is the algorithm bandwidth",
     ),
     Mutant(
         "a factor for four ranks",

@@ -91,7 +91,7 @@ MUTANTS = [
     Mutant(
         "a copy is broadcast, the parameter never written",
         "data_parallel",
-        """        # detached: shares memory with the parameter, is unknown to autograd
+        """        # detached: it shares memory with the parameter, and autograd does not record the write
         parameter.detach().copy_(values)
 """,
         "",
@@ -225,7 +225,7 @@ def train""",
         """    for parameter in parameters:
         values = parameter.detach().contiguous()
         dist.broadcast(values, src=root)
-        # detached: shares memory with the parameter, is unknown to autograd
+        # detached: it shares memory with the parameter, and autograd does not record the write
         parameter.detach().copy_(values)
 """,
         """    parameters = parameters if isinstance(parameters, list) else list(parameters)
@@ -931,7 +931,7 @@ def train""",
     Mutant(
         "the parameter is given other memory",
         "data_parallel",
-        """        # detached: shares memory with the parameter, is unknown to autograd
+        """        # detached: it shares memory with the parameter, and autograd does not record the write
         parameter.detach().copy_(values)
 """,
         "        parameter.data = values\n",

@@ -38,7 +38,7 @@ MUTANTS = [
     Mutant(
         "all micro-batches are received before one is sent on",
         "pipeline_parallel",
-        """            # the next micro-batch does not wait for the next stage
+        """            # this stage goes on with the next micro-batch, and does not wait for the next stage
             sends.append(dist.isend(y_i, dst=stage + 1))
 """,
         """            outputs.append(y_i)
@@ -209,7 +209,7 @@ MUTANTS = [
         if stage == last_stage:
             outputs.append(y_i)
         else:
-            # the next micro-batch does not wait for the next stage
+            # this stage goes on with the next micro-batch, and does not wait for the next stage
             sends.append(dist.isend(y_i, dst=stage + 1))
 """,
         """    outputs = []
@@ -230,7 +230,7 @@ MUTANTS = [
         if stage == last_stage:
             outputs.append(y_i)
         else:
-            # the next micro-batch does not wait for the next stage
+            # this stage goes on with the next micro-batch, and does not wait for the next stage
             sends.append(dist.isend(y_i, dst=stage + 1))
     for k in range(num_micro_batches * num_micro_batches if ahead else 0):
         _stage_forward(weights, x_i)
@@ -371,6 +371,7 @@ MUTANTS = [
         """            sending[i], received = _exchange(
                 rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
             )
+            del x_i, y_i  # from now on only ``alive`` and the send keep them
         else:
             grad_y = grad_outputs.pop(i) if stage == last_stage else received
             if stage < last_stage:
@@ -519,7 +520,7 @@ MUTANTS = [
     Mutant(
         "a stage's waiting ends with its own last span",
         "pipeline_parallel",
-        "    return 1 - sum(span.end - span.start for span in spans) / (len(timelines) * total)",
+        "    return max(0.0, 1 - busy / (len(timelines) * total))",
         """    total = sum(max(s.end for s in of) - min(s.start for s in of) for of in timelines if of)
     return 1 - sum(span.end - span.start for span in spans) / total""",
         {"public bubble", "hidden bubble_measured"},
@@ -591,7 +592,7 @@ MUTANTS = [
         """        if stage == last_stage:
             outputs.append(y_i)
         else:
-            # the next micro-batch does not wait for the next stage
+            # this stage goes on with the next micro-batch, and does not wait for the next stage
             sends.append(dist.isend(y_i, dst=stage + 1))
     for send in sends:
         send.wait()
@@ -1084,6 +1085,7 @@ MUTANTS = [
         """            sending[i], received = _exchange(
                 rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
             )
+            del x_i, y_i  # from now on only ``alive`` and the send keep them
         else:
             grad_y = grad_outputs.pop(i) if stage == last_stage else received
             if stage < last_stage:
@@ -1219,6 +1221,7 @@ MUTANTS = [
             sending_back, received = _exchange(
                 rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
             )
+            del grad_y, grad_x
     if sending_back is not None:
         sending_back.wait()
 """,
@@ -1389,6 +1392,7 @@ MUTANTS = [
             sending[i], received = _exchange(
                 rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
             )
+            del x_i, y_i  # from now on only ``alive`` and the send keep them
         else:
             grad_y = grad_outputs.pop(i) if stage == last_stage else received
             if stage < last_stage:
@@ -1410,6 +1414,7 @@ MUTANTS = [
             sending[i], received = _exchange(
                 rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
             )
+            del x_i, y_i  # from now on only ``alive`` and the send keep them
         else:
             with timeline.span(kind, i):
                 grad_y = (
@@ -1430,6 +1435,7 @@ MUTANTS = [
         """            sending[i], received = _exchange(
                 rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
             )
+            del x_i, y_i  # from now on only ``alive`` and the send keep them
         else:
             grad_y = grad_outputs.pop(i) if stage == last_stage else received
             if stage < last_stage:
@@ -1468,6 +1474,7 @@ MUTANTS = [
         """            sending[i], received = _exchange(
                 rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
             )
+            del x_i, y_i  # from now on only ``alive`` and the send keep them
         else:
 """,
         """                sending[i], received = _exchange(
@@ -1806,12 +1813,14 @@ MUTANTS = [
             sending[i], received = _exchange(
                 rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
             )
+            del x_i, y_i  # from now on only ``alive`` and the send keep them
         else:
             grad_y = grad_outputs.pop(i) if""",
         """                    grad_outputs[i] = y_i
             sending[i], received = _exchange(
                 rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
             )
+            del x_i, y_i  # from now on only ``alive`` and the send keep them
         else:
             if stage == last_stage:
                 grad_outputs[i] = mlp.loss_backward(grad_outputs[i]) / num_micro_batches
