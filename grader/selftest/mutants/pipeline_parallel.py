@@ -1268,6 +1268,7 @@ MUTANTS = [
             sending_back, received = _exchange(
                 rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
             )
+            del grad_y, grad_x
 """,
         """            if 0 < stage < last_stage:
                 sending.pop(i).wait()
@@ -1280,6 +1281,7 @@ MUTANTS = [
             sending_back, received = _exchange(
                 rows, weights[0], outgoing=grad_x, send_to=previous_stage, receive_from=next_source
             )
+            del grad_y, grad_x
     for work in sending.values() if stage == 0 < last_stage else ():
         work.wait()
 """,
