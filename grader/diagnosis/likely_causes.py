@@ -76,6 +76,8 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
                 " then receive."
             )
         ]
+    if same := _same_neighbour(report, waiting):
+        return same
     if len(kinds) > 1:
         return [likely_line("the ranks have taken different branches: compare the lines above.")]
     return []
@@ -117,6 +119,28 @@ def of_disagreement(found: Disagreement) -> list[Line]:
             )
         ]
     return []
+
+
+def _same_neighbour(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
+    """Return a line if every rank receives from the rank that it sends to, as in a ring's shift.
+
+    Return [] if a rank does not, or if two ranks exchange their messages with each other.
+    """
+    targets, sources = (
+        {w.operation.rank: w.operation.peer for w in waiting if w.operation.kind == kind}
+        for kind in ("send", "recv")
+    )
+    if targets != sources or len(targets) != report.size:
+        return []
+    source = targets[0]
+    if source is None or targets[source] in (0, None):
+        return []
+    return [
+        likely_line(
+            f"every rank receives from the rank that it sends to. Rank 0 receives from rank"
+            f" {source}, but rank {source} sends to rank {targets[source]}."
+        )
+    ]
 
 
 def _who(report: WorldReport, waiting: list[Waiting], verb: str) -> str:

@@ -967,11 +967,20 @@ def all_gather""",
         "2 times instead of once",
     ),
     Mutant(
+        "neighbours receive from where they send to",
+        "collectives",
+        "receive = dist.P2POp(dist.irecv, received, (rank - 1) % n)",
+        "receive = dist.P2POp(dist.irecv, received, (rank + 1) % n)",
+        NEIGHBOURS - {"public shift_right[2]", "public ring_all_reduce[2]"},
+        "Rank 0 receives from rank 1, but rank 1 sends to rank 2",
+    ),
+    Mutant(
         "the ring turns left",
         "collectives",
         EXCHANGE,
         EXCHANGE.replace(
-            "isend, tensor.contiguous(), (rank + 1", "isend, tensor.contiguous(), (rank - 1"
+            "isend, tensor.detach().contiguous(), (rank + 1",
+            "isend, tensor.detach().contiguous(), (rank - 1",
         ).replace("irecv, received, (rank - 1", "irecv, received, (rank + 1"),
         {
             "hidden shift_right",
