@@ -195,7 +195,11 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
             " you divide before wait() has returned, the division is lost.)"
         ),
         1 / n: f"exactly 1/{n} of the expected value. {divided}",
-        n * n: f"exactly {n}²× the expected value. Did you reduce twice?",
+        n
+        ** 2: (
+            f"exactly {n}²× the expected value. Did you reduce twice, or multiply by {n} instead of"
+            " dividing by it?"
+        ),
         1
         / n
         ** 2: (
