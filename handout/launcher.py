@@ -65,6 +65,11 @@ def device() -> torch.device:
     return torch.device("cpu")
 
 
+def cores() -> int:
+    """Return the number of cores that this program may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def launch(function: Callable, world_size: int, *arguments) -> None:
     """Run ``function(*arguments)`` on ``world_size`` ranks, and wait for them.
 
@@ -185,11 +190,6 @@ def _start(
             process = context.Process(**how)  # type: ignore[attr-defined]
             process.start()
             ranks.append(process)
-
-
-def cores() -> int:
-    """Return the number of cores that this program may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _method(world_size: int) -> tuple[str, int]:

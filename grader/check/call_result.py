@@ -355,8 +355,8 @@ class CallResult(CallEvidence):
             lines.append(likely_line(reason))
         if values[rank] is None and not select:
             lines.append(likely_line(NO_RETURN))
-        changed = any(map(self._has_changed_input, range(self.report.size)))
-        if changed and self.function not in IN_PLACE:
+        ranks = range(self.report.size)
+        if self.function not in IN_PLACE and any(map(self._has_changed_input, ranks)):
             lines.append(Line("Your function changed its argument: work on a copy.", LIKELY))
         disagreements = self.report.disagreements()
         if ours := [d for d in disagreements if any(side.call == self.index for side in d.sides)]:

@@ -1,4 +1,4 @@
-"""Finds the likely cause why a call returned wrong values.
+"""Finds the likely cause of the wrong values that a call returned.
 
 ``check.call_result`` uses this module for its messages.
 """
@@ -48,8 +48,9 @@ class WrongValues:
                 f"rank {rank} took part only in a reduce to rank {root}. After a reduce, only the"
                 " root has the result; the tensors of other ranks are undefined"
             )
-        places = [[at_path(value, found.path) for value in of] for of in self._both()]
-        if is_divided_by_rank(*places):
+        got = [at_path(value, found.path) for value in self.values]
+        expected = [at_path(value, found.path) for value in self.expected]
+        if is_divided_by_rank(got, expected):
             return "divided by 0: by the rank instead of the number of ranks?"
         known = self._known(rank)
         if found.got is None or found.expected is None:
@@ -60,9 +61,6 @@ class WrongValues:
         if not reason and self.expected[rank] is not None:
             reason = self._read_early(rank)
         return reason or otherwise or None
-
-    def _both(self) -> tuple[list, list]:
-        return self.values, self.expected
 
     def _known(self, rank: int) -> dict[str, Any]:
         """Return what each known mistake gives on a rank. The most likely mistake comes first.

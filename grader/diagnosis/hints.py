@@ -185,7 +185,7 @@ def _gaps(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None
 
 
 def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    n = context.size
+    n, square = context.size, context.size**2
     if n == 1:
         return None
     divided = "Did you divide by the world size although a sum was asked for, or divide twice?"
@@ -195,14 +195,12 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
             " you divide before wait() has returned, the division is lost.)"
         ),
         1 / n: f"exactly 1/{n} of the expected value. {divided}",
-        n
-        ** 2: (
+        square: (
             f"exactly {n}²× the expected value. Did you reduce twice, or multiply by {n} instead of"
             " dividing by it?"
         ),
         1
-        / n
-        ** 2: (
+        / square: (
             f"exactly 1/{n}² of the expected value. Did you divide by the world size more than"
             " once?"
         ),

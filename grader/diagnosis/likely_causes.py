@@ -83,7 +83,7 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
     return []
 
 
-def of_disagreement(found: Disagreement) -> list[Line]:
+def cause_of_disagreement(found: Disagreement) -> list[Line]:
     """Return lines about the likely cause of a disagreement; [] if no likely cause is known."""
     sides = [side for side in found.sides if isinstance(side, Operation)]
     if len(sides) < 2:

@@ -7,9 +7,9 @@ consequence, come later.
 from grader.diagnosis.exceptions import diagnose_exception, raised_lines
 from grader.diagnosis.finding import LIKELY, RANKS, Diagnosis, Line, likely_line
 from grader.diagnosis.likely_causes import (
+    cause_of_disagreement,
     likely_cause,
     never_went_out,
-    of_disagreement,
     polling,
 )
 from grader.diagnosis.rank_summaries import (
@@ -66,7 +66,7 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
         if report.ending == Ending.STUCK:
             consequence = [*_standing(report, waiting, call), Line(STILL)]
         headline, *sides = str(mismatch).splitlines()
-        likely = of_disagreement(mismatch)
+        likely = cause_of_disagreement(mismatch)
         return Diagnosis(headline, [*map(Line, sides), *likely, *consequence])
     if roots:
         return diagnose_exception(report, call, roots)

@@ -78,10 +78,8 @@ def test_each_operation_meets_its_counterpart(ends):
         both.post(0, step)
         both.post(1, mirrored(step))
     assert set(both.answers(0)) == set(both.answers(1)) == set(range(13))
-    assert both.told == [] and [own.operation_bytes for own in both.hub.answers.outstanding] == [
-        0,
-        0,
-    ]
+    assert both.told == []
+    assert [own.operation_bytes for own in both.hub.answers.outstanding] == [0, 0]
 
 
 def test_part_of_a_message_is_a_move(ends):

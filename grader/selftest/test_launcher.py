@@ -686,6 +686,30 @@ print("references:", sys.getrefcount(groups[0]))
 """
 
 
+BROKEN = """
+import sys
+from handout import launcher
+
+def train():
+    raise ValueError("a mistake of the student")
+
+# on GPUs this function may wait for ever after a mistake
+launcher.dist.destroy_process_group = lambda: sys.exit("destroyed")
+launcher._join(train, (), init_method=sys.argv[1], rank=0, world_size=1)
+"""
+
+
+@pytest.mark.long
+def test_a_mistake_under_torchrun_is_shown_and_ends_the_rank(tmp_path):
+    line = [sys.executable, "-W", "ignore", "-c", BROKEN, f"file://{tmp_path}/rendezvous"]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(
+        line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith("ValueError: a mistake of the student")
+
+
 @pytest.mark.long
 def test_nothing_holds_the_process_group_after_its_end(tmp_path):
     """Not even after an optimizer's step, which imports half of torch's compiler."""

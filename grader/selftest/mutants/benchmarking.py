@@ -289,7 +289,7 @@ MUTANTS = [
         """    return algorithm_bandwidth(size, seconds) * factors.get(collective, world_size - 1)
 """,
         {"hidden bus_bandwidth", "hidden sweep_rows"},
-        "the size was multiplied by n",
+        "the size was multiplied by n. It is already the size of the whole array",
     ),
     Mutant(
         "the part of one rank for the size",

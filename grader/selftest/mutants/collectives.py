@@ -1777,6 +1777,6 @@ def all_gather""",
     work.wait()
 """,
         {"hidden compute_does_not_wait"},
-        "reaches the point “compute ended”",
+        "is delayed by this check until rank",
     ),
 ]
