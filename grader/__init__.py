@@ -5,6 +5,6 @@
 
 import os
 
-# This must be set before numpy is imported. The judge multiplies only small matrices, and idle
-# threads of numpy would take processors from the ranks.
+# OPENBLAS_NUM_THREADS must be set before numpy is imported. The judge multiplies only small
+# matrices, and idle threads of numpy would take processors from the ranks.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

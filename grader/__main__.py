@@ -6,7 +6,7 @@ The program exits with 0 if grading worked, whatever the score. It exits with 2 
 could not grade.
 """
 
-import _signal  # the part of signal that is built in: nothing has to be imported for it
+import _signal  # the built-in part of signal, which imports no other module
 
 # Ctrl-C during the imports ends the process without a traceback. There is nothing to clean up yet.
 if __name__ == "__main__":

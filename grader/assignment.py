@@ -123,8 +123,8 @@ PARTS = {
     ),
 }
 
-# The points of each problem: the sum of the points of its checks. selftest/test_assignment.py
-# tests this.
+# The points of each problem are the sum of the points of its checks. selftest/test_assignment.py
+# tests that both are equal.
 POINTS = {
     **{"1.1": 8.0, "1.2": 1.0, "1.3": 2.0, "1.4": 1.0, "1.5": 2.0, "1.6": 1.0, "1.7": 5.0},
     **{"2.1": 5.0, "2.2": 6.0, "2.3": 2.0, "2.4": 2.0},
@@ -184,10 +184,11 @@ ALL_RECEIVE = {
     *("shift_right", "ring_all_reduce"),
 }
 
-# These functions cut a tensor into one block for each rank, and n need not divide its length.
+# These functions cut a tensor into one block for each rank. The world size need not divide the
+# length of the tensor.
 UNEVEN_BLOCKS = {"all_reduce_from_parts", "ring_all_reduce"}
 
-# These functions call ``step`` of a torch optimizer. For this, torch imports its compiler.
+# These functions call ``step`` of a torch optimizer, and this call makes torch import its compiler.
 OPTIMIZING = {"train", "ZeroAdamW"}
 
 FILES = [f"{part}.py" for part in PARTS]

@@ -20,7 +20,7 @@ def cannot_write(what: str, target: Path) -> str:
         return f"there is no directory for {what}: {folder}"
     if target.is_dir():
         return f"there is a directory where {what} would be written: {target}"
-    # ``written_whole`` replaces what it finds, and root may even replace a device.
+    # ``written_whole`` replaces whatever is at ``target``. As root, it even replaces a device.
     if target.is_symlink():
         return f"{what} would replace a link: {target}. Name the file that it leads to"
     if target.exists() and not target.is_file():
@@ -34,7 +34,7 @@ def cannot_write(what: str, target: Path) -> str:
 
 @contextmanager
 def written_whole(target: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
-    """Open a file to write to, which replaces ``target`` at the end of the ``with`` block.
+    """Open a new file for writing. It replaces ``target`` at the end of the ``with`` block.
 
     The new file has the permissions ``mode``. If anything goes wrong, the old file stays. If
     SIGKILL ends this process inside the block, an unfinished new file also stays. Its name begins

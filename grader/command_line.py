@@ -24,7 +24,7 @@ class SentenceParser(argparse.ArgumentParser):
 def seed(text: str) -> int:
     """Return the value of ``--seed``.
 
-    Raise ArgumentTypeError if it is not a whole number ≥ 0, or has too many digits for Python.
+    Raise ArgumentTypeError if ``text`` is no whole number ≥ 0, or has too many digits for Python.
     """
     if not (text.isascii() and text.isdecimal()):
         raise argparse.ArgumentTypeError(f"a seed is a whole number ≥ 0, not “{text:.50}”")
@@ -39,7 +39,7 @@ def seed(text: str) -> int:
 def seconds(text: str) -> float:
     """Return the value of ``--seconds``.
 
-    Raise ArgumentTypeError if it is not a finite number above 0.
+    Raise ArgumentTypeError if ``text`` is no finite number above 0.
     """
     try:
         value = float(text)

@@ -83,7 +83,10 @@ class Late:
 
 @dataclass(frozen=True)
 class Limit:
-    """At most ``submissions`` of a student are graded in ``hours`` hours; 0 means no limit."""
+    """The limit on graded submissions: at most ``submissions`` of a student in ``hours`` hours.
+
+    If ``submissions`` is 0, there is no limit.
+    """
 
     submissions: int = _key(0, values.whole)
     hours: float = _key(24.0, values.number(0, 8784, above=True))  # at most 366 days
@@ -203,7 +206,7 @@ def of(document: Any) -> Course:
     Raise ValueError with a sentence if the document has a mistake.
     """
     known = [*SECTIONS, "points"]
-    if not isinstance(document, dict):  # a TOML document always is one
+    if not isinstance(document, dict):  # a TOML document is always a dict
         raise ValueError("it must consist of sections, like [course].")
     for name, entries in document.items():
         if name not in known:

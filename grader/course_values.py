@@ -74,7 +74,7 @@ def title(value: Any) -> str:
 def matching(pattern: str, what: str) -> Reader:
     """Return a reader that accepts only texts that match ``pattern``.
 
-    The shell script setup.sh contains these texts, so other characters must be refused.
+    The script setup.sh puts these texts into its commands. So other characters must be refused.
     """
 
     def read(value: Any) -> str:

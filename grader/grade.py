@@ -1,4 +1,7 @@
-"""Runs the checks of one submission, and returns a record of each. Writes and prints nothing."""
+"""Runs the checks of one submission, and returns a record of each check.
+
+This module writes no results and prints nothing.
+"""
 
 import contextlib
 import io
@@ -8,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-# One thread is enough for a judge, and a fork copies no other threads. Numpy reads this variable
-# when it is imported.
+# One thread is enough for a judge, and a fork copies only one thread. Numpy reads the variable
+# during its import.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
@@ -167,9 +170,10 @@ def grade(
 ) -> Grade:
     """Run the checks on a session's submission, and return the grade.
 
-    ``began`` is when the grading began, by time.monotonic. ``watch`` is called with the grade
-    before the first check, and after each check. Raise CannotGrade if no check could be run. Raise
-    WorldsUnavailable if ranks cannot be started, or cannot be confined for an official grade.
+    ``began`` is the value of time.monotonic() when the grading began. ``watch`` is called with the
+    grade so far, before the first check and after each check. Raise CannotGrade if no check could
+    be run. Raise WorldsUnavailable if ranks cannot be started, or cannot be confined for an
+    official grade.
     """
     owner.share()
     session = owner.session

@@ -27,7 +27,7 @@ REWRITE_EVERY = 2.0  # seconds between two updates of results.json while checks 
 class GradingOutput:
     """Shows the progress and the results of one grading.
 
-    ``results`` and ``report`` are the files to write; a file that is None is not written.
+    ``results`` and ``report`` are the files to write, or None for a file that is not wanted.
     ``others`` are files in formats of other platforms.
     """
 
@@ -52,7 +52,7 @@ class GradingOutput:
         if self.last_written is None:
             self.bar.update(self.task, total=len(grade.records))
             self.bar.start()
-            self._update_results(grade)  # every check has 0 points, in case grading breaks off
+            self._update_results(grade)  # a first file with 0 points, in case grading breaks off
             return
         self.bar.update(
             self.task, completed=sum(record.status != NOT_RUN for record in grade.records)
@@ -76,9 +76,9 @@ class GradingOutput:
     def show(self, grade: Grade) -> None:
         """Write and print the result.
 
-        Raise CannotGrade if the result must not be trusted. By then results.json and the other
-        formats have been written, but not the page. Also raise CannotGrade if a file cannot be
-        written. The result is printed in any case.
+        Raise CannotGrade if the result must not be trusted. In this case, results.json and the
+        other formats are written first, but the page is not written. Also raise CannotGrade if a
+        file cannot be written. The result is printed in any case.
         """
         unwritten = ""
         try:

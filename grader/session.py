@@ -1,7 +1,7 @@
 """Keeps one grading session: the staged submission, the fork server and the seed.
 
-All processes of the session share these three. The module imports nothing that takes long, so that
-the server can import torch while its judges still import what they need.
+All processes of the session share these three. This module imports nothing that takes long, so that
+the server can already import torch while the judges import what they need.
 """
 
 import json
@@ -27,7 +27,7 @@ SESSION = "LOCKSTEP_SESSION"
 # This environment variable gives the address of a running fork server. This process has inherited
 # the server's socket.
 SERVER = "LOCKSTEP_SERVER"
-# The grader refuses an official grade with a sentence that begins like this.
+# If the grader refuses to give an official grade, its sentence begins with these words.
 UNCONFINED = "ranks cannot be confined here"
 
 
@@ -97,7 +97,7 @@ class EarlyServer:
 
     @classmethod
     def take(cls) -> "EarlyServer | None":
-        """Return the early server, and forget it here, so that only one owner uses it.
+        """Return the early server, and set ``here`` to None, so that only one session uses it.
 
         Return None if there is no early server.
         """
@@ -142,10 +142,10 @@ class SessionOwner:
         # each file only once.
         self.times_staged, self.version = 0, ""
         try:
-            # Ranks may pass through to the submission, but may not list the folder.
+            # Ranks may open the submission in this folder, but may not list the folder.
             self.folder.chmod(0o711)
-            # The server comes first, because it removes the folder if this process is killed. The
-            # grader's own tests grade many submissions, and lend one server to all of them.
+            # The server starts before the submission is staged, because it removes the folder if
+            # this process is killed. The grader's own tests lend one server to many submissions.
             if not self.server:
                 self.server = (
                     Server(os.environ[SERVER])

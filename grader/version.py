@@ -34,7 +34,7 @@ def run_git(root: Path, *arguments: str) -> str | None:
             env=environment,
             capture_output=True,
             text=True,
-            errors="surrogateescape",  # as Python reads names of files
+            errors="surrogateescape",  # as Python decodes names of files
             timeout=10,
             check=True,
         )

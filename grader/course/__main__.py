@@ -129,9 +129,9 @@ def _grade(arguments: argparse.Namespace) -> int:
 
 
 def _at_a_time(arguments: argparse.Namespace) -> int:
-    """Return how many gradings run at a time on this machine, if it grades.
+    """Return how many gradings the local engine runs at a time.
 
-    Raise CannotGradeCourse if the option is given and cannot be followed.
+    Raise CannotGradeCourse if --at-a-time is given with another engine, or is less than 1.
     """
     given, name = arguments.at_a_time, arguments.engine
     if given is None:

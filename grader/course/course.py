@@ -71,7 +71,7 @@ class CourseRun:
         self.found = {one.submission.id: one for one in found}
         self.fingerprints: dict[str, str] = {}  # of the submissions that were given to a worker
         self.old: dict[str, SubmissionResult] = {}  # final results that are to be replaced
-        self.kept: dict[str, str] = {}  # why some of these old results could not be replaced
+        self.kept: dict[str, str] = {}  # id → why the old result was not replaced
         self.results = {one.submission.id: self._begin(one) for one in found}
 
     def _begin(self, one: Found) -> SubmissionResult:
@@ -106,7 +106,7 @@ class CourseRun:
     def _finish(self, result: SubmissionResult) -> None:
         """Set the result's ``days_late`` and ``kept_percent`` from the present due date.
 
-        If there is a due date, but no time of the submission, both are unknown.
+        If there is a due date, but the time of the submission is unknown, set both to None.
         """
         upload = Upload(created=as_time(result.submission.handed_in), due=self.settings.due)
         if upload.due and not upload.created:
@@ -180,9 +180,10 @@ class CourseRun:
         self.store.write(result, self.fingerprints[result.submission.id], results, report)
 
     def _fail(self, result: SubmissionResult, status: str, why: str) -> None:
-        """Store that a submission could not be graded, unless there is an old result of its files.
+        """Record that a submission could not be graded. If it has an old result, keep the old one.
 
-        If the files could not be read, nothing is stored: a stored result may belong to them.
+        If the files could not be read, write nothing into the store: the result that is already
+        stored may belong to these files.
         """
         name = result.submission.id
         if name in self.old:
@@ -208,7 +209,7 @@ class CourseRun:
             raise CannotGradeCourse(why)
 
     def _set_aside(self, result: SubmissionResult, error: Exception) -> None:
-        """Store that no worker graded a submission, or that its files could not be read."""
+        """Record that no worker graded a submission, or that its files could not be read."""
         if result.submission.id not in self.fingerprints:
             self._fail(result, BROKE, f"it cannot be read: {error}")
         elif isinstance(error, (GraderEnded, WorkersEnded)):
@@ -249,7 +250,10 @@ def _said(graded: Graded) -> str:
 
 
 def _line(result: SubmissionResult, outcome: str = "") -> str:
-    """Return a submission's line for the terminal. The default of ``outcome`` is the points."""
+    """Return a submission's line for the terminal.
+
+    If ``outcome`` is empty, the line gives the points, or the status if there are no points.
+    """
     name = f"{result.submission.id} {', '.join(map(str, result.submission.students))}"
     if not outcome:
         outcome = f"{points(result.total)} points" if result.status == GRADED else result.status

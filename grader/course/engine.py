@@ -2,9 +2,9 @@
 
 Anyone who can connect to a scheduler can run any program with the rights of the scheduler's owner,
 and student code may be able to open connections. So on this machine the scheduler and its workers
-are threads of this process, which communicate through memory and only wait for graders. (dask also
-opens a port for a dashboard. Here this port serves no page.) On Slurm, all connections are
-encrypted and need a certificate that is made for this run.
+are threads of this process. These threads communicate through memory, and only wait for graders.
+(dask also opens a port for a dashboard. Here this port serves no page.) On Slurm, all connections
+are encrypted and need a certificate that is made for this run.
 """
 
 import logging
@@ -31,7 +31,7 @@ NO_PAGES: dict[str, list] = {
     "distributed.worker.http.routes": [],
 }
 POLL = 0.05  # seconds
-DEATHS = 2  # a submission that ended this many workers is set aside
+DEATHS = 2  # a submission is set aside if this many workers ended while they graded it
 # The key of the settings file that says how many Slurm jobs to start. All other keys are arguments
 # of dask_jobqueue.SLURMCluster.
 JOBS = "jobs"
@@ -53,7 +53,7 @@ def at_a_time() -> int:
 @dataclass(frozen=True)
 class Engine:
     client: Client
-    workers: int = 0  # how many are expected, started or not
+    workers: int = 0  # the number of expected workers, started or not
     jobs: Callable[[], Collection[str]] = tuple  # the ids of the jobs that were given to Slurm
 
     def room(self) -> int:
@@ -71,7 +71,7 @@ def connected(engine: str, settings: Path, count: int, shared: Path) -> Iterator
 
     ``count`` is how many gradings run at a time on the local engine. ``settings`` is the settings
     file of Slurm. ``shared`` is a folder that all nodes see, for the certificate of this run. Raise
-    NoEngine if there is no such engine, or if it cannot be used.
+    NoEngine if no engine has this name, or if the engine cannot be used.
     """
     # dask logs a lot. After Ctrl-C, dask logs each task that it cancels.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
@@ -138,7 +138,7 @@ def _slurm(settings: Path, shared: Path) -> Any:
 def run(
     engine: Engine, orders: Iterable[tuple[str, Callable[[], Order]]]
 ) -> Iterator[tuple[str, Graded | Exception]]:
-    """Grade submissions. Yield the name and the result of each as soon as it is graded.
+    """Grade submissions. Yield the name and the result of each one as soon as it is graded.
 
     An order is made only when a worker has room for it. So if a worker ends, only the submissions
     on this worker are interrupted. A submission that fails on a worker is tried once more. If the
@@ -153,7 +153,10 @@ def run(
     running = as_completed(raise_errors=False)
 
     def fill() -> Iterator[tuple[str, Exception]]:
-        """Give orders to the workers while they have room. Yield those that cannot be made."""
+        """Give orders to the workers while they have room.
+
+        Yield the name and the error of each order that cannot be made.
+        """
         while running.count() < engine.room() and (order := next(waiting, None)):
             name, make = order
             try:

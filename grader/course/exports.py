@@ -8,9 +8,9 @@ A folder or a zip is read in one of four forms:
   the file's original name, and the number of the attempt.
 - Moodle (*Download all submissions*): folders such as ``Jane Doe_4711_assignsubmission_file_``, or
   files whose names begin like this.
-- Anything else: each folder or zip is one submission, and has the student's name.
+- Anything else: each folder or zip is one submission, and its name is the student's name.
 
-What belongs to no submission is named, so that nobody's work is lost unseen.
+``Export.doubts`` names the files that belong to no submission, so that no work is lost unseen.
 
 Names and files come from students. So names are made safe before they become ids of submissions,
 and nothing from a zip is written outside of the folder for unpacking. The name that a student gave
@@ -36,20 +36,20 @@ ATTEMPT = re.compile(r"(.+?)-(\d+)(\.[A-Za-z]+)")  # on Canvas, ring-2.py is the
 # The name that a student gave to a file comes last. It may contain a text such as
 # ``_4711_assignsubmission_file_``, with another student's number. So the first such text counts.
 MOODLE = re.compile(r"(?P<name>.+?)_(?P<user>\d+)_assignsubmission_file_?(?P<file>.*)")
-MOODLES = "_assignsubmission_"  # is in all names of an export of Moodle, also of texts and comments
+MOODLES = "_assignsubmission_"  # in all names of a Moodle export, also of texts and comments
 OWNER = re.compile(r"(?<=_)\d+(?=_assignsubmission_file)")  # a number that may be a student's
 
 
 @dataclass(frozen=True)
 class Export:
-    """The submissions in an export, and sentences about what the instructor should look at."""
+    """The submissions in an export. ``doubts`` are sentences on what an instructor must check."""
 
     found: list[Found]
     doubts: list[str] = field(default_factory=list)
 
 
 def find(source: Path, unpack_into: Path) -> Export:
-    """Return the submissions in ``source``, in the order of their ids, and the doubts about them.
+    """Return the submissions in ``source``, in the order of their ids, with the doubts.
 
     A zip is unpacked into the folder ``unpack_into`` first. Raise CannotRead if ``source`` cannot
     be read or has no submissions, and OSError if the zip file cannot be opened.
@@ -187,7 +187,7 @@ def _time(value: Any) -> str:
 
 
 def _by_names(folder: Path) -> Export:
-    """Return the submissions of Canvas, of Moodle, or of plain folders and zips."""
+    """Return the submissions of an export of Canvas or Moodle, or of plain folders and zips."""
     entries = _visible(folder)
     moodle = {path: match for path in entries if (match := MOODLE.fullmatch(path.name))}
     canvas = {path: match for path in entries if (match := CANVAS.fullmatch(path.name))}
@@ -203,8 +203,8 @@ def _by_names(folder: Path) -> Export:
         moodle = {}
     matches = moodle or canvas
     others = [path for path in entries if path not in matches]
-    # A platform gives all names of its export the same form. So a few names that happen to have
-    # this form, such as team_1_2_final.zip, do not make it the platform's export.
+    # A platform gives all names of its export the same form. So the folder is not the platform's
+    # export if only a few names happen to have this form, such as team_1_2_final.zip.
     rivals = [path for path in others if _may_be_one(path) and MOODLES not in path.name]
     if len(matches) <= len(rivals):
         return _plain(entries, matches)
@@ -215,7 +215,10 @@ def _by_names(folder: Path) -> Export:
 
 
 def _plain(entries: Sequence[Path], matches: Iterable[Path]) -> Export:
-    """Return a submission for each folder and zip. ``matches`` are named as on a platform."""
+    """Return a submission for each folder and zip.
+
+    ``matches`` are the entries whose names have the form of Canvas or Moodle.
+    """
     taken = [path for path in entries if _may_be_one(path)]
     ids = unique(map(_stem, taken))
     found = [
@@ -282,7 +285,7 @@ def _grouped(matches: list[tuple[re.Match, Path]]) -> Export:
     """Return a submission for each user, with the latest attempt of each file.
 
     If a user has a folder, this folder is the whole submission. Otherwise, if a user has zips, the
-    zip with the latest attempt is the whole submission. The doubts name the files beside it.
+    zip with the latest attempt is the whole submission. The doubts name the user's other files.
     """
     users: dict[tuple[str, str], list[tuple[re.Match, Path]]] = {}
     for match, path in matches:
@@ -313,7 +316,10 @@ def _is_late(files: list[tuple[re.Match, Path]]) -> bool:
 
 
 def _latest(files: list[tuple[re.Match, Path]]) -> dict[str, tuple[int, Path]]:
-    """Return the latest attempt of each file of a user: its number and path, by its first name."""
+    """Return the latest attempt of each file of a user: the attempt's number and path.
+
+    The keys are the names of the files before Canvas added the attempt's number.
+    """
     latest: dict[str, tuple[int, Path]] = {}
     for match, path in files:
         name, attempt = match["file"], 0

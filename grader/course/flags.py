@@ -29,7 +29,7 @@ SPLIT = 0.25
 ALIKE = 0.75
 MAJORITY = 0.5
 
-# From the most to the least urgent.
+# The kinds of flags, from the most to the least urgent.
 KINDS = WRONG, AMBIGUOUS, NOBODY, EVERYBODY = "wrong check?", "ambiguous?", "nearly nobody", "easy"
 
 

@@ -73,7 +73,10 @@ class GradingProcesses:
 
     @contextmanager
     def ended_together(self) -> Iterator[None]:
-        """End all processes at the end of the ``with`` block. Start none until the next block."""
+        """End all processes at the end of the ``with`` block.
+
+        From then on, ``start`` raises GraderEnded until the next block begins.
+        """
         self.are_ended = False
         try:
             yield

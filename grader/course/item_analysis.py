@@ -1,11 +1,11 @@
 """Computes how hard each check is, and whether submissions that pass it do well in other checks.
 
 A submission counts for a check if it passed or failed this check, and also passed or failed at
-least one other check that is worth points. If a function is still a stub, its checks are ignored
-for this submission. The *rest* is computed from all other checks that the submission passed or
-failed: the points that it got in these checks, divided by the points of these checks. One
-misunderstanding may make several checks of a part fail. So there is also a rest of *other parts*,
-which leaves out all checks of the same part.
+least one other check that is worth points. If a submission still has the stub of a function, the
+checks of this function are ignored for this submission. The *rest* is computed from all other
+checks that the submission passed or failed: the points that it got in these checks, divided by the
+points of these checks. One misunderstanding may make several checks of a part fail. So there is
+also a rest of *other parts*, which leaves out all checks of the same part.
 
 ``discrimination`` and ``point_biserial`` accept numpy arrays with an entry for each submission.
 They return None if the number is not defined.

@@ -1,7 +1,7 @@
 """Reads the outcomes of the checks from the results.json of every graded submission.
 
-A document may be damaged, or be written by another version of the grader. Entries that cannot be
-read are left out and counted, so that a report can mention them.
+A results.json, here called a *document*, may be damaged, or be written by another version of the
+grader. Entries that cannot be read are left out and counted, so that a report can mention them.
 """
 
 import math

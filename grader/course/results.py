@@ -19,10 +19,10 @@ from grader.reports.results_json import points_of
 
 GRADED = "graded"
 REFUSED = "refused"  # the submission is too large
-# Its files cannot be read, or the grader could not grade it, or ran out of time. An instructor must
-# look at it.
+# The submission's files cannot be read, or the grader could not grade them, or ran out of time. An
+# instructor must look at the submission.
 BROKE = "broke"
-SET_ASIDE = "set aside"  # two graders or two workers ended while they graded it
+SET_ASIDE = "set aside"  # two graders or two workers ended while they graded the submission
 WAITING = "waiting"  # not graded yet
 FINAL = (GRADED, REFUSED)  # these are not graded again
 
@@ -150,10 +150,10 @@ def _seed(file: Path) -> int:
 
 
 def _document(file: Path) -> dict:
-    """Return a results.json.
+    """Return the content of a results.json.
 
-    Raise an exception if it does not hold what the scores need. Which exception it is depends on
-    the damage: OSError, ValueError, KeyError, TypeError or AttributeError.
+    If the file does not hold what the scores need, raise OSError, ValueError, KeyError, TypeError
+    or AttributeError, depending on the damage.
     """
     document = json.loads(file.read_text())
     tests = document["tests"]

@@ -55,8 +55,8 @@ def read(path: Path) -> list[Student]:
 def _table(text: str) -> tuple[list[str], list[list[str]]]:
     """Return the names of the columns in small letters, and the other lines.
 
-    The delimiter is the first one with which a known column is found. If there is none, both lists
-    are empty. Raise csv.Error if the text is no CSV.
+    Use the first delimiter with which a known column is found. If no delimiter finds one, both
+    lists are empty. Raise csv.Error if the text is no CSV.
     """
     for delimiter in DELIMITERS:
         lines = list(csv.reader(text.splitlines(), delimiter=delimiter))

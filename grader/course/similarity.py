@@ -32,9 +32,9 @@ You need MOSS's script, with your own user number in it:
 def lay_out(found: Iterable[Found], into: Path) -> None:
     """Write the submissions, the stubs and a README.txt into the folder ``into``.
 
-    What an earlier call wrote is removed first. All else stays: README.txt tells the instructor to
-    write compare50's pages into this folder. Only files that the course takes are copied. A
-    submission without any such file is left out.
+    The submissions and stubs of an earlier call are removed first. All other files stay, because
+    README.txt tells the instructor to write compare50's pages into this folder. Only files that the
+    course takes are copied. A submission without any of these files is left out.
     """
     for name in ("base", "submissions"):
         shutil.rmtree(into / name, ignore_errors=True)

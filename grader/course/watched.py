@@ -2,9 +2,9 @@
 
     python -m grader.course.watched SECONDS FOLDER ARGUMENTS OF THE GRADER
 
-Prints one line of JSON: exit code, seconds, peak memory, and the end of the standard error. If the
-process that started this program ends, standard input closes. Then this program ends the grader and
-removes FOLDER, so that a course that was killed leaves no files behind.
+This program prints one line of JSON: exit code, seconds, peak memory, and the end of the standard
+error. If the process that started this program ends, standard input closes. Then this program ends
+the grader and removes FOLDER, so that a course that was killed leaves no files behind.
 """
 
 import json
@@ -91,7 +91,7 @@ def _memory(pid: int) -> int:
 
 
 def _end(grader: subprocess.Popen) -> None:
-    """Ask the grader to clean up and end. Kill it if this takes longer than TO_CLEAN_UP."""
+    """Ask the grader to clean up and end. Kill it if it needs more than TO_CLEAN_UP seconds."""
     grader.send_signal(signal.SIGTERM)
     try:
         grader.wait(TO_CLEAN_UP)
