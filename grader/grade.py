@@ -56,7 +56,7 @@ class Grade:
     records: list[Record]  # of all checks, also of those that have not been run yet
     warnings: list[str]  # of the intake
     seed: int
-    gpus: Gpus | None  # that the ranks ran on; None for CPUs
+    gpus: Gpus | None  # the GPUs that the ranks ran on; None for CPUs
     began: float  # by time.monotonic
     workers: int = 0
     torch: str = ""

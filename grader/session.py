@@ -49,9 +49,9 @@ class Session:
 
     submission_dir: Path  # what ranks import from
     server_address: str
-    # the parts that cannot be run → why not
+    # part that cannot be run → reason
     absent: dict[str, str] = field(default_factory=dict)
-    gpus: Gpus | None = None  # that the ranks run on; None for CPUs
+    gpus: Gpus | None = None  # the GPUs that the ranks run on; None for CPUs
     seed: int = 0
     seconds: float = math.inf  # for all checks together
     ends_at: float = math.inf  # on the clock of time.monotonic

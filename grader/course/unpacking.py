@@ -35,7 +35,7 @@ def unpack(archive_path: Path, into: Path) -> list[str]:
 
 
 def _unpack_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, into: Path) -> bool:
-    """Unpack an entry, unless it may not be unpacked. Return False if an error occurred."""
+    """Unpack an entry if it is a regular file inside ``into``. Return False if an error occurs."""
     parts = PurePosixPath(entry.filename.replace("\\", "/")).parts
     is_regular = not entry.is_dir() and not stat.S_ISLNK(entry.external_attr >> 16)
     is_below = parts and not {"..", "/"} & set(parts) and ":" not in parts[0]
@@ -45,7 +45,7 @@ def _unpack_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, into: Path) 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with archive.open(entry) as file:
-            # A larger file is cut here. It is still too large after that, so the grader refuses it.
+            # A larger file is cut here. The kept part is still too large: the grader refuses it.
             target.write_bytes(file.read(MAX_EXPORT_FILE_BYTES))
         return True
     except Exception:  # a damaged entry may raise many errors: of zipfile, zlib, lzma, the system

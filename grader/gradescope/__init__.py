@@ -1,1 +1,1 @@
-"""Runs the grader on Gradescope with a course's settings, and rehearses this without Gradescope."""
+"""Runs the grader on Gradescope with a course's settings, and rehearses such runs elsewhere."""

@@ -26,7 +26,7 @@ END_SECONDS = 10.0  # for a command to clean up after SIGTERM
 class Usage:
     """The time and memory that a command took."""
 
-    code: int | None  # None if its time ran out
+    code: int | None  # None if the command did not end in time
     seconds: float
     # bytes charged to the control group, pages of files included; None without a group
     peak: int | None
@@ -72,7 +72,7 @@ class Box:
     def run(self, command: list[str], **options) -> Usage:
         """Run a command and its children within the limits, and return their time and memory.
 
-        ``options`` are those of ``run``.
+        ``options`` are those of the function ``run`` of this module.
         """
         core = sorted(os.sched_getaffinity(0))[:1] if shutil.which("taskset") else []
         groups = [str(folder / "cgroup.procs") for folder in self.folders]
@@ -104,8 +104,8 @@ class Box:
 def run(command: list[str], timeout: float | None = None, **options) -> int | None:
     """Run a command; return its exit code, or None if it has not ended after ``timeout`` seconds.
 
-    If the time runs out, or an exception such as KeyboardInterrupt comes, end the command and all
-    its children. ``options`` are those of ``subprocess.Popen``.
+    If the time runs out, or an exception such as KeyboardInterrupt is raised, end the command and
+    all its children. ``options`` are those of ``subprocess.Popen``.
     """
     with subprocess.Popen(command, start_new_session=True, **options) as process:
         try:
@@ -118,7 +118,7 @@ def run(command: list[str], timeout: float | None = None, **options) -> int | No
 
 
 def _end(leader: subprocess.Popen) -> None:
-    """End all processes of a group, the one of its leader."""
+    """End all processes of the process group of ``leader``."""
     for number, seconds in ((signal.SIGTERM, END_SECONDS), (signal.SIGKILL, 1.0)):
         deadline = time.monotonic() + seconds
         with suppress(ProcessLookupError):  # raised when the group has no process any more

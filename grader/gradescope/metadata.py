@@ -62,9 +62,9 @@ class Upload:
         self.complaints.append(f"submission_metadata.json: {what}.")
 
     def _take(self, document: Any, key: str, kind: type) -> Any:
-        """Return the value of a key if it is a ``kind``. Otherwise return an empty ``kind``.
+        """Return the value of a key if its type is ``kind``. Otherwise return an empty ``kind``.
 
-        Complain about a value of another kind, unless it is null or missing.
+        Complain about a value of another type, but not about a value that is null or missing.
         """
         value = document.get(key) if isinstance(document, dict) else None
         if isinstance(value, kind):

@@ -40,7 +40,10 @@ SAME = timedelta(seconds=1)  # the platform may write the same time with more or
 
 @dataclass(frozen=True)
 class Past:
-    """A submission, and whether it was graded. This is read from a list, or worked out."""
+    """A submission, and whether it was graded.
+
+    ``graded`` was read from a list in earlier results, or was worked out.
+    """
 
     time: datetime
     graded: bool
@@ -135,9 +138,11 @@ def _told(results: dict | None) -> list[Past]:
 
 
 def _concluded(limit: Limit, earlier: list[Earlier], told: list[Past]) -> list[Past]:
-    """Return for each earlier submission whether it was graded: from a list, or worked out.
+    """Return for each earlier submission whether it was graded.
 
-    Submissions that are still being graded are left out, unless ``told`` has them.
+    If the autograder failed, the submission was not graded. Otherwise ``told`` decides. If ``told``
+    does not have the submission, the number of gradings before it decides. Submissions that are
+    still being graded are left out, unless ``told`` has them.
     """
     window, found = timedelta(hours=limit.hours), []
     graded_at: list[datetime] = []
@@ -191,7 +196,7 @@ def _is_number(value: Any) -> bool:
 def _shown_again(last: dict, limit: Limit, again: datetime) -> dict:
     output = last["output"] if isinstance(last.get("output"), str) else ""
     extra = last["extra_data"] if isinstance(last.get("extra_data"), dict) else {}
-    if extra.get(NOT_GRADED):  # its first line is the note of an earlier refusal
+    if extra.get(NOT_GRADED):  # the first line of ``output`` is the note of an earlier refusal
         output = output.partition("\n")[2]
     count = "1 submission" if limit.submissions == 1 else f"{limit.submissions} submissions"
     note = (
@@ -205,7 +210,7 @@ def _shown_again(last: dict, limit: Limit, again: datetime) -> dict:
 def _minute(time: datetime) -> datetime:
     """Return the first whole minute that is not before this time.
 
-    The time is printed without its seconds. Rounded down, the printed time would be too early.
+    The time is printed without its seconds. If it were rounded down, it would be too early.
     """
     whole = time.replace(second=0, microsecond=0)
     return whole if whole == time else whole + timedelta(minutes=1)

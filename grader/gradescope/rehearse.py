@@ -40,7 +40,7 @@ from grader.wire import removal
 
 CORES, MEMORY = 0.5, 768 << 20  # the platform's default container
 INDEX_SECONDS = 10  # how long to wait for the answer of a package index
-PLATFORM_SECONDS = 600  # after which the platform writes a score of 0
+PLATFORM_SECONDS = 600  # after this time, the platform writes a score of 0
 SCHEMA = ROOT / "grader" / "selftest" / "results.schema.json"
 METADATA: dict[str, Any] = {
     "id": 1,
@@ -53,7 +53,7 @@ METADATA: dict[str, Any] = {
 }
 
 
-# This is appended to the solutions of part 1. Each function does all the harm that it can. Only
+# HOSTILE is appended to the solutions of part 1. Each function does all the harm that it can. Only
 # problems that use one of these functions may lose points.
 HOSTILE = """
 import mmap, os, pathlib, shutil
@@ -134,7 +134,7 @@ def main() -> int:
     arguments = parser.parse_args()
     seed = arguments.one_of
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
-    # In the background of a shell, as in `make sample`, SIGINT is ignored.
+    # A program in the background of a shell, as in `make sample`, ignores SIGINT. SIGTERM ends it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     root = Path(tempfile.mkdtemp(prefix="lockstep-rehearsal-"))
     try:
@@ -155,7 +155,7 @@ def main() -> int:
 
 def _rehearse(root: Path, console: Console, chosen: Sequence[Play]) -> int:
     root.chmod(0o755)  # as /autograder is
-    # Not in dist: an instructor may have put another zip there, to upload it.
+    # The zip is not written into dist/: an instructor may keep another zip there for the upload.
     packed = root / "autograder.zip"
     pack.write(pack.autograder(), packed)
     with zipfile.ZipFile(packed) as archive:

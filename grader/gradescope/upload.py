@@ -89,7 +89,7 @@ def _now() -> datetime:
 
 def _tell(instructor: str) -> None:
     """Print a note for the instructor. Students do not see the standard output."""
-    # A complaint may quote any character, so all but ASCII is escaped.
+    # A complaint may quote any character, so all characters except ASCII are escaped.
     print(instructor.encode("ascii", "backslashreplace").decode(), flush=True)
 
 

@@ -25,7 +25,8 @@ from grader.course_file import BadCourse, course
 from grader.intake.staging import NOT_ATTEMPTED, ROOT, read
 
 STUB = re.compile(r"raise NotImplementedError\(\"Problem (\d+\.\d+): ")
-# The line that names an exception, after the lines of the code that raised it. These are indented.
+# EXCEPTION matches a traceback. Its group is the last line, which names the exception. The lines
+# before it are indented.
 EXCEPTION = re.compile(
     r"^Traceback \(most recent call last\):\n(?:[ ].*\n|\n)*([A-Za-z_][\w.]*(?:: .*)?)$",
     re.MULTILINE,
@@ -81,7 +82,7 @@ def import_error(*files: str) -> str:
 
 
 def _end_of_import(code: int) -> str:
-    """Return a sentence about a process that ended with an exit code, or with −signal."""
+    """Return how an import ended Python, in words. ``code`` is the exit code, or −signal."""
     if code >= 0:
         return f"the import ends Python with exit code {code}"
     known = -code in list(signal.Signals)

@@ -77,7 +77,7 @@ def stage_submission(submission: Path, folder: Path) -> StagedSubmission:
     package = folder / "handout"
     package.mkdir(parents=True)
     for given in (ROOT / "handout" / name for name in GIVEN):
-        if given.exists():  # a grader packed for a course has only the modules for its parts
+        if given.exists():  # a grader packed for a course has no modules of other parts
             (package / given.name).write_bytes(given.read_bytes())
     found = read(submission)
     for name, text in found.texts.items():
@@ -133,7 +133,8 @@ def read(submission: Path) -> Contents:
         found.warnings.append(
             f"The submission holds none of the assignment's files ({', '.join(course().files)})."
         )
-    # A copy of handout/ also holds these files. They are not read, and need no warning.
+    # A copy of handout/ also holds files that the student does not hand in. They are not read, and
+    # need no warning.
     known = {path.name for path in (ROOT / "handout").iterdir()}
     if of_other_parts := [name for name in FILES if name in others]:
         shown = ", ".join(of_other_parts)
@@ -211,14 +212,14 @@ def _printable(name: str) -> str:
 
 
 # A tuple: a dict from the names of the listed files to functions that read them, and the names of
-# other files, which a student may think to be read, too (see PYTHON_LIKE).
+# other files that a student may expect the grader to read, too (see PYTHON_LIKE).
 Found = tuple[dict[str, Callable[[], bytes]], list[str]]
 
 
 def _from_directory(directory: Path) -> Found:
-    """Find the listed files in a directory, in its only folder, or in ``handout/`` inside of these.
+    """Find the listed files in a directory, in its only folder, or in ``handout/`` of one of these.
 
-    Raise Refused if a listed file is not a regular file, but a link, for example.
+    Raise Refused if a listed file is a link, a folder or a special file.
     """
     candidates = [directory, directory / "handout"]
     folders = [

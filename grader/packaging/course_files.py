@@ -40,7 +40,7 @@ ALSO = {
         "grader/hidden/large_attention.py",
     ),
 }
-CLUSTERS = "handout/clusters/"  # needed only with a part of CLUSTER_PARTS
+CLUSTERS = "handout/clusters/"  # needed only if the course takes a part of CLUSTER_PARTS
 # Texts outside of the problem set that mention a part. Each entry has the file, the part, the text,
 # and the text that replaces it if the course does not take this part.
 REFERENCES = (
@@ -72,7 +72,7 @@ FIGURE = re.compile(r"\(figures/([\w-]+\.svg)\)")
 
 
 class NotAdapted(ValueError):
-    """Raised if a text does not have exactly one place with the words that have to be adapted."""
+    """Raised if the words to be adapted are missing from a text, or occur more than once."""
 
 
 def for_course(contents: Mapping[str, bytes], course: Course) -> dict[str, bytes]:

@@ -91,7 +91,7 @@ def _course(sections: Iterable[str]) -> Contents:
 
 
 def _install(install: Install) -> bytes:
-    """Return install.txt for setup.sh, which cannot read course.json before Python is there."""
+    """Return install.txt for setup.sh, which cannot read course.json before it has found Python."""
     return "".join(f"{key}={value}\n" for key, value in asdict(install).items()).encode()
 
 

@@ -16,8 +16,8 @@ from grader.version import run_git
 def changed_at(root: Path = ROOT) -> int:
     """Return when the files of a checkout were changed last, in seconds since 1970.
 
-    This is the time of the commit, or of the newest file that differs from the commit. Outside of
-    git it is the time of the newest file that is packed.
+    This is the later of two times: the time of the commit, and the time of the newest file that
+    differs from the commit. Outside of git, it is the time of the newest file in any of FOLDERS.
     """
     # A .git in a folder above this one belongs to another project.
     is_checkout = (root / ".git").exists()

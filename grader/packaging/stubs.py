@@ -1,8 +1,8 @@
 """Makes the stubs in ``handout/`` from the answers in ``solutions/``.
 
-Stubs are never written by hand. Two more files are made from the solutions: the names of the
-functions' parameters, which messages show, in ``grader/parameters.json``; and the functions of each
-problem, which ``make test K=…`` finds by name, in ``grader/functions.json``.
+Stubs are never written by hand. Two more files are made from the solutions:
+``grader/parameters.json`` has the names of the functions' parameters, which messages show.
+``grader/functions.json`` has the functions of each problem, which ``make test K=…`` finds by name.
 
     python -m grader.packaging.stubs            writes these files
     python -m grader.packaging.stubs --check    exit with 1 if a file is different
@@ -43,7 +43,8 @@ def stub(solution: str) -> str:
         elif END.fullmatch(line):
             if not inside:
                 raise ValueError("a solution ends, but has not begun")
-            # Without this, the blank lines before and after the removed lines would add up.
+            # One or two blank lines replace all blank lines before the removed lines. Otherwise
+            # the blank lines between several removed blocks would add up.
             if not inside["problem"]:
                 while kept and not kept[-1].strip():
                     kept.pop()

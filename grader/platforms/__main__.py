@@ -69,8 +69,8 @@ class Grading:
             results, complaint = Path(folder) / "results.json", Path(folder) / "stderr"
             with open(complaint, "wb") as stderr:
                 code = self._run(submission, results, stderr)
-            # Students may see this output. Only the first line is printed, because other lines may
-            # quote hidden checks.
+            # Students may see what this program prints. Only the first line of the grader's error
+            # output is printed, because the other lines may quote hidden checks.
             if said := complaint.read_text(errors="replace").splitlines():
                 print(printable(said[0]), flush=True)
             try:
@@ -115,7 +115,7 @@ def grade_for_autolab(submission: Path) -> int:
         print(STOPPED, flush=True)
         return outcome.code
     print(autolab.text(outcome.document), end="", flush=True)
-    return 0  # otherwise make would print a line after the scores
+    return 0  # with another exit code, make would print a line after the scores
 
 
 def grade_for_prairielearn(grade: Path) -> int:

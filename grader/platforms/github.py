@@ -51,7 +51,7 @@ def _error(entry: ShownEntry) -> str:
 
 
 def command(name: str, properties: dict[str, str], message: str) -> str:
-    """Return a workflow command. Texts in it are escaped, so they cannot begin another one."""
+    """Return a workflow command. Its texts are escaped, so they cannot begin another command."""
     written = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
     return f"::{name} {written}::{_data(message)}"
 

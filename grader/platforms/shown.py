@@ -55,9 +55,10 @@ class ShownEntry:
 
     @property
     def headline(self) -> str:
-        """Return the line of the message that says what is wrong; the status if there is none.
+        """Return the line of the message that says what is wrong.
 
-        That is the first line, or the second line if the first one is about the call.
+        This is the first line, or the second line if the first one only names the call. If the
+        message is empty, return the status.
         """
         lines = [line.strip() for line in self.message.splitlines() if line.strip()]
         if len(lines) > 1 and CALL_LINE.fullmatch(lines[0]):

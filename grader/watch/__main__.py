@@ -44,7 +44,7 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     arguments = _arguments()
     os.environ.pop(SESSION, None)
-    # SIGTERM ends this program as Ctrl-C does. So does SIGHUP, when the terminal closes.
+    # SIGTERM and SIGHUP end this program as Ctrl-C does. SIGHUP comes when the terminal closes.
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.default_int_handler)

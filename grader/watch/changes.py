@@ -106,7 +106,7 @@ def _reached(
 ) -> frozenset[str]:
     """Return these names, and all names that use one of them, directly or through other names.
 
-    Do not add the users of a name in ``stop_at``, unless they use another of the names found.
+    Do not add the users of a name in ``stop_at``, unless they also use a found name outside of it.
     """
     found: set[str] = set()
     waiting = list(names)
@@ -136,7 +136,7 @@ def _defined(statement: ast.stmt) -> list[str]:
 
 
 def _code(statement: ast.stmt) -> str:
-    """Return a text that is the same for the same code, whatever its comments and docstrings."""
+    """Return a text that depends on the code, but not on its comments and docstrings."""
     statement = copy.deepcopy(statement)
     for node in ast.walk(statement):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

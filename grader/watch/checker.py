@@ -41,7 +41,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Collected:
-    """Lists all checks, with a record of each from before its first run."""
+    """Lists all checks. The record of each check is from before its first run."""
 
     records: list[Record]
 
@@ -112,7 +112,7 @@ def _why_not_collected(code: int, printed: str) -> str:
 
 
 class Checker(Catalogue):
-    """A pytest plugin that runs checks whenever it is asked to, after they have been collected."""
+    """A pytest plugin that waits for requests after the collection, and runs the checks of each."""
 
     def __init__(
         self,

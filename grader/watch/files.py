@@ -23,7 +23,10 @@ class Saved:
 
 
 class FileWatcher:
-    """Watches the Python files in some folders and below. ``saved`` receives each ``Saved``."""
+    """Watches the Python files in some folders and their subfolders.
+
+    Each ``Saved`` can be received from the connection ``saved``.
+    """
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self.saved, self.theirs = Pipe(duplex=False)
@@ -35,8 +38,8 @@ class FileWatcher:
     def _watch(self) -> None:
         try:
             _tell(self.theirs, self.folders, self.ended)
-        except (OSError, RuntimeError):  # watchfiles has a private subclass of RuntimeError
-            # The system may limit how many files are watched. Looking again and again works there.
+        except (OSError, RuntimeError):  # watchfiles raises a private subclass of RuntimeError
+            # The system may limit how many files are watched. Polling works even then.
             _tell(self.theirs, self.folders, self.ended, force_polling=True)
 
     def end(self) -> None:

@@ -13,7 +13,7 @@ except ImportError:  # this system has no termios: no keys work, and Ctrl-C ends
     termios = None  # type: ignore[assignment]
 
 
-# What a terminal sends for an arrow or a function key. No such key has a meaning here.
+# The text that a terminal sends for an arrow or a function key. Such a key has no meaning here.
 SEQUENCE = re.compile(r"\x1b(?:\[[0-9;]*[~A-Za-z]|O[A-Za-z])?")
 
 

@@ -25,7 +25,7 @@ from grader.watch.files import FileWatcher, Saved
 from grader.watch.screen import Screen
 from grader.watch.state import WatchState
 
-MAX_NAMES = 3  # of changed functions, in a sentence
+MAX_NAMES = 3  # how many changed functions a sentence names
 KEYS = 0  # the descriptor of the keyboard
 LONG_SECONDS = 2.0  # if a run takes longer, the screen shows for how long it has run
 REPORT = ROOT / "report.html"
@@ -48,7 +48,7 @@ class Watch:
         self.ended = False
         self.began, self.sentence = time.monotonic(), ""  # of the run that is wanted now
         self.is_running = False  # whether this run is under way
-        self.resized, self.on_resize = os.pipe()  # for a terminal that gets another size
+        self.resized, self.on_resize = os.pipe()  # gets a byte if the terminal's size changes
         if hasattr(signal, "SIGWINCH"):
             signal.signal(signal.SIGWINCH, lambda *_: os.write(self.on_resize, b"."))
         self.process: BaseProcess
@@ -62,14 +62,14 @@ class Watch:
                 self.screen.draw(self.state, self._progress())
                 for source in self._wait(files.saved):
                     if source == self.resized:
-                        os.read(self.resized, 64)  # the screen is drawn again
+                        os.read(self.resized, 64)  # the loop then draws the screen again
                     elif source is files.saved:
                         self._on_saved(files.saved.recv())
                     elif source is self.checker:
                         self._on_message()
                     elif source == KEYS:
                         self._on_keys(keyboard.pressed())
-                    # Else an earlier source of this list has replaced the checker.
+                    # Otherwise the source is an old checker, replaced earlier in this loop.
         finally:
             files.end()
             self._stop()
@@ -77,7 +77,7 @@ class Watch:
     def _wait(self, saved: Connection) -> list:
         keys = [KEYS] if keyboard.has_keys() else []
         sources = [saved, *([] if self.checker.closed else [self.checker]), *keys, self.resized]
-        seconds = 1.0 if self.is_running else None  # to update the time
+        seconds = 1.0 if self.is_running else None  # to update the time that the screen shows
         return connection.wait(sources, seconds)  # type: ignore[arg-type]  # descriptors are numbers
 
     def _progress(self) -> str:
@@ -94,7 +94,7 @@ class Watch:
         self.process, self.checker = checker.start(self.submission, self.options, self.seed)
 
     def _stop(self) -> None:
-        """End the process that runs the checks. Before its end, the process removes its files."""
+        """End the process that runs the checks. The process removes its files before it ends."""
         self.checker.close()
         self.process.terminate()
         self.process.join(10)

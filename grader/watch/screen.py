@@ -34,7 +34,7 @@ NARROW = 60  # a screen with fewer columns shows no titles of parts
 
 
 class Screen(Protocol):
-    """Shows what happens."""
+    """Shows events and results to the person who watches."""
 
     def tell(self, sentence: str) -> None:
         """Show what has just happened: a file was saved, or a run has ended."""
@@ -130,7 +130,7 @@ def screen_lines(state: WatchState, said: str, page: int, width: int, height: in
     """
     top = _wrapped(_top(state, said, width), width)
     messages = _wrapped(_messages(state), width)
-    room = max(1, height - len(top) - 2)  # below there are an empty line and the keys
+    room = max(1, height - len(top) - 2)  # an empty line and the keys follow below
     if len(messages) > room:
         messages = _page(messages, page, room)
     lines = [*top, *messages, *[Text()] * (room - len(messages))]

@@ -1,4 +1,4 @@
-"""Keeps what `make watch` knows: the record of each check, and the code that it belongs to."""
+"""Keeps what `make watch` knows: the record of each check, and the code of the student."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -20,7 +20,7 @@ PACKED_MARK = ".packed"  # only a folder with this file is ever replaced
 
 
 def write(contents: Contents, target: Path) -> None:
-    """Write the files into a new folder, and replace the folder that an earlier run has written.
+    """Write the files into a new folder, which replaces ``target``.
 
     Raise CannotPack if ``target`` is a folder that no earlier run has written.
     """

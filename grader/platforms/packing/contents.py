@@ -1,6 +1,6 @@
 """Returns what each platform gets, as a mapping from names of files to bytes.
 
-Hidden checks are only in what students and agents cannot see: Autolab's autograde.tar,
+Hidden checks are only in files that students and agents cannot see: Autolab's autograde.tar,
 PrairieLearn's tests/, Harbor's tests/, and the folder of the plain container. Answers are only in
 Harbor's solution/. ``image/`` and ``github/`` contain no hidden checks and no answers.
 """

@@ -60,7 +60,7 @@ def _runtime(data: bytes) -> str:
 
 
 def _for_agent(student: Contents) -> Contents:
-    """Return the student's copy without its top folder, and without what only GitHub reads."""
+    """Return the student's copy without its top folder and without the files for git and GitHub."""
     files = {name.removeprefix(f"{FOLDER}/"): data for name, data in student.items()}
     return {name: data for name, data in files.items() if not name.startswith(".")}
 
