@@ -10,7 +10,7 @@ A folder or a zip is read in one of four forms:
   files whose names begin like this.
 - Anything else: each folder or zip is one submission, and its name is the student's name.
 
-``Export.doubts`` names the files that belong to no submission, so that no work is lost unseen.
+``Export.doubts`` names everything that belongs to no submission, so that no work is lost unseen.
 
 Names and files come from students. So names are made safe before they become ids of submissions,
 and nothing from a zip is written outside of the folder for unpacking. The name that a student gave

@@ -46,7 +46,7 @@ def _line(result: SubmissionResult, student: Student, problems: list[str]) -> li
     if result.status == GRADED:
         points = [_points(result, number) for number in problems]
         totals = [result.total, result.days_late, result.total_kept]
-    # A spreadsheet would round such a long number. With SEED= in front, every program reads text.
+    # A spreadsheet would round such a long number. With SEED= in front, it is text everywhere.
     seed = f"SEED={result.seed}" if result.seed else ""
     outcome = [result.status, result.why, seed, result.version]
     cost = [round(result.seconds, 1), round(result.peak_bytes / (1 << 20))]
