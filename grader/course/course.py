@@ -168,12 +168,15 @@ class CourseRun:
         """Store what a worker sent back. May raise CannotGradeCourse: see _stop_if_all_break."""
         result.seconds, result.peak_bytes = graded.seconds, graded.peak_bytes
         if graded.exit_code == 0:
-            result.status, result.why = GRADED, ""
-            result.document = json.loads(graded.results)
-            self._keep(result, graded.results, graded.report)
+            document, why = _document(graded.results), "the grader left no readable results.json"
         else:
-            self._fail(result, BROKE, _said(graded))
-            self._stop_if_all_break(_said(graded))
+            document, why = None, _said(graded)
+        if document is None:
+            self._fail(result, BROKE, why)
+            self._stop_if_all_break(why)
+            return
+        result.status, result.why, result.document = GRADED, "", document
+        self._keep(result, graded.results, graded.report)
 
     def _keep(self, result: SubmissionResult, results: bytes = b"", report: bytes = b"") -> None:
         self._finish(result)
@@ -239,6 +242,15 @@ class CourseRun:
         for name in ("scores.csv", "course.html", "similarity/README.txt"):
             print(into / name)
         return 0 if set(counts) <= set(FINAL) and not self.kept else 1
+
+
+def _document(results: bytes) -> dict | None:
+    """Return what results.json holds, or None if it is not JSON with an object at the top."""
+    try:
+        document = json.loads(results)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
 
 
 def _said(graded: Graded) -> str:

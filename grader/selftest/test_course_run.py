@@ -271,6 +271,8 @@ def test_a_submission_that_ends_two_graders_is_set_aside(graded):
     [
         (Graded(2, "cannot grade: no disk", b"", b"", 1.0, 0), "no disk"),
         (Graded(None, "", b"", b"", 600.0, 0), "the grader did not end within 600 s"),
+        (Graded(0, "", b"", b"", 1.0, 0), "the grader left no readable results.json"),
+        (Graded(0, "", b"[]", b"", 1.0, 0), "the grader left no readable results.json"),
         (KeyError("x"), "KeyError: 'x'"),
     ],
 )
