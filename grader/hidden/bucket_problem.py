@@ -75,8 +75,9 @@ class Passes:
     def full_before(self, rank, p, layer):
         """Return how many buckets can start before a rank's pass ``p`` comes to a layer.
 
-        They are the first buckets, up to one that has a parameter without a gradient. Parameters
-        that only later layers use have their gradients by then.
+        Buckets start in order, so the first bucket that still lacks a gradient stops all later
+        ones. By then, a parameter has its gradient if later layers use it, and this layer and the
+        earlier layers do not.
         """
         uses = self.uses[rank][p]
         ready = set(uses[layer + 1 :]) - set(uses[: layer + 1])
@@ -172,8 +173,8 @@ def passes_of(rng, n, layers, **options):
     ``layers[rank]`` lists the indices of the weights that the rank uses in a pass, in order. If
     ``then`` is given, ``then[rank]`` replaces ``layers[rank]`` from the second pass on. ``more``
     lists the shapes of further parameters. The loss includes the sum of squares of each further
-    parameter. With ``asks``, each row of the gradient that reaches one of a rank's layers, but for
-    the last layer, is multiplied by a factor. The rank learns the factors of a layer only when its
+    parameter. With ``asks``, the gradient that reaches a layer other than the last one is
+    multiplied by factors, one for each row. The rank learns the factors of a layer only when its
     pass comes to this layer.
 
     The ``options`` are ``passes``, the number of passes of a rank (by default 1), ``dtype`` (by
@@ -255,19 +256,19 @@ def late(n):
     """Return delays that hold all ranks but rank 0 before their backward pass.
 
     The held ranks begin when rank 0 has read its gradients, or when rank 0 waits for the held
-    ranks, but after one second at the latest. If rank 0 does not wait, the gradients of the held
-    ranks are missing in what it reads.
+    ranks, but after one second at the latest. If rank 0 does not wait, it reads gradients to which
+    the held ranks have not contributed.
     """
     delay = Delay(until="pass ended", on=0, at=BEGAN.format(0), patience=1)
     return {rank: delay for rank in range(1, n)}
 
 
 def one_ahead(n, passes, turn):
-    """Return delays that hold each rank in one pass, until the next rank has ended this pass.
+    """Return delays that hold each rank before one pass, until the next rank has ended this pass.
 
-    So the next rank has to run this pass before the held rank begins it. If ``turn`` takes all
-    values from 0 to ``passes`` − 1, each rank has to run each pass ahead of another rank. There
-    must be at least two passes. Otherwise all ranks would wait for each other.
+    So the next rank has to run this pass before the held rank begins it. If a check tries all
+    values of ``turn`` from 0 to ``passes`` − 1, each rank has to run each pass ahead of another
+    rank. There must be at least two passes. Otherwise all ranks would wait for each other.
     """
     return {
         rank: Delay(until=ENDED.format(p), on=(rank + 1) % n, at=BEGAN.format(p))

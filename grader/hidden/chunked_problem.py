@@ -127,7 +127,7 @@ class ChunkedProblem:
         self.cut = [of_part[stage::n] for stage in range(n)]  # layers, [stage][chunk]
         self.gradients = self._by_stage(self.plain)  # what the last request should return
         self.saved = 2 * layers * self.message  # bytes that one micro-batch saves in one chunk
-        # by rank, and for each W of the last request: how many sends come before it
+        # [rank][W of the last request]: the number of sends before this W
         self.sends_before_weights = [[] for _ in range(n)]
 
     def _by_stage(self, gradients):
@@ -156,7 +156,7 @@ class ChunkedProblem:
         return call(f"schedules.{function}", stages, weights, x, len(self.x), self.m, **options)
 
     def _sends_before_weights(self, rank, actions):
-        """Return for each W how many messages this stage sends in the actions before it."""
+        """Return for each W how many messages this stage sends in the actions before this W."""
         sent, found = 0, []
         for kind, chunk, _ in actions:
             part = chunk * self.n + rank
@@ -205,10 +205,11 @@ class ChunkedProblem:
                 self._require_sent_before(run, rank, number, due)
 
     def _require_sent_before(self, run, rank, number, due):
-        """Fail if a rank got the change of a W, and so could compute this W, too early.
+        """Fail unless a rank had sent ``due`` messages when it got the change of grad_z for a W.
 
-        The hub answers the rank when it asks for the change, and counts the messages before it. If
-        B computed what belongs to W, the message that B makes has not been sent yet.
+        The driver asks for this change when W begins. If B computes the gradients of the weights,
+        B has to ask for the change itself. By then, the rank has not sent the message that B makes,
+        so it has sent too few messages.
         """
         sent = run.issued_before(rank, f"{W_NUMBER} {number} ended", "send")
         text = (
@@ -224,8 +225,8 @@ def right_schedules(run, name, returned, kinds, v, m):
     """Return the schedules of all stages as lists of actions.
 
     ``returned`` has the schedules as the student's function returned them. Fail unless each
-    schedule is complete, and the stages can execute all of them together. Each message begins with
-    ``name``: the function and its arguments, but without the stage.
+    schedule is complete, and the stages can execute all of them together. Each failure message
+    begins with ``name``: the function and its arguments, but without the stage.
     """
     stages = [chunked.as_actions(actions) for actions in returned]
     for stage, actions in enumerate(stages):
@@ -266,7 +267,7 @@ def asked_again(function, shape):
 
 
 def require_same(run, function, shape, stages):
-    """Fail unless each rank got the schedules ``stages``, which a world of one rank got."""
+    """Fail unless each rank got the same schedules as a world of one rank, which are ``stages``."""
     count = len(stages)
     found = run.read(lambda value: driver_results.several(value, count), "the list of schedules")
     for rank, answers in enumerate(found):

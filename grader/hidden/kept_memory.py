@@ -1,20 +1,20 @@
-"""Checks how much memory a shard keeps alive, as the operating system says.
+"""Checks how much memory a shard keeps alive, according to the operating system.
 
-What a rank says of its tensors is not enough: a tensor that shares memory with an array of NumPy
-does not show how large this array is.
+A rank's own report about its tensors is not enough: a tensor that shares memory with an array of
+NumPy does not show how large this array is.
 """
 
 from grader.check.api import SETTLED, call, imports_note
 
 MIB = 2**20
-N, SIDE = 4, 1536  # the ranks, and the rows and columns of the tensor that is cut
-WHOLE = SIDE * SIDE * 8  # its bytes
+N, SIDE = 4, 1536  # the number of ranks; the rows and columns of the whole tensor
+WHOLE = SIDE * SIDE * 8  # the bytes of the whole tensor
 
 
 def require_shard_alone(world, function, listed=False):
     """Fail if a rank's shard of a tensor of 18 MiB keeps much more than its 4.5 MiB alive.
 
-    With ``listed``, the function gets a list with the tensor. On GPUs nothing is measured.
+    With ``listed``, the function gets the tensor in a list. On GPUs nothing is measured.
     """
     if world.gpus:
         return
@@ -38,7 +38,7 @@ def require_shard_alone(world, function, listed=False):
     )
     shard = WHOLE // N
     for rank in range(N):
-        # The rank's other memory may shrink a little, because it gives freed memory back.
+        # The rank's other memory may shrink a little, because the process gives back freed memory.
         large.require_grown(rank, int(0.8 * shard), "most entries of its shard")
         grown = large.grown_since(tiny, rank, at_most=shard) or 0
         # A view keeps 4 shards alive. At most one shard is subtracted above, so 3 are left.

@@ -14,13 +14,13 @@ MOST_BLOCKS = 5  # blocks of scores at a time, as the docstring of ring_attentio
 # 10 to 18 backward for right programs. A program that collected the keys of all 12 ranks, and
 # passed the values on, held 15.6 forward.
 FORWARD, BACKWARD = 13, 20
-# Memory for imports does not count, up to ``LIGHT`` tensors or ``IMPORTED_BLOCKS`` blocks. A wrong
-# program could take this memory in the first call for no reason, and free it before the measured
-# call. If a submission needs more for its imports, the tensors are larger: then up to ``IMPORTED``
-# tensors do not count.
+# Memory for imports does not count, up to ``LIGHT`` tensors or ``IMPORTED_BLOCKS`` blocks. These
+# limits are low, because a wrong program could take memory in the first call for no reason, and
+# free it before the measured call. If a submission needs more memory for its imports, the check
+# uses larger tensors, of which up to ``IMPORTED`` do not count.
 LIGHT, IMPORTED, IMPORTED_BLOCKS = 0.5, 1.6, 3.2
-# The ranks that use the most memory for imports do not decide whether imports take little memory.
-# This is their number.
+# The number of ranks that ``LargeAttention.is_light`` leaves out. These ranks use the most memory
+# for imports.
 SPARED = 2
 
 
@@ -91,7 +91,7 @@ class LargeAttention(SharedCalls):
     def is_light(self, of_tiny):
         """Return whether the submission's imports take little memory.
 
-        ``of_tiny`` is a call with tiny arguments, which needs hardly any other memory.
+        ``of_tiny`` is a call with tiny arguments, which needs hardly any memory besides imports.
         """
         return all(
             of_tiny.own_growth(rank) <= LIGHT * self.shard_bytes
@@ -135,8 +135,9 @@ class LargeAttention(SharedCalls):
     def has_few_scores(self, run, of_tiny):
         """Fail if a rank ever held more than a few blocks of scores at a time."""
         for rank in range(self.n):
-            # torch's kernel goes through a block in tiles. We measured a quarter of a block, and
-            # pages of its code as large as a block, which the system need not count.
+            # torch's kernel computes a block in tiles. We measured that the tiles take a quarter of
+            # a block. Pages of the kernel's code took one more block, but the system need not count
+            # them.
             part = f"the scores of one eighth of a (T/{self.n}, T/{self.n}) block"
             run.require_grown(rank, self.block_bytes // 8, part)
             left_out = IMPORTED_BLOCKS * self.block_bytes

@@ -192,10 +192,10 @@ def require_messages(run, problem, counts, what):
 def require_flow(run, ranks, m, did, where, inner=None):
     """Fail if a rank has done more than i/m of its floating-point operations before its i-th send.
 
-    The messages are the results of micro-batches. In a message, ``did`` and the number of the send
-    (counted from 0) say what was late, and ``where`` says to which rank it has to go. The meter
-    counts only the floating-point operations of products. With ``inner``, only products of this
-    inner dimension count. The caller has to make sure that the meter saw the products: see
+    Each send has the result of one micro-batch. In the failure message, ``did`` and the number of
+    the send (counted from 0) say which send was late, and ``where`` says to which stage it goes.
+    The meter counts only the floating-point operations of products. With ``inner``, only products
+    of this inner dimension count. The caller has to make sure that the meter saw the products: see
     ``PipelineProblem.require_products``.
     """
     for rank in ranks:
@@ -248,14 +248,15 @@ def large(rng, m=5):
 
 
 def require_work_between(run, rank, what, first=1.0):
-    """Fail unless a rank used enough processor time before each of its sends.
+    """Fail unless a rank used about the same processor time before each of its sends.
 
     The rank should compute equally long before each send, and ``first`` times as long before its
     first send. So the time before the first send is divided by ``first``. Two fifths of the average
     time are enough. More than 3.5 times the median time is too much: then the rank computed
-    something else there, such as the whole batch. ``run`` is a call on a pipeline of ``large``.
-    Another call must come before it, as a warm-up. The system measures the time, because a
-    submission might deceive the meter. If the system cannot measure the time, nothing is required.
+    something else before this send, such as the whole batch. ``run`` is a call on a pipeline of
+    ``large``. Another call must precede this call, as a warm-up. The system measures the time,
+    because a submission might deceive the meter. If the system cannot measure the time, nothing is
+    required.
     """
     spent = run.spent(rank)
     if spent is None:
@@ -282,13 +283,13 @@ def require_work_between(run, rank, what, first=1.0):
 
 
 def require_work_between_waits(run, rank, sender, what, share):
-    """Fail if a rank received several messages before it computed.
+    """Fail if a rank, more than once, waits for a message before it computes with the previous one.
 
     Rank ``sender`` computes before each send. Before ``rank`` waits for the next message, it has to
     use at least ``share`` of the processor time that ``sender`` usually uses before a send. One
     exception is allowed, so that a rank may receive one message ahead. ``what`` names the messages.
-    Call this after ``require_work_between`` for ``sender``. If the system cannot measure the time,
-    or if a thread of its own waits for the messages, nothing is required.
+    Call this after ``require_work_between`` for ``sender``. Nothing is required if the system
+    cannot measure the time, or if the rank receives the messages in a separate thread.
     """
     spent, waited = run.spent(sender), run.spent_before_waits(rank)
     if spent is None or len(waited) < 3:

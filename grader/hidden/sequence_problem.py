@@ -261,10 +261,10 @@ class ExpertProblem(SharedCalls):
         return array.astype(self.dtype).astype(np.float64)
 
     def _draw_tokens(self, rng, count, is_steered):
-        """Draw ``count`` tokens. Their gelu is not flat, and rounding cannot change their expert.
+        """Draw ``count`` tokens for which gelu is not flat and rounding cannot change the expert.
 
-        Return fewer tokens if too few of the drawn tokens are suitable. With ``is_steered``, the
-        first row of the gate decides among which experts the tokens choose.
+        Return fewer tokens if too few of the drawn tokens are suitable. With ``is_steered``, draw
+        tokens for which the first row of the gate decides which experts they may choose.
         """
         x = rng.standard_normal((3 * count, len(self.gate)))
         if is_steered:

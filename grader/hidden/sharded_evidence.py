@@ -28,9 +28,9 @@ SUMS = ("all_reduce", "reduce_scatter", "reduce")
 
 
 def probes(forward, backward):
-    """Return two lists with a probe for each layer, for the forward and the backward pass.
+    """Return two lists of probes, for the forward and the backward pass, with one for each layer.
 
-    See the driver ``followed_layers``.
+    A probe returns the factor of its layer: see the driver ``followed_layers``.
     """
     return tuple(
         [Probe(name.format(layer), factor) for layer, factor in enumerate(factors)]
@@ -104,11 +104,11 @@ def require_gathers(run, layers, layer_bytes):
 def imported(run, rank, there=0):
     """Return how many bytes a rank held before the step, mostly for imports.
 
-    The hub measured this memory at the rank's first operation, a barrier before the step. The
-    rank's arguments have ``there`` bytes, which are subtracted. Nearly all of torch is loaded
-    earlier, so the result is small, unless the submission imports something unusual. But a
+    The hub measured this memory at the rank's first operation, a barrier before the step. By then,
+    the rank has drawn shards of ``there`` bytes, which are subtracted. Nearly all of torch is
+    loaded earlier, so the result is small, unless the submission imports something unusual. But a
     submission can also take memory for no reason before the step, and free it when the step begins.
-    So a check that subtracts this result must set a limit.
+    So a check must limit how much of this result it subtracts.
     """
     return max((run.grown(rank, 0) or 0) - there, 0)
 
@@ -146,9 +146,9 @@ class LargeModel:
     cannot be kept in fewer bytes. All entries are positive, so rounding errors stay small.
     """
 
-    # width → how many bytes of memory for imports do not count. The second width is for submissions
-    # whose imports take more. A submission could take this memory for no reason, and keep layers in
-    # it later.
+    # For each width, this many bytes of memory for imports are left out of the count. The second
+    # width is for submissions whose imports take more. There must be a limit, because a submission
+    # could take this memory for no reason, and keep layers in it later.
     WIDTHS = {320: 2 << 20, 640: 16 << 20}
 
     @classmethod
@@ -163,7 +163,7 @@ class LargeModel:
             run.values()
             is_light = [
                 imported(run, rank, model.shards) <= bytes_of_imports
-                # right programs overwrite a quarter of it
+                # A right program overwrites a quarter of the allowed bytes.
                 and run.overwritten(rank, 0) <= OVERWRITTEN_ALLOWED_BYTES // 2
                 for rank in range(model.n)
             ]
@@ -208,8 +208,9 @@ class LargeModel:
     def has_values(self, run, is_followed=False):
         """Fail if a loss or a gradient's shard is wrong, or if a step changed the given shards.
 
-        The ranks send fingerprints in place of gradients: see the driver ``drawn_shards``. If a
-        step may drop the shards that it got, its memory does not show what the step needs.
+        The ranks send fingerprints in place of gradients: see the driver ``drawn_shards``. A step
+        must not drop the shards that it got. Otherwise the rank's memory would not show how much
+        memory the step needs.
         """
         factors = self.factors if is_followed else ()
         losses, gradients = sharded.local_steps(self.weights, self.rows, *factors)
@@ -254,8 +255,8 @@ class LargeModel:
         The system measures this memory. A rank holds its shards of the weights and of the
         gradients. In addition, it may hold ``forward`` whole layers until the first operation of
         the backward pass, and ``backward`` whole layers in the whole step. A second measurement
-        also counts what the rank has sent and nobody has received, and the results that the rank
-        has not read. It may be two layers larger.
+        also counts data that the rank has sent but nobody has received yet, and results that the
+        rank has not read yet. This second number may be two layers larger.
         """
         there = 2 * self.shards
         for rank in range(self.n):
@@ -287,7 +288,8 @@ class LargeModel:
     def _operations_forward(self, operations):
         """Return the number of operations after which all layers can have been gathered once.
 
-        Until then, the operations have sent as many bytes as the gathers of the forward pass need.
+        Together, these operations have sent at least the bytes that the gathers of the forward pass
+        need.
         """
         needed = self.layers * self.layer_bytes * (self.n - 1) / self.n
         sent = 0
@@ -305,10 +307,10 @@ def require_followed(run, p):
     """Fail unless each rank called both functions once for each layer, with the right arguments.
 
     The functions are the judge's ``layer_forward`` and ``layer_backward``. When a function begins,
-    a rank reports fingerprints of its arguments. Before it gets the layer's factor at the end, it
-    reports fingerprints of the results. The input of a layer depends on the factors of the earlier
-    layers. So a rank that reports the right fingerprints has computed the layers one by one, each
-    between the beginning and the end of its function, with its whole weight.
+    it reports fingerprints of its arguments. At the end, it reports fingerprints of its results,
+    and only then gets the layer's factor. The input of a layer depends on the factors of the
+    earlier layers. So a rank with the right fingerprints has computed the layers one by one, each
+    between the beginning and the end of its function, with the whole weight of the layer.
     """
     for rank in range(p.n):
         given = sharded.followed_step(p.weights, p.batches[rank], p.forward, p.backward)
@@ -364,8 +366,8 @@ def require_order(run, rank, layers, shard_bytes):
 
     When the rank begins to compute a layer, it must have started the gather of the next layer, but
     not the gather of any later layer. Before the last layer of the forward pass, the backward
-    pass's first gather may start. The backward pass may gather the last layer again or not. Each
-    all-gather must gather exactly one layer.
+    pass's first gather may start. The backward pass may gather the last layer again, but need not.
+    Each all-gather must gather exactly one layer.
     """
     done = [o for o in run.operations(rank) if o.kind == "all_gather"]
     gathers = [o.at for o in done]

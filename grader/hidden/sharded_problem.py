@@ -9,9 +9,9 @@ from grader.check.api import LAYOUTS, Delay, Probe, Strided, Tolerance, call, pe
 from grader.hidden.sharded_evidence import probes
 from grader.reference import sharded, single_device, zero
 
-# A relative change of the inputs by about ``CHANGE`` may change a gradient by ``MAX_GAIN`` times as
-# much. An error of float32, 1.2e−7, then stays far below the tolerance, 2.4e−4. Layers with more
-# than ``MAX_WIDTH`` columns are not examined.
+# A relative change of the inputs by about ``CHANGE`` may change a gradient by at most ``MAX_GAIN``
+# times as much. Then a rounding error of float32 in the inputs, 1.2e−7, changes the gradient by far
+# less than the tolerance, 2.4e−4. Layers with more than ``MAX_WIDTH`` columns are not examined.
 CHANGE, MAX_GAIN, MAX_WIDTH = 1e-6, 200, 16
 
 
@@ -101,7 +101,7 @@ class ZeroProblem:
         return [[np.asarray(w, self.dtype) for w in step] for step in self.after[0]]
 
     def moment(self, which):
-        """Return each rank's shard of a moment, 0 or 1."""
+        """Return each rank's shard of a moment: the first if ``which`` is 0, the second if 1."""
         return [np.asarray(of_rank[which], self.dtype) for of_rank in self.after[1]]
 
     def mistakes(self):
@@ -147,10 +147,10 @@ class ShardedProblem:
     def _depends_on_rounding(self, rng):
         """Return whether small changes of the inputs change an averaged gradient far more.
 
-        Then few of its digits are right in float32, for example because the terms of rows or ranks
-        cancel, or because gelu is flat in a layer with factors. An entry that is small beside the
-        others may change more: see ``tolerance``. Wide layers are not examined: the sums in them
-        have many terms, and a rank's shard has many entries.
+        Only a few digits of such a gradient are right in float32, for example because the terms of
+        rows or ranks cancel, or because gelu is flat in a layer with factors. An entry that is much
+        smaller than the others may change by a larger fraction: see ``tolerance``. Wide layers are
+        not examined: the sums in them have many terms, and a rank's shard has many entries.
         """
         if self.width > MAX_WIDTH:
             return False

@@ -283,7 +283,7 @@ STILL_BUSY = "the device was still busy with earlier work. Synchronise before yo
 
 
 def _with_warm_up(rng):
-    """Return numbers of warm-up calls for two runs, the second of which is drawn and positive."""
+    """Return the numbers of warm-up calls of two runs: 0, and a number drawn from 1 to 3."""
     return 0, int(rng.integers(1, 4))
 
 
@@ -369,7 +369,7 @@ def test_slowest_rank(world, rng):
 
 
 def require_slowest(run, warm_up, timed, calls):
-    """Fail unless each sample is the time of the slowest rank, and no rank communicates meanwhile.
+    """Fail unless each sample is the slowest rank's time, and no rank communicates while timing.
 
     ``calls`` has the times of all calls, and ``timed`` those after the warm-up.
     """
@@ -428,9 +428,11 @@ def _demand_meetings_of(run, rank, seen, warm_up):
 def _require_synchronized_before_barrier(run, rank):
     """Fail if a rank synchronises between a barrier and its call, and not before the barrier.
 
-    Also fail if it never calls one of the two: then it has no order that could be right.
+    Also fail if the rank never calls the operation, the barrier or ``synchronize``: then there is
+    no order to judge.
     """
-    # Whether the rank has synchronised, and whether it has called the barrier, since the last call.
+    # Whether the rank has synchronised, and whether it has called the barrier, since the last
+    # operation.
     has_synchronized = has_met = False
     seen = events(run, rank)
     for name, function in (

@@ -281,7 +281,7 @@ def test_one_call(world, rng, collective):
         tolerance = rounding(np.float32) if options.get("op") == "average" else EXACT
         run.returns(*getattr(truth, collective)(xs, **options), tolerance=tolerance)
         run.uses_only(collective, because=f"This problem asks for the {collective} itself.")
-        # How many elements the operation has: see ``Operation.elements``.
+        # The right number of elements of the operation: see ``Operation.elements``.
         size = xs[0].size
         due = {"scatter": size // n, "all_gather": size * n}.get(collective, size)
         for rank in range(n):
@@ -295,7 +295,11 @@ def test_one_call(world, rng, collective):
 
 
 def _options_to_try(rng, collective, n, torch):
-    """Return the options of calls: each operation, with a drawn root, or else each root."""
+    """Return a list with the options of each call to try.
+
+    There is one call for each ``op``, with a drawn root if the collective has a root. A collective
+    without ``op`` is called with each root, or once if it has no root.
+    """
     if collective not in REDUCING:
         return [{"root": root} for root in range(n)] if collective in ROOTED else [{}]
     ops = ["sum", "max", "min", "product", "average"]
@@ -441,9 +445,9 @@ def test_result_stands_alone(world, rng, collective):
 
 
 def _stands_alone(world, rng, function, right, *more):
-    """Fail if a function of a tensor and of ``more`` returns a view of the tensor.
+    """Fail if a function returns a view of its tensor, or a tensor that requires a gradient.
 
-    Also fail if what it returns requires a gradient.
+    The function gets the tensor and the arguments ``more``.
     """
     xs = [integers(rng, (5,)) for _ in range(2)]
     leaves = per_rank(*map(RequiresGrad, xs))
@@ -538,9 +542,9 @@ def the_sum(xs):
 def _sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
     """Call a function that sums the ranks' tensors, judge the sums, and return the runs.
 
-    ``tensors`` has (shape, dtype, layout) for each input. The entries of the inputs are what
-    ``integers`` draws from ``-high`` to ``high``. ``kept`` is a pair: a request
-    for two further calls, and the expected results of these calls.
+    ``tensors`` has (shape, dtype, layout) for each input. ``integers`` draws the entries of the
+    inputs, from ``-high`` to ``high``. ``kept`` is a pair: a request for two further calls, and the
+    expected results of these calls.
     """
     inputs = [
         [integers(rng, shape, dtype, -high, high) for _ in range(n)] for shape, dtype, _ in tensors
@@ -575,7 +579,7 @@ def test_built_from_its_parts(world, rng):
 
 
 def require_two_parts(run, n, x):
-    """Fail unless each rank scatters x with its padding, and gathers as much, in one call each."""
+    """Fail unless each rank makes one reduce-scatter of x with its padding, then one all-gather."""
     run.uses_only(
         "reduce_scatter",
         "all_gather",
@@ -873,7 +877,7 @@ def _sends_once(run, xs):
     n = len(xs)
     run.uses_only("send", "recv", because=NEIGHBOURS)
     for rank in range(n):
-        # Bytes and not elements, because a program may send another view of the same memory.
+        # Compare bytes, not elements: a program may send another view of the same memory.
         sends = [(o.peer, o.bytes) for o in run.operations(rank) if o.kind == "send"]
         told = " and ".join(f"{size} bytes to rank {peer}" for peer, size in sends) or "nothing"
         right, due = (rank + 1) % n, xs[rank].nbytes
@@ -1005,7 +1009,7 @@ def _sends_chunks(run, rank, n, length):
     """Fail unless a rank sends chunks of the tensor, and only to its neighbours.
 
     Each send may have at most one chunk, and all sends of the rank together at most 2(n−1) chunks.
-    A rank that sends less makes another one send more.
+    The rank must not send less than its share either: then another rank has to send more.
     """
     sends = [o for o in run.operations(rank) if o.kind == "send"]
     strangers = [o.peer for o in sends if o.peer not in ((rank + 1) % n, (rank - 1) % n)]

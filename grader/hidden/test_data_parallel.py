@@ -39,8 +39,8 @@ from grader.reference.training_mistakes import (
 )
 
 SIZES = (1, 2, 3, 4)
-# Rows of a rank. Even with 12 bits for each number, these rows would exceed the limit of
-# ``averages_own_gradients``.
+# The number of rows of a rank. To gather these rows exceeds the limit of
+# ``averages_own_gradients``, even with only 12 bits for each number.
 MANY_ROWS = 200
 OVERWRITTEN = (
     "the first step's gradients were overwritten by the second step's. Return"
@@ -460,9 +460,9 @@ def _sends_only_gradients(run, size, shard):
 def _computes_with_own_rows(run, weights, shard):
     """Fail if a rank multiplies as much as the gradients of the whole batch take, or too little.
 
-    For its own rows, a rank needs 1/n of that. Even a program that runs its forward pass three
-    times stays below the limit on two ranks. The call's driver must be ``metered``. It sees only
-    torch's products, so a program that multiplies elsewhere could exceed the limit unseen.
+    For its own rows, a rank needs 1/n of these products. Even a program that runs its forward pass
+    three times stays below the limit on two ranks. The call's driver must be ``metered``. The meter
+    sees only torch's products, so a program that multiplies elsewhere could exceed the limit.
     """
     n, product = run.report.size, 2 * len(shard) * weights[0].size
     # For each layer there are one product forward and two backward. The gradient of the batch is

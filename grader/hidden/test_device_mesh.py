@@ -291,8 +291,8 @@ class Problem:
         """Fail if a rank sends much more outside its column than the sums of activations need.
 
         The limit is so high that no right program exceeds it. (Another check judges the exact
-        traffic.) But if the shards are large, a row that gathers its weights is far above the
-        limit.
+        traffic.) But if the shards are large, ranks that gather the weights of their row are far
+        above the limit.
         """
         mesh, columns = self.mesh, self.mesh.shape[1]
         for rank in range(mesh.size):
@@ -439,8 +439,8 @@ def test_step_traffic(world, rng):
     for shape in (SQUARE, (1, 3), (3, 1)):
         problems = [
             # The shards are larger than the activations in the first problem, and smaller in the
-            # second. So a program that always sends the one in place of the other sends a wrong
-            # number of bytes.
+            # second. So a program that always sends shards in place of activations, or activations
+            # in place of shards, sends a wrong number of bytes.
             Problem(rng, shape, pairs=3, width=16, rows=8, hidden=24),
             Problem(rng, shape, pairs=3, width=16, rows=48, hidden=6),
         ]

@@ -33,15 +33,16 @@ def started_early(run, rank, p=0):
 def started_before_layer(run, rank, layer, p=0):
     """Return how many of a rank's communications began before pass ``p`` came to a layer.
 
-    At each layer but the last the rank asks for factors on which the gradients of this layer and of
-    all earlier layers depend. The gradients of later layers are known before the rank asks.
+    At each layer but the last, the rank asks for factors. The gradients of this layer and of all
+    earlier layers depend on these factors. The gradients of later layers are known before the rank
+    asks.
     """
     asked = run.passed(rank, f"{LAYER.format(layer, p)} began")
     return sum(o.at < asked for o in sent(run, rank, p))
 
 
 def _number_of(p, made):
-    """Return in words which backward pass is meant, if there are several."""
+    """Return words that name the backward pass ``p``, or "" if there is only one pass."""
     return f" (pass {p}, counted from 0)" if len(made.passes) > 1 else ""
 
 

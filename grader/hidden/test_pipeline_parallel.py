@@ -59,10 +59,10 @@ def test_split_layers_misuse(world, rng):
 
 
 def forward_runs(world, rng, n):
-    """Return a list of pairs (run, problem), a run of two further calls, and their two problems.
+    """Return pairs (run, problem), a run of two calls in turn, and the two problems of these calls.
 
-    The run makes the two calls one after the other. Both results are judged at the end, because the
-    second call must not change what the first call returned.
+    Both results of the run in turn are judged after the second call, because the second call must
+    not change what the first call returned.
     """
     made, both = problems(rng, n), [PipelineProblem(rng, n, 2) for _ in range(2)]
     inputs = (per_rank(*(p.arguments(stage) for stage in range(n))) for p in both)
@@ -228,9 +228,9 @@ def test_backward_flows(world, rng):
         )
         require_messages(run, p, {rank: p.m for rank in range(1, n)}, "gradients")
         p.require_products(run, range(n), 1)
-        # A gradient that is sent needs no product for the gradients of weights, so a stage may
-        # compute these products later. Their inner dimension is the number of rows. So products
-        # with the width as inner dimension are judged alone, too.
+        # A stage may send a gradient before it computes the products for the gradients of its
+        # weights. The inner dimension of these products is the number of rows. So the products
+        # whose inner dimension is the width are also judged without the others.
         for inner in (None, p.width):
             require_flow(
                 run,
@@ -241,7 +241,7 @@ def test_backward_flows(world, rng):
                 inner,
             )
         require_in_step(run, -1)
-    p = large(rng, m=4)  # what five micro-batches save does not fit into one frame
+    p = large(rng, m=4)  # the saved tensors of five micro-batches do not fit into a frame
     _, run = world(2, large(rng, 1).backward(), p.backward(driver="metered", clocks=True))
     run.returns(
         *p.gradients_of_stages, tolerance=p.tolerance, select=driver_results.value, label=GRADIENTS

@@ -50,7 +50,7 @@ OVERWRITTEN = (
 def made_by(world, rng, function):
     """Return the run, and for each shape the list of all stages' schedules.
 
-    The shapes are those in SHAPES, and three with more stages or micro-batches, drawn at random.
+    The shapes are those in SHAPES, and three shapes of 7 to 16 stages, drawn at random.
     Fail unless each schedule has the right form and contains each pass once, and each call returns
     a new list.
     """
@@ -71,7 +71,7 @@ def made_by(world, rng, function):
             run.require(
                 wrong is None, f"{here}: {wrong}. The stage's actions: {str(actions)[:300]}"
             )
-    # Two ranks ask, as in a training.
+    # Two ranks call the function, as in training.
     (changed,) = world(2, call(f"pipeline_parallel.{function}", 0, 2, 3, driver="emptied"))
     for again in changed.read(schedules.as_actions, "the list of actions of a second call"):
         text = (
@@ -188,7 +188,7 @@ def test_schedules_misuse(world, rng):
 
 
 def require_step(run, problem):
-    """Fail unless a call returns the loss and gradients of a single device, and follows schedules.
+    """Fail unless a call follows its schedules, and returns a single device's loss and gradients.
 
     In each direction, a rank may send only one message for each micro-batch. A rank may multiply
     the rows of only one micro-batch at a time. A rank must not change its inputs or its schedule.
@@ -388,11 +388,11 @@ FEW, MANY = 4, 12  # micro-batches
 
 
 def deal_stages(rng):
-    """Return 4 and two more numbers of stages, 2 and 3, in a drawn order.
+    """Return three numbers of stages: 4, and then 2 and 3 in a drawn order.
 
-    A check of memory tries all of them. On the first two the meter counts tensors. On the third the
-    system measures the process. There the tensors are large, and four stages would need more memory
-    than a small container has.
+    A check of memory tries all three. With the first two, the meter counts tensors. With the third,
+    the system measures the process. The tensors of this measurement are large, so four stages would
+    need more memory than a small container has.
     """
     return [4, *rng.permutation([2, 3]).tolist()]
 
@@ -582,7 +582,7 @@ def require_little_memory(world, rng, n, m=8, layers=5):
 # quarter of each message is kept, the second halves of these runs add 7.5 and 15 messages.
 MOST, MOST_MEASURED = 60, 120
 # The number of messages under way may differ by this much between two moments. On a busy machine, a
-# thread that ends sends may be late.
+# thread that waits for the end of sends may be late.
 UNDER_WAY, UNDER_WAY_MEASURED = 5, 12
 # Two parts of a run, as fractions of its length, without its warm-up and its cool-down.
 EARLY, LATE = (0.2, 0.4), (0.7, 0.9)
@@ -608,8 +608,9 @@ def test_run_schedule_frees_what_was_sent(world, rng):
 def growth_of_tensors(world, rng, n):
     """Return a call, and a sentence if tensors take more memory with more micro-batches.
 
-    The sentence is empty if the memory does not grow. Of each part of a run, the fewest bytes alive
-    count. So a message that is under way a little longer than others makes no difference.
+    The sentence is empty if the memory does not grow. For each part of a run, take the smallest
+    number of bytes alive. So a message that is under way a little longer than others makes no
+    difference.
     """
     # GPipe is left out: a stage may be far ahead of the stage that receives its gradients, and a
     # message that is under way cannot be freed.
@@ -638,8 +639,8 @@ def growth_of_tensors(world, rng, n):
 def growth_outside_of_tensors(world, rng, n):
     """Return a call, and a sentence if the memory of a process grows while it runs 1F1B.
 
-    The system measures this memory, so it also includes memory that the meter does not see. A copy
-    of the batch that is made at the beginning does not count, and neither do the arguments. The
+    The system measures the whole process, including memory that the meter does not see. A copy of
+    the batch that is made at the beginning does not count, and neither do the arguments. The
     sentence is empty if the memory does not grow, or cannot be measured.
     """
     m = MOST_MEASURED
@@ -672,15 +673,15 @@ def likely_kept(problem):
 def moments_to_hold(n, m):
     """Return pairs (rank, k): the rank is held before its k-th send.
 
-    So other stages wait for an activation after a forward or a backward pass, or for a gradient.
-    The last stage may also wait until its first send has ended.
+    Meanwhile other stages wait for an activation after a forward or a backward pass, or for a
+    gradient. The last stage may also wait until its first send has ended.
     """
     middle = [(1, 2)] if n > 2 else []
     return [(0, 2), (0, m), *middle, (n - 1, 1), (n - 1, m)]
 
 
 def held(rank, send):
-    """Return options of a call: hold the rank before this send until all other ranks wait."""
+    """Return options of a call that hold the rank before this send until all other ranks wait."""
     delay = Delay(STANDSTILL, on=0 if rank else 1, at=f"send {send}")
     return {"delays": {rank: delay}, "marks_sends": True}
 
@@ -710,7 +711,8 @@ def test_own_timeline(world, rng):
     """The spans of run_schedule cover what each action computes, but not the time in which a stage
     waits for a message
     """
-    # A program cannot be honest on a known number of stages only: there are two numbers.
+    # One of the two numbers of stages is drawn. So a program that records true spans only on one
+    # known number of stages fails.
     for n in (3, int(rng.choice([2, 4]))):
         m = int(rng.integers(4, 7))
         p = PipelineProblem(rng, n, m)
@@ -733,7 +735,8 @@ def late_ends(n):
     gradient. If a stage counts this waiting as work, its spans begin before the message is sent,
     even if the machine is busy.
     """
-    # Of two stages, the last one begins before the first one. So it is late only before its send.
+    # With two stages, the first stage begins only after the last one. So the last stage is held
+    # only before its send.
     at = {"at": "send 1"} if n == 2 else {}
     return {
         0: Delay(until="call began", on=1, then=0.1),

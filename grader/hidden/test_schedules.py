@@ -35,9 +35,10 @@ MIB = 2**20
 # at once if a measurement is far above its limit.
 MEMORY_RUNS = 3  # one of these runs must take little memory, and none far too much
 MEASUREMENTS = 3  # in one of these B must take little time, and in none far too much
-# How far: messages above the limit. On a machine with a load of 12 on 2 cores, right programs
-# stayed at least 12 messages below the limit in a step, and 5.6 in B. With a copy of each z, a step
-# took at least 35 messages too much on some rank, and B 16.
+# A measurement is far above its limit if it exceeds the limit by this many messages. On a machine
+# with a load of 12 on 2 cores, right programs stayed at least 12 messages below the limit in a
+# step, and 5.6 in B. With a copy of each z, a step exceeded the limit on some rank by at least 35
+# messages, and B by at least 16.
 FAR_IN_STEP, FAR_IN_B = 10, 6
 
 # Each check also asks for shapes drawn at random: see ``interleaved`` and ``zero_bubble``.
@@ -316,7 +317,7 @@ def test_each_half_does_its_own_work(world, rng):
 
 
 def require_no_more_than_its_products(world, rng, times=12):
-    """Fail if B takes much more processor time than its products need, with any library or thread.
+    """Fail if B takes much more processor time than its products need, in any library or thread.
 
     The meter sees only products of torch in one thread. The system's account of the process also
     includes other libraries, threads and child processes. The driver and B compute the same
@@ -445,11 +446,11 @@ def require_little_memory(world, rng, function, stages, reason, names, layers=5,
 
     The system measures this memory. ``limit`` is how many micro-batches may be alive, by default as
     many as the schedule needs. The message ends with ``reason``. No two rows are alike, so no
-    tensor can be kept in a smaller form. A gradient of a weight is as large as a micro-batch, so a
-    rank that keeps such gradients fails, too. A run that takes a little too much memory is
-    repeated. The check fails if all of MEMORY_RUNS runs take too much memory, or one far too much.
-    It also fails if tensors of these ``names`` ("z", "x") stay in memory when the schedule does not
-    need them any more.
+    tensor can be kept in a smaller form. A gradient of a weight is about as large as a micro-batch,
+    so a rank that keeps such gradients fails, too. A run that takes a little too much memory is
+    repeated. The check fails if all MEMORY_RUNS runs take too much memory, or if one run takes far
+    too much. It also fails if tensors of these ``names`` ("z", "x") stay in memory when the
+    schedule does not need them any more.
     """
     n, m = len(stages), sum(kind == "F" for kind, *_ in stages[0])
     tiny = ChunkedProblem(rng, n, 1, m, layers)
@@ -473,8 +474,9 @@ def require_little_memory(world, rng, function, stages, reason, names, layers=5,
 
 
 def _too_much(run, of_tiny, p, stages, reason, limit):
-    """Return, for each rank whose process took more memory than is allowed, how many bytes too
-    many, and a sentence.
+    """Return a pair for each rank whose process took too much memory.
+
+    A pair has the number of bytes above the limit, and a sentence.
     """
     found = []
     for rank, actions in enumerate(stages):
@@ -501,10 +503,11 @@ def _too_much(run, of_tiny, p, stages, reason, limit):
 def require_constant_memory(world, rng, few, many):
     """Fail if a rank needs more memory for many micro-batches than for few.
 
-    ``few`` and ``many`` are schedules, which need the same memory on each stage. The memory of
-    right runs differs by 1 to 4 messages. If one z of each micro-batch is kept, it differs by one
-    message for each further micro-batch. If it differs by more than 11 messages, the check fails at
-    once; otherwise the measurement is repeated.
+    ``few`` and ``many`` have the schedules of all stages, which need the same memory on each stage.
+    In right programs, the memory of the two runs differs by 1 to 4 messages. If a program keeps one
+    z of each micro-batch, the difference is one message for each further micro-batch. The limit is
+    6 messages. If the difference is more than 11 messages, the check fails at once; if it is only
+    above the limit, the measurement is repeated.
     """
     n = len(few)
     problems = [

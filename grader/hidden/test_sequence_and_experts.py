@@ -144,8 +144,9 @@ def test_pair_keeps_no_rows(world, rng):
         )
         # A right program keeps y and perhaps one more tensor: 2 shards. A program that keeps y and
         # the gathered rows holds 5 shards, or 4 if it does not gather the rank's own rows. At most
-        # 1.2 shards are subtracted above. With the limit of 2.6, this is less than 4. So a program
-        # that keeps the gathered rows fails, even if it took useless memory in the first call.
+        # 1.2 shards are subtracted above. The limit of 2.6 shards and these 1.2 are together less
+        # than 4. So a program that keeps the gathered rows fails, even if it took useless memory in
+        # the first call.
         text += imports_note(of_tiny.own_growth(rank), 1.2 * shard)
         run.require(grown <= 2.6 * shard, text)
 
@@ -161,7 +162,7 @@ def test_pair_normalizes_own_rows(world, rng):
         # A rank may add x to what it sends. Both scales are so small that this changes the sum of
         # squares only a little.
         scale = rng.uniform(0.002, 0.004)
-        # In each shard, rows of two scales: no single number normalises them.
+        # Each shard has rows of two scales, so no single number normalises all of them.
         factors = [rng.permutation([1, 1, 1 / SMALLER, 1 / SMALLER]) for _ in range(n)]
         problems = [p.scaled(scale), p.scaled(scale * np.concatenate(factors)[:, None])]
         runs = world(
@@ -181,8 +182,10 @@ def test_pair_normalizes_own_rows(world, rng):
 
 
 def require_no_scale(run, other, rank, way):
-    """Fail if what a rank sends depends on the scale of rows, some of which are smaller in
-    ``other``.
+    """Fail if the numbers that a rank sends depend on the scale of the rows of x.
+
+    Half of the rows are smaller in ``other``. Compare each operation of both runs by two sums: of
+    the squares, and of the fourth powers, of the numbers that it sends.
     """
     for i, sums in enumerate(zip(run.even_powers(rank), other.even_powers(rank)), 1):
         for name, before, found, slack in zip(("squares", "fourth powers"), *sums, (0.1, 0.2)):
@@ -265,8 +268,8 @@ def attention_problems(rng, n):
 def one_row(rng, n):
     """Return a problem in which each rank has one row.
 
-    A rank's logsumexp is then a single number. It is drawn again while some rank's is so near to 0
-    that only a few of its digits are right.
+    A rank's logsumexp is then a single number. The problem is drawn again while the logsumexp of
+    some rank is so near to 0 that only a few of its digits are right.
     """
     while True:
         problem = AttentionProblem(rng, n, causal=True, rows=1, width=3)
@@ -372,15 +375,16 @@ def test_ring_traffic(world, rng):
                 require_traffic(run, steps * p.shard_bytes, sentence, least)
 
 
-# It is enough if no rank holds too many tensors in one of these, and if none holds ``FAR`` times
-# the limit in any. A submission that collects keys and values holds twice the limit. If it does so
-# in some runs only, by chance, it must not be measured until it passes.
+# If a rank holds too many tensors, but at most ``FAR`` times the limit, the measurement is
+# repeated, up to ``MORE_RUNS`` times. One measurement without too many tensors is enough. A submission that
+# collects keys and values holds twice the limit. If it does so in some runs only, by chance, the
+# check must fail at once, and not measure again until the submission passes.
 MORE_RUNS = 2
 FAR = 1.5
 
 
 def measured_again(world, tiny, wide):
-    """Return the calls of two problems in new processes, the second of which had right results."""
+    """Call two problems in new processes. Return both runs. Fail if ``wide`` has wrong results."""
     of_tiny, of_wide = world(wide.n, *(p.there_and_back(weighs=SETTLED) for p in (tiny, wide)))
     of_tiny.values()
     wide.has_results(of_wide)

@@ -99,7 +99,7 @@ def test_flat_shard(world, rng):
     """
     name = "sharded_data_parallel.flat_shard"
     for n in SIZES:
-        # The last list is a single vector whose length n divides, so flatten need not copy it.
+        # The last list is one vector whose length is a multiple of n, so flatten need not copy it.
         lists = [*tensor_lists(rng, n), [rng.standard_normal(6 * n)]]
         given = [*(laid_out_on_ranks(n, arrays) for arrays in lists[:-1]), lists[-1]]
         for run, arrays in zip(
@@ -184,7 +184,7 @@ def zero_problems(rng, n):
     return [
         ZeroProblem(rng, n, shapes, layouts=True),
         ZeroProblem(rng, n, ((4, 3),), steps=1, dtype=np.float32, lr=None),
-        ZeroProblem(rng, n, ((1,), (1,)), steps=2),  # of 3 and 4 ranks, some have only padding
+        ZeroProblem(rng, n, ((1,), (1,)), steps=2),  # on 3 and 4 ranks, some have only padding
         drawn(rng, n),
     ]
 
@@ -348,8 +348,8 @@ def test_zero_memory(world, rng):
     )
     require_traffic(large, steps * 2 * (n - 1) / n * whole, sentence)
     # A rank needs the weights, its shards of the weights, of the gradients and of the two moments,
-    # and two buffers: together 4 times the weights. With both whole moments in addition, it needs 6
-    # times the weights.
+    # and two buffers: together 4 times the weights. A rank that also keeps both whole moments needs
+    # 6 times the weights.
     right_size = whole + 4 * whole / n + 2 * whole
     for rank in range(n):
         grown = rests.require_grown(rank, whole, "the weights") or 0

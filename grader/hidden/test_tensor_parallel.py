@@ -40,8 +40,8 @@ def large(rng):
     """Return sizes for a check that counts bytes. Weights are larger than activations.
 
     All tensors are so large that ranks can exchange them only by messages, and not by a side
-    channel, such as the number of threads that a rank starts. No part of an activation is as large
-    as a weight or a shard. A part may consist of several ranks' blocks.
+    channel, such as the number of threads that a rank starts. No part of an activation, neither one
+    rank's block nor several ranks' blocks together, is as large as a weight or a shard.
     """
     width = int(rng.choice([48, 60]))
     # On n ranks, k blocks of an activation are as large as a shard if k · rows = width, and as a
@@ -53,18 +53,19 @@ def large(rng):
 def tall(rng):
     """Return sizes as ``large`` does. But weights are smaller than activations.
 
-    So a program that always sends the one in place of the other sends a wrong number of bytes with
-    the sizes of ``large`` and with these sizes.
+    So a program that always sends weights in place of activations sends too many bytes with the
+    sizes of ``large``, and too few with these sizes.
     """
     width = int(rng.choice([24, 36]))
     return {"rows": int(rng.integers(4 * width + 1, 4 * width + 14)), "width": width}
 
 
 def deal_layers(rng):
-    """Return numbers of layers for 2, 3 and 4 ranks, a pair for each, all different.
+    """Return a dict from each world size, 2 to 4, to a pair of numbers of layers.
 
-    Every run of a check has another number of layers. So each number of layers that may be special
-    to a program is tried on one world size, and each world size with two of them.
+    The six numbers are 2 to 7, in a drawn order. A program may give a number of layers or a world
+    size special treatment. So a check tries each number of layers on one world size, and each world
+    size with two numbers of layers.
     """
     return dict(zip((2, 3, 4), rng.permutation([2, 3, 4, 5, 6, 7]).reshape(3, 2).tolist()))
 
@@ -554,8 +555,8 @@ def test_gradients_are_no_larger_than_shards(world, rng):
 def backward_traffic(world, rng, budget, sentence):
     """Judge the traffic of a backward pass.
 
-    For a number of layers, ``budget`` returns how often the bytes of one reduce-scatter are enough,
-    and ``sentence`` returns the reason.
+    Both functions get the number of layers. ``budget`` returns the limit, as a multiple of the
+    bytes of one reduce-scatter, and ``sentence`` returns the reason.
     """
     for n, depths in deal_layers(rng).items():
         sizes = large(rng), tall(rng)
@@ -734,7 +735,7 @@ def test_sum_over_ranks(world, rng):
         upstream = rng.standard_normal((3, 4))
         leaves = [
             per_rank(*map(RequiresGrad, partials)),
-            # only every second rank's x is not contiguous
+            # x is not contiguous on the ranks with even numbers
             per_rank(
                 *(RequiresGrad(x if rank % 2 else Strided(x)) for rank, x in enumerate(partials))
             ),
@@ -1054,7 +1055,8 @@ def test_megatron_pair_traffic(world, rng):
     """
     for n in (2, 3, 4):
         # A shard of a weight is larger than x in the first pair, and smaller in the second. So a
-        # program that always gathers weights in place of sums sends a wrong number of bytes.
+        # program that always gathers weights, instead of summing outputs, sends a wrong number of
+        # bytes.
         wide, high = large(rng), tall(rng)
         hidden = int(rng.integers(36, 45)), int(rng.integers(4, 8))
         made = [(Pair(rng, n, hidden=hidden[0], width=wide["width"]), wide["rows"])]

@@ -1,7 +1,7 @@
 """Checks that a second call does not change the result of the first call.
 
-A function that returns memory which it uses again in the next call passes every check that makes
-one call, or two calls with the same arguments.
+A function may return memory that its next call overwrites. Such a function passes every check that
+makes only one call, or two calls with the same arguments.
 """
 
 from grader.check.api import call, per_rank
@@ -9,9 +9,10 @@ from grader.reference.collective_mistakes import OVERWRITTEN
 
 
 def in_turn(size, first, second, driver="in_turn"):
-    """Return a call that makes two calls of one function, and sends both results at the end.
+    """Return a request that calls one function twice, and sends back both results at the end.
 
-    Both calls have the same arguments by name.
+    ``first`` and ``second`` are requests for the two calls. The keyword arguments of ``first`` are
+    used in both calls.
     """
     turns = [
         per_rank(*(args for args, _ in request.spread(size).arguments))
@@ -21,10 +22,10 @@ def in_turn(size, first, second, driver="in_turn"):
 
 
 def returns_both(run, first, second, what, select=lambda result: result, **options):
-    """Fail unless each rank has both results at the end of a call of ``in_turn``.
+    """Fail unless each rank returned both right results in a run of a request of ``in_turn``.
 
-    ``first`` and ``second`` have the expected result of each rank. ``select`` picks the part of a
-    result that is compared, and ``what`` names it.
+    ``first`` lists each rank's expected result of the first call, and ``second`` that of the second
+    call. ``select`` picks the part of a result that is compared, and ``what`` names this part.
     """
     run.returns(
         *([own, later] for own, later in zip(first, second)),
