@@ -154,7 +154,7 @@ class Passes:
         return {MEMORY_ORDER: [np.asarray(sum(terms) / len(terms)) for terms in flat]}
 
 
-# the names of marks and of a probe, with the number of the pass
+# The names of two marks and of a probe. Each name contains the number of the pass.
 BEGAN, ENDED = "backward pass {} began", "backward pass {} ended"
 LAYER = "layer {} of pass {}"
 

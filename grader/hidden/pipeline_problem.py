@@ -241,7 +241,7 @@ def require_each_product_once(run, problem, ranks):
 def large(rng, m=5):
     """Return a pipeline of two stages whose micro-batches take milliseconds to compute.
 
-    With shorter computations, the processor time that the system counts for a rank would not grow.
+    With shorter computations, the system's count of processor time might not grow between sends.
     The weights are small: a rank has several copies of them, and a container has little memory.
     """
     return PipelineProblem(rng, 2, m, rows=128, width=512, layers=6, dtype=np.float32)

@@ -1,8 +1,8 @@
-"""Part 1 · Collectives: the hidden checks, on 1 to 4 ranks, and of the ring also on 5.
+"""Part 1 · Collectives: the hidden checks, on 1 to 4 ranks. The ring is also checked on 5 ranks.
 
-They judge every rank, with other roots, shapes, dtypes and memory layouts than the public checks.
-Inputs are random integers, also in float tensors. The integers are so small that their sums and
-products have no rounding errors. Comparisons are therefore exact, except those of problem 1.1's
+The checks judge every rank, with other roots, shapes, dtypes and memory layouts than the public
+checks. Inputs are random integers, also in float tensors. The integers are so small that their sums
+and products have no rounding errors. Comparisons are therefore exact, except those of problem 1.1's
 averages.
 """
 

@@ -200,8 +200,8 @@ def test_broadcast_parameters(world, rng):
 def test_broadcast_replaces_everything(world, rng):
     """broadcast_parameters overwrites any previous values, also infinities and NaN"""
     for n in (2, 3):
-        # If the root's values become nan, they were combined with others. A copy of rank 0's values
-        # is inf.
+        # If the root's values become nan, they were combined with values of other ranks. If a
+        # rank's result is inf, the values of rank 0 were copied instead of the root's.
         values, of_others = rng.standard_normal((2, 3)), {0: np.inf, 2: np.nan}
         given = per_rank(
             *([np.full((2, 3), of_others[rank]) if rank != 1 else values] for rank in range(n))
@@ -560,7 +560,7 @@ def run_trainings(world, rng, n):
 
 
 def sends_what_steps_need(run, training):
-    """Fail unless the ranks average their gradients, and send only that and the losses."""
+    """Fail unless the ranks average their gradients, and send nothing more except losses."""
     n, steps = run.report.size, len(training.shards[0])
     size = sum(w.nbytes for w in training.weights)
     require_average(run, steps * size)

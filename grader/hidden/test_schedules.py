@@ -30,9 +30,9 @@ from grader.reference.counting import counted
 
 CLOSE = rounding(np.float64)
 MIB = 2**20
-# A measurement that is a little above its limit may be noise, so it is repeated. A submission that
-# keeps tensors in some runs only, by chance, must not be measured until it passes. So a check fails
-# at once if a measurement is far above its limit.
+# A measurement that is a little above its limit may be noise, so it is repeated. If a measurement
+# is far above its limit, the check fails at once. Otherwise a submission that keeps tensors in some
+# runs only, by chance, could pass in a repeated measurement.
 MEMORY_RUNS = 3  # one of these runs must take little memory, and none far too much
 MEASUREMENTS = 3  # in one of these B must take little time, and in none far too much
 # A measurement is far above its limit if it exceeds the limit by this many messages. On a machine

@@ -201,13 +201,13 @@ def require_no_scale(run, other, rank, way):
 
 
 def require_normalized(run, p, rank, way):
-    """Fail unless a rank sends its own normalised rows, in one operation or in a few.
+    """Fail unless a rank sends its own normalised rows, in one or several successive operations.
 
     The order of the numbers does not count. The rank may send the rows once for each rank. In the
     backward pass it may send the gradients of y with them.
     """
     sent = np.array(run.even_powers(rank)).reshape(-1, 2)
-    if not len(sent):  # the network is not the hub
+    if not len(sent):  # only the hub measures what is sent
         return
     powers = np.array((2, 4))[:, None, None]
     rows = (sequences.normalize(p.own_x[rank]) ** powers).sum((1, 2))
@@ -376,9 +376,9 @@ def test_ring_traffic(world, rng):
 
 
 # If a rank holds too many tensors, but at most ``FAR`` times the limit, the measurement is
-# repeated, up to ``MORE_RUNS`` times. One measurement without too many tensors is enough. A submission that
-# collects keys and values holds twice the limit. If it does so in some runs only, by chance, the
-# check must fail at once, and not measure again until the submission passes.
+# repeated, up to ``MORE_RUNS`` times. One measurement without too many tensors is enough. A
+# submission that collects keys and values holds twice the limit, and fails at once. Otherwise a
+# submission that collects them in some runs only, by chance, could pass in a repeated measurement.
 MORE_RUNS = 2
 FAR = 1.5
 
