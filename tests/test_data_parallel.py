@@ -307,9 +307,9 @@ def test_gradient_buckets_of_other_parameters(world):
             started = sum(o.at >= begin and o.kind != "barrier" for o in run.operations(rank))
             run.require(
                 started <= enough,
-                f"{what}: rank {rank} started {started} operations. Expected: at most {enough}, one"
-                " all-reduce for each bucket, and nothing else. Put each parameter that needs an"
-                " average into exactly one bucket.",
+                f"in the case “{what}”, rank {rank} started {started} operations. Expected: at most"
+                f" {enough}, one all-reduce for each bucket, and nothing else. Put each parameter"
+                " that needs an average into exactly one bucket.",
             )
 
 

@@ -121,7 +121,7 @@ def test_step(world):
             f"rank {rank} sends {sent:.0f} bytes outside its column ({listed(done, 8)}). Three"
             " all-reduces of 32 bytes over its row are enough: two in the forward pass and one in"
             " the backward pass. The gradient with respect to x is not needed. No rank needs the"
-            " shards of other ranks.",
+            " shards of other ranks. Average the gradients with group=column.",
         )
 
 

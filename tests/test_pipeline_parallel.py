@@ -107,7 +107,7 @@ def test_forward(world):
     )
     expected = [parallel.micro_batches(saved, layers, M) for layers in CUT]
     known = parallel.saved_mistakes(saved, CUT, M)
-    label = "saved, [micro-batch][layer][x or z],"
+    label = "the list saved, [micro-batch][layer][x or z],"
     run.returns(
         *expected, tolerance=CLOSE, select=lambda r: r[1], label=label, known_mistakes=known
     )
@@ -311,9 +311,9 @@ def test_run_schedule_frees(world):
         )
         of_many.require(
             second - first <= (many - few) * saved / 2,
-            f"rank {rank}, 1F1B: at most {first} bytes were alive with {few} micro-batches, and"
-            f" {second} with {many}. One micro-batch saves {saved} bytes on this stage. Something"
-            " keeps these bytes after the micro-batch's backward pass.",
+            f"rank {rank}, 1F1B: the largest number of bytes alive was {first} with {few}"
+            f" micro-batches, and {second} with {many}. One micro-batch saves {saved} bytes on this"
+            " stage. Something keeps these bytes after the micro-batch's backward pass.",
         )
 
 

@@ -172,7 +172,7 @@ def test_halves(world):
         kept,
         tolerance=CLOSE,
         select=lambda found: [tuple(pair) for pair in found[1]],
-        label="kept",
+        label="the list kept",
         known_mistakes=[chunked.kept_mistakes(weights, saved, GRAD_Y, kept)],
     )
     of_input.keeps_inputs()

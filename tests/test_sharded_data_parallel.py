@@ -100,7 +100,7 @@ def test_zero(world):
         select=lambda r: driver_results.optimizer(r)["state"]["0"]["exp_avg"],
         label="the optimizer's exp_avg",
         known_mistakes=lambda: zero.state_mistakes(START, GRADIENTS, RATES, 0),
-        otherwise="does the state belong to this rank's flat shard of the weights?",
+        otherwise="the gradients are wrong, or the state does not belong to this rank's flat shard",
     )
 
 
@@ -269,6 +269,6 @@ def test_prefetched_step(world):
         run.require(
             not early,
             f"rank {rank} waited for its all-gathers {early} (counted from 0) before it had"
-            " computed the previous layer, so nothing overlaps. Wait for a gather only when its"
-            " layer is computed next.",
+            " computed the previous layer, so no computation overlaps with them. Wait for a gather"
+            " only when its layer is computed next.",
         )

@@ -349,8 +349,8 @@ def _shape(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
         )
     if n > 1 and got.size * n == expected.size:
         return (
-            f"1/{n} of the expected entries. Did you return one rank's tensor instead of all of"
-            " them?"
+            f"only 1/{n} of the expected entries. Did you return one rank's tensor instead of all"
+            " ranks' tensors?"
         )
     if got.size == expected.size:
         return "the right number of entries in another shape"

@@ -67,8 +67,8 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
         ]
     sent = [o for trail in report.trails for o in operations(trail, call) if o.kind == "send"]
     if kinds == {"recv"} and sent:
-        owed = ", ".join(f"{rank_list(w.absent)} to rank {w.operation.rank}" for w in waiting)
-        return [likely_line(f"a send is missing: from {owed}.")]
+        owed = [f"from {rank_list(w.absent)} to rank {w.operation.rank}" for w in waiting]
+        return [likely_line(f"a send is missing: {', '.join(owed)}.")]
     if kinds == {"recv"}:
         return [
             likely_line(

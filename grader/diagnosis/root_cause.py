@@ -214,7 +214,7 @@ def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
         for begun, waits, _ in pairs.values()
     ]
     mend = likely_line(
-        "ranks that send to each other start these two operations in separate calls.",
+        "a rank that is named above starts its two operations in separate calls.",
         "Start both with one dist.batch_isend_irecv.",
     )
     is_cause = any(has_partner for *_, has_partner in pairs.values())

@@ -62,8 +62,8 @@ def require_step_traffic(run, layers, layer_bytes):
     """
     n = run.report.size
     sentence = (
-        f"Two all-gathers and one reduce-scatter of {layer_bytes} bytes for each of {layers} layers"
-        " send no more than that."
+        f"Each of the {layers} layers needs only two all-gathers and one reduce-scatter of"
+        f" {layer_bytes} bytes."
     )
     require_traffic(run, 3 * layers * (n - 1) / n * layer_bytes, sentence)
     require_gathers(run, layers, layer_bytes)

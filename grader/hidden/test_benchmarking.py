@@ -449,8 +449,9 @@ def _require_synchronized_before_barrier(run, rank):
         elif event == "synchronize":
             run.require(
                 has_synchronized or not has_met,
-                f"rank {rank} synchronised after the barrier, and not before it. If its device is"
-                " still busy, this rank starts late, and the other ranks time its delay."
+                f"rank {rank} synchronised after the barrier, and not before it. If the rank's"
+                " device is still busy, the rank starts late, and the other ranks measure this"
+                " delay, too."
                 " Synchronise first, then call the barrier, then read the clock.",
             )
             has_synchronized = True

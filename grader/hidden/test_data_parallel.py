@@ -571,8 +571,8 @@ def sends_what_steps_need(run, training):
         run.require(
             sent <= allowed,
             f"rank {rank} sends {sent:.0f} bytes in {steps} steps: {listed(done)}. The gradients"
-            f" have {size} bytes, so {allowed:.0f} are enough for one average of all gradients and"
-            " the loss in each step.",
+            f" of one step have {size} bytes. For all steps, {allowed:.0f} bytes are enough: one"
+            " average of all gradients and the loss in each step.",
         )
 
 
@@ -600,8 +600,8 @@ def updates_what_it_was_given(run, training):
     ):
         run.require(
             is_over_them,
-            f"rank {rank}'s optimizer does not update the weights that train was given: its next"
-            " step would change copies. Make the optimizer over `weights`, in their order.",
+            f"the parameters of rank {rank}'s optimizer are not exactly the weights that train was"
+            " given, in the same order. Create the optimizer from `weights`, not from copies.",
         )
 
 

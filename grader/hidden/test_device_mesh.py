@@ -328,8 +328,8 @@ class Problem:
 
 MIXED = "another on each rank"
 SHARDS_STAY = (
-    "Does the row gather the weights or their gradients? Each rank multiplies by its own shards,"
-    " and only partial sums of shape (rows, K) are sent in a row."
+    "Do the ranks of the row gather weights, or gradients of weights? Each rank multiplies by its"
+    " own shards, and only partial sums of shape (rows, K) are sent in a row."
 )
 
 
@@ -485,14 +485,14 @@ def require_traffic(run, problem):
 
 
 ROW_NEEDS = (
-    "Forward, all-reduce the output of each of the 3 pairs. Backward, all-reduce the gradient of"
-    " each pair's input, but not that of the batch: nobody needs it."
+    "In the forward pass, all-reduce the output of each of the 3 pairs. In the backward pass,"
+    " all-reduce the gradient of each pair's input, except the first pair's: no rank needs the"
+    " gradient of the batch."
 )
 COLUMN_NEEDS = "All-reduce each gradient of this rank's shards, and nothing else."
 ROWS_STAY = (
-    "Does the column gather the batch, and does each rank compute the gradients of all rows? Each"
-    " rank computes with its own rows of the batch, and only gradients of the shards are sent in a"
-    " column."
+    "Do the ranks of the column gather the batch, and compute with all rows? Each rank must compute"
+    " with its own rows of the batch. In a column, send only gradients of the shards."
 )
 
 

@@ -429,11 +429,12 @@ def growth(runs, rank, maker):
     alive = [[e.alive for e in run.ledger(rank) if e.kind == PRODUCT] or [0] for run, _ in runs]
     first, second = (max(a) if maker is one_forward_one_backward else a[-1] for a in alive)
     when = (
-        "1F1B: at most" if maker is one_forward_one_backward else "GPipe: in the last backward pass"
+        "1F1B: the largest number of bytes alive"
+        if maker is one_forward_one_backward
+        else "GPipe: the number of bytes alive in the last backward pass"
     )
     text = (
-        f"rank {rank}, {when} {first} bytes were alive with {FEW} micro-batches, and {second}"
-        f" with {MANY}."
+        f"rank {rank}, {when} was {first} with {FEW} micro-batches, and {second} with {MANY}."
     )
     return (second - first) / (MANY - FEW), text
 

@@ -257,7 +257,7 @@ def test_halves(world, rng):
             p.kept,
             tolerance=p.tolerance,
             select=lambda r: [tuple(pair) for pair in r[1]],
-            label="kept",
+            label="the list kept",
             known_mistakes=p.kept_mistakes,
         )
         of_input.keeps_inputs()
@@ -528,10 +528,11 @@ def require_constant_memory(world, rng, few, many):
         most, far = 6 * problems[0].message, 11 * problems[0].message
         found = [
             f"rank {rank}: with {problems[0].m} micro-batches, the operating system reports"
-            f" {less / MIB:.1f} MiB more than before the step. With {problems[1].m} it reports"
-            f" {more / MIB:.1f} MiB, although equally many are alive at a time. Something keeps"
-            " tensors of micro-batches that are done, or copies of such tensors. Does"
-            " backward_input or backward_weights put anything into a list that outlives the call?"
+            f" {less / MIB:.1f} MiB more than before the step, and with {problems[1].m}"
+            f" micro-batches {more / MIB:.1f} MiB more. But the same number of micro-batches is"
+            " alive at a time. Something keeps tensors of micro-batches that are done, or copies of"
+            " such tensors. Does backward_input or backward_weights put anything into a list that"
+            " outlives the call?"
             for rank, (less, more) in enumerate(memory)
             if less is not None and more is not None and more - less > most
         ]

@@ -260,7 +260,9 @@ def test_zero_state(world, rng):
             )
             for rank, count in enumerate(counts):
                 text = f"rank {rank}'s optimizer has a state for {count} tensors."
-                run.require(count == 1, f"{text} Give it one tensor: this rank's flat shard.")
+                give = "Give it one tensor: this rank's flat shard."
+                advice = give if count else "Does your step call self.optimizer.step()?"
+                run.require(count == 1, f"{text} {advice}")
             for which, name in enumerate(("exp_avg", "exp_avg_sq")):
                 run.returns(
                     *p.moment(which),
@@ -268,7 +270,8 @@ def test_zero_state(world, rng):
                     select=state_of(name),
                     label=f"the optimizer's {name}",
                     known_mistakes=lambda: p.state_mistakes(which),
-                    otherwise="does the state belong to this rank's flat shard of the weights?",
+                    otherwise="the gradients are wrong, or the state does not belong to this rank's"
+                    " flat shard",
                 )
             steps = [np.asarray(p.steps, np.float32)] * n
             run.returns(
@@ -292,8 +295,8 @@ def test_zero_traffic(world, rng):
                 known_mistakes=p.mistakes,
             )
             sentence = (
-                f"One reduce-scatter and one all-gather of {p.bytes} bytes for each of {p.steps}"
-                " steps send no more than that."
+                f"Each of the {p.steps} steps needs only one reduce-scatter and one all-gather of"
+                f" {p.bytes} bytes."
             )
             require_traffic(run, p.steps * 2 * (n - 1) / n * p.bytes, sentence)
 
@@ -338,13 +341,13 @@ def test_zero_memory(world, rng):
     after = zero.trained(weights, zero.averages(gradients), rates)[0][-1]
     sums = [(np.array(w.sum()), np.array(np.square(w).sum())) for w in after]
     label = "each weight's sum of entries and sum of squares after the last step"
-    more = "another check of this problem says which weights are wrong"
+    more = "the weights are wrong. Another check of this problem compares them entry by entry"
     large.returns(*[sums] * n, tolerance=CLOSE, label=label, otherwise=more)
     rests.values()
     sentence = (
-        f"One reduce-scatter and one all-gather of {whole} bytes for each of {steps} steps send"
-        " no more than that. Does every rank get the averages of all gradients? A rank needs"
-        " only the averages of its shard."
+        f"Each of the {steps} steps needs only one reduce-scatter and one all-gather of {whole}"
+        " bytes. Does every rank get the averages of all gradients? A rank needs only the averages"
+        " of its shard."
     )
     require_traffic(large, steps * 2 * (n - 1) / n * whole, sentence)
     # A rank needs the weights, its shards of the weights, of the gradients and of the two moments,

@@ -370,7 +370,7 @@ def test_forward_saves(world, rng):
             *expected,
             tolerance=CLOSE,
             select=lambda r: [saved for _, saved in driver_results.results(r)],
-            label="saved, [call][layer][x or z],",
+            label="the list saved, [call][layer][x or z],",
             known_mistakes=known,
         )
         ys = [[p.y for p in (first, second)]] * n
@@ -802,7 +802,7 @@ def test_sum_over_ranks(world, rng):
             after = len(run.operations(rank)) - run.issued_before(rank, "backward began")
             text = (
                 f"rank {rank} communicated {often(after)} in g's backward pass. Every rank has the"
-                " complete gradient already, so g returns it as it is, and sends nothing."
+                " complete gradient already, so this pass returns it unchanged, and sends nothing."
             )
             run.require(not after, text)
         flat.returns(

@@ -43,9 +43,9 @@ BY_USERS = (
     " contributes zeros"
 )
 AS_THEY_FILL = (
-    "gradients of different buckets were added together. Each rank started its buckets"
-    " when they became full, {}. Start the all-reduce of bucket i+1 only after you"
-    " have started that of bucket i."
+    "gradients of different buckets were added together. Each rank started an all-reduce when its"
+    " bucket was full, {}. Start the all-reduce of bucket i+1 only after you have started that of"
+    " bucket i."
 )
 MEMORY_ORDER = (
     "the entries of a gradient were taken in the order in which they lie in"

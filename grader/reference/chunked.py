@@ -46,7 +46,7 @@ def complete(actions: list[Action], kinds: tuple[str, ...], v: int, m: int) -> s
     wanted = {(kind, chunk, i): 0 for kind in kinds for chunk in range(v) for i in range(m)}
     if strange := [action for action in actions if action not in wanted]:
         return (
-            f"there is no action {strange[0]}: the kinds are {' and '.join(kinds)},"
+            f"{strange[0]} is not a valid action: the kinds are {' and '.join(kinds)},"
             f" {numbers('chunk', 'chunks', v)}, {numbers('micro-batch', 'micro-batches', m)}"
         )
     counted = wanted | Counter(actions)
@@ -355,7 +355,7 @@ def kept_mistakes(weights: list, saved: list, grad_y: np.ndarray, kept: list) ->
         "this is the gradient of the layer's output, not that of z": [
             (x, grad) for (x, _), grad in zip(kept, after)
         ],
-        "this is z from saved. W needs the gradient of z in its place": list(saved),
+        "this is z from saved. Return its gradient, grad_z, instead": list(saved),
         "x and grad_z are swapped": [(grad_z, x) for x, grad_z in kept],
     }
     if len(kept) > 1:

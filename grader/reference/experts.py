@@ -19,11 +19,15 @@ SORTED_OUTPUTS = (
     "the rows are in the order of the experts. Put them back into the order of this rank's tokens"
 )
 TWICE_SORTED = (
-    "the rows were indexed with order again. To undo the sort, assign: in_order[order] = rows"
+    "the sorted rows were indexed with [order] a second time. To undo the sort, assign:"
+    " in_order[order] = rows"
 )
 TOKEN_ORDER = "the rows were sent in the order of the tokens. Sort them by their experts"
 WORLD_NUMBERS = "these are global expert numbers. Count this rank's own experts from 0"
-ONE_COUNT = "the experts have different numbers for each sender. For each sender, count from 0"
+ONE_COUNT = (
+    "arrived gives each expert another number for each sender. This rank's first expert is 0 for"
+    " every sender"
+)
 EXPERT_MAJOR = (
     "arrived is sorted by expert. Tokens arrive in the order of the ranks, and by expert only among"
     " the tokens of one rank"

@@ -38,8 +38,8 @@ OTHER_LAYER = (
 )
 OTHER_SHARD = "this is rank {}'s shard of the gradients. Rank r must return shard r"
 NOT_CALLED = (
-    "a layer was computed without a call of {}. For every layer, call both functions, layer_forward"
-    " and layer_backward, once. Do not call the functions of mlp"
+    "a layer was computed without a call of {}. For every layer, call both arguments, layer_forward"
+    " and layer_backward, once. Do not call the functions of mlp directly"
 )
 AVERAGED_LOSS = "this is the average over the ranks. Return this rank's own loss"
 

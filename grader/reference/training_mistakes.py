@@ -28,7 +28,7 @@ FRESH = (
     "a new optimizer was made at every step, so its moments and its count of"
     " steps began again. Make one optimizer before the first step"
 )
-DEFAULT_RATE = "AdamW trained at its own learning rate, not at lr"
+DEFAULT_RATE = "AdamW trained at its default learning rate, not at lr"
 SCALED_RATE = (
     "the learning rate was multiplied by the number of ranks. Use lr as it is,"
     " because the gradients are averaged"
@@ -56,7 +56,7 @@ OF_ROWS = (
     " B·D entries (mlp.loss)"
 )
 OF_ENTRIES = "the loss was the sum over all entries. It must be their mean (mlp.loss)"
-ALONE_ON_RANK = "these are this rank's own gradients, without the other ranks'"
+ALONE_ON_RANK = "these are this rank's own gradients. Average the gradients of all ranks"
 OF_ONE_RANK = (
     "these are rank {}'s gradients. Were they broadcast? Average the gradients of all ranks"
 )
@@ -76,9 +76,9 @@ ADDED_AS_IT_LIES = (
 RESET = "What must be reset for the next pass?"
 NOT_RESET = f"this is right in the first pass, and wrong in a later one. {RESET}"
 MIXED_BUCKETS = (
-    "gradients of different buckets were added together. Each rank started its buckets when"
-    " they became full, and they become full in different orders here. Start them in the"
-    " same order on all ranks"
+    "gradients of different buckets were added together. Each rank started an all-reduce when its"
+    " bucket was full, but here the ranks fill their buckets in different orders. Start the"
+    " all-reduces in the same order on all ranks"
 )
 PASSED_BY = (
     "nothing was done. Here the parameters come from a generator, as from model.parameters(). A"

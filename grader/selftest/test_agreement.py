@@ -115,7 +115,7 @@ def test_ranks_that_did_the_same_share_a_line():
     (found,), _ = examine(trails)
     assert str(found).splitlines() == [
         "The ranks disagree about which operation this is:",
-        "    rank 0: broadcast with root 0 of 4 × float32 at collectives.py:9",
+        "    rank 0: broadcast of 4 × float32 with root 0 at collectives.py:9",
         "    ranks 1, 2: all-reduce (sum) of 4 × float32 at collectives.py:7",
     ]
 

@@ -139,7 +139,7 @@ def test_mismatched_collectives(submit):
         """)
     message = verdict(world, 3)
     assert "The ranks disagree about which operation this is" in message
-    assert "rank 0: broadcast with root 0 of 4 × float32 at collectives.py:9" in message
+    assert "rank 0: broadcast of 4 × float32 with root 0 at collectives.py:9" in message
     assert "ranks 1, 2: all-reduce (sum) of 4 × float32 at collectives.py:11" in message
     assert "Likely: the ranks have taken different branches." in message
 
@@ -1021,7 +1021,7 @@ def test_a_send_that_is_still_to_come_is_named(submit):
             return x
         """)
     assert (
-        "Likely: a send is missing: from rank 2 to rank 0, rank 2 to rank 1, rank 1 to rank 2."
+        "Likely: a send is missing: from rank 2 to rank 0, from rank 2 to rank 1, from rank 1 to rank 2."
         in verdict(world, 3)
     )
 

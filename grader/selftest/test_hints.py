@@ -176,7 +176,7 @@ SQUARE = np.array([[1.0, 2.0], [3.5, 4.0]])
         (
             MATRIX[:1],
             np.vstack([MATRIX, MATRIX]),
-            "1/4 of the expected entries. Did you return one rank's tensor instead of all of them?",
+            "only 1/4 of the expected entries. Did you return one rank's tensor instead of all ranks' tensors?",
         ),
     ],
 )

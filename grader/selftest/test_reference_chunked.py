@@ -65,7 +65,7 @@ def test_what_is_wrong_with_a_schedule_is_said(n, v, groups, data):
     )
     assert "2 times" in chunked.complete([*own, own[place]], WHOLE, v, m)
     strange = [*own, (kind, chunk, m)]
-    assert f"there is no action {strange[-1]}" in chunked.complete(strange, WHOLE, v, m)
+    assert f"{strange[-1]} is not a valid action" in chunked.complete(strange, WHOLE, v, m)
     backwards = own[::-1]
     assert "comes before" in chunked.complete(backwards, WHOLE, v, m)
     assert chunked.as_actions([[kind, chunk]]) is None

@@ -58,7 +58,7 @@ class Operation:
 
     @property
     def where(self) -> str:
-        return f"{self.file}:{self.line}" if self.file else "outside your files"
+        return f"{self.file}:{self.line}" if self.file else "a line outside your files"
 
     @property
     def elements(self) -> int:
@@ -113,7 +113,7 @@ class Operation:
         elif self.kind == "recv":
             peer = f" from {'any rank' if self.peer is None else f'rank {self.peer}'}"
         elif self.root is not None:
-            how += f" with root {self.root}"
+            peer = f" with root {self.root}"
         count = str(sum(self.sent) or sum(self.received))
         if self.kind == "reduce_scatter" and len(set(self.sent)) > 1:  # blocks that are not equal
             count = f"({' + '.join(map(str, self.sent))})"
@@ -140,7 +140,7 @@ class GroupMade:
     line: int | None
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}" if self.file else "outside your files"
+        where = f"{self.file}:{self.line}" if self.file else "a line outside your files"
         return f"new_group({self.ranks}) at {where}"
 
 

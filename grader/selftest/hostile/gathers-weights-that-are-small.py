@@ -5,7 +5,7 @@ threat: 23
 part: device_mesh
 extends: solutions
 some: 7.2
-says: Does the row gather the weights or their gradients?
+says: Do the ranks of the row gather weights, or gradients of weights?
 """
 
 _honest = mesh_step

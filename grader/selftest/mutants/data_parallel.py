@@ -217,7 +217,7 @@ def train""",
     dist.scatter(mine, list(batch.contiguous().chunk(n)) if dist.get_rank() == 0 else None, src=0)
     return mine""",
         {"hidden shard_batch"},
-        "although every rank has the whole batch: scatter with root 0",
+        "although every rank has the whole batch: scatter of",
     ),
     Mutant(
         "the caller's list is changed, not the parameters",
@@ -756,7 +756,7 @@ def train""",
         "torch.optim.AdamW(weights, lr=lr)",
         "torch.optim.AdamW(weights)",
         {"public train", "hidden train_weights", "hidden train_state"},
-        "AdamW trained at its own learning rate, not at lr",
+        "AdamW trained at its default learning rate, not at lr",
     ),
     Mutant(
         "the learning rate grows with the number of ranks",
@@ -1156,7 +1156,7 @@ class GradientBuckets(GradientBuckets):
         super().wait()
 """,
         {"hidden buckets_values", "hidden buckets_without_gradient", "public gradient_buckets"},
-        "Each rank started its buckets when they became full, in the order 3, 2, 1, 0 on rank 0 and in the order 0, 1, 2, 3 on rank 1",
+        "Each rank started an all-reduce when its bucket was full, in the order 3, 2, 1, 0 on rank 0 and in the order 0, 1, 2, 3 on rank 1",
     ),
     Mutant(
         "gradients are packed in the order in which they become ready",
@@ -1318,7 +1318,7 @@ class GradientBuckets(GradientBuckets):
             gradients.append(sum(parts) / n)
 """,
         {"hidden train_weights"},
-        "are enough for one average of all gradients and the loss in each step",
+        "are enough: one average of all gradients and the loss in each step",
     ),
     Mutant(
         "an optimizer over copies",

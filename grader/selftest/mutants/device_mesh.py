@@ -468,14 +468,14 @@ MUTANTS = [
         BACKWARD,
         "        dist.all_reduce(grad, group=row)\n",
         {"public step", "hidden step_traffic"},
-        "but not that of the batch: nobody needs it",
+        "except the first pair's: no rank needs the gradient of the batch",
     ),
     mutant(
         "the row gathers the weights, and each rank computes whole pairs",
         "    saved = []\n",
         WHOLE_PAIRS,
         STEP,
-        "Does the row gather the weights or their gradients?",
+        "Do the ranks of the row gather weights, or gradients of weights?",
     ),
     mutant(
         "the row gathers the weights if they are smaller than the activations",
@@ -491,7 +491,7 @@ MUTANTS = [
         "    saved = []\n",
         WHOLE_BATCH + "    saved = []\n",
         {"hidden step_traffic"},
-        "Does the column gather the batch",
+        "Do the ranks of the column gather the batch",
     ),
     mutant(
         "the column gathers the batch if it is smaller than the gradients",

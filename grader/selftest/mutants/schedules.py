@@ -413,7 +413,7 @@ MADE = {}
         KEPT,
         "    return grad_y, list(saved)\n",
         HALVES,
-        "this is z from saved. W needs the gradient of z in its place",
+        "this is z from saved. Return its gradient, grad_z, instead",
     ),
     mutant(
         "x and grad_z in the other order",
@@ -717,7 +717,7 @@ USED = []
         '        actions.append(("B", 0, i))\n' + WEIGHTS + REST,
         '        actions.append(("BW", 0, i))\n    return actions\n',
         ZERO_BUBBLE,
-        "there is no action ('BW', 0, 0)",
+        "('BW', 0, 0) is not a valid action",
     ),
     mutant(
         "W comes before its B",

@@ -815,7 +815,7 @@ MUTANTS = [
             "hidden rows_travel",
             "public mixture",
         },
-        "the rows were indexed with order again",
+        "the sorted rows were indexed with [order] a second time",
     ),
     mutant(
         "any number of rows may be sent",
@@ -1033,7 +1033,7 @@ MUTANTS = [
         "torch.arange(experts, device=choice.device).repeat(n).repeat_interleave(incoming)",
         "torch.arange(n * experts, device=choice.device).repeat_interleave(incoming)",
         {"public routes", "hidden routes"},
-        "the experts have different numbers for each sender",
+        "arrived gives each expert another number for each sender",
     ),
     in_old_memory("sequence_and_experts", "sequence_parallel_forward", {"hidden pair_forward"}),
     in_old_memory("sequence_and_experts", "ring_attention_forward", {"hidden ring_forward"}),

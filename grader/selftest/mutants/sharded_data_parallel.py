@@ -421,7 +421,7 @@ MUTANTS = [
             "hidden zero_traffic",
             "hidden zero_memory",
         },
-        "AdamW trained at its own learning rate, not at lr",
+        "AdamW trained at its default learning rate, not at lr",
     ),
     mutant(
         "a new optimizer at every step",
@@ -723,7 +723,7 @@ MUTANTS = [
             "hidden layers_are_freed",
             "hidden prefetch_takes_little_memory",
         },
-        "these are this rank's own gradients, without the other ranks'",
+        "these are this rank's own gradients. Average the gradients of all ranks",
     ),
     mutant(
         "the last layer first",
