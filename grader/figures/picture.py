@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 from grader.reports.palette import FONT, STYLE, paint
 
-SCALE = 1.25  # width that the SVG asks for ÷ width in coordinates, which fits a phone
+SCALE = 1.25  # displayed width ÷ width in coordinates; the width in coordinates fits a phone
 
 
 def number(value: float) -> str:

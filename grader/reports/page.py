@@ -213,7 +213,7 @@ def _check(record: Record) -> Html:
 
 
 def _ran(record: Record) -> Html | None:
-    """Return how often a check started ranks, how many, and its seconds; None if it never did."""
+    """Return how often a check ran, on how many ranks, and how long; None if no rank started."""
     if not record.worlds:
         return None
     sizes = sorted(set(record.worlds))

@@ -10,14 +10,14 @@ from grader.course_file import ON_TOP, course
 from grader.diagnosis.finding import printable
 from grader.reports.summary import Group, counted, summary
 
-MAX_OUTPUT = 20_000  # characters; the platform would cut at 100,000, in the middle
+MAX_OUTPUT = 20_000  # characters; the platform itself would cut a text of more than 100,000
 
 
 def as_results(records: list[Record], seconds: float, notes: list[str], extra: dict) -> dict:
     """Return the whole document, as plain JSON.
 
-    The document has a total score only if there is extra credit that is not simply added to the
-    points. Otherwise the platform adds up the scores of the tests.
+    The document has a total score only if there is extra credit, and the total is not the sum of
+    all points. Otherwise the platform adds up the scores of the tests.
     """
     total = summary(records)
     return {
@@ -44,7 +44,7 @@ def points_of(document: dict) -> tuple[float, float]:
     base = [test for test in tests if not test["extra_data"].get("extra_credit")]
     if not base:
         return sum(test["score"] for test in tests), sum(test["max_score"] for test in tests)
-    # The document has a score if extra credit is not simply added to the points.
+    # The document has a score only if the total is not the sum of all points.
     score = document.get("score", sum(test["score"] for test in tests))
     return score, sum(test["max_score"] for test in base)
 

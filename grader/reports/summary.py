@@ -89,7 +89,7 @@ def counted(base: float, total: float, extra: float, counts: str) -> float:
 
 
 def rule(total: Group, counts: str) -> str:
-    """Return sentences: how extra credit counts, and the total of points including it.
+    """Return sentences on how extra credit counts, and on the total with extra credit.
 
     If only extra credit was graded, the course's rule cannot be applied: see
     ``results_json.points_of``.

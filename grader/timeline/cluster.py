@@ -21,7 +21,7 @@ from typing import Any
 
 from grader.wire.tiers import MAX_RANKS
 
-# How many rounds of n − 1 steps each of these collectives makes on a ring of n ranks.
+# The number of rounds that a collective makes on a ring of n ranks. A round has n − 1 steps.
 RING_PHASES = {
     "all_reduce": 2,
     "all_gather": 1,
@@ -80,7 +80,7 @@ class Cluster:
     def size(self, elements: int, itemsize: float) -> float:
         """Return the size of a tensor on this cluster, in bytes.
 
-        In the run it has ``elements`` entries of ``itemsize`` bytes each.
+        In the run, the tensor has ``elements`` entries of ``itemsize`` bytes each.
         """
         return elements * (self.bytes_per_number or itemsize) * self.scale**2
 
@@ -100,12 +100,11 @@ class Cluster:
 
         ``whole`` is S, the bytes of the whole array: see ``whole_of``. n is the number of ranks.
         The ranks form a ring in the order of their numbers. Each step of the ring takes as long as
-        its slowest link. k is the number of ranks that take part on a node (the smallest of all
-        nodes), or the number of a node's ports if that is smaller. nccl makes k rings, which leave
-        a node through different ports. Each ring carries S/k. So between nodes, the bandwidth is
-        k·β [N2]. In a gather, a scatter and an all-to-all, a rank sends through
-        its own port. The result is 0 for a single rank. Raise ValueError for a kind that is not in
-        this table:
+        its slowest link. k is the smaller of two numbers: a node's ports, and the ranks that take
+        part on a node (on the node with the fewest). nccl makes k rings, which leave a node through
+        different ports. Each ring carries S/k. So between nodes, the bandwidth is k·β [N2]. In a
+        gather, a scatter and an all-to-all, a rank sends through its own port. The result is 0 for
+        a single rank. Raise ValueError for a kind that is not in this table:
 
         all-reduce                        2(n−1)(α + S/(nβ))    [P]
         all-gather, reduce-scatter         (n−1)(α + S/(nβ))    [T]

@@ -24,7 +24,7 @@ from grader.world.limits import Limits
 from grader.world.report import Call, Raised, Returned, WorldReport
 from grader.world.world import World
 
-FEW = 4  # with more ranks, messages under way while the program works are not drawn
+FEW = 4  # if there are more ranks, a message is not drawn while the program does other work
 FILES = 1024  # open files that this process and a supervisor may need
 LIMITS = Limits(
     cpu_seconds=10.0, wall_seconds=120.0, world_seconds=240.0, events=5_000_000, sent_bytes=1 << 27

@@ -1,7 +1,7 @@
 """Compares a measured pipeline with the same schedule in theory.
 
 In theory, messages take no time, and every pass takes as long as a pass of its kind takes on
-average. So ranks wait only because of the schedule: this is the schedule's own bubble.
+average. So ranks wait only because of the schedule: the idle time is the schedule's own bubble.
 """
 
 from collections import Counter

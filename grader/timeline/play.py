@@ -143,8 +143,9 @@ def picture_of(scene: Scene, drawn: Sequence[Span], communications: list[str]) -
 def failed_scene(scene: Scene, picture: Picture, report: WorldReport) -> PlayedScene | None:
     """Return the played scene if it did not come to its end; None if it came to its end.
 
-    The result says why. It has no drawing if no rank has communicated. If a problem is not
-    implemented, it has no drawing either, and ``missing`` names that problem.
+    The result says why the scene did not come to its end. It has no drawing if no rank has
+    communicated. If a problem is not implemented, the result has no drawing either, and ``missing``
+    names that problem.
     """
     found = diagnose(report, 0)
     if found and not found.implemented:

@@ -20,9 +20,9 @@ Absent = dict[tuple[int, int], tuple[int, ...]]
 def spans_of(replay: Replay, absent: Absent, messages: bool) -> list[Span]:
     """Return all spans, rank by rank.
 
-    For each rank, return first the spans of its program, then the communications that were under
-    way while the program did other work. If ``messages`` is False, leave out the messages among
-    these communications.
+    For each rank, return first the spans of its program. Then return the communications that were
+    under way while the program did other work. If ``messages`` is False, leave out the messages
+    among these communications.
     """
     found: list[Span] = []
     for rank, own in enumerate(replay.ranks):
