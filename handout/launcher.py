@@ -6,8 +6,8 @@
 On Linux without a GPU, each rank is a fork of this process, which has already imported torch. Four
 ranks start in a fraction of a second. Otherwise, and after this process has started other threads,
 each rank is a new Python process that imports torch and your program again, which takes seconds.
-(A new process cannot import a notebook or a prompt. So on Linux without a GPU, ranks that are
-started there are always forks.)
+(A new process cannot import a notebook or a prompt. So on Linux without a GPU, ranks that a
+notebook or a prompt starts are always forks.)
 
 ``torchrun`` starts the ranks itself, on one machine or on many. Then ``launch`` only joins the
 ranks' process group and calls the function. torchrun sets the world size, and ``world_size`` is
@@ -330,7 +330,7 @@ def _fail(rank: int, folder: Path, message: str, exit_code: int) -> None:
         # The launcher reads only files named ``failed-…``, so it never sees an unfinished report.
         unfinished.rename(folder / f"failed-{time.monotonic_ns():020}.{rank}")
         sys.stdout.flush()
-    finally:  # also if the launcher and the folder are gone, or nobody reads the output any more
+    finally:  # end even if the launcher and the folder are gone, or nobody reads the output
         os._exit(exit_code)
 
 

@@ -7,12 +7,12 @@
 ``schedules`` holds the schedule of each stage: a list of actions ``(kind, chunk, micro_batch)``.
 
     ("F", c, i)    the forward pass of micro-batch i through chunk c of this stage
-    ("B", c, i)    the gradient of this chunk's input, which the stage before needs
+    ("B", c, i)    the gradient of this chunk's input, which the previous part needs
     ("W", c, i)    the gradients of this chunk's weights, at any time after B
     ("BW", c, i)   the whole backward pass: B and W; the message is sent after both
 
 With n stages, chunk c of stage s is part c·n + s of the model. Part p gets its input from part
-p − 1, which is on the stage before. The stage before stage 0 is stage n − 1.
+p − 1, which is on the previous stage. The previous stage of stage 0 is stage n − 1.
 """
 
 from collections import deque
@@ -35,7 +35,7 @@ EARLIER = {"B": "F", "BW": "F", "W": "B"}  # which action of this micro-batch an
 
 
 class Message(NamedTuple):
-    """What one part of the model needs from another: an input, or the gradient of an output."""
+    """An input, or the gradient of an output, which one part of the model sends to another."""
 
     kind: str  # "F": the input of the part; "B": the gradient of its output
     part: int
@@ -124,10 +124,10 @@ class _Mail:
     def __init__(self, schedules: list[list[Action]], shape: tuple, like: Tensor) -> None:
         self.stage, self.n, parts = dist.get_rank(), len(schedules), _parts(schedules)
         self.shape, self.like = shape, like
-        self.arrived: dict[Message, Tensor] = {}  # what this stage has made for itself
+        self.arrived: dict[Message, Tensor] = {}  # messages that this stage has made for itself
         made: list[tuple[float, Message, int]] = []
-        self.number: dict[Message, int] = {}  # number of the action that makes it
-        self.taken: dict[Message, int] = {}  # number of the action that needs it
+        self.number: dict[Message, int] = {}  # number of the action that makes the message
+        self.taken: dict[Message, int] = {}  # number of the action that needs the message
         for stage, spans in enumerate(simulate(schedules, {"F": 1, "B": 1, "W": 1, "BW": 2})):
             for number, (action, span) in enumerate(zip(schedules[stage], spans)):
                 if sent := _sends(action, stage, self.n, parts):
@@ -180,7 +180,7 @@ class _Mail:
         return room
 
     def _end(self, target: int, number: int) -> None:
-        """Wait for the sends that stage ``target`` has received before its action ``number``."""
+        """Wait for the sends that stage ``target`` needs for its actions up to ``number``."""
         sends, self.sending[target] = self.sending[target], []
         for taken, work in sends:
             if taken <= number:

@@ -200,9 +200,9 @@ def check_folder(folder):
 
 
 def open_lock(folder):
-    """Open the file beside the folder that keeps two set-ups apart; return None if there is none.
+    """Open the lock file, which keeps two set-ups apart; return None if it cannot be opened.
 
-    It is not in the folder, because a set-up empties the folder.
+    The file is beside the folder and not in it, because a set-up empties the folder.
     """
     try:
         return open(os.path.abspath(folder) + ".lock", "a")
@@ -215,7 +215,7 @@ def has_waited(lock, folder):
 
     Some network file systems have no locks. Then return False at once.
     """
-    import fcntl  # Windows has none, but check_python has stopped there
+    import fcntl  # Windows has no fcntl, but check_python has stopped there
 
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

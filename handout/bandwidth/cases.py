@@ -12,8 +12,8 @@ import torch.distributed as dist
 from handout.launcher import device
 
 REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
-# torch has only in-place forms of these collectives. For a test out of place, they are called on a
-# copy of the input.
+# torch has only in-place forms of these collectives. To test them out of place, call them on a copy
+# of the input.
 IN_PLACE = ("all_reduce", "broadcast", "reduce")
 COLLECTIVES = (
     "all_reduce",

@@ -70,7 +70,7 @@ def measure(student: ModuleType, collective: str, size: int, options: argparse.N
     if case is None:
         # From an infinite time the sweep computes a bandwidth of 0, which the report leaves out.
         return more | {"seconds": float("inf"), "skipped": "not enough memory"}
-    # The target keeps its zeros: sums of sums would soon be infinite.
+    # Leave zeros in the target. Repeated sums in place of other values would soon be infinite.
     fill(case.source, pattern(case.rank, case.n, dtype))
     operation = case.operation(case.source, case.target)
     # ``agree`` is a barrier, too. The stopwatch calls it before each timed call, when the clock is

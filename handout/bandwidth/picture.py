@@ -13,7 +13,7 @@ def draw(student: ModuleType, environment: dict, rows: list[dict], fits: dict) -
 
     For each collective it shows the measured bandwidth and, as a dashed line, the bandwidth that
     the fitted model predicts. If the driver says how fast the links of the GPUs are, a dotted line
-    shows it.
+    shows this speed.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
