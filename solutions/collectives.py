@@ -21,7 +21,7 @@ For every function here:
 - The function works for 1, 2, 3, 4, … ranks, for any root, and when it is called twice. A later
   call must not change an earlier result.
 - In Problem 1.1 each function communicates once, with the collective of its name. You may compute
-  anything before and after that.
+  anything before and after the communication.
 - Misuse raises ``ValueError``. The message contains the wrong value (and n, if it matters). Raise
   it before anything is sent, on every rank that can detect the misuse. Only the root can see a bad
   ``tensor`` in scatter, so there only the root raises. Every rank can see a bad ``root``, so every
@@ -191,8 +191,8 @@ def reduce(tensor: Tensor, root: int, op: str = "sum") -> Tensor | None:
         On the root: the reduced tensor, in the shape of ``tensor``. On the other ranks: None.
     Raises:
         ValueError: ``root`` is not a rank; ``op`` is none of these five (the caller may pass any
-            object, such as a list); ``op`` is "average" and the dtype is an integer dtype, which
-            the message names.
+            object, such as a list); ``op`` is "average" and the dtype is an integer dtype (the
+            message names the dtype).
 
     With 2 ranks, root 0, "max":  rank 0 [1, 5], rank 1 [4, 2]  →  rank 0 [4, 5], rank 1 None.
     About 6 lines.
@@ -238,7 +238,7 @@ def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
     Raises:
         ValueError: the tensor has no dimension 0, or n does not divide the number of rows; ``op``
             is none of these five (the caller may pass any object, such as a list); ``op`` is
-            "average" and the dtype is an integer dtype, which the message names.
+            "average" and the dtype is an integer dtype (the message names the dtype).
 
     With 2 ranks, "sum":  rank 0 [1, 2], rank 1 [3, 4]  →  rank 0 [4], rank 1 [6].
     About 4 lines.
@@ -263,7 +263,7 @@ def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
         The reduction, in the shape of ``tensor``.
     Raises:
         ValueError: ``op`` is none of these five (the caller may pass any object, such as a list);
-            ``op`` is "average" and the dtype is an integer dtype, which the message names.
+            ``op`` is "average" and the dtype is an integer dtype (the message names the dtype).
 
     With 2 ranks, "product":  rank 0 [1, 2], rank 1 [3, 4]  →  [3, 8] on both.
     About 4 lines.

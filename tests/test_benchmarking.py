@@ -66,7 +66,7 @@ def test_bandwidths(world):
 
 
 def refuses(world, size, *cases):
-    """Fail unless each call raises a ValueError with its word. A case is a call and its word."""
+    """Fail unless each call raises a ValueError. A case is a call and a word of the message."""
     runs = world(size, *(request for request, _ in cases))
     for run, (_, word) in zip(runs, cases):
         run.raises_value_error(word)

@@ -36,8 +36,8 @@ from grader.reference.training_mistakes import (
     training_mistakes,
 )
 
-# There are 8 rows of 3 columns, and 2 layers. A solution that divides by the number of rows or
-# columns, not by the number of ranks, which is 2, gets another result.
+# There are 8 rows of 3 columns, 2 layers and 2 ranks. If a solution divides by the number of rows
+# or columns, and not by the number of ranks, it gets another result.
 BATCH = np.arange(24, dtype=np.float64).reshape(8, 3) / 20
 WEIGHTS = [
     np.array([[1.0, -0.5, 0.0], [0.5, 1.0, 0.5], [0.0, 0.5, -1.0]]),
@@ -281,8 +281,8 @@ def test_gradient_buckets_of_other_parameters(world):
     passes = [[(half, [0, 1])] for half in HALVES]
     (of_0,), (of_1,) = local_gradients(passes)
     average = [(a + b) / 2 for a, b in zip(of_0, of_1)]
-    # Rank 1 uses only weight 1. So only rank 0 has a gradient of weight 0. In the average, the
-    # gradient of rank 1 counts as zero.
+    # Rank 1 uses only weight 1. So only rank 0 has a gradient of weight 0. In the average of this
+    # gradient, rank 1 counts as zero.
     unused = [passes[0], [(HALVES[1], [1])]]
     _, (_, of_1_alone) = single_device.loss_and_gradients(WEIGHTS, HALVES[1], [1])
     cases = [
@@ -352,9 +352,9 @@ def test_gradient_buckets_overlap(world):
     seeds = per_rank(*[[[Probe("first layer of pass 0", 1)]]] * 2)
     *runs, of_asking = world(
         2,
-        # Rank 0 ends pass 0 before rank 1 begins it. Then rank 1 ends pass 1 before rank 0 begins.
+        # Rank 0 ends pass 0 before rank 1 begins it. Rank 1 ends pass 1 before rank 0 begins it.
         buckets(twice, delays=late_in_turn(1, 0)),
-        # The other way round.
+        # Rank 1 ends pass 0 before rank 0 begins it. Rank 0 ends pass 1 before rank 1 begins it.
         buckets(twice, delays=late_in_turn(0, 1)),
         buckets(passes, seeds=seeds),
     )

@@ -91,8 +91,8 @@ def test_forward(world):
     and each stage saves (x, z) of its own layers
     """
     name, given = "pipeline_parallel.pipeline_forward", (STAGES, per_rank(BATCH, None), 9)
-    # The first call has three micro-batches of three rows. A solution that confuses these two
-    # numbers gives the right result. So the second call has nine micro-batches of one row.
+    # The first call has three micro-batches of three rows. There, a solution that confuses these
+    # two numbers gives the right result. So the second call has nine micro-batches of one row.
     run, of_nine, odd, none = world(
         2,
         call(name, *given, M, delays=late(1)),

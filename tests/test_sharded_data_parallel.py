@@ -105,7 +105,7 @@ def test_zero(world):
 
 
 def _whole_first(run, mistakes):
-    """Return each rank's mistakes. Those that its optimizer's state shows come first."""
+    """Return each rank's known mistakes, first those that the optimizer's state shows."""
     return [
         zero.whole_state_mistakes(
             driver_results.optimizer(value), START, 2, driver_results.weights(value)

@@ -16,8 +16,8 @@ WEIGHTS = [np.array([[1.0, -0.5], [0.5, 1.0]]), np.array([[0.5, 1.0], [-1.0, 2.0
 # The shards of rank 0, and those of rank 1.
 SHARDS = [[weight[:, :1] for weight in WEIGHTS], [weight[:, 1:] for weight in WEIGHTS]]
 DEEP = [*WEIGHTS, np.array([[1.0, 0.25], [-0.5, 1.0]])]  # 3 layers
-# In the first case the second weight does not fit the first weight. In the second case it does not
-# fit the number of ranks.
+# In the first case, the second weight does not fit the first weight. In the second case, the second
+# weight does not fit the number of ranks.
 MISFITS = [
     (SHARDS[0][:1] + [np.ones((3, 1))], ("3", "2")),
     (SHARDS[0][:1] + [np.ones((2, 2))], ("2",)),
@@ -84,7 +84,7 @@ def test_forward(world):
         known_mistakes=known,
     )
     run.keeps_inputs()
-    # In each layer, an all-gather that makes the output takes half of its bytes from each rank.
+    # An all-gather makes the output of each layer. Each of the two ranks sends half of its bytes.
     least = 3 * y.nbytes // 2
     for rank in range(2):
         done = run.operations(rank)
