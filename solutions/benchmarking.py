@@ -157,7 +157,8 @@ def usual_bandwidth(reported: float, world_size: int, counted: str) -> float:
     reduce-scatter really four times slower?
 
     Args:
-        reported: the figure, in 2³⁰ bytes per second. It already contains the factor with n.
+        reported: the figure, in 2³⁰ bytes per second. It already contains the factor, 2(n−1)/n or
+            (n−1)/n.
         world_size: n.
         counted: which size the figure is based on: "whole" for the whole array, or "part" for one
             rank's part, 1/n of it.

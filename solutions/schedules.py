@@ -22,7 +22,7 @@ For every schedule here:
 - A schedule contains each of its actions once. Each call returns a new list.
 - The schedules of all stages fit each other: they can be executed together without a deadlock,
   however long F, B and W take. A stage does its actions in the order of its list. F of a part needs
-  F of the part before. B and BW of a part need B or BW of the part after. B and BW need F of the
+  F of the previous part. B and BW of a part need B or BW of the next part. B and BW need F of the
   same part, and W needs B. Messages take no time.
 - An activation is what one micro-batch has saved in one chunk. It is alive from F to BW, or from F
   to W.

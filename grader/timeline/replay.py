@@ -114,7 +114,7 @@ class Replayed:
 
 
 def program_of(trail: Sequence, call: int) -> RankProgram:
-    """Return a rank's program in a call.
+    """Return a rank's program in a call: its steps of run 0, the only run on a modelled cluster.
 
     If the rank has recorded the mark ``run 0 began``, the steps before this mark are left out. If
     the rank has recorded the mark ``run 0 ended``, the steps after this mark are left out.
