@@ -400,10 +400,10 @@ def shift_right(tensor: Tensor) -> Tensor:
     """Problem 1.6 · Send to the right neighbour and receive from the left neighbour.
 
     All ranks do this at the same time. The ranks form a ring: the right neighbour of the last rank
-    is rank 0. A blocking send may wait until the other rank receives. If every rank sends before it
-    receives, the ring may deadlock, whatever the size of the tensors. On GPUs the ring may deadlock
-    even if every rank starts an ``isend`` and then an ``irecv``. ``dist.batch_isend_irecv`` starts
-    both together, and works on CPUs and GPUs.
+    is rank 0. A blocking send may wait until the right neighbour receives. If every rank sends
+    before it receives, the ring may deadlock, whatever the size of the tensors. On GPUs the ring
+    may deadlock even if every rank starts an ``isend`` and then an ``irecv``.
+    ``dist.batch_isend_irecv`` starts both together, and works on CPUs and GPUs.
 
     Args:
         tensor: any shape.
