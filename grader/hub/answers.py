@@ -1,4 +1,4 @@
-"""The hub writes the answers of ranks' operations, each when its rank may have it.
+"""The hub writes the answer of each operation as soon as the rank may have this answer.
 
 An operation is answered when it is complete. But several rules can withhold the answer until the
 rank has done something else. An answer passes these rules in a fixed order: ``awaited_receives``,
@@ -62,7 +62,7 @@ class Answers:
     # ——— how an answer leaves: each step but the last may withhold it
 
     def answer(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation; withhold a message until its rank waits (``awaited_receives``)."""
+        """Answer an operation; withhold a message until its receiver waits: ``awaited_receives``."""
         if not self.receives.withhold_unless_awaited(posted, blob, more):
             self._answer_unless_slow(posted, blob, **more)
 
@@ -104,7 +104,7 @@ class Answers:
     # ——— what a rank does, so that withheld answers may leave
 
     def on_await(self, rank: int, number: int) -> None:
-        """Record that a thread of a rank waits for an operation; write a withheld answer of it."""
+        """Record that a thread waits for an operation; write the operation's withheld answer."""
         self.slow.on_await(rank, number)
         if answer := self.receives.on_await(rank, number):
             posted, blob, more = answer
@@ -113,19 +113,19 @@ class Answers:
             self._write_unless_owing(rank, {"to": number, **self.sends[rank].receipt(number)})
 
     def on_use(self, rank: int) -> None:
-        """Record that a function of the judge has ended; write the results that this lets go."""
+        """Record that a function of the judge has ended; write the results withheld until then."""
         for posted, blob in self.slow.on_use(rank):
             self.answer_unless_unawaited(posted, blob)
 
     def on_bytes(self, rank: int) -> None:
-        """Write what was withheld because the rank owed bytes, if it owes none any more."""
+        """If a rank owes no more bytes, write the answers withheld because it owed some."""
         for meta, blob in self.outstanding[rank].take_withheld():
             self.write(rank, meta, blob)
 
     def on_end(self, rank: int, withheld: list[int]) -> None:
         """Write the answers withheld from a rank whose call has ended.
 
-        ``withheld`` holds the numbers of its sends: see ``Sends.on_end``.
+        ``withheld`` holds the numbers of the sends with such answers: see ``Sends.on_end``.
         """
         for number in withheld:
             self._write_unless_owing(rank, {"to": number})

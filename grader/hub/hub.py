@@ -25,13 +25,13 @@ from grader.wire import combine, frames, world_messages
 from grader.wire.callbacks import CallOptions
 from grader.wire.events import read_operation
 
-# How many bytes of one world this process may hold. These are the bytes of operations that are not
+# The most bytes that this process may hold for one world: the bytes of operations that are not
 # answered yet, and of answers that ranks have not read yet.
 MAX_HELD_BYTES = 1 << 26
-MAX_USE_LETTERS = 200  # characters in the name under which a rank uses something
-ENDED = " ended"  # with this ends the name of the use that ends one of the judge's functions
-# When the judge finds that the ranks are idle, the last frame and the last answer must be at least
-# this old. The judge does not see all of them.
+MAX_USE_LETTERS = 200  # characters in the name of a USE frame
+ENDED = " ended"  # the end of the name of a USE that reports the end of a judge's function
+# The hub gives results to idle ranks only if its last move is at least this old. The judge does not
+# see all moves, so it may take ranks for idle that have just got an answer.
 QUIET_SECONDS = 0.25
 
 
@@ -68,11 +68,11 @@ class Hub:
         self.judges, self.ranks = self.connections.judges, self.connections.ranks
         self.growth_reports = GrowthReports(measures, self.ranks, tell)
         self.is_full = False  # whether the judge was told that ``MAX_HELD_BYTES`` is exceeded
-        # The number of moves: reads from ranks, answers, and writes of data that had to wait. Parts
-        # of a large message count, because a busy machine may need seconds for the whole message.
+        # The number of moves: reads from ranks, answers, and writes of data that had to wait. Each
+        # part of a large message counts, because a busy machine may need seconds for all parts.
         self.moves = 0
         self.moved_at = monotonic()  # the time of the last move
-        # The kind of a rank's frame → what handles it; see ``_on_other`` for all other kinds.
+        # The kind of a rank's frame → its handler. ``_on_other`` handles all other kinds.
         self.handlers: dict[bytes, Callable[[int, frames.Frame], None]] = {
             frames.WAIT: self._on_wait,
             frames.AWAIT: self._on_await,
@@ -104,7 +104,7 @@ class Hub:
         self.store_values = StoreValues()
 
     def is_at_rest(self) -> bool:
-        """Return whether every rank waits for new calls, and nothing of its last calls is left.
+        """Return whether every rank waits for new calls, and its last calls left nothing behind.
 
         Something is left, for example, if a question is unanswered, if bytes are owed, if a frame
         is not written or read completely, or if a socket is closed.
@@ -191,7 +191,8 @@ class Hub:
         This happens if no rank receives what others send, or if ranks do not read their answers.
         """
         held_bytes = self.answers.held_bytes()
-        # First a bound that takes little time: it counts a result once for each rank that gets it.
+        # First compute an upper bound, which takes little time. The bound counts a result once for
+        # each rank that gets the result.
         unread_bytes = sum(end.queued for end in self.ranks)
         if held_bytes + unread_bytes > MAX_HELD_BYTES and not self.is_full:
             unread_bytes = self.connections.unread_bytes()
@@ -278,13 +279,13 @@ class Hub:
             self.handlers.get(frame.kind, self._on_other)(rank, frame)
 
     def _on_other(self, rank: int, frame: frames.Frame) -> None:
-        """Pass on a frame that is only for the judge. Raises FrameError if it is for no judge."""
+        """Pass on a frame that is only for the judge. Raises FrameError for an ANSWER frame."""
         if frame.kind == frames.ANSWER:
             raise frames.FrameError("an answer from a rank, which only the hub may give")
         self._pass_on(rank, frame.kind, frame.meta, frame.blob)
 
     def _on_store(self, rank: int, frame: frames.Frame) -> None:
-        """Answer what a rank asks the store, and other ranks that this lets go on."""
+        """Answer a rank's question to the store, and earlier questions that now have an answer."""
         self.answers.expect(rank, frame.meta.get("number"))
         call = self.calls.current(rank)
         for asker, number, answer in self.store_values.ask(rank, call, frame.meta):
@@ -332,16 +333,17 @@ class Hub:
         if options is None or not frames.is_text(name, MAX_USE_LETTERS):
             raise frames.FrameError("a use of something that the rank was not given")
         self.answers.expect(rank, number)
-        if name != frames.SEALING_KEY:  # student code has no part in it
+        if name != frames.SEALING_KEY:  # student code does not ask for the key
             self._pass_on(
                 rank,
                 frames.EVENT,
                 {"call": self.calls.current(rank), "mark": name, "at": monotonic_ns()},
             )
-        # A probe that ends a second time tells nothing of the layer that is computed now.
+        # Only the first end of a probe counts. A later end does not show that the rank has computed
+        # the present layer.
         if name.endswith(ENDED) and not options.uses[name]:
             self.answers.on_use(rank)
-        # The rank waits for the answer now. So the time does not include what it computes later.
+        # The rank waits for the answer now. So the measured time does not include later computing.
         if name == frames.PAUSE:
             self._tell_spent(world_messages.SPENT, rank)
         try:
@@ -354,7 +356,7 @@ class Hub:
         self.tell({kind: [rank, self.calls.current(rank), self.measures.spent(rank)]})
 
     def _on_wait(self, rank: int, frame: frames.Frame) -> None:
-        """Record that all threads of a rank wait, unless one has got its answer meanwhile.
+        """Record that all threads of a rank wait, unless one of them has got its answer meanwhile.
 
         If the frame also holds steps of the rank's program, pass the steps on to the judge. Raises
         FrameError if the frame is not allowed: see ``Waits.read``.
@@ -444,11 +446,12 @@ class Hub:
             self._hang_up(rank)
 
     def _attach_bytes(self, posted: Posted, blob: bytes) -> None:
-        """Give an operation its bytes. Tell the judge ``combine.even_powers``, if it asks."""
+        """Give an operation its bytes. If a call asks, tell the judge their ``even_powers``."""
         attach_bytes(posted, blob)
         rank, call = posted.rank, posted.operation.call
         self.answers.outstanding[rank].operation_bytes += posted.due
         options = self.calls.options_of(rank, call)
-        if blob and options and options.squares:  # the rank's word for the dtype does not count
+        # ``squares`` names the dtype. The dtype that the rank reports is no evidence.
+        if blob and options and options.squares:
             sums = combine.even_powers(blob, options.squares)
             self.tell({world_messages.SQUARES: [rank, call, *sums]})

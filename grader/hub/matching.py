@@ -81,7 +81,7 @@ class Matching:
         )
         self.receives: dict[MessageLane, deque[Posted]] = defaultdict(deque)
         # Rank and time of each operation of the collectives that all their ranks have joined, and
-        # that get no answer because they do not fit together. Their bytes are not kept.
+        # that get no answer because they do not fit together. Bytes of such operations are not kept.
         self.unanswered: list[list[int]] = []
 
     def post(self, posted: Posted) -> None:
@@ -147,11 +147,11 @@ class Matching:
         self._begin_others()
 
     def withheld(self) -> dict:
-        """Return, for the judge, the operations that get no answer although all ranks came to them.
+        """Return, for the judge, the operations that get no answer for one of two reasons.
 
-        In strict order, ``"behind"`` has those that only this order withholds: see
-        ``StrictOrder.behind``. If there are any, ``"unanswered"`` has rank and time of each
-        operation of a collective whose operations do not fit together.
+        In strict order, ``"behind"`` lists operations that wait for an earlier operation of their
+        rank: see ``StrictOrder.behind``. ``"unanswered"`` lists [rank, time] of each operation of
+        the collectives whose operations do not fit together. Without any, this key is missing.
         """
         told = {"behind": self.order.behind()} if self.order else {}
         if self.unanswered:

@@ -30,7 +30,7 @@ class Outstanding:
         """Record that the rank expects an answer with this number.
 
         ``received`` is the number of the rank's sends that were received, but are not answered yet.
-        These no longer wait for another rank, and do not count towards ``MAX_UNANSWERED``. Raises
+        These sends wait for no other rank, and do not count towards ``MAX_UNANSWERED``. Raises
         FrameError if ``number`` is not an integer, if the rank already expects an answer with this
         number, or if it expects too many answers.
         """

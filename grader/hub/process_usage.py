@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-# Bytes from files do not count in the peak of a rank's memory. But this is only true of the bytes
-# that the rank had at its start, and of this many more. Parts of torch's libraries are loaded when
-# they are first used, and take about 20 MiB.
+# Bytes from files do not count in the peak of a rank's memory, up to a limit. The limit is what the
+# rank had of them at its start, and this many bytes more. Parts of torch's libraries are loaded
+# when they are first used, and take about 20 MiB.
 MAX_MAPPED = 40 << 20
 
 
@@ -27,17 +27,17 @@ class MemoryUsage:
 
 
 class UsageSource(Protocol):
-    """Measures ranks. Each method returns zeros if the system does not show what it measures.
+    """Measures ranks. A method returns zeros (``overwritten`` None) if the system shows nothing.
 
     ``with_mapped`` says whether to include shared memory and files without a name that the rank
-    maps, of which it has nothing in its page table.
+    maps, but that its page table does not show.
     """
 
     def memory(self, rank: int, with_mapped: bool) -> int:
         """Return the bytes of a rank's memory, of its files and of the processes it started."""
 
     def resident(self, rank: int, with_mapped: bool) -> MemoryUsage:
-        """Return the same in parts, and the peak."""
+        """Return ``memory`` as ``own``, and also the bytes from files and the peak."""
 
     def process_memory(self, rank: int) -> int:
         """Return the bytes of the memory of a rank's process alone."""

@@ -11,9 +11,9 @@ MAX_WAITING_THREADS = 64  # waiting threads that a rank may report
 
 @dataclass
 class Waits:
-    """What the ranks of a world wait for.
+    """Keeps what each rank of a world waits for.
 
-    This is only about ranks that have calls to make: see ``Hub``.
+    Only ranks that have calls to make are kept: see ``Hub``.
     """
 
     # rank → what each of its threads waits for; it holds only ranks whose threads all wait

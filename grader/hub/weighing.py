@@ -20,16 +20,17 @@ from grader.wire.frames import FrameError
 # only PART of its small sends. Otherwise weighing takes nearly half of the hub's time. A send is
 # small if the rank's earlier sends in this call have at least SMALL_SEND times as many bytes.
 SMALL, SMALL_SEND, PART = 4, 8, 1 / 3
-# To measure overwritten memory takes about 5 ms. The hub does it when it weighs a rank for the
-# first time in a call, and at this part of the other times.
+# To measure overwritten memory takes about 5 ms. The hub measures it if the rank was not weighed
+# before in the call, not even between operations. At later times it does so with this probability.
 OVERWRITTEN_PART = 1 / 8
-# To read which files and shared memory a rank maps takes much of the other time. The hub does it
-# the first ``ALWAYS_MAPPED`` times that it weighs a rank in a call, and at this part of the others.
+# To read which files and shared memory a rank maps takes much of the remaining time. The hub does
+# so the first ``ALWAYS_MAPPED`` times that it weighs a rank in a call, and later with probability
+# ``MAPPED_PART``.
 ALWAYS_MAPPED, MAPPED_PART = 8, 1 / 4
 # The hub also weighs a rank when it holds at least this many more bytes for the rank than before.
 NETWORK_STEP = 1 << 18
 # If the peak is wanted, the hub also weighs all ranks whenever about this many seconds have passed.
-# This takes 0.1 ms for each rank, because it does not count files and other processes.
+# This takes 0.1 ms for each rank, because files and other processes are not counted.
 SECONDS_BETWEEN = 0.006
 CHANCE = SystemRandom()
 
@@ -45,9 +46,9 @@ class Weighing:
     measures: UsageSource
     # rank → bytes of its memory before any student code ran
     began_with: dict[int, int] = field(default_factory=dict)
-    # rank → its bytes from files at the same time; 0 for a rank that is not weighed exactly
+    # rank → its bytes from files at the same time; 0 if the rank has not settled
     mapped_first: dict[int, int] = field(default_factory=dict)
-    # rank → what ``overwritten`` returned at the same time; only for a rank that is weighed exactly
+    # rank → the result of ``overwritten`` at the same time; None if the rank has not settled
     overwritten_first: dict[int, int | None] = field(default_factory=dict)
     # (rank, call) → if the rank was weighed: the largest growth of its own memory so far, and of
     # all memory together, in bytes
@@ -58,7 +59,7 @@ class Weighing:
     mapped: dict[tuple[int, int], int] = field(default_factory=dict)
     # (rank, call) → the bytes of the rank's sends so far
     sent: Counter[tuple[int, int]] = field(default_factory=Counter)
-    # (rank, call) → how many bytes the hub held for the rank when it last weighed it for them
+    # (rank, call) → how many bytes ``record_if_much`` recorded last
     held_bytes: Counter[tuple[int, int]] = field(default_factory=Counter)
     next_at: float = 0.0  # the time of the next look between operations
 
@@ -71,9 +72,9 @@ class Weighing:
         self.next_at = monotonic() + CHANCE.uniform(0, 2 * SECONDS_BETWEEN)
 
     def record_if_much(self, rank: int, call: int, in_network: int) -> bool:
-        """Record how many bytes the hub holds for a rank, if it is many; return whether it is.
+        """Record how many bytes the hub holds for a rank, if they are many; return whether.
 
-        It is many if there are at least ``NETWORK_STEP`` more bytes than this method last recorded
+        They are many if there are at least ``NETWORK_STEP`` more bytes than this method last recorded
         in this call. Then the caller has to weigh the rank.
         """
         is_much = in_network >= self.held_bytes[rank, call] + NETWORK_STEP
@@ -91,7 +92,7 @@ class Weighing:
 
         Student code has not run yet. If the rank will be weighed, it sends one more frame when it
         has its arguments and has given back the memory that it does not need: see ``Rank._settle``.
-        In this case ``has_settled`` is True. The rank then waits, and is measured once more.
+        For this frame ``has_settled`` is True. The rank then waits, and is measured once more.
         """
         if rank not in self.began_with or has_settled:
             found = self.measures.resident(rank, True) if has_settled else MemoryUsage()
@@ -102,7 +103,8 @@ class Weighing:
     def decide_at(self, operation: Operation, size: int) -> bool:
         """Decide whether to weigh a rank at an operation, in a world of ``size`` ranks.
 
-        Call this once for an operation, because it counts the bytes of sends, and may draw.
+        Call this only once for each operation, because it counts the bytes of sends, and may draw
+        a random number.
         """
         if size <= SMALL or operation.kind != "send":
             return True
@@ -116,8 +118,8 @@ class Weighing:
     ) -> Growth | None:
         """Weigh a rank, and return the growth of its memory if this is a new maximum in the call.
 
-        It is a new maximum of the rank's own memory, or of all bytes of ``Growth`` together. If it
-        is no new maximum, or if the system does not say how much memory the rank has, return None.
+        Either the rank's own memory or all bytes of ``Growth`` together must have a new maximum. If
+        neither has, or if the system does not say how much memory the rank has, return None.
         ``operations`` and ``in_network`` are fields of ``Growth``.
 
         Raises:
@@ -150,8 +152,8 @@ class Weighing:
     def _overwritten(self, rank: int) -> int:
         """Return to how many bytes of inherited memory a rank has written since it settled.
 
-        Return 0 if the system did not say it when the rank settled. Raises FrameError if the system
-        said it then, but does not say it now.
+        Return 0 if the system did not report this number when the rank settled. Raises FrameError
+        if the system reported the number then, but does not now.
         """
         first = self.overwritten_first.get(rank)
         if first is None:
@@ -181,7 +183,7 @@ class Weighing:
         """Weigh a rank that returns from a call: see ``new_most``.
 
         So the judge gets a number even if the rank communicates nothing. A peak may have come after
-        the last operation, so it is measured in any case. If the check asks for the current memory,
+        the last operation, so a peak is always measured. If the check asks for the current memory,
         and the rank was weighed earlier in this call, it is not weighed again, and the result is
         None. The result is also None if the system never reports memory.
 
