@@ -62,7 +62,7 @@ class Answers:
     # ——— how an answer leaves: each step but the last may withhold it
 
     def answer(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation; withhold a message until its receiver waits: ``awaited_receives``."""
+        """Answer an operation; withhold a message until its rank waits: ``awaited_receives``."""
         if not self.receives.withhold_unless_awaited(posted, blob, more):
             self._answer_unless_slow(posted, blob, **more)
 

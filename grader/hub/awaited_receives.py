@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from grader.hub.matching import Posted
 
-Answer = tuple[Posted, bytes, dict[str, int]]  # the operation, and the answer's bytes and other fields
+Answer = tuple[Posted, bytes, dict[str, int]]  # the operation; the answer's bytes and other fields
 
 
 @dataclass

@@ -72,7 +72,7 @@ class Connections:
     def unread_bytes(self) -> int:
         """Return how many bytes are kept for ranks that have not read them yet.
 
-        The ranks of a collective may get the same bytes. These bytes are kept and counted only once.
+        The ranks of a collective may get the same bytes. These bytes are kept and counted once.
         """
         kept = {
             id(part.obj): memoryview(part.obj).nbytes for end in self.ranks for part in end.queue

@@ -33,7 +33,7 @@ class GrowthReports:
         self.weighing.forget_calls()
 
     def before_calls(self, rank: int, frame: frames.Frame) -> None:
-        """Note how much memory a rank has before its first call. An event begins this call."""
+        """Note how much memory a rank has before its first call, which begins with an event."""
         if rank in self.have_begun:
             return
         if frame.kind == frames.EVENT:
@@ -79,7 +79,7 @@ class GrowthReports:
                 self._tell_growth(rank, call, growth)
 
     def seconds_to_look(self) -> float:
-        """Return after how many seconds to call ``between_operations``; inf if no peak is wanted."""
+        """Return in how many seconds to call ``between_operations``; inf if no peak is wanted."""
         return self.weighing.seconds_to_look() if self.calls.asks_for_peaks else inf
 
     def _weigh(self, rank: int, has_returned: bool = False) -> None:

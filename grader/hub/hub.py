@@ -31,7 +31,7 @@ MAX_HELD_BYTES = 1 << 26
 MAX_USE_LETTERS = 200  # characters in the name of a USE frame
 ENDED = " ended"  # the end of the name of a USE that reports the end of a judge's function
 # The hub gives results to idle ranks only if its last move is at least this old. The judge does not
-# see all moves, so it may take ranks for idle that have just got an answer.
+# see all moves, so ranks that have just got an answer may seem idle to it.
 QUIET_SECONDS = 0.25
 
 
@@ -446,7 +446,7 @@ class Hub:
             self._hang_up(rank)
 
     def _attach_bytes(self, posted: Posted, blob: bytes) -> None:
-        """Give an operation its bytes. If a call asks, tell the judge their ``even_powers``."""
+        """Give an operation its bytes. Tell the judge their ``even_powers`` if the call asks."""
         attach_bytes(posted, blob)
         rank, call = posted.rank, posted.operation.call
         self.answers.outstanding[rank].operation_bytes += posted.due

@@ -81,7 +81,8 @@ class Matching:
         )
         self.receives: dict[MessageLane, deque[Posted]] = defaultdict(deque)
         # Rank and time of each operation of the collectives that all their ranks have joined, and
-        # that get no answer because they do not fit together. Bytes of such operations are not kept.
+        # that get no answer because they do not fit together. The bytes of these operations are not
+        # kept.
         self.unanswered: list[list[int]] = []
 
     def post(self, posted: Posted) -> None:

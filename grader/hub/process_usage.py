@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-# Bytes from files do not count in the peak of a rank's memory, up to a limit. The limit is what the
-# rank had of them at its start, and this many bytes more. Parts of torch's libraries are loaded
-# when they are first used, and take about 20 MiB.
+# Bytes from files do not count in the peak of a rank's memory, up to a limit. The limit is the
+# number of such bytes that the rank had at its start, plus this number. Parts of torch's libraries
+# are loaded when they are first used, and take about 20 MiB.
 MAX_MAPPED = 40 << 20
 
 
@@ -13,7 +13,7 @@ MAX_MAPPED = 40 << 20
 class MemoryUsage:
     """The memory of a process, or of a rank and all processes that it has started, in bytes."""
 
-    own: int = 0  # memory that comes from no file
+    own: int = 0  # memory that comes from no file, and the files that a rank has written
     mapped: int = 0  # memory that comes from files
     most: int = 0  # the peak of both together
 

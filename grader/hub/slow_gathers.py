@@ -43,7 +43,7 @@ class SlowGathers:
             self.issued[rank] += 1
 
     def withhold_until_use(self, posted: Posted, blob: bytes) -> bool:
-        """Withhold the result of an operation if the rule applies; return whether it is withheld."""
+        """Withhold the result of an operation that has to wait; return whether it is withheld."""
         key = posted.rank, posted.number
         if key not in self.before:
             return False

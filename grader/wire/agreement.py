@@ -6,8 +6,8 @@ module finds disagreements in the trails of the ranks (see ``events``), without 
 backend. It uses two rules:
 
 - The k-th collective of a group must have the same kind, number of elements, dtype, reduction and
-  root on all ranks of the group. In an all-to-all, the number of elements may differ, but each
-  rank must expect from each other rank what this rank sends to it.
+  root on all ranks of the group. In an all-to-all, the number of elements may differ, but the
+  number that rank i sends to rank j must be the number that rank j expects from rank i.
 - The k-th send from rank i to rank j with a certain group and tag belongs to the k-th receive of
   rank j from rank i with this group and tag. Both must have the same number of elements and the
   same dtype.
@@ -65,7 +65,7 @@ class IncompleteGroup:
     absent: list[int]
 
 
-SPLIT_SIZES = "the split sizes"  # in which the operations of an all-to-all may differ
+SPLIT_SIZES = "the split sizes"  # a value of ``Disagreement.what``, only for an all-to-all
 MAKE_ALL = "All ranks must make all groups in the same order, also groups that they are not in."
 
 
@@ -138,9 +138,8 @@ def match(trails: list[list]) -> Matches:
 def _match_messages(
     lanes: dict[tuple, tuple[list[Operation], list[Operation]]], from_any: list[Operation]
 ) -> list[Match]:
-    # The keys of these tables are destinations: see ``_destination``. A rank may have used a new
-    # tag for each of fifty thousand messages, so it would take long to search all lanes for each
-    # destination.
+    # The keys of these tables are destinations: see ``_destination``. A rank may use a new tag for
+    # each of fifty thousand messages, and to search all lanes for each destination would take long.
     takers: dict[tuple, list[Operation]] = defaultdict(list)
     sources: dict[tuple, set[int]] = defaultdict(set)
     left: dict[tuple, list[Operation]] = defaultdict(list)
@@ -172,9 +171,9 @@ def _match_messages(
 def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
     """Return the disagreements, and the operations that still wait for other ranks.
 
-    The disagreements are sorted by the time at which the last of their operations was issued. After
-    the first disagreement in a group, the group's later collectives are not examined. They are not
-    examined either after a collective for which some ranks are in a later call than others.
+    The disagreements are sorted by the time at which the last of their operations was issued. A
+    group's later collectives are not examined after the first disagreement in the group. The same
+    holds after a collective for which some ranks are in a later call than others.
     """
     disagreements: list[Disagreement] = []
     waiting: list[Waiting] = []
@@ -255,8 +254,8 @@ def difference(operations: list[Operation]) -> str | None:
 def _unequal_splits(operations: list[Operation]) -> list[tuple[Operation, Operation]]:
     """Return the pairs (source, target) of an all-to-all whose split sizes differ.
 
-    The source sends a different number of elements to the target than the target expects from it.
-    Return [] for other collectives. An operation that does not tell its split sizes is left out.
+    The number of elements that the source sends to the target is not the number that the target
+    expects. Return [] for other collectives. Operations that do not list split sizes are left out.
     """
     told = [
         operation

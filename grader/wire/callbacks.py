@@ -27,8 +27,8 @@ class Growth(NamedTuple):
     own: int  # memory that comes from no file; negative if the rank has given some back
     # inherited memory that the rank has written to; 0 if it was not measured at this time
     overwritten: int = 0
-    # what the hub holds for the rank: what no rank has received yet, and results that the rank has
-    # not read
+    # what the hub holds for the rank: bytes that no rank has received yet, and results that the rank
+    # has not read
     in_network: int = 0
 
 
@@ -46,8 +46,8 @@ class CallOptions:
     see ``hub.weighing``. It also measures when it holds many bytes for the rank. With
     ``SETTLED`` the hub measures the current memory. With ``PEAK`` it measures the most memory so
     far, and it measures between operations, too. When the rank returns, the hub measures once more
-    if it has not measured in this call before, or with ``PEAK``. Before its first call, the rank
-    gives back freed memory. Otherwise a call could use this memory, and no growth would be
+    with ``PEAK``, and with ``SETTLED`` if it has not measured in this call yet. Before its first
+    call, the rank gives back freed memory. Otherwise a call could use this memory, and no growth would be
     measured.
 
     With ``clocks`` the hub measures the rank's processor time at each ``PAUSE``. With ``squares``
@@ -71,8 +71,8 @@ class CallOptions:
     def serves(self, name: str) -> bool:
         """Return whether the rank may call ``use`` with this name.
 
-        A probe can end only as often as it has begun. Otherwise the end of a probe could be told
-        again at any later time.
+        A probe can end only as often as it has begun. Otherwise a rank could report the end of a
+        probe again at any later time.
         """
         what, _, moment = name.rpartition(" ")
         if moment == "ended" and what in self.probes:

@@ -67,7 +67,8 @@ def unfilled(blob: bytes | np.ndarray, dtype: str) -> bytes:
 def even_powers(blob: bytes, dtype: str) -> tuple[float, float]:
     """Return the sum of the squares of a blob's entries, and the sum of their fourth powers.
 
-    Both do not depend on the entries' order. They are nan or inf if an entry is not finite.
+    The sums do not depend on the order of the entries. They are nan or inf if an entry is not
+    finite.
 
     If the blob ends within an entry, zeros complete this entry.
     """

@@ -38,8 +38,8 @@ MAX_DIMENSIONS = 32
 
 # Judge → rank
 INPUTS = b"I"  # the rank's number, the world size, and the calls with their arguments
-# A held rank may go on. Or the rank may begin its next call: after an exception, and on gloo after
-# each call. On gloo the frame has the key of the next call.
+# The judge lets a held rank go on, or lets a rank begin its next call. A rank waits for this sign
+# after an exception, and on gloo after each call. On gloo the frame has the key of the next call.
 GO = b"G"
 # Rank → judge
 EVENT = b"E"  # an event for the rank's trail: see ``events``
@@ -48,7 +48,7 @@ RETURNED = b"R"  # the result of a call, and its arguments after the call
 RAISED = b"X"  # a call raised an exception, or the student's file could not be imported
 DONE = b"D"  # all calls were made
 # Rank → hub → rank
-OPERATION = b"O"  # a communication was started; the frame of a collective holds the bytes it sends
+OPERATION = b"O"  # a rank started an operation; for a collective, the frame holds the bytes to send
 CONTENTS = b"C"  # the bytes of a send
 STORE = b"S"  # a request to the store that the ranks of a world share
 USE = b"U"  # the rank calls something that the judge has given to it: see ``callbacks``
@@ -110,8 +110,8 @@ SEALING_KEY = "key"
 # has given back the memory that it does not need.
 SETTLED_KEY = "settled"
 # Prefixes of the names of marks that are added at the end of a call. The prefix is followed by the
-# kind of an operation, and by the operation's number. The rank's operations of each kind are
-# numbered in the order of issue.
+# kind of an operation, and by the operation's number. A rank numbers its operations of each kind in
+# the order in which it issues them.
 NEVER_AWAITED = "never awaited:"
 OVERWRITTEN = "overwritten before its wait:"
 # This prefix is for an operation that was to fill a tensor, if the line of student code that issued
@@ -141,7 +141,7 @@ class FrameError(ValueError):
 class NotAllowed(FrameError):
     """Raised if a rank sends an operation, or a request to torch's store, that it may not send.
 
-    The words say what it sent: they continue the sentence "it sent …".
+    The exception's text names what the rank sent. It continues the sentence "it sent …".
     """
 
 

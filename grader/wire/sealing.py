@@ -1,10 +1,10 @@
 """Seals the arguments of later calls, so that a rank cannot read them before these calls.
 
-A rank gets the arguments of all calls of a check at once, so that they have their memory before the
-first call. But they may tell what an earlier call has to return: a backward pass gets what its
-forward pass has saved. So their bytes are combined, by exclusive or, with random bytes that follow
-from a key. The rank gets the key when it has ended the call before: from the hub, or from the judge
-if there is no hub.
+A rank gets the arguments of all calls of a check at once, so that their memory is allocated before
+the first call. But these arguments may reveal what an earlier call has to return: a backward pass
+gets what its forward pass has saved. So the arguments' bytes are combined, by exclusive or, with
+random bytes that follow from a key. The rank gets the key of a call when it has ended the previous
+call. The hub sends the key, or the judge if there is no hub.
 """
 
 import secrets
@@ -25,14 +25,14 @@ class Stream:
         self.bits = np.random.Philox(key=[key, number])
 
     def next(self, count: int) -> np.ndarray:
-        """Return the next bytes, as uint8. Only the last ``count`` need not be a multiple of 8."""
+        """Return the next bytes, as uint8. Each ``count`` but the last must be a multiple of 8."""
         return self.bits.random_raw(-(-count // 8)).view(np.uint8)[:count]
 
 
 def sealed(array: np.ndarray, key: int, number: int) -> np.ndarray:
     """Return a contiguous array of the same shape with other bytes.
 
-    Booleans become bytes, because torch does not copy a boolean that is neither 0 nor 1 as it is.
+    Booleans become bytes, because torch changes a boolean other than 0 and 1 when it copies it.
     """
     own, is_bool = np.frombuffer(array.tobytes(), np.uint8), array.dtype == np.bool_
     combined = own ^ Stream(key, number).next(len(own))

@@ -24,7 +24,7 @@ FOLDER_BYTES = 64 << 20  # of all files of a world
 # In these two dicts, the keys are the devices of ranks.
 FILES_OPEN = {"cpu": 256, "cuda": 2048}  # in one process; a GPU's driver opens many
 SIGNALS_QUEUED = 64  # signals that wait for delivery, to all processes of a user together
-# processes and threads of a rank; honest ones have four, and a GPU's driver and nccl have more
+# processes and threads of a rank; honest ranks have four, and more with a GPU's driver and nccl
 TASKS = {"cpu": 40, "cuda": 200}
 MAX_PROCESSES_PER_RANK = 8  # the rank itself included
 
@@ -72,7 +72,7 @@ class Tier:
             "share files in /tmp and /dev/shm with other ranks of its world": (
                 self.uid and not self.landlock
             ),
-            # Every such fact is data that one rank can set, and another can read.
+            # One rank can set each name, size and time, and another rank can read it.
             (
                 "see names, sizes and times of files that it may not read, and so send anything to"
                 " another rank without a record of it"

@@ -14,7 +14,8 @@ RESULTS_ASKED = {"asks": "results"}
 # May the ranks go on with the calls of another check? ``request`` is the request for this check.
 NEXT_CHECK = "next check"
 
-# Supervisor → judge. Where a kind says nothing else, its value is the rest of the message.
+# Supervisor → judge. Each comment describes the value of the key. If a message has other keys, too,
+# the comment names them.
 PIDS = "pids"  # the pid of each rank that was started
 EXITED = "status"  # the exit code, or −signal, of ``rank``
 LIMIT = "limit"  # in words, how the ranks exceed a limit
@@ -24,13 +25,13 @@ READY = "ready"  # the answer to NEXT_CHECK, with the pids as ``started`` if the
 MOVES = "moves"  # the answer to MOVES_ASKED, with what ``Matching.withheld`` returns
 GIVEN = "given"  # the answer to RESULTS_ASKED
 # Hub → judge
-STANDSTILL = "standstill"  # the ranks that are held; also ``frames``, and as for MOVES
-# in words, why the frames of ``rank`` are not accepted; with ``not_allowed``, what it sent: see
-# ``frames.NotAllowed``
+STANDSTILL = "standstill"  # the held ranks; also ``frames``, and what ``Matching.withheld`` returns
+# in words, why the frames of ``rank`` are not accepted; with ``not_allowed``, this names what the
+# rank sent: see ``frames.NotAllowed``
 REFUSED = "refused"
 GROWN = "grown"  # rank, call, and the fields of a ``Growth``
 SPENT = "spent"  # rank, call, nanoseconds of processor time
-# the same, when all threads of a rank begin to wait for a message: see ``hub.awaited_receives``
+# as SPENT, when all threads of a rank begin to wait for a message: see ``hub.awaited_receives``
 SPENT_BEFORE_WAIT = "spent_before_wait"
 SQUARES = "squares"  # rank, call, sum of squares, sum of fourth powers
 SENT_ON_LATE = "not_sent_on"  # rank, call, number of the message, time

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass
 class WorldRequest:
-    """What a world has to be like."""
+    """The requirements for a world."""
 
     network: str  # one of ``frames.NETWORKS``
     size: int  # how many ranks have calls to make
@@ -20,8 +20,8 @@ class WorldRequest:
     # modules of ``frames.HEAVY`` that the server imports before it starts ranks, or that ranks must
     # have imported if they go on
     imports: list[str] = field(default_factory=list)
-    # From the judge: the GPUs that the ranks may use. The server replaces them by the GPU of each
-    # rank that the world may have. Empty on CPUs.
+    # In the judge's request, the GPUs that the ranks may use. The server replaces this list by the
+    # GPU of each rank that the world may have. The list is empty on CPUs.
     gpus: list[str] = field(default_factory=list)
     folder: str = ""  # the folder of the world, which the server makes
 

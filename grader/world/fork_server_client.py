@@ -18,8 +18,8 @@ from grader.wire.frames import HUB, NETWORKS
 
 ENGINE = Path(__file__).resolve().parents[2]
 PROGRAM = ENGINE / "grader" / "supervisor" / "fork_server.py"
-# The environment variables that the fork server and ranks take from the user, where they are set.
-# ``_environment`` and ``rank_home`` set others, and replace some of these.
+# The environment variables that the fork server and ranks take from the user, if they are set.
+# ``_environment`` and ``rank_home`` set other variables, and replace some of these.
 ENVIRONMENT = (
     "PATH",
     "HOME",
@@ -31,7 +31,7 @@ ENVIRONMENT = (
     "LOCKSTEP_TIER",
     "LOCKSTEP_GROUPS",
 )
-SERVER_SECONDS = 60  # in which a server has to import torch, or to answer
+SERVER_SECONDS = 60  # a server has to import torch, or to answer, within this time
 
 
 class WorldsUnavailable(RuntimeError):
@@ -70,8 +70,8 @@ def _environment(folder: Path) -> dict[str, str]:
     environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     # Limit the server and each rank to one thread, because a fork copies no other threads.
     environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    # Where a student's file asks for more threads, these sleep while they wait. Otherwise their
-    # waiting would count as processor time.
+    # If a student's file starts more threads, these threads sleep while they wait. Otherwise the
+    # time in which they wait would count as processor time.
     environment |= {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
     # With this interface, ranks open no ports that can be reached from outside this machine.
     environment |= {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
@@ -119,11 +119,11 @@ class Server:
     def start(cls, ahead: Iterable[str] = (), run: Path | None = None) -> "Server":
         """Start a server, and return its handle. The server ends when this process ends.
 
-        This method does not wait until the server has imported torch: the first request waits for
-        that. The server also imports the modules ``ahead``, which are modules of ``frames.HEAVY``,
-        before a rank asks for them. It makes the folders of its worlds in the folder ``run``, by
-        default a new folder. The server removes ``run`` when this process has ended, even if this
-        process was killed.
+        This method does not wait until the server has imported torch. The first request waits for
+        this import. The server also imports the modules ``ahead``, which are modules of
+        ``frames.HEAVY``, before a rank asks for them. It makes the folders of its worlds in the
+        folder ``run``, by default a new folder. The server removes ``run`` when this process has
+        ended, even if this process was killed.
         """
         folder = run or Path(tempfile.mkdtemp(prefix="lockstep-server-"))
         folder.chmod(0o711)  # ranks can enter their own folders in it, but cannot list it

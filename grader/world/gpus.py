@@ -1,7 +1,7 @@
 """Finds the GPUs that ranks can use here, and says how many ranks may share one of them.
 
 To find out, a separate process uses each GPU once, and ends. The fork server must not even count
-the GPUs: this would start the GPUs' driver in it, and a driver does not survive a fork.
+the GPUs: counting starts the GPUs' driver in a process, and a driver does not survive a fork.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 from grader.world.fork_server_client import ENGINE, WorldsUnavailable
 
-# Seconds in which torch has to use all GPUs, each once. The first use after a boot is slow.
+# torch has to use each GPU once within these seconds. The first use after a boot is slow.
 FIRST_USE_SECONDS = 120
 # GPU memory that a rank needs: the CUDA context, cuBLAS, and the small tensors of a check.
 RANK_GPU_BYTES = 2 << 30

@@ -131,8 +131,8 @@ class HeldRanks:
     def _has_had_patience(self, rank: RankReport, call: int, patience: float) -> bool:
         """Return whether a held rank with patience may go on.
 
-        It may go on if rank ``on`` of its delay has passed its own mark ``at``, and now waits. It
-        may also go on if it has been held for more than ``patience`` seconds (a quarter of this
+        It may go on if rank ``on`` has itself passed the mark ``at`` of the delay, and now waits.
+        It may also go on if it has been held for more than ``patience`` seconds (a quarter of this
         time if the system does not show who waits).
         """
         now, delay = time.monotonic(), self._delay(rank, call)

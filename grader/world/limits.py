@@ -14,8 +14,8 @@ class Limits:
     # additional processor time, for the modules that torch imports on first use
     import_seconds: float = 15.0
     # The next two limits are of wall time. Some time does not count: the time in which ranks wait
-    # for a processor, and the time in which their supervisor works or waits for a processor. At
-    # most ``MAX_STRETCH`` (in ``progress_judge``) times the limit is excused in this way.
+    # for a processor, and the time in which their supervisor works or waits for a processor. The
+    # time that does not count is at most ``MAX_STRETCH`` (in ``progress_judge``) times the limit.
     wall_seconds: float = 20.0  # for one call
     world_seconds: float = 40.0  # for all calls of a world
     output_bytes: int = 1 << 20  # printed by all ranks together

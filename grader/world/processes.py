@@ -14,7 +14,7 @@ from grader.wire import frames, world_messages
 from grader.wire.world_request import WorldRequest
 from grader.world.fork_server_client import Server
 
-ANSWER_SECONDS = 5.0  # in which a supervisor has to say whether its ranks may go on
+ANSWER_SECONDS = 5.0  # a supervisor has to say within this time whether its ranks may go on
 
 
 @dataclass
@@ -93,8 +93,8 @@ class Processes:
         """Read the supervisor's messages up to its answer; return whether the ranks can go on.
 
         Ignore a report of a standstill before the answer, because between two checks all ranks
-        wait. If any other message comes before the answer, the ranks cannot go on. What comes after
-        the answer belongs to the next check, and stays in ``unread``.
+        wait. If any other message comes before the answer, the ranks cannot go on. Data after the
+        answer belongs to the next check, and stays in ``unread``.
         """
         while data := self.supervisor.recv(4096):
             self.unread += data

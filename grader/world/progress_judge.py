@@ -15,9 +15,10 @@ from grader.world.stack_requests import Stacks, is_communicating, seems_to_wait
 # more ranks takes longer, but at least ``MIN_LOOK_SECONDS``.
 LOOK_SECONDS = 0.01
 MIN_LOOK_SECONDS = 0.05
-# On a busy machine, some time does not count against a limit of wall time: see ``Limits``. At most
-# this many times the limit is excused. With 3, the memory check of 9.2 (12 ranks) exceeded its
-# limit in one of 792 gradings of right solutions, when ten gradings ran at a time on two cores.
+# On a busy machine, some time does not count against a limit of wall time: see ``Limits``. This
+# excused time is at most ``MAX_STRETCH`` times the limit. With 3, the memory check of 9.2 (12
+# ranks) exceeded its limit in one of 792 gradings of right solutions, when ten gradings ran at a
+# time on two cores.
 MAX_STRETCH = 6
 # All time limits are longer by these seconds while the ranks of a world start their GPUs, before
 # their first call.
@@ -84,7 +85,7 @@ class ProgressJudge:
         self.hub_may_withhold_results = any(call.slow_gathers for call in calls)
         # whether the judge asks the hub to give these results, before it asks idle ranks for stacks
         self.asks_hub_first = self.hub_may_withhold_results
-        self.awaits_hub = False  # whether the hub has not answered this question yet
+        self.awaits_hub = False  # whether the hub's answer to this question is still missing
 
     # ——— events
 
@@ -103,7 +104,7 @@ class ProgressJudge:
         """Record that a rank has begun a call.
 
         If the rank had to start its GPU first, the time for this does not count: all time limits
-        begin now. A rank can have this effect only once.
+        begin now. This happens at most once for each rank.
         """
         if rank in self.starting:
             self.starting.remove(rank)
@@ -251,7 +252,7 @@ class ProgressJudge:
             self._on_idle(now)
 
     def _on_idle(self, now: float) -> None:
-        """Ask for the stacks of idle ranks. If the hub may withhold results, first ask it for them.
+        """Ask for the stacks of idle ranks, but first ask the hub for results that it may withhold.
 
         If a rank has a thread that never waits for the hub, the hub does not report a standstill,
         even if another thread of the rank waits for a withheld result: see ``hub.slow_gathers``.
@@ -282,10 +283,10 @@ class ProgressJudge:
         return {pid: seconds - self.cpu_before[pid] for pid, seconds in spent.items()}
 
     def _is_over(self, seconds: float, limit: float, before: dict[int, float]) -> bool:
-        """Return whether ``seconds`` exceed a limit, without the excused seconds of all processes.
+        """Return whether ``seconds``, less the excused seconds of all processes, exceed a limit.
 
-        ``before`` has the excused seconds of each pid when the time began. At most ``MAX_STRETCH``
-        times the limit is excused.
+        ``before`` has the excused seconds of each pid when the time began. The excused seconds are
+        at most ``MAX_STRETCH`` times the limit.
         """
         excused = sum(now - before.get(pid, 0.0) for pid, now in self.watch.excused.items())
         return seconds - min(excused, MAX_STRETCH * limit) > limit
@@ -301,7 +302,7 @@ class ProgressJudge:
         anyway.
         """
         held = {rank.rank for rank in self.held.ranks()}
-        is_news = held.issuperset(told)  # else one of these ranks has been released meanwhile
+        is_news = held.issuperset(told)  # False if one of these ranks has been released meanwhile
         self.standstill = None
         if not is_news or self._wake() or self.held.any_is_patient:
             return
@@ -389,10 +390,10 @@ class ProgressJudge:
     def _examine_waits(self, asked: list[RankReport], silent_for_long: bool) -> bool:
         """Count how often the ranks seemed to wait, and return whether they are stuck.
 
-        It is certain if all ranks wait in communications and at least one operation is open.
-        Otherwise the wait may end by itself, so the ranks must seem to wait ``DOUBTS`` times in a
-        row. The ranks are not stuck if a thread sleeps for a limited time, unless they have been
-        ``silent_for_long``.
+        The ranks are certainly stuck if all of them wait in communications and at least one
+        operation is open. Otherwise the wait may end by itself, so the ranks must seem to wait
+        ``DOUBTS`` times in a row. The ranks are not stuck if a thread sleeps for a limited time,
+        unless they have been ``silent_for_long``.
         """
         submission_dir = self.report.submission_dir
         open_on = {waiting.operation.rank for waiting in self.report.waiting()}

@@ -38,11 +38,11 @@ class Delay:
     if the system does not show what threads do. The rank is also released when a quarter of the
     call's time limit has passed.
 
-    With ``patience``, two more events release the held rank. One is that rank ``on`` has passed its
-    own mark ``at``, and now waits. The other is that ``patience`` seconds have passed (a quarter of
-    this time if the system does not show who waits). So if rank ``on`` waits for the held rank,
-    both ranks go on. If rank ``on`` should wait for the held rank, but does not, it is too early
-    every time, and not only by chance.
+    With ``patience``, two more events release the held rank. One is that rank ``on`` has itself
+    passed the mark ``at``, and now waits. The other is that ``patience`` seconds have passed (a
+    quarter of this time if the system does not show who waits). So if rank ``on`` waits for the
+    held rank, both ranks go on. If rank ``on`` should wait for the held rank, but does not, rank
+    ``on`` is too early every time, and not only by chance.
     """
 
     until: str
@@ -72,14 +72,14 @@ class Call:
     # freed memory before their first call
     weighs: str = ""
     # have the hub measure each rank's processor time when the call begins and before every send, if
-    # the driver has a meter; the rank waits until this is done. Also have it withhold each message
-    # until its receiver waits, and measure the receiver then (see ``hub.awaited_receives``)
+    # the driver has a meter; the rank waits until this is done. Also have the hub withhold each
+    # message until its receiver waits, and measure the receiver then (``hub.awaited_receives``)
     clocks: bool = False
     # have the hub withhold the result of an all-gather from a rank until the rank has used a
     # function of the judge (see ``hub.slow_gathers``). With gloo this has no effect
     slow_gathers: bool = False
-    # a dtype, or empty. With a dtype, the hub reads what each operation sends as numbers of this
-    # dtype, and reports the sum of their squares and that of their fourth powers
+    # a dtype, or empty. With a dtype, the hub reads the bytes that each operation sends as numbers
+    # of this dtype, and reports the sum of their squares and the sum of their fourth powers
     squares: str = ""
     note: str = ""  # what distinguishes this call from the check's other calls, for the message
 
@@ -112,7 +112,7 @@ class Raised:
     stub: bool
     missing: bool
     at: int
-    around: bool = False  # raised not in the student's function, but in the program that calls it
+    around: bool = False  # raised in the program that calls the student's function
     inside: str = ""
 
     @property
@@ -147,14 +147,14 @@ class RankReport:
     rank: int
     trail: list[Event] = field(default_factory=list)
     outcomes: dict[int, Returned | Raised] = field(default_factory=dict)
-    output: bytes = b""  # the end of what it printed
-    lines_cut: int = 0  # how many lines it printed before ``output``
+    output: bytes = b""  # the end of what the rank printed
+    lines_cut: int = 0  # how many lines the rank printed before ``output``
     # exit code, or −signal, of a process that ended before the world had an ending
     exit: int | None = None
-    refused: str | None = None  # why its frames were not accepted
-    # ``refused`` says which operation, or which request to torch's store, the rank may not send
+    refused: str | None = None  # why the rank's frames were not accepted
+    # whether ``refused`` names an operation, or a request to torch's store, that is not allowed
     not_allowed: bool = False
-    held: int | None = None  # the call in which it is held now
+    held: int | None = None  # the call in which the rank is held now
     done: bool = False
     # the rank says that its process is unchanged, so that it can make the calls of another check
     may_go_on: bool = False
@@ -164,7 +164,7 @@ class RankReport:
     # call → for each time that the hub measured: the nanoseconds of processor time of the rank and
     # of all processes that it has started
     spent: dict[int, list[int]] = field(default_factory=dict)
-    # call → the same, for each message when all threads of the rank began to wait for it
+    # call → the same number, measured whenever all threads of the rank began to wait for a message
     spent_before_waits: dict[int, list[int]] = field(default_factory=dict)
     # call → for each operation that sent something, the sum of the squares of what it sent, and the
     # sum of the fourth powers
@@ -202,10 +202,10 @@ class WorldReport:
     # operation, which cannot begin before the first one ends (see ``StrictOrder.behind``).
     behind: list[list[int]] = field(default_factory=list)
     # If all ranks wait on the hub: [rank, time] of each operation of a collective that all its
-    # ranks have joined, and that the hub cannot carry out. At this time the rank issued it.
+    # ranks have joined, and that the hub cannot carry out. ``time`` is when the rank issued it.
     unanswered: list[list[int]] = field(default_factory=list)
-    # The trails that were matched last, each with its length then. The lists themselves are kept,
-    # so that a new list cannot have the identity of one of them.
+    # The trails that were matched last, each with its length at that time. These lists are kept, so
+    # that Python cannot give the identity of one of them to a new list.
     _matched: list[tuple[list, int]] | None = field(
         default=None, init=False, repr=False, compare=False
     )

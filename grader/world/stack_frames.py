@@ -51,7 +51,7 @@ def parse_stacks(text: str) -> list[list[StackFrame]]:
     return [stack for stack in stacks if stack]
 
 
-IMPORT_SYSTEM = "<frozen importlib"  # how the names of its files begin
+IMPORT_SYSTEM = "<frozen importlib"  # prefix of the file names of Python's import system
 
 
 def is_importing(stack: list[StackFrame], submission_dir: Path) -> bool:

@@ -12,7 +12,7 @@ from grader.world.report import Ending, WorldReport
 class SupervisorReports:
     """Takes the messages of a supervisor, and writes them into the report of its world.
 
-    It also tells the judge of some of them.
+    The ``ProgressJudge`` is also told of some messages.
 
     ``handlers`` has a method for each kind of message, except for those that the world itself
     reads: see ``world_messages``.

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from grader.wire import os_support
 
 IDLE_SECONDS = 0.5
-IDLE_SECONDS_BLIND = 3.0  # the same if the system does not show what threads do
+IDLE_SECONDS_BLIND = 3.0  # used if the system does not show what threads do
 # If the processes use fewer cores than this, they are idle. Ranks that poll a file for the
 # rendezvous stay below this.
 IDLE_LOAD = 0.05
@@ -54,8 +54,8 @@ class Thread:
     def starves(self, before: "Thread") -> bool:
         """Return whether the thread is runnable but has not run since ``before``.
 
-        It waits for a processor or a disk. A thread that polls does not starve, because it has run
-        since ``before``.
+        Such a thread waits for a processor or a disk. A thread that polls does not starve, because
+        it has run since ``before``.
         """
         return self.runnable and self.ran == before.ran
 
@@ -72,8 +72,8 @@ class Watch:
     looks: deque[tuple[float, dict[int, Pulse]]] = field(default_factory=deque)
     looked: float = 0.0  # the time of the last look
     # pid → seconds that do not count against a time limit, because the student's code did not
-    # cause them. Of a rank: how long it has waited for a processor, as the maximum over its
-    # threads. Of a supervisor: see ``excuse``.
+    # cause them. For a rank, this is the longest time that one of its threads has waited for a
+    # processor. For a supervisor, see ``excuse``.
     excused: dict[int, float] = field(default_factory=dict)
 
     def moved(self) -> None:

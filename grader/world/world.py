@@ -101,8 +101,8 @@ class World:
         }
         self.gone = False
         self.room, self.processes, self.is_reused = max(room, size), processes, False
-        # In a world that measures memory, ranks may not start processes. A filter forbids it just
-        # before student code runs, and cannot be removed. So no other check uses these ranks.
+        # In a world that measures memory, ranks may not start processes. A filter enforces this. It
+        # is set just before student code runs, and stays. So no other check uses these ranks.
         self.measures_memory = any(call.weighs for call in calls)
         self.allows_reuse = room > 0 and self.network in frames.HUBS and not self.measures_memory
         self.is_reusable = False  # whether a later world may use the processes
@@ -155,13 +155,13 @@ class World:
         elif self.gpus:
             self.judge.on_gpus()
         self._register(processes)
-        self._read_supervisor(b"")  # reused ranks: what came together with READY
+        self._read_supervisor(b"")  # for reused ranks, handle what came after READY
         for rank, wire in enumerate(self.wires):
             meta, blob = self._inputs(rank)
             try:
                 wire.sendall(frames.pack(frames.INPUTS, meta, blob, self.nonce))
             except ConnectionError:
-                pass  # the rank is dead: its supervisor reports how it ended, or is dead, too
+                pass  # the rank is dead. Its supervisor reports this, unless it is dead, too
 
     def _get_processes(self) -> Processes:
         """Return the processes of the earlier world if they go on; otherwise start fresh ones."""
@@ -237,9 +237,9 @@ class World:
     def _driver(self, call: Call) -> str:
         """Return the name of the driver for a call.
 
-        The hub enforces ``Call.in_step``. If there is no hub, a special driver does it, which is
-        otherwise like ``metered``. Raises ValueError if it cannot take the place of the call's
-        driver.
+        The hub enforces ``Call.in_step``. If there is no hub, a special driver enforces it. This
+        driver is otherwise like ``metered``. Raises ValueError if the call has another driver than
+        ``metered``, because the special driver cannot replace that one.
         """
         if not call.in_step or self.network != frames.GLOO:
             return call.driver
@@ -332,7 +332,7 @@ class World:
             self.gone = True
 
     def _read_supervisor(self, data: bytes) -> None:
-        """Handle the whole lines among all that the supervisor has sent; ``data`` came last."""
+        """Handle the complete lines that the supervisor has sent. ``data`` has arrived last."""
         processes = self.processes
         assert processes is not None  # the supervisor of these processes sent the data
         *lines, processes.unread = (processes.unread + data).split(b"\n")
@@ -460,7 +460,8 @@ class World:
     def _send_go(self, rank: int, to: int | None = None) -> None:
         """Send a rank the frame that it waits for, so that it goes on.
 
-        If it goes on ``to`` another call, and no hub has the key of this call, send the key, too.
+        ``to`` is the call that the rank begins, or None if it goes on within a call. If no hub has
+        the key of call ``to``, send the key, too.
         """
         meta = {}
         if self.network == frames.GLOO and to is not None and to < len(self.keys):
@@ -475,7 +476,7 @@ class World:
         try:
             self.supervisor.sendall(json.dumps(question).encode() + b"\n")
         except OSError:
-            pass  # the supervisor is gone, and the end of its socket will show this
+            pass  # the supervisor has ended, and the judge learns this from its socket
 
     def _on_output(self, rank: int, pipe) -> None:
         data = pipe.read(1 << 16)
