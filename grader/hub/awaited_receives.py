@@ -2,11 +2,11 @@
 
 ``report.Call.clocks`` asks for this rule. At the moment at which a rank begins to wait for a
 message, the hub measures how much processor time the rank has used. So the judge learns whether a
-rank has computed one micro-batch before it waits for the next one. A rank that says too early that
-it waits gains nothing, because then it has not yet used the processor time.
+rank has computed one micro-batch before it waits for the next one. If a rank reports its wait too
+early, it gains nothing, because it has not yet used the processor time.
 
 The hub measures only if all threads of the rank wait. If one thread waits for the next message
-while another thread computes, the time of the wait says nothing.
+while another thread computes, this measurement would show nothing.
 """
 
 from dataclasses import dataclass, field

@@ -1,8 +1,8 @@
 """The hub receives every operation of every rank of a world, matches it, and answers it.
 
 The hub runs in the supervisor. Nothing else connects the ranks, so the hub knows which rank
-communicated what, when, and in which order. It reports this to the judge. It also passes on all
-other frames between the judge and each rank. The hub does not trust the frames of a rank.
+communicated what, when, and in which order. The hub reports this to the judge. It also passes on
+all other frames between the judge and each rank. The hub does not trust the frames of a rank.
 """
 
 import selectors
@@ -138,7 +138,7 @@ class Hub:
             except OSError:
                 self._hang_up(rank)
             except Exception as error:
-                # A rank may send anything. That must not harm another rank, nor make the judge
+                # A rank may send anything. Its frames must not harm another rank or make the judge
                 # fail. But an error with a frame from the judge is a fault of the grader.
                 if end is not self.ranks[rank]:
                     raise

@@ -285,8 +285,8 @@ def _results(together: list[Posted]) -> list[bytes] | None:
         if len(first.sent) == n:  # a list of blocks, which need not be equally large
             return combine.cut_by(total, first.sent, combine.ITEMSIZES[dtype])
         return combine.cut(total, n)
-    # On the other ranks nobody may rely on the output of a reduce. gloo puts partial sums into this
-    # output. The hub puts NaN into it, or ``UNFILLED`` for integers.
+    # On ranks other than the root, the output of a reduce is undefined. gloo puts partial sums into
+    # this output. The hub puts NaN into it, or ``UNFILLED`` for integers.
     return [total if rank == root else combine.unfilled(total, dtype) for rank in range(n)]
 
 

@@ -2,9 +2,9 @@
 
 ``report.Call.slow_gathers`` asks for this rule. Under this rule, a rank gets the result of an
 all-gather only after one of the judge's functions (see ``wire.callbacks``) has ended. If the rank
-waits for the result before that, all ranks come to a standstill. The hub then gives the result all
-the same, and tells the judge. So the judge learns, without a clock, whether a rank computes while
-it gathers.
+waits for the result before that, all ranks come to a standstill. The hub then gives the result
+anyway, and tells the judge. So the judge learns, without a clock, whether a rank computes while it
+gathers.
 
 If a rank has a thread that the hub knows nothing of, the hub never finds a standstill. But the
 judge sees that the ranks are idle, and tells the hub. The hub then gives results that threads wait

@@ -1,10 +1,10 @@
 """The hub keeps the values of the store that the ranks of a world share.
 
-Ranks meet in this store, but they must not communicate through it. They may only count, and say
-that they are there, as torch does when it makes a process group. The hub applies this rule from the
-beginning of a check, because student code of an earlier check may still run in ranks that are used
-again. A rank could also hide a message in counts and keys. So in each call it may ask only a few
-questions.
+Ranks find each other through this store, but must not communicate through it. A rank may only
+count in it, and report its presence, as torch does when it makes a process group. The hub applies
+this rule from the beginning of a check, because student code of an earlier check may still run in
+ranks that are used again. A rank could also hide a message in counts and keys. So in each call a
+rank may ask only a few questions.
 """
 
 from collections import Counter

@@ -1,9 +1,9 @@
 """Measures by how much the memory of each rank grows in a call.
 
-The numbers come from the system, which the supervisor asks. What a rank itself says of its memory
-does not count. A rank must not know when it is weighed, or it could hide its memory at these times.
-So some of the times are drawn. Ranks are forked from this process, but they cannot copy the state
-of SystemRandom.
+The numbers come from the system, which the supervisor asks. A rank's own report of its memory does
+not count. A rank must not know when it is weighed, because it could hide its memory at these times.
+So some of the times are drawn at random. Ranks are forked from this process, but they cannot copy
+the state of SystemRandom.
 """
 
 from collections import Counter
@@ -20,8 +20,8 @@ from grader.wire.frames import FrameError
 # only PART of its small sends. Otherwise weighing takes nearly half of the hub's time. A send is
 # small if the rank's earlier sends in this call have at least SMALL_SEND times as many bytes.
 SMALL, SMALL_SEND, PART = 4, 8, 1 / 3
-# To measure overwritten memory takes about 5 ms. The hub measures it if the rank was not weighed
-# before in the call, not even between operations. At later times it does so with this probability.
+# To measure overwritten memory takes about 5 ms. The hub does so if it has not weighed the rank in
+# the call before (a look between operations counts), and else with this probability.
 OVERWRITTEN_PART = 1 / 8
 # To read which files and shared memory a rank maps takes much of the remaining time. The hub does
 # so the first ``ALWAYS_MAPPED`` times that it weighs a rank in a call, and later with probability

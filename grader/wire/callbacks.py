@@ -27,8 +27,8 @@ class Growth(NamedTuple):
     own: int  # memory that comes from no file; negative if the rank has given some back
     # inherited memory that the rank has written to; 0 if it was not measured at this time
     overwritten: int = 0
-    # what the hub holds for the rank: bytes that no rank has received yet, and results that the rank
-    # has not read
+    # bytes that the hub holds for the rank: data that no rank has received yet, and results that
+    # the rank has not read
     in_network: int = 0
 
 
@@ -47,8 +47,8 @@ class CallOptions:
     ``SETTLED`` the hub measures the current memory. With ``PEAK`` it measures the most memory so
     far, and it measures between operations, too. When the rank returns, the hub measures once more
     with ``PEAK``, and with ``SETTLED`` if it has not measured in this call yet. Before its first
-    call, the rank gives back freed memory. Otherwise a call could use this memory, and no growth would be
-    measured.
+    call, the rank gives back freed memory. Otherwise a call could use this memory, and no growth
+    would be measured.
 
     With ``clocks`` the hub measures the rank's processor time at each ``PAUSE``. With ``squares``
     the hub adds up the squares, and the fourth powers, of the numbers that each operation sends. It

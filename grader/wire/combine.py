@@ -67,8 +67,8 @@ def unfilled(blob: bytes | np.ndarray, dtype: str) -> bytes:
 def even_powers(blob: bytes, dtype: str) -> tuple[float, float]:
     """Return the sum of the squares of a blob's entries, and the sum of their fourth powers.
 
-    The sums do not depend on the order of the entries. They are nan or inf if an entry is not
-    finite.
+    Apart from rounding, the sums do not depend on the order of the entries. They are nan or inf if
+    an entry is not finite.
 
     If the blob ends within an entry, zeros complete this entry.
     """

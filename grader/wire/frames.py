@@ -52,7 +52,7 @@ OPERATION = b"O"  # a rank started an operation; for a collective, the frame hol
 CONTENTS = b"C"  # the bytes of a send
 STORE = b"S"  # a request to the store that the ranks of a world share
 USE = b"U"  # the rank calls something that the judge has given to it: see ``callbacks``
-WAIT = b"W"  # every thread of the rank waits from now on; the frame says for what
+WAIT = b"W"  # all threads of the rank wait from now on; the frame names what each waits for
 # A thread of the rank waits for an operation, but not all threads of the rank wait. A thread that
 # asks again and again whether the operation is completed counts as waiting.
 AWAIT = b"B"
@@ -114,8 +114,8 @@ SETTLED_KEY = "settled"
 # the order in which it issues them.
 NEVER_AWAITED = "never awaited:"
 OVERWRITTEN = "overwritten before its wait:"
-# This prefix is for an operation that was to fill a tensor, if the line of student code that issued
-# the operation did not wait for it. So student code may have read the tensor before it was filled.
+# This prefix is for an operation that fills a tensor, if the line of student code that issued the
+# operation did not wait for it. So student code may have read the tensor before it was filled.
 # A rank adds at most ``MAX_LEFT_OPEN`` such marks in a call.
 LEFT_OPEN = "left open until a later line:"
 MAX_LEFT_OPEN = 2

@@ -73,7 +73,7 @@ class HeldRanks:
         """Return whether a rank has skipped its delay at the mark ``at``.
 
         The caller knows that the rank has come to this mark, or past it. The rank has skipped its
-        delay if the call has a delay for it at this mark, and nobody has released the rank from it.
+        delay if the call has a delay for the rank at this mark, and the rank was not released.
         """
         delay = self.calls[call].delays.get(rank)
         return delay is not None and delay.at == at and (rank, call) not in self.released

@@ -29,7 +29,7 @@ class Processes:
     request: WorldRequest
     nonce: bytes
     wires: list[socket.socket] = field(default_factory=list)
-    readers: list[frames.Reader] = field(default_factory=list)  # of what comes through the wires
+    readers: list[frames.Reader] = field(default_factory=list)  # one for each wire
     outputs: list[FileIO] = field(default_factory=list)
     stacks: list[FileIO] = field(default_factory=list)
     pids: list[int] = field(default_factory=list)

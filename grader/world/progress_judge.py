@@ -221,8 +221,8 @@ class ProgressJudge:
         """Look at what the ranks' processes do. In two cases, ask for the ranks' stacks.
 
         Ask for the stacks if a limit is exceeded, or if all processes are idle. Idle processes are
-        not asked while a rank still starts its GPU. They are not asked either while a rank is held
-        by a delay with ``patience``, because such a delay ends by itself. When ``LONG_PART`` of
+        not asked while a rank still starts its GPU, or while a rank is held by a delay with
+        ``patience``, because both end by themselves. When ``LONG_PART`` of
         the call's time limit has passed, first release the ranks held until ``STANDSTILL``.
         """
         used = self._used()

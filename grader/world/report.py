@@ -156,7 +156,7 @@ class RankReport:
     not_allowed: bool = False
     held: int | None = None  # the call in which the rank is held now
     done: bool = False
-    # the rank says that its process is unchanged, so that it can make the calls of another check
+    # whether the rank reports that its process is unchanged, so that another check may use it
     may_go_on: bool = False
     # call → for each new maximum of the rank's memory: by how much it exceeded the memory that the
     # rank had before any student code ran
@@ -202,7 +202,8 @@ class WorldReport:
     # operation, which cannot begin before the first one ends (see ``StrictOrder.behind``).
     behind: list[list[int]] = field(default_factory=list)
     # If all ranks wait on the hub: [rank, time] of each operation of a collective that all its
-    # ranks have joined, and that the hub cannot carry out. ``time`` is when the rank issued it.
+    # ranks have joined, and that the hub cannot carry out. ``time`` is when the rank issued
+    # its operation.
     unanswered: list[list[int]] = field(default_factory=list)
     # The trails that were matched last, each with its length at that time. These lists are kept, so
     # that Python cannot give the identity of one of them to a new list.

@@ -5,8 +5,8 @@ runnable. A rank that computes is runnable. A rank that gets no processor, becau
 use all processors, is runnable, too. So a world is idle if three things are true for half a second:
 no frame came from any rank, no runnable thread of any rank was kept waiting for a processor, and
 the threads used almost no processor time. If the system does not show what threads do, a world is
-idle if no frame came for ``IDLE_SECONDS_BLIND``. If a world is idle, the judge asks the ranks that
-have not ended for their Python stacks. The ranks are stuck if all stacks show a communication, an
+idle if no frame came for ``IDLE_SECONDS_BLIND``. If a world is idle, the judge requests the Python
+stacks of the ranks that have not ended. The ranks are stuck if all stacks show a communication, an
 operation still waits for other ranks, and the stacks are the same in a second reading: see
 ``stack_frames.py`` for what a stack shows, and ``progress_judge.py`` for the conclusion.
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from grader.wire import os_support
 
 IDLE_SECONDS = 0.5
-IDLE_SECONDS_BLIND = 3.0  # used if the system does not show what threads do
+IDLE_SECONDS_BLIND = 3.0  # used instead if the system does not show what threads do
 # If the processes use fewer cores than this, they are idle. Ranks that poll a file for the
 # rendezvous stay below this.
 IDLE_LOAD = 0.05

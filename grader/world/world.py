@@ -101,8 +101,9 @@ class World:
         }
         self.gone = False
         self.room, self.processes, self.is_reused = max(room, size), processes, False
-        # In a world that measures memory, ranks may not start processes. A filter enforces this. It
-        # is set just before student code runs, and stays. So no other check uses these ranks.
+        # In a world that measures memory, ranks may not start processes. A filter, set just
+        # before student code runs, enforces this. The filter cannot be removed, so no other check
+        # uses these ranks.
         self.measures_memory = any(call.weighs for call in calls)
         self.allows_reuse = room > 0 and self.network in frames.HUBS and not self.measures_memory
         self.is_reusable = False  # whether a later world may use the processes
