@@ -41,7 +41,7 @@ class Answers:
         self.slow, self.receives = SlowGathers(), AwaitedReceives()
 
     def note(self, posted: Posted, options: CallOptions | None) -> None:
-        """Record an operation that a rank has issued, for the rules that its call asks for."""
+        """Record an operation for ``slow_gathers`` and ``awaited_receives``, if its call asks."""
         if options and options.slow_gathers:
             self.slow.note(posted)
         if options and options.clocks:

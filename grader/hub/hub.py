@@ -324,9 +324,9 @@ class Hub:
         self._pass_on(rank, frames.EVENT, told)
 
     def _on_use(self, rank: int, frame: frames.Frame) -> None:
-        """Tell the judge that a rank uses something that it was given, and answer the rank.
+        """Tell the judge that a rank uses an object that the judge gave to it; answer the rank.
 
-        Raises FrameError if the rank was given nothing that can be used under this name.
+        Raises FrameError if the judge gave the rank no object that has a use of this name.
         """
         name, number = frame.meta.get("use"), frame.meta.get("number")
         options = self.calls.options_that_serve(rank, name)

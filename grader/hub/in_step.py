@@ -51,9 +51,9 @@ class InStep:
             self.withheld.discard((receive.rank, receive.call))
 
     def withhold_unless_passed_on(self, receive: Operation, source: int, size: int) -> bool:
-        """Withhold the message for this receive unless its receiver has passed on the last one.
+        """Withhold a receive's message unless its receiver has passed on the previous message.
 
-        Return whether it is withheld.
+        Return whether the message is withheld.
 
         ``source`` is the sender, and ``size`` the world size. The last rank in the direction gets
         every message at once, because it passes nothing on.

@@ -58,8 +58,8 @@ class Waits:
         """Check and return ``waits``, the list of what a rank's threads wait for.
 
         The rank itself has sent this list. Raises FrameError if the list does not have the right
-        form. Also raises it if the list says that the rank waits for new calls, although the rank
-        has not made all current calls.
+        form. Also raises FrameError if the list says that the rank waits for new calls, although
+        the rank has not made all current calls.
         """
         if not isinstance(waits, list) or len(waits) > MAX_WAITING_THREADS:
             raise frames.FrameError("a wait of no known form")

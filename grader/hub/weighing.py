@@ -123,7 +123,7 @@ class Weighing:
         ``operations`` and ``in_network`` are fields of ``Growth``.
 
         Raises:
-            FrameError: the system reported overwritten memory earlier, but does not any more.
+            FrameError: the system reported overwritten memory earlier, and no longer reports it.
         """
         self.times[rank, call] += 1
         with_mapped = self.times[rank, call] <= ALWAYS_MAPPED or CHANCE.random() < MAPPED_PART
@@ -188,7 +188,7 @@ class Weighing:
         None. The result is also None if the system never reports memory.
 
         Raises:
-            FrameError: the system reported the rank's memory earlier, but does not any more.
+            FrameError: the system reported the rank's memory earlier, and no longer reports it.
         """
         if (rank, call) in self.most and weighs != PEAK:
             return None

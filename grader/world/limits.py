@@ -19,7 +19,7 @@ class Limits:
     wall_seconds: float = 20.0  # for one call
     world_seconds: float = 40.0  # for all calls of a world
     output_bytes: int = 1 << 20  # printed by all ranks together
-    output_kept: int = 1 << 14  # bytes at the end of a rank's output that its report keeps
+    output_kept: int = 1 << 14  # a rank's report keeps this many bytes, the last ones of its output
     events: int = 50_000  # of all ranks together: the sum of ``events.weight`` over all events
     sent_bytes: int = 1 << 25  # by one rank to the judge: the sum of the weights of its frames
     # of all ranks together, beyond the memory that they begin with; None means as much as

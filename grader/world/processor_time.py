@@ -2,7 +2,7 @@
 
 The system adds a child's time to its parent's, but only when the parent waits for the child. If the
 parent ignores the child, or dies first, the system counts the child's time nowhere. So this module
-remembers the time that it has seen of each process.
+remembers the processor time of each process that it has seen.
 """
 
 import os

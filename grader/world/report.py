@@ -169,8 +169,8 @@ class RankReport:
     # call → for each operation that sent something, the sum of the squares of what it sent, and the
     # sum of the fourth powers
     squares: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
-    busy: bool = False  # used more than half of the processor time that a call may use
-    # the stacks of its threads when the judge last read them
+    busy: bool = False  # whether it used more than half of the processor time of a call
+    # the stacks of the rank's threads when the judge last read them
     stacks: list[list[StackFrame]] = field(default_factory=list)
 
 
