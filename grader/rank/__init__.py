@@ -1,4 +1,4 @@
 """This package holds everything that runs beside student code.
 
-Of the grader, it imports only ``wire``. It contains nothing secret.
+From the rest of the grader, this package imports only ``wire``. It contains nothing secret.
 """

@@ -63,7 +63,7 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
             has no RLIMIT_DATA, because the driver needs a lot of address space.
 
     Raises:
-        Unconfined: something of the tier does not work here.
+        Unconfined: a protection of the tier does not work here.
     """
     if not LINUX:
         return
@@ -108,8 +108,8 @@ def _limit(device: str) -> None:
 def become(user: int, keep_reading: bool, groups: Sequence[int] = ()) -> None:
     """Permanently become a rank's user.
 
-    With ``keep_reading``, keep root's capabilities until ``drop_capabilities`` drops them. The
-    process is in ``groups``, besides the group that has the id of the user.
+    With ``keep_reading``, keep root's capabilities until ``drop_capabilities`` drops them. Put the
+    process into ``groups``, and into the group that has the id of the user.
     """
     if keep_reading:
         _prctl(PR_SET_KEEPCAPS, 1)
@@ -125,7 +125,7 @@ CAPABILITIES = struct.pack("Ii", 0x20080522, 0)  # version 3 of the interface, t
 
 
 def drop_capabilities(keep_reading: bool) -> None:
-    """Drop all of root's capabilities; with ``keep_reading``, all but the one to read every file.
+    """Drop root's capabilities. With ``keep_reading``, keep only the one to read every file.
 
     Without capabilities, the permissions of files and processes apply to root as to other users.
     """
@@ -189,8 +189,8 @@ def gpu_files(folder: str = "/dev") -> list[str]:
 def _gpu_groups() -> list[int]:
     """Return the ids of the groups, such as ``video``, that a user must be in to use the GPUs.
 
-    These are the groups of the GPU files that other users may not both read and write. The group
-    of root is left out.
+    These groups own the GPU files that other users may not both read and write. The group of root
+    is left out.
     """
     found = [os.stat(path) for path in gpu_files()]
     return sorted({of.st_gid for of in found if of.st_gid and of.st_mode & 0o006 != 0o006})

@@ -1,4 +1,4 @@
-"""Reports each process group that a rank begins to make.
+"""This module reports each process group that a rank begins to make.
 
 This code runs beside student code. torch has no hook for new groups, and the recorder sees no
 operator for them. So this module wraps the function that gives a name to each new group. torch
@@ -17,10 +17,10 @@ import torch.distributed.distributed_c10d as c10d
 def record_groups(
     tell: Callable[[dict], None], caller: Callable[[], tuple[str | None, int | None]]
 ) -> None:
-    """Report the groups that this process makes from now on, through ``tell``.
+    """From now on, call ``tell`` with a report of each group that this process makes.
 
-    ``caller`` returns the file and line of the student code that led here. The group of all ranks,
-    which is there before student code runs, has no list of ranks and is not reported.
+    ``caller`` returns the file and line of the student code that led here. The group of all ranks
+    is made before student code runs. It has no list of ranks, and is not reported.
     """
     name_of = c10d._process_group_name
 

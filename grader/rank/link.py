@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from grader.wire import frames, os_support
 
-# What a thread may wait for, besides the answer to an operation.
+# A thread may wait for one of these, besides the answer to an operation.
 GO, NOTHING = frames.FOR_GO, frames.FOR_NOTHING
 
 
@@ -20,7 +20,7 @@ class Contents(Protocol):
     """The data that an operation sends. It is read as late as possible, at the next wait."""
 
     def read(self, keep: bool) -> bytes:
-        """Return the data. With ``keep``, also keep its hash, to notice later changes of it."""
+        """Return the data. With ``keep``, also keep its hash, to notice a later change."""
 
     def spoil(self) -> None:
         """Make ``read`` return NaN, or ``UNFILLED`` for integers, from now on."""
@@ -46,7 +46,7 @@ class Link:
         self.waits: dict[int, Any] = {}  # thread → what it waits for
         self.tells_waits = False  # whether to tell the hub what the threads wait for
         self.tell_more: Callable[[], dict] = dict  # returns fields to add to each WAIT frame
-        # what the hub gave with the answers of this call's sends: see ``hub.sends``
+        # the receipts that came with the answers to this call's sends: see ``hub.sends``
         self.receipts: list[int] = []
         self.owed: dict[int, Contents] = {}  # an operation's number → contents to be sent
 

@@ -49,9 +49,8 @@ OPERATION_TIMEOUT = timedelta(hours=1)
 def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
     """Run as a confined rank until the judge ends the world. Never return.
 
-    ``wire_fd`` is the rank's socket. What the rank prints goes to ``output_fd``, and the stacks of
-    its threads to ``stacks_fd``. Of all descriptors that this process has inherited, it keeps only
-    these three.
+    ``wire_fd`` is the rank's socket. The rank prints to ``output_fd``, and writes the stacks of its
+    threads to ``stacks_fd``. This process closes all other descriptors that it has inherited.
     """
     # The other descriptors belong to other ranks, and are too many for the limit on open files.
     os_support.close_ends(without=(wire_fd, output_fd, stacks_fd))
@@ -71,10 +70,9 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
         rank = Rank(link, inputs.meta, stacks_fd, home)
         while True:
             meta, arguments = rank.read(inputs)
-            # The arguments are copies of the bytes in ``inputs``. If the hub measures the memory of
-            # this rank, its first measurement must not count these bytes twice. Otherwise the
-            # memory could grow by the same number of bytes in a call, and no growth would be
-            # measured.
+            # The arguments are copies of the bytes in ``inputs``. So free ``inputs`` before the hub
+            # first measures this rank's memory. If this measurement counted the bytes twice, the
+            # rank could use as many bytes in a call, and the hub would measure no growth.
             del inputs
             rank.make_calls(meta, arguments)
             if not rank.network:
@@ -87,7 +85,7 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
         # The judge refuses a second result for a call that has ended.
         call = rank.current["call"] if rank else 0
         link.send(frames.RAISED, {"call": call, **described})
-    # Stay until the judge ends the world. To end early would break the connections of other ranks.
+    # Stay until the judge ends the world. A rank that ends early breaks other ranks' connections.
     link.take(NOTHING)
 
 
@@ -121,8 +119,8 @@ def _own_files() -> list[int]:
     """Return a list with an open descriptor of this process's folder in /proc.
 
     The list is empty if there is no such folder, as on systems other than Linux.
-    When memory is short, Linux removes entries of /proc from its cache if nobody has them open.
-    Then Landlock's rule for this folder is lost, and this process cannot count its threads.
+    When memory is short, Linux removes entries of /proc from its cache, unless a process has them
+    open. Then Landlock's rule for this folder is lost, and this process cannot count its threads.
     """
     with contextlib.suppress(OSError):
         return [os.open("/proc/self", os.O_PATH)] if os_support.LINUX else []
@@ -130,7 +128,10 @@ def _own_files() -> list[int]:
 
 
 class Marks:
-    """Adds marks to a rank's trail. If the judge asks for it, the rank waits before one of them."""
+    """Adds marks to a rank's trail, which is the list of its events.
+
+    If the judge asks for it, the rank waits before one of the marks.
+    """
 
     def __init__(self, link: Link, current: dict, network: Network | None) -> None:
         self.link, self.current, self.network = link, current, network
@@ -147,7 +148,7 @@ class Marks:
         self.link.send(frames.EVENT, {**self.current, "mark": name, "at": monotonic_ns()})
 
     def use(self, name: str) -> Any:
-        """Use an object that the judge has handed to the rank, and return the result.
+        """Use one of the functions that the judge serves, and return the result.
 
         Raises StopIteration if a sweep makes more runs than the judge has answers for.
         """
@@ -158,7 +159,7 @@ class Marks:
             except LookupError:
                 raise StopIteration from None
         self._wait_before(name)
-        assert self.network is not None  # what is not served here is served by the hub
+        assert self.network is not None  # without ``served``, the hub serves the functions
         answer = self.link.take(self.network.ask(frames.USE, {"use": name})).meta
         if "gives" not in answer:
             raise StopIteration
@@ -218,13 +219,13 @@ class Rank:
         self.marks = Marks(link, self.current, self.network)
         _announce_exit(self.marks, self.recorder)
         print_own_lines_of_threads(self.submission_dir)
-        # before any student code: how many modules there are, and how this process is set up
+        # the number of modules, and the settings of this process, before student code runs
         self.modules, self.before = len(sys.modules), surroundings.look()
 
     def _join(self, meta: dict) -> None:
         """Join the process group of all ranks, and seed the random numbers anew."""
         os.environ["LOCAL_WORLD_SIZE"] = str(self.home.local_world_size(meta["size"]))
-        # A forked rank has inherited the state of the random numbers from its server.
+        # A forked rank has inherited the state of the random numbers from the fork server.
         random.seed()
         torch.default_generator.seed()  # ``torch.seed`` would look for devices of all kinds
         on_nccl = self.device.type == "cuda" and not self.network
@@ -299,7 +300,7 @@ class Rank:
         """Make the calls of one check, and tell the judge when all are made.
 
         After a call that raised an exception, wait until the judge lets this rank continue. Only
-        the judge knows whether the exception was expected. On gloo, wait after each call.
+        the judge knows whether the exception was expected. Without a hub, wait after each call.
         """
         there = {name for name in frames.HEAVY if name in sys.modules}
         with self.recording:
@@ -320,9 +321,9 @@ class Rank:
         self.link.send(frames.DONE, {**imported, "may_go_on": self._is_unchanged()})
 
     def _opened(self, arguments: Any, sign: dict) -> list:
-        """Return the arguments of a call, which may be sealed: see ``sealing``.
+        """Return the arguments of a call. If they are sealed, open them: see ``sealing``.
 
-        ``sign`` is what the judge sent when the call before had ended.
+        ``sign`` is the content of the GO frame that the judge sent after the previous call.
         """
         if not isinstance(arguments, tensors.Sealed):
             return arguments
@@ -395,7 +396,7 @@ class Rank:
         if dist.is_initialized():
             dist.destroy_process_group()
         submission_dir = str(self.submission_dir)
-        # Look only at the newest modules. To look at all modules would copy memory pages that the
+        # Look only at the newest modules. A look at all modules would copy memory pages that the
         # ranks share.
         for name in list(
             itertools.islice(reversed(sys.modules), max(0, len(sys.modules) - self.modules))
@@ -413,7 +414,7 @@ def _send_result(
     """Send a call's result and arguments as data.
 
     If this fails, send a description of the result, and no arguments. ``kept`` says what the call
-    left as it was: see ``Returned``.
+    left unchanged: see ``Returned``.
     """
     receipts, link.receipts = link.receipts, []
     meta = {"call": call, "receipts": receipts, **kept}

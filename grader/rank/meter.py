@@ -1,8 +1,8 @@
 """The meter records what one rank does in a call, in program order.
 
 It records products of matrices, sends, and operators that make up a loss. With each of these, it
-records how many bytes the living tensors have. It works below the Python API, as the recorder does.
-So it does not matter whether student code computes a product itself or lets autograd compute it.
+records how many bytes the living tensors have. The meter works below the Python API, as the
+recorder does. So it makes no difference whether student code or autograd computes a product.
 The program order on one rank is the same in every run. So a verdict that depends only on this order
 is also the same in every run.
 """
@@ -74,7 +74,8 @@ class Meter(TorchDispatchMode):
         # A storage that existed before the meter counts for 0.
         self.known = {tensor.untyped_storage()._cdata: 0 for tensor in existing}
         self.kept = existing  # keeps the existing tensors alive, so that no address is used again
-        # the address of each storage that was made since and still exists → a reference to it
+        # the address of each storage that was made since the meter was entered and still exists → a
+        # reference to the storage
         self.living: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def __enter__(self) -> "Meter":

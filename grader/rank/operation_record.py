@@ -1,7 +1,7 @@
-"""Builds the record of an operation, which a rank reports when it issues the operation.
+"""This module builds the record that a rank reports when it issues an operation.
 
-It runs beside student code. On the hub the process group reports its operations, and without a hub
-the recorder does. ``wire.events.Operation`` says what the fields mean.
+This code runs beside student code. With the hub, the process group reports the operations. Without
+a hub, the recorder reports them. ``wire.events.Operation`` says what the fields mean.
 """
 
 import torch.distributed as dist
@@ -64,7 +64,7 @@ def _member(group: list[int], number: int, kind: str) -> int:
     """Return the global rank of the member of ``group`` that has this ``number`` in the group.
 
     Raises IndexError if there is no such member, because gloo would wait for it until the timeout.
-    The error is not a ValueError, because some checks require one from the student's function.
+    The error is not a ValueError, because some checks require the student to raise a ValueError.
     """
     if not 0 <= number < len(group):
         way = {"send": "send to", "recv": "receive from"}.get(kind, f"{kind} with root")

@@ -1,4 +1,4 @@
-"""Helps the modes that see each operator of torch: the meter and the tracer of programs.
+"""This module helps the modes that see each operator of torch: the meter and the tracer.
 
 It runs beside student code.
 """
@@ -22,8 +22,8 @@ def name_of(operator: Any) -> str:
 def run_parts(mode: TorchDispatchMode, operator: Any, args: tuple, kwargs: dict) -> Any:
     """In inference mode, run the operators that an operator consists of, and return the result.
 
-    Outside of inference mode torch has split the operator up already. Then, and if it consists of
-    no others, return NotImplemented.
+    If the operator consists of no others, return NotImplemented. Also return NotImplemented outside
+    of inference mode, because torch has then already split the operator up.
     """
     if not torch.is_inference_mode_enabled():
         return NotImplemented

@@ -163,8 +163,8 @@ class HubGroup(dist.ProcessGroup):
             )
         # This does the same as gloo. gloo copies a rank's own block into the memory of the result.
         # Then it adds copies of the other blocks, in the order of the memory. A copy keeps the
-        # order of the strides. A meter does not count the copies, because they are not the
-        # student's.
+        # order of the strides. A meter does not count the copies, because student code did not make
+        # them.
         with _disable_current_modes():
             blocks = [x.detach().clone() for x in inputs[0]]
             if _is_dense(result):
@@ -272,7 +272,7 @@ class HubGroup(dist.ProcessGroup):
             raise ValueError("Tensors must be contiguous")  # the words of nccl
         _require_room(kind, sent, landing)
         if in_order:
-            # A meter does not count the copies of strided tensors: they are not the student's.
+            # A meter does not count these copies, because student code did not make them.
             with _disable_current_modes():
                 sent = [tensor.contiguous() for tensor in sent]
         _check(kind, [*sent, *landing], in_order)

@@ -1,8 +1,8 @@
 """This module moves a rank to its own folder, and confines it.
 
-A ``RankHome`` describes this for one rank: the rank's own folder, the file through which all ranks
-of its world meet, the tier of confinement, and the GPUs that the rank sees. The world's supervisor
-makes it: see ``supervisor.rank_folders``.
+A ``RankHome`` holds the settings of one rank: the rank's own folder, the file through which all
+ranks of its world meet, the tier of confinement, and the GPUs that the rank sees. The world's
+supervisor makes each ``RankHome``: see ``supervisor.rank_folders``.
 """
 
 import os
@@ -39,7 +39,7 @@ class RankHome:
     user: int
     # the GPUs that the rank sees, as CUDA_VISIBLE_DEVICES names them; empty on a CPU
     gpus: str
-    local_rank: int  # the number of the rank's own GPU among them
+    local_rank: int  # the number of the rank's own GPU among ``gpus``
 
     def local_world_size(self, size: int) -> int:
         """Return how many of the world's ``size`` ranks count as ranks on this rank's node.

@@ -1,8 +1,8 @@
 """With this module a received message reaches its tensor at ``wait()``, and not before.
 
-It runs beside student code. A program that never waits for an ``irecv`` is wrong. But gloo may be
-so quick that the result is right by luck, or gloo may drop the receive, and then another rank
-hangs. With this module the result is wrong every time. The message is received into other memory,
+It runs beside student code. A program that never waits for an ``irecv`` is wrong. But if gloo is
+quick, the result is right by luck. Or gloo may drop the receive, and then another rank hangs. With
+this module the result is wrong every time. The message is received into other memory,
 and ``wait()`` copies it into the tensor. Until then the tensor holds nan, or ``UNFILLED`` if its
 dtype has no nan. Receives on a GPU are not changed.
 """

@@ -191,8 +191,8 @@ def _pieces(
 ) -> list[list[int]] | None:
     """Return how many elements of an all-to-all go to each of ``n`` ranks, and come from each rank.
 
-    Return None if the arguments do not tell this, or if they do not fit the tensors. In this case
-    the backend itself raises an exception.
+    Return None if the arguments do not contain these numbers, or do not fit the tensors. In this
+    case the backend itself raises an exception.
     """
     if "input_split_sizes" not in arguments:  # lists of tensors, one for each rank
         fits = len(sent) == len(received) == n
@@ -202,7 +202,8 @@ def _pieces(
         [index(rows) for rows in arguments[name]]
         for name in ("input_split_sizes", "output_split_sizes")
     )
-    # A functional all-to-all makes its output from the split sizes, or as large as its input.
+    # The split sizes of a functional all-to-all give the size of its output. Without split sizes,
+    # the output is as large as the input.
     made = (sum(rows_out), *source.shape[1:]) if rows_out else source.shape
     target = received[0].shape if received else made
     going, coming = _split(source.shape, rows_in, n), _split(target, rows_out, n)

@@ -5,12 +5,12 @@ The refusal cannot be undone.
 Some of these calls give a rank memory that the kernel counts for no process. A file of
 ``memfd_create`` and a segment of ``shmget`` stay in memory until they are removed. Their pages
 count for no process if no process has mapped these pages. A descriptor of such a file may be hidden
-in the queue of a socket. These calls fail as on a kernel that lacks them, so that libraries use
-something else.
+in the queue of a socket. All calls that give such memory fail as on a kernel that lacks them, so
+that libraries use something else.
 
 Other calls reach another process. A rank whose operations go through the hub does not need such
-calls. If a rank's memory is weighed exactly, the rank may not start processes either, because the
-system forgets the peak memory of a process when the process ends.
+calls. If the hub measures a rank's memory exactly, the rank may not start processes either, because
+the system forgets the peak memory of a process when the process ends.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ CONNECTING = {
         **{"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312},
         **{"pidfd_open": 434, "pidfd_getfd": 438, "open_by_handle_at": 304},
         **{"unshare": 272, "setns": 308, "mount": 165, "pivot_root": 155, **MOUNTING},
-        # With these, a program could do all of the above, and the filter would not see it.
+        # With io_uring, a program could do all of the above, and the filter would not see it.
         **{"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427},
         **{"bpf": 321, "perf_event_open": 298, "userfaultfd": 323},
         # With these, processes could communicate through files that all processes may read.
@@ -84,9 +84,9 @@ CONNECTING = {
         **{"chmod": 90, "fchmod": 91, "fchmodat": 268, "fchmodat2": 452},
         **{"utime": 132, "utimes": 235, "futimesat": 261, "utimensat": 280},
         **{"setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "setxattrat": 463},
-        # These change or show which pages of a file are in memory (the last three, which read
-        # asynchronously, by their answer). So processes could communicate through a file that all
-        # processes may read.
+        # These change or show which pages of a file are in memory. The last three read a file
+        # asynchronously, and their answer shows it. So processes could communicate through a file
+        # that all processes may read.
         **{"fadvise64": 221, "readahead": 187, "preadv2": 327, "mincore": 27, "cachestat": 451},
         **{"io_setup": 206, "io_submit": 209, "io_pgetevents": 333},
     },

@@ -1,4 +1,4 @@
-"""Finds the student's functions, and describes the exceptions that they raise.
+"""This module finds the student's functions, and describes the exceptions that they raise.
 
 This code runs beside student code.
 """
@@ -86,10 +86,10 @@ def describe(error: BaseException, submission_dir: Path) -> dict:
 
 
 def _inside(below: list[traceback.FrameSummary]) -> str:
-    """Return the name of the function in which an exception came up; "" for the student's own line.
+    """Return the name of the function that raised an exception; "" if the student's line did.
 
-    ``below`` are the steps inside the student's innermost line. The innermost function of
-    torch.distributed comes before our own functions, which it calls.
+    ``below`` are the stack entries below the student's innermost line. If functions of
+    torch.distributed are among them, return the innermost one, because it may call our own code.
     """
     of_torch = [s.name for s in below if f"{os.sep}torch{os.sep}distributed{os.sep}" in s.filename]
     return [*(s.name for s in below), *of_torch][-1] if below else ""

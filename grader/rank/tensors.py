@@ -24,8 +24,8 @@ from grader.wire.frames import (
     is_whole,
 )
 
-MAX_DEPTH = 8  # of nested values that a rank sends; deeper ones are described and not sent
-# the most bytes that all tensors of a call may have together; the rest of a blob is for its header
+MAX_DEPTH = 8  # levels of nesting in a value that a rank sends; deeper values are only described
+# the most bytes that all tensors of a call may have in total; the rest of a blob is its header
 MAX_TENSOR_BYTES = MAX_BLOB - MAX_META
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # bytes → dtype
 # The dtypes that the judge can read with numpy, see ``DTYPES`` in ``world/blobs.py``. Tensors of
@@ -92,7 +92,7 @@ def decode(
 def _build(
     node: Any, find: Callable[[dict], torch.Tensor], make_probe: Callable[[dict], Any]
 ) -> Any:
-    """Return the value that a node stands for. If it stands for a tensor, ``find`` returns it."""
+    """Return the value that a node stands for. For a node of a tensor, call ``find``."""
 
     def build(node: Any) -> Any:
         if not isinstance(node, dict):
@@ -111,7 +111,7 @@ def _build(
 
 
 def _open(tensor: torch.Tensor, key: int, number: int) -> None:
-    """Give a sealed tensor its values, in its own memory."""
+    """Replace the sealed bytes of a tensor by its values, in place."""
     stream = sealing.Stream(key, number)
     bits = tensor.view(BITS[tensor.itemsize])
     whole = bits.is_contiguous()
@@ -269,7 +269,7 @@ def is_freed(value: torch.Tensor) -> bool:
     needed = (value.storage_offset() + last + 1) * value.itemsize
     try:
         return value.numel() > 0 and value.untyped_storage().nbytes() < needed
-    except RuntimeError:  # it wraps another tensor, as tensors of torch.func do
+    except RuntimeError:  # the tensor wraps another one, as in torch.func
         return False
 
 
@@ -297,7 +297,7 @@ def _tensor(value: torch.Tensor, parcel: Parcel) -> dict:
                 " tensor)"
             )
         }
-    if is_freed(value):  # to read it would end this process
+    if is_freed(value):  # reading it would end this process
         return {"other": f"a tensor of shape {tuple(value.shape)} whose memory was freed"}
     key = str(len(parcel.tensors))
     parcel.bytes += value.nbytes

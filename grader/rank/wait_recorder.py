@@ -1,9 +1,9 @@
 """This module traces the waits of a rank, for a timeline. It is never used in grading.
 
-It reports when a wait began and ended, and when a backend was done with an operation. The recorder
-sees operations as they are issued, below the Python API. But a program waits in ``Work.wait``,
-which no dispatcher sees. So the methods of torch's own classes are wrapped here, only in this
-process.
+It reports when an operation was started, when a backend was done with it, and when a wait began
+and ended. The recorder sees operations as they are issued, below the Python API. But a program
+waits in ``Work.wait``, which no dispatcher sees. So this module wraps the methods of torch's own
+classes, in this process only.
 """
 
 import threading

@@ -40,7 +40,7 @@ class Network:
         self.link, self.current = link, current
         self.numbers = itertools.count()
         self.batch: int | None = None  # the number of the batch that is being started
-        self.is_strict = False  # whether the hub keeps the order of nccl
+        self.is_strict = False  # whether the hub runs operations in nccl's order
         self.store: dist.Store | None = None
         self.issued: list[Issued] = []  # the operations of this call, in order of issue
         # returns file and line of the student code that led here
@@ -115,7 +115,7 @@ class MemoryInUse:
         # An operation in place overwrites what it has sent, so there is nothing to compare later.
         self.is_in_place = any(tensor.untyped_storage().data_ptr() in places for tensor in sent)
         self.kept: int | None = None  # the hash of the bytes that were sent
-        # whether an operation will fill the memory before it is sent, or the program has freed it
+        # whether an operation fills the memory before it is sent, or the program has freed it
         self.is_lost = False
 
     def _now(self) -> bytes:
@@ -144,8 +144,8 @@ class MemoryInUse:
     def was_overwritten(self) -> bool:
         """Return whether the memory was overwritten while the operation used it.
 
-        It was overwritten if it differs from the bytes that ``read`` remembers, if another
-        operation was to fill it before it was sent, or if the program has freed it.
+        There are three cases: the memory differs from the bytes whose hash ``read`` kept; another
+        operation fills the memory before it is sent; the program has freed the memory.
         """
         differs = self.kept is not None and self.kept != hash(self._now())
         return differs or self.is_lost
@@ -181,7 +181,7 @@ class HubWork(dist.Work):
         self.was_awaited = False
         self.polls = 0  # how often ``is_completed`` has returned False
         self.lock = threading.Lock()
-        self.answer: dict | None = None  # what the hub's answer says, besides the bytes
+        self.answer: dict | None = None  # the fields of the hub's answer, without the bytes
         self.future: torch.futures.Future | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -321,7 +321,7 @@ def raw(tensor: torch.Tensor) -> bytes:
     """Return the bytes of a tensor's memory.
 
     Dispatch is disabled here and in ``write``. Otherwise a mode that watches the program would see
-    each of these copies, and that takes longer than all the rest. If the memory is a GPU's, wait
+    each copy, and this takes longer than the copy itself. If the memory is a GPU's, wait
     until earlier operations of the GPU have computed the entries. Neither function calls
     ``numpy()``, because a program could then no longer free the tensor with ``resize_``.
     """

@@ -392,10 +392,10 @@ def changes(
 
 
 def gains_of(seed: int, inputs: list, m: int = 1) -> list[np.ndarray]:
-    """Return what the change of grad_z before one W adds to the gradient of each layer's weight.
+    """Return, for each layer, how a change of grad_z before one W changes the weight's gradient.
 
-    The change is drawn from ``seed``. ``inputs`` has the x of each layer of the chunk. Each x has
-    the rows of one of m micro-batches.
+    The change of grad_z is drawn from ``seed``. ``inputs`` has the x of each layer of the chunk.
+    Each x has the rows of one of m micro-batches.
     """
     found = []
     for layer, x in enumerate(inputs):

@@ -205,7 +205,7 @@ def routes_mistakes(choices: list, each: int) -> list[dict[str, Any]]:
     found = []
     for rank, (order, sent, received, arrived) in enumerate(routes(choices, each)):
         inverse = np.argsort(order, kind="stable")
-        # How many tokens come from each rank, for each of this rank's experts.
+        # the numbers of tokens from each rank, for each of this rank's experts
         incoming = [(own == rank * each + e).sum() for own in choices for e in range(each)]
         one_count = np.repeat(np.arange(len(incoming)), incoming)
         known = {

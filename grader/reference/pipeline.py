@@ -39,7 +39,7 @@ def gpipe(stage: int, num_stages: int, m: int) -> list[Action]:
 
 
 def one_forward_one_backward(stage: int, num_stages: int, m: int) -> list[Action]:
-    """Return a stage's 1F1B schedule, which is that of [Narayanan et al., 2021].
+    """Return a stage's 1F1B schedule, as in [Narayanan et al., 2021].
 
     The stage runs a forward pass whenever one is allowed, and otherwise a backward pass. A forward
     pass is allowed while fewer than ``num_stages - stage`` micro-batches are alive.

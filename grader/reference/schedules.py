@@ -135,7 +135,7 @@ def require_loss_in_spans(run: Any, stage: int, entries: int, m: int) -> None:
     """Fail if the last stage computes the losses of m micro-batches outside of its spans.
 
     ``entries`` is the number of entries in a micro-batch's y. An operator in the ledger that reads
-    exactly this number of entries is taken for work on the loss or on its gradient. At most m − 1
+    exactly this number of entries counts as work on the loss or on its gradient. At most m − 1
     such operators may be outside of all spans.
     """
     spans = run.spans(stage)

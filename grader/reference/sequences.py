@@ -228,8 +228,8 @@ def attention_backward(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the gradients of q, k and v for the whole sequence.
 
-    Only pairs of query i and key j for which ``blocks[i, j]`` is True add to the gradients; by
-    default all pairs do. The attention weights are those of all visible pairs in any case. Without
+    A pair of query i and key j adds to the gradients only if ``blocks[i, j]`` is True. By default,
+    all pairs do. In both cases, the attention weights are those of all visible pairs. Without
     ``row_sum``, the sum Σ grad_o ⊙ o is left out.
     """
     scale = q.shape[1] ** -0.5

@@ -131,9 +131,9 @@ class Followed:
     """The results of a step with factors, and what each layer's two functions get and give.
 
     ``inputs[l]`` is the argument x of the forward function of layer l. ``grads[l]`` is the argument
-    grad_y of its backward function. ``outputs[l]`` is y before it is multiplied by the factor
-    ``forward[l]``. ``results[l]`` is (grad_x, gradient) before both are multiplied by the factor
-    ``backward[l]``.
+    grad_y of the layer's backward function. ``outputs[l]`` is y before the multiplication by the
+    factor ``forward[l]``. ``results[l]`` is (grad_x, gradient) before both are multiplied by the
+    factor ``backward[l]``.
     """
 
     loss: float
@@ -147,9 +147,9 @@ class Followed:
 def followed_step(
     weights: list, x: np.ndarray, forward: Sequence[float], backward: Sequence[float]
 ) -> Followed:
-    """Make the step of ``scaled_step``. Return its results and the arguments of its functions.
+    """Make the step of ``scaled_step``. Return its results, and also the values inside the step.
 
-    Also return the results of these functions: see ``Followed``.
+    These values are the arguments and the results of each layer's two functions: see ``Followed``.
     """
     y, saved = np.asarray(x, np.float64), []
     for weight, factor in zip(weights, forward):
@@ -223,9 +223,9 @@ def uncalled_mistakes(
 ) -> list[dict[str, list]]:
     """Return, for each rank, a dict from each mistake to the rank's shards of the gradients.
 
-    In each mistake, a step leaves out one or both of its arguments ``layer_forward`` and
-    ``layer_backward``. These functions multiply by the factors ``forward`` and ``backward``, as in
-    ``scaled_step``. For a function that is left out, the factors are 1.
+    In each mistake, a step does not call its argument ``layer_forward``, or ``layer_backward``, or
+    both. These functions multiply by the factors ``forward`` and ``backward``, as in
+    ``scaled_step``. For a function that is not called, the factors are 1.
     """
     ones = [1.0] * len(weights)
     ways = {

@@ -181,9 +181,9 @@ def train(
 def averages_in_memory_order(gradients: list[list], orders: Sequence[str]) -> list[list]:
     """Return, for each rank, averages of entries that lie at the same place in the ranks' memory.
 
-    ``gradients[rank][layer]`` is a rank's own gradient. It lies in memory row by row if
-    ``orders[rank]`` is "C", and column by column if it is "F". If all ranks have the same order,
-    the averages are right.
+    ``gradients[rank][layer]`` is a rank's own gradient. A gradient lies in memory row by row if
+    ``orders[rank]`` is "C", and column by column if ``orders[rank]`` is "F". If all ranks have the
+    same order, the averages are right.
     """
     n = len(gradients)
     flat = [
@@ -248,7 +248,7 @@ def loss_mistakes(right: list, rows: int, width: int) -> dict[str, list]:
 def left_out(
     after: object, own: list, roots: list, frozen: set[int], strided: set[int]
 ) -> dict[str, list]:
-    """Return a dict that explains which parameters of a rank a broadcast left out.
+    """Return a dict that explains which of a rank's parameters a broadcast left out.
 
     ``own`` and ``after`` are the rank's parameters before and after the broadcast, and ``roots``
     are the root's parameters. ``frozen`` has the indices of the parameters that do not require a
@@ -284,7 +284,7 @@ def require_average(run: Any, size: int) -> None:
         f" ranks takes at least {least}. Does each rank compute the gradients of the whole batch?"
         " Each rank must compute the gradients of its own rows. Average them over the ranks."
     )
-    # Thirds of bytes do not add up exactly.
+    # A rank's traffic may be a fraction of a byte. Such floats do not add up exactly.
     run.require(sent > least - 0.5, text)
 
 
@@ -334,10 +334,10 @@ def own_or_not_copied(run: Any, rank: int) -> str:
 
 
 def optimizer_hint(value: object, lr: float) -> str:
-    """Return what an optimizer shows about wrong weights, moments or losses, or an empty string.
+    """Return the cause of wrong weights, moments or losses that an optimizer shows, or "".
 
-    ``value`` is what ``train`` returned. An optimizer of another learning rate, or one that counts
-    a single step although there are losses of more steps, is the cause for certain.
+    ``value`` is what ``train`` returned. Two causes are certain: the optimizer has another learning
+    rate, or its state counts a single step although there are losses of several steps.
     """
     if not isinstance(value, (list, tuple)) or len(value) != 2 or not isinstance(value[1], dict):
         return ""

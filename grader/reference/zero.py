@@ -134,8 +134,8 @@ def whole_state_mistakes(optimizer: Any, weights: list, n: int, after: Any) -> d
     """Return a dict that explains wrong weights by an optimizer that updates all weights.
 
     ``optimizer`` describes a rank's optimizer, and ``after`` are the weights that the rank has. The
-    dict is empty if the optimizer has a state for fewer entries than all weights have, or if a
-    shard has as many entries.
+    dict is empty if the optimizer has a state for fewer entries than all weights have. It is also
+    empty if the state has no more entries than a shard.
     """
     states = optimizer.get("state") if isinstance(optimizer, dict) else None
     kept = list(states.values()) if isinstance(states, dict) else []

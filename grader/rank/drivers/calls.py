@@ -91,9 +91,9 @@ def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 def kept_of_drawn(function: Callable, args: list, kwargs: dict, mark: Mark) -> int:
     """Make a call with a tensor that is drawn here, and let the hub measure what the result keeps.
 
-    ``shape`` is the shape of the tensor, of float64. With ``listed``, the function gets a list with
-    this tensor. At the measurement, only the function's result is left. Return the number of
-    its entries; −1 if it is not a tensor.
+    The tensor has the shape ``shape`` and the dtype float64. With ``listed``, the function gets a
+    list with this tensor. At the measurement, only the function's result is left. Return the number
+    of entries of the result, or −1 if the result is not a tensor.
     """
     tensor = torch.rand(kwargs["shape"], dtype=torch.float64)
     RESTING.append(function([tensor] if kwargs["listed"] else tensor))

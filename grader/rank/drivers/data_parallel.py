@@ -55,8 +55,8 @@ def views(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 def trained(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Call ``train`` with views of the weights in the list ``args[0]``.
 
-    Return what ``views`` returns, and whether the returned optimizer is over the weights: whether
-    its parameters lie in their memory, in their order.
+    Return what ``views`` returns. Also return whether the optimizer that ``train`` returned is over
+    the weights: its parameters must lie in the memory of the weights, in the order of the weights.
     """
     found, optimizer = views(function, args, kwargs, mark), None
     if isinstance(found["value"], (list, tuple)):
@@ -102,10 +102,11 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
         passes: for each backward pass ``(x, layers)``. ``layers`` is a list: for each layer, the
             index of the weight that it uses.
         squared: the indices of parameters, of any shape, whose squares are added to the loss.
-        seeds: for each pass a list of functions of the judge, one for each layer; the last layers
-            may have none, and all of it may be left out. The gradient that reaches a layer is
-            multiplied by factors that follow from the number that the layer's function returns. The
-            rank does not know this number before it calls the function.
+        seeds: for each pass a list of functions of the judge, one for each layer. The lists may be
+            shorter: then the last layers have no function. ``seeds`` may be left out. The gradient
+            that reaches a layer is multiplied by factors that follow from the number that the
+            layer's function returns. The rank does not know this number before it calls the
+            function.
         as_list: whether the buckets get the parameters as a list. Otherwise they get an iterator
             that can be used only once.
 

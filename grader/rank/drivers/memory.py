@@ -17,7 +17,7 @@ RESTING: list = []  # objects that drivers keep alive until the hub has measured
 def free_at_once() -> None:
     """From now on, have the C library return freed memory to the system, if it is glibc.
 
-    Otherwise the memory of a process depends on what it has allocated and freed before.
+    Otherwise the memory of a process depends on what the process has allocated and freed before.
     """
     library = ctypes.CDLL(None)
     if not hasattr(library, "gnu_get_libc_version"):

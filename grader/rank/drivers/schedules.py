@@ -88,7 +88,7 @@ def freed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
     As a pipeline does, keep the results, and drop the saved tensors z. A mark says how many z are
     still in memory. Then the ranks meet, so that the hub measures how much memory they use. All
-    micro-batches have the same x, so only the results take memory. Return their number.
+    micro-batches have the same x, so only the results take memory. Return the number of results.
     """
     weights, saved, grad_y = args
     watch, results = _Watch(), []

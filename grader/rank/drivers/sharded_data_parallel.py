@@ -15,9 +15,9 @@ from grader.wire.seeded_inputs import draw
 def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Call a step of a sharded model with large shards; return its loss and fingerprints.
 
-    There is one fingerprint for each gradient that the step returned, with the gradient's shape,
-    and one for each shard that the step got, as it is after the step. The shard of layer l
-    has the entries (1 + u/2) / D. D is the width of x, and u are the ``entries`` numbers that
+    There is one fingerprint for each gradient that the step returned, with the gradient's shape.
+    There is also one for each shard that the step got, computed after the step. The shard of layer
+    l has the entries (1 + u/2) / D. D is the width of x, and u are the ``entries`` numbers that
     ``draw`` returns for the rank's ``seed`` and index l. The ranks meet before the step, so that
     the hub measures how much memory the ranks use without the step. If the arguments contain
     functions of the judge, these functions follow the layers: see ``followed_layers``.
@@ -102,10 +102,10 @@ def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) ->
     pass, and one for each layer's backward pass. Each function returns a number that the rank does
     not know before the call. A layer's forward pass multiplies the layer's output by the number for
     this forward pass. Its backward pass multiplies both gradients by the number for this backward
-    pass. To multiply the gradient of the output would give the same. When a pass begins, a mark
-    records the fingerprints of its arguments. The rank gets the number when the pass ends. Before
-    that, a mark records the fingerprints of its results. With ``metered``, also return the meter's
-    ledger.
+    pass. This gives the same as multiplying the gradient of the output. When a pass begins, a mark
+    records the fingerprints of the pass's arguments. When the pass ends, a mark records the
+    fingerprints of its results, and then the rank gets the number. With ``metered``, also return
+    the meter's ledger.
     """
     from handout import mlp  # the copy beside the submission
 

@@ -16,8 +16,8 @@ def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
     """Call a differentiable function. Return its value and the gradients of its arguments.
 
     The function may be a ``torch.autograd.Function``. The last entry of ``args`` is not an argument
-    of the function. It is the gradient of the value, or None to differentiate ``value.sum()``, and
-    is returned as well.
+    of the function. This entry is the gradient of the value, or None to differentiate
+    ``value.sum()``. Also return this entry.
     """
     *args, upstream = args
     value = getattr(function, "apply", function)(*args)
@@ -31,7 +31,7 @@ def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
 def apply_and_drop(
     function: type[torch.autograd.Function], args: list, kwargs: dict, mark: Mark
 ) -> Any:
-    """Apply a ``torch.autograd.Function``, and drop our reference to its argument.
+    """Apply a ``torch.autograd.Function``, and drop the driver's reference to its argument.
 
     Return a dict with three entries: the value; whether the memory of the argument is still in use,
     by something other than the value; and the bytes of all other tensors that the function has made

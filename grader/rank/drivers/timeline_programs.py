@@ -1,7 +1,7 @@
 """Drivers for a timeline: the small programs that a rank runs for the scenes of a drawing.
 
-Each program calls a student's function once to warm up, and then a few times between marks. Its
-results are not checked, so the judge need not know the inputs: each program makes its own.
+Each program calls a student's function once to warm up, and then a few times between marks. Nobody
+checks the results, so the judge need not know the inputs. Each program makes its inputs itself.
 """
 
 import time
@@ -29,7 +29,7 @@ LAYERS = 4
 
 
 def _drawn(run: Callable[[], Any], mark: Mark, options: dict) -> None:
-    """Run a program ``RUNS`` times, after one run to warm up, because the first run is slow.
+    """Run a program once to warm up, because the first run is slow, and then ``RUNS`` times.
 
     Before each of the ``RUNS`` runs all ranks meet in a barrier. Marks record when a run begins and
     ends, and how long the main thread was on a core. With the option ``once``, there is only a
@@ -258,7 +258,7 @@ def experts(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
 
 def _marked(mark: Mark) -> Any:
-    """Return a ``handout.timeline.Timeline`` that also marks where each span begins and ends."""
+    """Return a ``handout.timeline.Timeline`` that adds marks when a span begins and ends."""
     from handout.timeline import Timeline
 
     class Marked(Timeline):
