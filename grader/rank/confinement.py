@@ -67,8 +67,8 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
     """
     if not LINUX:
         return
-    # This process is not dumpable, like the process that it was forked from. Not even its own user
-    # could open the files of such a process in /proc.
+    # Make this process dumpable: it was forked from a process that is not dumpable. Not even
+    # the user of a process that is not dumpable can open the process's files in /proc.
     _prctl(PR_SET_DUMPABLE, 1)
     _limit(device)
     # Give this process shared memory of its own, which disappears when this process ends. This call
@@ -144,7 +144,7 @@ EVERYTHING = [0, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF]
 IOCTL_DEV = 0x8000  # from ABI 5 on; older ABIs do not restrict it
 READ = EXECUTE | READ_FILE | READ_DIR
 DEVICE = READ_FILE | WRITE_FILE | READ_DIR | IOCTL_DEV
-# the rights that make sense for a file that is no folder
+# the rights that make sense for a file that is not a folder
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | 0x4000 | IOCTL_DEV
 # From ABI 6 on: abstract sockets and signals reach only this process and its own descendants.
 SCOPE_SOCKETS_AND_SIGNALS = 3

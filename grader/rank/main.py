@@ -94,8 +94,8 @@ def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tu
     signal.set_wakeup_fd(-1)
     for name in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(name, signal.SIG_DFL)
-    # Give the descriptors that are kept the numbers 0, 1, …, and close all others, because a rank
-    # must not have the socket of another rank.
+    # Renumber the kept descriptors as 0, 1, …, and close all others, because a rank must not have
+    # the socket of another rank.
     null = os.open(os.devnull, os.O_RDONLY)
     kept = [
         fcntl.fcntl(fd, fcntl.F_DUPFD, 100)
@@ -179,9 +179,9 @@ class Marks:
 
 
 class Rank:
-    """This process, set up to make calls of the student's functions.
+    """The rank process, which makes calls of the student's functions.
 
-    If the hub is its network, the process may make the calls of several checks.
+    If the hub is the network, one process may make the calls of several checks.
     """
 
     def __init__(self, link: Link, meta: dict, stacks_fd: int, home: RankHome) -> None:
@@ -442,8 +442,8 @@ def _announce_exit(mark: Mark, recorder: Recorder) -> None:
 
     def announced(status: int) -> NoReturn:
         try:
-            # A process that the rank has forked adds no mark, because its frame could get into the
-            # middle of a frame of this process.
+            # A process that the rank has forked adds no mark. Its frame could get into the middle
+            # of a frame of the rank.
             if os.getpid() == own:
                 file, line = recorder.caller()
                 mark(f"os._exit({status}) at {file}:{line}")

@@ -7,8 +7,9 @@ DDP) come through the trampolines of ``ProcessGroup``, which exist only for some
 Tensors that are not contiguous are treated as gloo treats them. Gathers, all-gathers, all-to-alls
 of lists and ``reduce_scatter_tensor`` communicate a tensor's entries in their logical order,
 whatever the strides are. All other operations communicate the bytes in the order in which they are
-in memory. So a transposed tensor arrives as it was before it was transposed. ``reduce_scatter``
-copies its input tensors, and adds up the entries of these copies in the order of their memory.
+in memory. So the entries of a transposed tensor arrive in the order from before the transpose.
+``reduce_scatter`` copies its input tensors, and adds up the entries of these copies in the order in
+which they are in memory.
 """
 
 from collections.abc import Sequence
@@ -228,8 +229,8 @@ class HubGroup(dist.ProcessGroup):
         if peer == self.rank():
             # gloo raises the same
             raise RuntimeError("Pair is not connected: a rank cannot send to itself")
-        # On the hub a send passes through no operator of torch that a meter would see. A meter that
-        # is entered twice must hear of the send only once.
+        # On the hub a send passes through no operator of torch that a meter would see. If a
+        # meter is entered twice, report the send to it only once.
         for meter in dict.fromkeys(METERS):
             meter.sends((tensors,))
         return self._issue("send", tensors, [], peer=index(peer), tag=index(tag))
@@ -323,7 +324,7 @@ def install(network: Network) -> None:
 
 
 def be_strict(network: Network) -> None:
-    """Do what nccl does and gloo does not, for a hub that keeps nccl's order.
+    """Follow the rules of nccl that gloo does not have, for a hub in strict mode.
 
     Tell the hub which operations ``batch_isend_irecv`` starts together, because torch itself tells
     this only to its own process groups. Refuse a receive that does not name the sender.

@@ -59,7 +59,7 @@ FUNCTIONAL = {
 
 
 class Recorder(TorchDispatchMode):
-    """Reports each communication through ``emit``, before it is started.
+    """Reports each communication through ``emit``, before the communication starts.
 
     It is active in the thread that entered it. ``folder`` is the folder of the student's files.
     """
@@ -172,8 +172,9 @@ def _dispatch(
     return operator(*args, **kwargs)
 
 
-# This is assigned and not defined inside the class. If a subclass defines it, torch wraps it for
-# torch.compile. The wrapper's first call imports 800 modules, which costs every world a second.
+# The method is assigned and not defined inside the class. If a subclass defines this method, torch
+# wraps it for torch.compile. The first call of the wrapper imports 800 modules, which costs every
+# world a second.
 Recorder.__torch_dispatch__ = _dispatch  # type: ignore[method-assign, assignment]
 
 

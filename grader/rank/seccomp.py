@@ -156,7 +156,7 @@ OPERATIONS = 127  # the bits that tell which futex operation it is
 # word again.
 WAIT, WAIT_BITSET = 0, 9
 CLOCK_GETTIME = {"x86_64": 228, "aarch64": 113}
-OF_PROCESSES = 1 << 31  # clocks from here on (negative numbers) are those of processes
+OF_PROCESSES = 1 << 31  # clock numbers from here on are negative: clocks of processes
 OTHER_INTERFACE = 1 << 30  # a bit in the numbers of x32, the other interface of x86_64
 
 # Instructions of the Berkeley packet filter: load a word, compare it with a constant and jump,

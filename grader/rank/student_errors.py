@@ -33,8 +33,8 @@ def find(name: str) -> Any:
 def describe(error: BaseException, submission_dir: Path) -> dict:
     """Return a dict that describes an exception: see ``report.Raised``.
 
-    ``lines`` holds at most ``MAX_LINES`` lines of the student's own files, the innermost ones, in
-    the order from outermost to innermost.
+    ``lines`` holds the innermost lines of the student's own files, at most ``MAX_LINES``. The last
+    line is the innermost one.
     """
     steps = traceback.extract_tb(error.__traceback__)
     places = [s.filename.startswith(str(submission_dir)) for s in steps]

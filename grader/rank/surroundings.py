@@ -1,6 +1,7 @@
 """This module looks at the settings of a process that a student's function may have changed.
 
-A rank looks at these settings if the calls of another check may follow.
+After the calls of a check, a rank compares these settings with those from before any student code
+ran. If a setting has changed, the calls of another check may not follow in this process.
 """
 
 import _signal

@@ -174,9 +174,9 @@ def is_intact(value: Any, original: Any) -> bool:
 def gradient_flags(value: Any) -> Any:
     """Return two flags for each tensor in lists, tuples and dicts.
 
-    The first says whether the tensor requires a gradient, the second whether it has a gradient
-    without requiring one. A gradient of a tensor that requires one does not count: the judge's own
-    backward pass may have computed it.
+    The first says whether the tensor requires a gradient. The second says whether the tensor has a
+    gradient although it requires none. If a tensor requires a gradient, its gradient does not
+    count, because the judge's own backward pass may have computed it.
     """
     if isinstance(value, (list, tuple)):
         return [gradient_flags(item) for item in value]

@@ -352,8 +352,8 @@ def write(tensor: torch.Tensor, content: np.ndarray) -> None:
 def fill(landing: Tensors, blob: bytes, in_order: bool) -> None:
     """Write the bytes of ``blob`` to the tensors' memory, one tensor after the other.
 
-    With ``in_order``, write the bytes as the tensors' entries, in order. An empty blob changes
-    nothing.
+    With ``in_order``, write the bytes in the logical order of a tensor's entries. An empty blob
+    changes nothing.
     """
     if not blob:
         return
@@ -374,7 +374,7 @@ def unfill(landing: Tensors, in_order: bool) -> None:
 
 
 def _lay(tensor: torch.Tensor, content: np.ndarray, in_order: bool) -> None:
-    """Write bytes to a tensor's memory. With ``in_order``, write them as its entries in order."""
+    """Write bytes to a tensor's memory. With ``in_order``, write in the order of its entries."""
     if not in_order or tensor.is_contiguous():
         write(tensor, content)
         return

@@ -1,6 +1,6 @@
 """Computes interleaved and zero-bubble schedules.
 
-These are answers to problems. Therefore the copy that students get does not include this module.
+These are answers to problems. So a student's copy of the repository does not include this module.
 """
 
 from grader.reference.chunked import Action, Stages, interleaved_alive
@@ -50,8 +50,8 @@ def interleaved_bubble(n: int, v: int, m: int) -> float:
 def zero_bubble(n: int, m: int) -> Stages:
     """Return ZB-H1 schedules: 1F1B with each backward pass cut into B and W.
 
-    On stage s, the W of micro-batch i comes directly after the B of micro-batch i + s. Each W that
-    has no such B comes at the end.
+    On stage s, the W of micro-batch i comes directly after the B of micro-batch i + s. If there is
+    no such B, the W comes at the end.
     """
     stages: Stages = []
     for stage, whole in enumerate(interleaved(n, 1, m + -m % n)):

@@ -205,8 +205,8 @@ def _met(ready: list[Ready], started: list, shapes: Mapping[int, tuple]) -> list
 
     ``started[rank]`` lists the buckets of a rank, in the order in which the rank starts their
     all-reduces. The k-th all-reduce averages the k-th bucket of every rank. If a rank has no
-    gradient of a parameter, its bucket has zeros there. All gradients are None if the ranks'
-    buckets differ in length, or if two parameters differ in shape.
+    gradient of a parameter, the rank's bucket has zeros in its place. All gradients are None if the
+    ranks' buckets differ in length, or if two parameters differ in shape.
     """
     n = len(ready)
     if (

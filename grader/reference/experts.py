@@ -180,8 +180,8 @@ def routes(choices: list, each: int) -> list[Routes]:
 
     ``order`` has the indices of the rank's tokens, sorted by the experts of the tokens. ``sent[r]``
     is the number of tokens that go to rank r, and ``received[r]`` is the number of tokens that come
-    from rank r. ``arrived`` has the expert of each token that arrives. It counts the rank's own
-    experts from 0.
+    from rank r. ``arrived`` has the expert of each token that arrives. The experts are numbered
+    from 0 among the rank's own experts.
 
     ``choices[rank]`` has the expert that each token of a rank has chosen. ``each`` is the number of
     experts of a rank.

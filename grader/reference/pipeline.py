@@ -1,6 +1,6 @@
 """Computes the layers of each stage, the schedules GPipe and 1F1B, and the bubble.
 
-These are answers to problems. Therefore the copy that students get does not include this module.
+These are answers to problems. So a student's copy of the repository does not include this module.
 """
 
 import numpy as np

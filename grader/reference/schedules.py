@@ -76,8 +76,8 @@ def warm_up(stage: int, actions: list[Action], due: int) -> str:
     """Return a sentence that says how many forward passes the warm-up has, and how many are right.
 
     ``due`` is the right number of forward passes before the first backward pass. If the schedule
-    has this number, the sentence is empty. Otherwise it begins with a space. A second sentence says
-    what a warm-up that is too short costs.
+    has this number, return an empty string. Otherwise the sentence begins with a space. If the
+    warm-up is too short, a second sentence says what this costs.
     """
     found = [kind for kind, _ in actions].index("backward")
     if found == due:

@@ -313,7 +313,7 @@ def _without_diagonal(
     """Return causal attention in which no token sees itself.
 
     The result is that of ring attention. In a rank's own block, the rank's first query then has
-    only scores of −∞. Its exponentials are NaN, so its output and its logsumexp are NaN, too.
+    only scores of −∞. The query's exponentials are NaN, so its output and logsumexp are NaN, too.
     """
     first = np.arange(0, len(q), len(q) // n)
     seen = np.tri(len(q), k=-1, dtype=bool)

@@ -273,8 +273,8 @@ def require_average(run: Any, size: int) -> None:
     """Fail if the ranks sent too few bytes to average gradients of ``size`` bytes.
 
     Without compression, the average over n ranks takes at least 2(n−1) · ``size`` bytes, because
-    n − 1 ranks have to add their gradients, and n − 1 ranks have to get the result. A program that
-    sends less exchanges something else, such as the batch.
+    n − 1 ranks have to add their gradients, and n − 1 ranks have to get the result. If a program
+    sends fewer bytes, it exchanges something else, such as the batch.
     """
     n = run.report.size
     sent = sum(o.traffic for rank in range(n) for o in run.operations(rank))

@@ -72,8 +72,8 @@ def trained(
     """Return the weights after every step, and for each rank the two moments of its shard.
 
     ``steps[step]`` has the gradients of all weights, which are the same on all ranks.
-    ``optimizer`` makes an optimizer from a learning rate. If it is not AdamW, each rank has () in
-    place of the moments.
+    ``optimizer`` makes an optimizer from a learning rate. If this optimizer is not AdamW, each rank
+    has () in place of the moments.
     """
     n = len(rates)
     of_steps = [shards(step, n) for step in steps]

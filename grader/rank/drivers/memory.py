@@ -15,9 +15,9 @@ RESTING: list = []  # objects that drivers keep alive until the hub has measured
 
 
 def free_at_once() -> None:
-    """From now on, have the C library return freed memory to the system, if it is glibc.
+    """Make glibc return freed memory to the system from now on. Without glibc, do nothing.
 
-    Otherwise the memory of a process depends on what the process has allocated and freed before.
+    If freed memory is kept, the memory of a process depends on what was allocated and freed before.
     """
     library = ctypes.CDLL(None)
     if not hasattr(library, "gnu_get_libc_version"):

@@ -26,7 +26,7 @@ def in_step(towards: int, function: Callable, args: list, kwargs: dict, mark: Ma
 
 
 class Step:
-    """Makes each send wait until the neighbour has passed on the message before it.
+    """Makes each send wait until the neighbour has passed on the previous message.
 
     The ranks record their sends in the rendezvous file, where the other ranks see them.
     """

@@ -55,7 +55,7 @@ def chunked(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 class _Watch:
-    """Finds out how many of the tensors that nobody needs any more are still in memory.
+    """Counts the tensors that are still in memory although nobody needs them any more.
 
     ``most`` is the largest number that ``look`` has found.
     """
@@ -104,7 +104,7 @@ def freed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def beside_products(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Compute B, the first half of the backward pass, ``times`` times, to compare its cost.
+    """Compute B, the first half of the backward pass, ``times`` times, to measure its cost.
 
     Before each B, the driver computes the same gradients by itself, and nothing else. The hub
     measures the rank's processor time before and after each of the two: see ``report.Call.clocks``.

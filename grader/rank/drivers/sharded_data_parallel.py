@@ -76,7 +76,8 @@ def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     gradient in step s (0, 1, …) has the numbers for index s · tensors + i. Return, for each weight
     at the end, the sum of its entries and the sum of their squares. The second call has no
     arguments, and returns None. The ranks meet at the beginning of each call. So the hub measures
-    their memory without weights, and later with the weights and the optimizer, after the steps.
+    their memory twice: in the first call without weights, and in the second call, after the steps,
+    with the weights and the optimizer.
     """
     meet_at_rest()
     if not args:

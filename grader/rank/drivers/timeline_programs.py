@@ -130,7 +130,7 @@ def data_parallel(function: Callable, args: list, kwargs: dict, mark: Mark) -> N
         "backward": [(mlp, "loss_backward"), (mlp, "layer_backward"), (torch.Tensor, "backward")],
     }
     passes["backward"] += [(torch.autograd, "backward"), (torch.autograd, "grad")]
-    # The step is a single call. Its two passes are recognized by the functions that it calls.
+    # The step is a single call. To mark its two passes, wrap the functions that the step calls.
     with ExitStack() as stack:
         for name, places in passes.items():
             for owner, attribute in places:
@@ -273,8 +273,8 @@ def _marked(mark: Mark) -> Any:
 def pipeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     """Run ``run_schedule`` with a few layers on every stage.
 
-    ``schedule`` names the student's function that makes the schedule. It is None for a single
-    micro-batch.
+    ``schedule`` names the student's function that makes the schedule. For a single micro-batch,
+    ``schedule`` is None.
     """
     from handout import mlp, pipeline_parallel
 
