@@ -131,11 +131,12 @@ def usual_bandwidth(reported: float, world_size: int, counted: str) -> float:
 
     A lecture measured four H100s, and printed 277 "GB/s" for the all-reduce of a tensor, and 70 for
     a reduce-scatter. The lecture used the factors of the bus bandwidth, 2(n−1)/n and (n−1)/n, but
-    it divided by 1024³. As the size of the reduce-scatter, it used the *output of one rank*. Is
+    it divided by 1024³. It also took the *output of one rank* as the size of the reduce-scatter. Is
     reduce-scatter really four times slower?
 
     Args:
-        reported: the figure, in 2³⁰ bytes per second. It already contains the factor with n.
+        reported: the figure, in 2³⁰ bytes per second. It already contains the factor, 2(n−1)/n or
+            (n−1)/n.
         world_size: n.
         counted: which size the figure is based on: "whole" for the whole array, or "part" for one
             rank's part, 1/n of it.

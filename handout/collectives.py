@@ -10,8 +10,8 @@ nothing about the other ranks, except what it receives from them.
 For every function here:
 - Inputs must stay unchanged, and results are in new memory. (With one rank you may return the input
   itself.)
-- Results do not require gradients, even if the inputs do: use ``detach()``. Autograd does not see
-  the calls of ``dist``, so it would leave them out.
+- Results do not require gradients, even if the inputs do: use ``detach()``. Autograd does not
+  record the calls of ``dist``, so a gradient through a result would be wrong.
   Only the operators of Problem 4.4 tell autograd how to differentiate.
 - A tensor has the same shape and dtype on every rank. Its dtype is float32, float64 or int64, and
   it holds at least one element.
@@ -21,7 +21,7 @@ For every function here:
 - The function works for 1, 2, 3, 4, … ranks, for any root, and when it is called twice. A later
   call must not change an earlier result.
 - In Problem 1.1 each function communicates once, with the collective of its name. You may compute
-  anything before and after that.
+  anything before and after the communication.
 - Misuse raises ``ValueError``. The message contains the wrong value (and n, if it matters). Raise
   it before anything is sent, on every rank that can detect the misuse. Only the root can see a bad
   ``tensor`` in scatter, so there only the root raises. Every rank can see a bad ``root``, so every
@@ -77,8 +77,7 @@ def scatter(tensor: Tensor | None, like: Tensor, root: int) -> Tensor:
         Rows [rank·k, (rank+1)·k) of the root's tensor.
     Raises:
         ValueError: ``root`` is not a rank; ``like`` has no dimension 0; on the root, ``tensor`` is
-            None, or its shape is not (n·k, …), which is n times the shape of ``like`` along
-            dimension 0.
+            None, or its shape is not (n·k, …), where (k, …) is the shape of ``like``.
 
     With 2 ranks and root 0:  rank 0 [1, 2, 3, 4]  →  rank 0 [1, 2], rank 1 [3, 4].
     About 6 lines.
@@ -115,8 +114,8 @@ def reduce(tensor: Tensor, root: int, op: str = "sum") -> Tensor | None:
         On the root: the reduced tensor, in the shape of ``tensor``. On the other ranks: None.
     Raises:
         ValueError: ``root`` is not a rank; ``op`` is none of these five (the caller may pass any
-            object, such as a list); ``op`` is "average" and the dtype is an integer dtype, which
-            the message names.
+            object, such as a list); ``op`` is "average" and the dtype is an integer dtype (the
+            message names the dtype).
 
     With 2 ranks, root 0, "max":  rank 0 [1, 5], rank 1 [4, 2]  →  rank 0 [4, 5], rank 1 None.
     About 6 lines.
@@ -151,7 +150,7 @@ def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
     Raises:
         ValueError: the tensor has no dimension 0, or n does not divide the number of rows; ``op``
             is none of these five (the caller may pass any object, such as a list); ``op`` is
-            "average" and the dtype is an integer dtype, which the message names.
+            "average" and the dtype is an integer dtype (the message names the dtype).
 
     With 2 ranks, "sum":  rank 0 [1, 2], rank 1 [3, 4]  →  rank 0 [4], rank 1 [6].
     About 4 lines.
@@ -169,7 +168,7 @@ def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
         The reduction, in the shape of ``tensor``.
     Raises:
         ValueError: ``op`` is none of these five (the caller may pass any object, such as a list);
-            ``op`` is "average" and the dtype is an integer dtype, which the message names.
+            ``op`` is "average" and the dtype is an integer dtype (the message names the dtype).
 
     With 2 ranks, "product":  rank 0 [1, 2], rank 1 [3, 4]  →  [3, 8] on both.
     About 4 lines.
@@ -216,7 +215,7 @@ def in_rank_order(action: Callable[[], T]) -> T:
 def all_reduce_from_parts(tensor: Tensor) -> Tensor:
     """Problem 1.3 · Sum over all ranks with one reduce-scatter and one all-gather.
 
-    This is what an all-reduce *is*: an all-reduce costs as much as these two collectives together.
+    An all-reduce consists of these two collectives, and costs as much as both together.
     n need not divide the number of elements.
 
     Args:
@@ -255,9 +254,9 @@ def average(tensor: Tensor) -> Tensor:
 def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Tensor, T]:
     """Problem 1.5 · Sum over all ranks while something else is computed.
 
-    Start a ``dist.all_reduce``, call ``compute`` once while it runs, and wait for it only after
-    that. To test this order, a check lets one rank begin only after ``compute`` has ended on
-    another rank.
+    Start a ``dist.all_reduce``. Call ``compute`` once while the all-reduce runs. Only then wait for
+    the all-reduce. To test this order, a check lets one rank begin only after ``compute`` has ended
+    on another rank.
 
     Args:
         tensor: any shape.
@@ -275,10 +274,10 @@ def shift_right(tensor: Tensor) -> Tensor:
     """Problem 1.6 · Send to the right neighbour and receive from the left neighbour.
 
     All ranks do this at the same time. The ranks form a ring: the right neighbour of the last rank
-    is rank 0. A blocking send may wait until its receiver is there. If every rank sends before it
-    receives, the ring may deadlock, whatever the size of the tensors. On GPUs it may even deadlock
-    if every rank starts an ``isend`` and then an ``irecv``. ``dist.batch_isend_irecv`` starts both
-    together, and works on CPUs and GPUs.
+    is rank 0. A blocking send may wait until the right neighbour receives. If every rank sends
+    before it receives, the ring may deadlock, whatever the size of the tensors. On GPUs the ring
+    may deadlock even if every rank starts an ``isend`` and then an ``irecv``.
+    ``dist.batch_isend_irecv`` starts both together, and works on CPUs and GPUs.
 
     Args:
         tensor: any shape.
@@ -301,9 +300,9 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
     rank sends one chunk to its right neighbour, receives one from its left neighbour, and adds it
     to its own copy of that chunk. After these steps, each rank holds one finished chunk. The next
     n−1 steps are the all-gather: the finished chunks travel round the ring. Each rank sends 2(n−1)
-    chunks of 1/n of the tensor. If the ranks do the additions, and not the network, no all-reduce
-    can send fewer bytes [Patarasuk and Yuan, 2009]. As in Problem 1.6, send and receive in an order
-    that also works on GPUs.
+    chunks of 1/n of the tensor. No all-reduce in which the ranks do the additions can send fewer
+    bytes [Patarasuk and Yuan, 2009]. (Some networks can add, too.) As in Problem 1.6, send and
+    receive in an order that also works on GPUs.
 
     Args:
         tensor: any shape, with one element or more; it may have fewer than n elements.

@@ -100,9 +100,9 @@ def train(
         step, before the update, equal on every rank. The optimizer is the ``torch.optim.AdamW``
         that made the steps, over ``weights`` in their order.
 
-    Traffic: that of ``data_parallel_step`` in each step, and the losses.
+    Traffic: in each step, what ``data_parallel_step`` sends; and in addition the losses.
 
-    A hint: AdamW divides by the gradient's own size. So training looks almost the same with
+    A hint: AdamW divides each gradient by its own size. So training looks almost the same with
     gradients that are n times too large. But the state of the optimizer shows the difference, and
     the checks compare this state.
     About 12 lines.
@@ -129,10 +129,10 @@ class GradientBuckets:
     - All ranks must start the same collectives in the same order, even if gradients become ready in
       another order on one rank. So start bucket i+1 only after bucket i.
     - A hook must not wait for a communication, otherwise nothing overlaps.
-    - Send nothing but one all-reduce for each bucket, in each pass.
+    - In each backward pass, send one all-reduce for each bucket, and nothing else.
     - Start a bucket as soon as it is full and all earlier buckets have started: in the hook of the
-      parameter that completes it, before autograd comes to the next layer. Do not hold full buckets
-      back, and do not leave the start to another thread, which may start them too late.
+      parameter that completes the bucket, before autograd comes to the next layer. Do not hold full
+      buckets back. Do not start them in another thread, which may start them too late.
     """
 
     def __init__(self, parameters: Iterable[Tensor], bucket_bytes: int) -> None:
@@ -165,8 +165,8 @@ class GradientBuckets:
         have been started yet, because a parameter in them got no gradient in this pass. Start these
         buckets now, with zeros for the missing gradients, so that all ranks start the same
         collectives. If no rank used a parameter, its ``grad`` may become zero or None. (DDP leaves
-        None. Then AdamW skips this parameter. With zero, it applies weight decay.) A ``grad`` may
-        be a view of its bucket. Afterwards the object is ready for the next backward pass.
-        Before that pass, the caller sets every ``grad`` to None.
+        None, and AdamW then skips the parameter. If ``grad`` is zero, AdamW still applies weight
+        decay.) A ``grad`` may be a view of its bucket. Afterwards the object is ready for the next
+        backward pass. Before that pass, the caller sets every ``grad`` to None.
         """
         raise NotImplementedError("Problem 3.5: GradientBuckets.wait")

@@ -13,13 +13,13 @@ The ranks form a mesh of D rows and T columns, whose shape is ``(D, T)``. On a m
 The ranks of a row are tensor parallel: each has its own shards of the weights, and all have the
 same rows of the batch. The ranks of a column are data parallel: each has its own rows of the batch,
 and all have the same shards of the weights. Neighbours in a row have consecutive ranks. On a
-cluster these are devices of one machine, with fast links. Tensor parallelism needs fast links more
-than data parallelism does, because it communicates in every layer.
+cluster, consecutive ranks are devices of one machine, with fast links. Tensor parallelism needs
+fast links more than data parallelism does, because it communicates in every layer.
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
 - Inputs keep their values, and tensors may be non-contiguous.
-- The function works on every mesh, also of one row, of one column, or of one rank, and when it is
-  called twice. A later call must not change an earlier result.
+- The function works on every mesh, also on a mesh of one row, of one column, or of one rank. It
+  also works when it is called twice. A later call must not change an earlier result.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
   The message contains the numbers that do not fit.
 
@@ -108,10 +108,10 @@ def mesh_step(
     gradients of their own rows of the batch. The mean of these gradients over the column is the
     gradient of the whole batch.
 
-    Two kinds of tensors are summed over the row, as by Megatron's operators g and f. In the forward
-    pass, add up the partial products with B (as g does). In the backward pass, add up the partial
-    gradients of a pair's input (as f does). A pair's output is replicated in the row, and its
-    gradient is replicated, too: do not add up this gradient.
+    Sum two kinds of tensors over the row, as Megatron's operators g and f do. In the forward pass,
+    add up the partial products with B (as g does). In the backward pass, add up the partial
+    gradients of a pair's input (as f does). A pair's output is replicated in the row, and the
+    output's gradient is replicated, too: do not add up this gradient.
 
     Args:
         pairs: P ≥ 1 pairs (A, B) of this rank's shards, (K, H/T) and (H/T, K), float32 or float64.
@@ -130,10 +130,10 @@ def mesh_step(
     Traffic: in the row, one all-reduce of (rows, K) for each pair in the forward pass, and one for
     each pair except the first in the backward pass: 2P − 1 in all. (The gradient with respect to x
     is not needed.) In the column, one all-reduce for each gradient, or one for all of them. Send
-    nothing else. Use the groups ``row`` and ``column`` themselves, and no other group: make no
-    group in a step, because all ranks would have to meet for it. You may use other collectives if
+    nothing else. Use the groups ``row`` and ``column`` themselves, and no other group. Do not make
+    a group in a step, because every rank would have to take part. You may use other collectives if
     no rank sends more bytes. A rank computes with its own rows of the batch and its own shards, and
-    never gathers those of other ranks.
+    never gathers the rows or shards of other ranks.
 
     With a mesh of 2 × 1, one pair ([[a]], [[b]]) and rows [x₀] and [x₁]: if the gradients of the
     two rows' losses with respect to a are [[2]] and [[4]], both ranks return [[3]] for a.

@@ -152,10 +152,10 @@ def one_forward_one_backward_schedule(
 ) -> list[Action]:
     """Problem 5.4 · Return the 1F1B schedule [Narayanan et al., 2019; 2021].
 
-    It is as fast as GPipe, with fewer activations alive. Each backward pass comes as early as
-    possible, and frees its activations. A stage works in three phases. In the warm-up it runs
+    1F1B is as fast as GPipe, and keeps fewer activations alive. Each backward pass comes as early
+    as possible, and frees its activations. A stage works in three phases. In the warm-up it runs
     forward passes until the stages after it are filled, or until there are no more micro-batches.
-    Then it alternates, one forward pass and one backward pass. In the cool-down it runs the
+    Then it runs one forward pass and one backward pass in turn. In the cool-down it runs the
     remaining backward passes. (This is PipeDream-Flush. The first PipeDream runs without a
     cool-down, and keeps several versions of the weights.)
 
@@ -189,20 +189,20 @@ def run_schedule(
 
     Any schedules that fit each other must run, not only GPipe and 1F1B. The earlier stages may be
     at their third forward pass while the last stage is at its first backward pass, so neighbours
-    may want to send to each other at the same moment. Do not wait for a send as soon as you have
-    started it: the other stage may itself be sending, and not yet receiving. (When to wait is said
-    below.)
+    may want to send to each other at the same moment. Do not wait for a send directly after you
+    have started it: the other stage may itself be sending, and not yet receiving. (The text below
+    says when to wait.)
 
     GPipe and 1F1B must also run on GPUs, where the messages of a rank keep their order and a send
     ends only when it is received. So when an action ends, start two messages together, with one
     ``dist.batch_isend_irecv`` (see Problem 1.6): what this action sends, and what the next action
-    receives. Start them before the next action computes. Do not leave this to another thread,
-    which may start them too late. Compute each action before you wait for the messages of later
-    ones. ``batch_isend_irecv`` returns a list of ``Work``. With gloo the
-    list has one ``Work`` for each message, in the same order. With nccl it has a single ``Work``
-    for all messages together. So put the receive last: then the last ``Work`` of the list is that
-    of the receive, and the first is that of the send. (If there is only one message, the list has
-    only its ``Work``.)
+    receives. Start them before the next action computes. Do not start them in another thread, which
+    may start them too late. Compute each action before you wait for the messages of later actions.
+    ``batch_isend_irecv`` returns a list of ``Work``. With gloo the list has one ``Work`` for each
+    message, in the order of the messages. With nccl it has a single ``Work`` for all messages
+    together. So put the receive last: then the last ``Work`` of the list is that of the receive,
+    and the first is that of the send. (If there is only one message, the list has only its
+    ``Work``.)
 
     With 1F1B, a stage's memory must not grow with m. So free
     - the saved tensors of a micro-batch, after its backward pass. A local variable that still
@@ -211,8 +211,8 @@ def run_schedule(
       once.)
     - each tensor that was sent. It stays alive until you have called ``wait()`` of the send's
       ``Work``, and have dropped the ``Work``: remove it from your list or dict. When the gradient
-      of micro-batch i has come back, wait for the send of the activation of micro-batch i: that
-      wait is over at once. Just before you send a gradient, wait for the send of the previous
+      of micro-batch i has come back, wait for the send of the activation of micro-batch i: this
+      ``wait()`` returns at once. Just before you send a gradient, wait for the send of the previous
       gradient. At the end, wait for the remaining sends.
 
     Call ``wait()`` of each ``Work`` once: with gloo, a second call for a send or a receive waits

@@ -10,19 +10,19 @@ A schedule is the list of one stage's actions, in order. Here an action is a tup
 micro_batch)``, because a stage may hold several chunks of the model:
 
     ("F", c, i)    the forward pass of micro-batch i through chunk c of this stage
-    ("B", c, i)    the gradient of this chunk's input, which the stage before needs
+    ("B", c, i)    the gradient of this chunk's input, which the previous part needs
     ("W", c, i)    the gradients of this chunk's weights, at any time after B
     ("BW", c, i)   the whole backward pass: B and W; the message is sent after both
 
 With n stages of v chunks each, the model is cut into n·v parts. Chunk c of stage s is part c·n + s.
-A micro-batch visits all stages once for each chunk. ``handout/schedule_runner.py`` runs schedules,
-and simulates how long they take; it is given.
+A micro-batch visits all stages once for each chunk. ``handout/schedule_runner.py`` is given. It
+runs schedules, and simulates how long they take.
 
 For every schedule here:
 - A schedule contains each of its actions once. Each call returns a new list.
 - The schedules of all stages fit each other: they can be executed together without a deadlock,
   however long F, B and W take. A stage does its actions in the order of its list. F of a part needs
-  F of the part before. B and BW of a part need B or BW of the part after. B and BW need F of the
+  F of the previous part. B and BW of a part need B or BW of the next part. B and BW need F of the
   same part, and W needs B. Messages take no time.
 - An activation is what one micro-batch has saved in one chunk. It is alive from F to BW, or from F
   to W.
@@ -108,7 +108,7 @@ def interleaved_bubble(num_stages: int, num_chunks: int, num_micro_batches: int)
         num_stages, num_chunks, num_micro_batches: n, v, and m, a multiple of n.
     Raises:
         ValueError: there is no stage, chunk or micro-batch (the message contains this count), or n
-            does not divide m (the message contains both).
+            does not divide m (the message contains both numbers).
 
     ``interleaved_bubble(4, 1, 4)``  →  3/7, as for 1F1B;  ``interleaved_bubble(4, 2, 4)``  →  3/11.
     About 4 lines.
@@ -137,8 +137,8 @@ def backward_input(weights: list[Tensor], saved: Saved, grad_y: Tensor) -> tuple
     Returns:
         ``(grad_x, kept)``. grad_x is the gradient of the chunk's input, (B/m, D). kept has, for
         each layer in the order of the layers, the pair ``(x, grad_z)``: the same tensor x, and the
-        gradient of z. W does not need z, and the caller frees z. So no result, and nothing else,
-        may keep a z or a copy of it in memory.
+        gradient of z. W does not need z, and the caller frees z. So do not keep any z, or a copy of
+        it, in memory: neither in a result nor anywhere else.
 
     With one layer [[2]], x = [[1]], z = [[2]] and grad_y = [[3]]:  gelu′(2) = 1.0852. So grad_z is
     [[3.2557]], grad_x is [[6.5114]], and kept is [([[1]], [[3.2557]])].
@@ -168,7 +168,7 @@ def backward_weights(kept: Kept) -> list[Tensor]:
 def zero_bubble_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[Action]:
     """Problem 8.3 · Return the zero-bubble schedule ZB-H1 [Qi et al., 2024].
 
-    F and B come in the order of 1F1B. The previous stage waits only for B. So B sends its message
+    F and B come in the order of 1F1B. The previous stage waits only for B. So B sends its gradient
     at once, and W runs later, when the stage would otherwise wait. Later stages delay W longer: on
     stage s, W is s micro-batches behind B (all W come last if m ≤ s). So at the end, while the last
     gradients travel back, a stage still has W to do.

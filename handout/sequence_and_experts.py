@@ -38,10 +38,10 @@ def sequence_parallel_forward(pair: Pair, x: Tensor) -> tuple[Tensor, Pair]:
     """Problem 9.1 · Compute y = x + gelu(normalize(x) @ A) @ B, on this rank's shard of a sequence.
 
     This is Megatron's pair [Korthikanti et al., 2022]. Without sequence parallelism, an all-reduce
-    follows the pair, and every rank has all rows of x and y. Here each rank has only T/n rows of
-    them. Normalise these rows. Then an all-gather gives every rank all rows, which are multiplied
-    by A. After the product with B, a reduce-scatter adds up the partial products, and gives each
-    rank its own rows.
+    follows the pair, and every rank has all rows of x and y. Here each rank has only T/n rows of x
+    and of y. Normalise these rows of x. Then an all-gather gives every rank all rows. Multiply all
+    rows by A. After the product with B, a reduce-scatter adds up the partial products, and gives
+    each rank its own rows.
 
     Args:
         pair: (A, B), this rank's shards: A by columns, (K, H/n), and B by rows, (H/n, K).
@@ -56,8 +56,8 @@ def sequence_parallel_forward(pair: Pair, x: Tensor) -> tuple[Tensor, Pair]:
         ValueError: A does not have as many rows as x has columns, B does not have as many rows as A
             has columns, or B does not have as many columns as x.
 
-    Normalise before the all-gather, and send normalize(x) as it is, without other factors. If you
-    normalise after it, every rank normalises all T rows.
+    Normalise before the all-gather, and send normalize(x) itself, not multiplied by anything. If
+    you normalised after the all-gather, every rank would normalise all T rows.
     Traffic: one all-gather that makes (T, K), and one reduce-scatter of (T, K): as many bytes as
     one all-reduce.
     Memory between the forward and the backward pass: y, what is saved, and at most one more tensor
@@ -108,12 +108,12 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
 
     The rows of k and v travel around the ring: in each of n − 1 steps, every rank sends its
     current block of keys and values to the next rank (rank + 1), and gets the block of the previous
-    rank [Liu et al., 2023]. So each rank sees all blocks, one after the other. At each time it
+    rank [Liu et al., 2023]. So each rank sees all blocks, one after the other. At any time it
     computes the scores of only one block of keys; these scores are (T/n, T/n).
 
-    A softmax needs the sum over all keys. Accumulate it [Milakov and Gimelshein, 2018; Dao et al.,
-    2022]: for each query keep m, the largest score so far; l, the sum of exp(score − m); and a,
-    the sum of exp(score − m)·v. Let m′ be the largest score of a new block, and M = max(m, m′).
+    A softmax needs a sum over all keys. Accumulate this sum [Milakov and Gimelshein, 2018; Dao et
+    al., 2022]: for each query keep m, the largest score so far; l, the sum of exp(score − m); and
+    a, the sum of exp(score − m)·v. Let m′ be the largest score of a new block, and M = max(m, m′).
     Then multiply l and a by exp(m − M), and add the block's sums of exp(score − M). At the end,
     o = a / l.
 
@@ -295,7 +295,7 @@ def mixture_forward(
 
     An expert, or all experts of a rank, may get no tokens. Such a rank still takes part in every
     collective.
-    Traffic: the counts, and each token once to its expert and once back.
+    Traffic: the counts; and each token is sent once to its expert, and once back.
 
     With 1 rank, D = 1, gate [[1, -1]], weights [[2]] and [[3]], and x = [[1]]: the logits are 1 and
     −1, so expert 0 is chosen with p = 0.8808, and y = 0.8808 · gelu(2) = [[1.7215]].
@@ -335,8 +335,8 @@ def mixture_backward(
     Raises:
         ValueError: as for ``mixture_forward``; or grad_y does not have the shape of x.
 
-    Traffic: each row of a gradient once to the expert and once back, and one all-reduce of
-    grad_gate.
+    Traffic: each row of a gradient is sent once to the expert, and once back. In addition, one
+    all-reduce of grad_gate.
 
     With the example of ``mixture_forward`` and grad_y = [[1]]: f = gelu(2) = 1.9545, grad_logits =
     f·p·(1 − p) · [1, −1] = [0.2052, −0.2052], so grad_gate is [[0.2052, −0.2052]]. The gradient of

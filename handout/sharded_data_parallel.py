@@ -135,8 +135,8 @@ class ZeroAdamW:
         updates this rank's shard of the weights. An all-gather then brings the other shards.
         Settings: each step uses the current settings of ``self.optimizer``. So a schedule of
         learning rates can set ``zero.optimizer.param_groups[0]["lr"]`` between two steps. (The
-        checks give each rank a learning rate of its own. Rank r then updates shard r with its rate,
-        and all ranks get the result.)
+        checks give each rank a learning rate of its own. Rank r then updates shard r with its own
+        rate, and all ranks get the result.)
 
         With 2 ranks, one weight [[w₀, w₁]] and the gradients [[2, 4]] and [[4, 8]]:  rank 0 updates
         w₀ with the gradient 3, rank 1 updates w₁ with the gradient 6, and both ranks get both
@@ -154,8 +154,7 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
 
     Args:
         shards: L tensors of shape (P/n,): for each layer this rank's ``flat_shard`` of its weight
-            (D, D), with P = n·⌈D²/n⌉. They do not require gradients. They keep
-            their values.
+            (D, D), with P = n·⌈D²/n⌉. They do not require gradients. They keep their values.
         x: (B/n, D), this rank's rows of the batch.
     Returns:
         ``(loss, gradients)``. The loss is the loss of this rank's rows, a scalar, *not* averaged.
@@ -215,8 +214,8 @@ def prefetched_step(
     communication. Beyond the shards and their gradients, 12 whole layers are allowed there, and 6
     until the first operation of the backward pass.
     Traffic: as for ``fully_sharded_step``. Gather each layer with one ``all_gather`` of its shard,
-    and average gradients with ``reduce_scatter``. Instead of these two you may use their variants
-    that take one large tensor, but no other communication.
+    and average gradients with ``reduce_scatter``. You may replace these two by their variants that
+    take one large tensor. Use no other communication.
 
     With 3 layers, the forward pass is: gather 0, gather 1, compute 0, gather 2, compute 1, compute
     2. Here "gather" is the start of a gather.

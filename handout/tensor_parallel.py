@@ -106,7 +106,7 @@ def tensor_parallel_forward(
 
     Layout: like other collectives (Part 1), ``dist.all_gather`` needs a list with one contiguous
     tensor for each rank. Instead of the list, some variants of these collectives use one large
-    tensor. In it each rank has a block of rows, but here each rank has a block of columns.
+    tensor. In such a tensor each rank has a block of rows, but here it has a block of columns.
 
     With 2 ranks, x [[1, 2]] and W [[1, 0], [0, 1]]:  rank 0 computes gelu([[1]]), rank 1
     gelu([[2]]); both return y = [[0.8413, 1.9545]].
@@ -168,7 +168,7 @@ class CopyToRanks(torch.autograd.Function):
 
     Forward: return x as it is. x is replicated and may have any shape.
 
-    Backward: each rank uses its copy of x in another way, so the gradient that arrives is partial.
+    Backward: each rank uses its copy of x differently, so the gradient that arrives is partial.
     An all-reduce makes it replicated. Do not write into the gradient that you are given: autograd
     may use it elsewhere. Do not assume that it is contiguous: for ``y.sum()`` it is a single
     number, expanded to y's shape with strides of 0.
