@@ -50,9 +50,9 @@ def imports_note(took: float, left_out: float) -> str:
     if took <= left_out + MIB:
         return ""
     return (
-        f" The imports of your file took {took / MIB:.0f} MiB, of which {left_out / MIB:.1f} MiB do"
-        " not count here. Do you import a large package, such as matplotlib? Remove imports that"
-        " your functions do not need."
+        f" The imports of your file took {took / MIB:.0f} MiB of memory. The check subtracts only"
+        f" {left_out / MIB:.1f} MiB for imports. Do you import a large package, such as matplotlib?"
+        " Remove imports that your functions do not need."
     )
 
 

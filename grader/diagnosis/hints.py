@@ -108,8 +108,8 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
         return "the right numbers in another shape"
     if same(got, expected, tolerance=1e-5):
         return (
-            "only the last digits are wrong. Does your code round more often than necessary (does"
-            " it divide before the sum?), or does it use a smaller dtype?"
+            "only the last digits are wrong. Does your code use a smaller dtype, or does it round"
+            " more often than necessary (for example, divide before a sum)?"
         )
     # The value is close to the expected value. The explanations below are for larger differences.
     if same(got, expected):
@@ -192,7 +192,8 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
     factors = {
         n: (
             f"exactly {n}× the expected value. Did you sum over the ranks without dividing? (If"
-            " you divide before wait() has returned, the division is lost.)"
+            " you divide before wait() has returned, the division is lost.) Or did you sum values"
+            " that are equal on all ranks?"
         ),
         1 / n: f"exactly 1/{n} of the expected value. {divided}",
         square: (
@@ -206,8 +207,8 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
         ),
         n
         - 1: (
-            f"exactly {n - 1}× the expected value. Did you divide by 1 instead of {n - 1}, or leave"
-            " one rank out?"
+            f"exactly {n - 1}× the expected value. Is something counted {n - 1} times instead of"
+            f" once, or is a divisor {n - 1} times too small?"
         ),
         -1: "the expected value with the wrong sign. Did you swap the two terms of a difference?",
     }
@@ -341,7 +342,7 @@ def _shape(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
     if got.shape == expected.shape:
         return None
     if got.size == expected.size and expected.ndim > 1 and got.shape == expected.shape[::-1]:
-        return "transposed" if same(got.T, expected) else "the shape is transposed"
+        return "this tensor is transposed" if same(got.T, expected) else "the shape is transposed"
     if n > 1 and got.size == n * expected.size:
         return (
             f"{n} times as many entries as expected. Did you return the tensors of all ranks"
@@ -366,11 +367,11 @@ def _rearranged(got: np.ndarray, expected: np.ndarray, context: Context) -> str 
     if got.shape != expected.shape or expected.size < 2:
         return None
     if expected.ndim == 2 and got.shape[0] == got.shape[1] and same(got, expected.T):
-        return "transposed"
+        return "this tensor is transposed"
     if np.unique(expected).size > 1 and same(np.sort(got, axis=None), np.sort(expected, axis=None)):
         return (
-            "the right numbers in the wrong order. Did you put blocks together in the wrong order"
-            " of ranks, or along the wrong dimension?"
+            "the right numbers in the wrong order. Did you sort entries or rows differently? Or did"
+            " you join the ranks' blocks in the wrong order, or along the wrong dimension?"
         )
     return None
 

@@ -68,7 +68,8 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
     sent = [o for trail in report.trails for o in operations(trail, call) if o.kind == "send"]
     if kinds == {"recv"} and sent:
         owed = [f"from {rank_list(w.absent)} to rank {w.operation.rank}" for w in waiting]
-        return [likely_line(f"a send is missing: {', '.join(owed)}.")]
+        which = "at least one of these sends is" if len(waiting) > 1 else "a send is"
+        return [likely_line(f"{which} missing, or comes too late: {', '.join(owed)}.")]
     if kinds == {"recv"}:
         return [
             likely_line(

@@ -52,7 +52,8 @@ def require_traffic(run, most, sentence):
         sent = sum(operation.traffic for operation in done)
         run.require_communication(rank, sent > 0)
         text = f"rank {rank} sends {sent:.0f} bytes, but {most:.0f} are enough."
-        run.require(sent <= most + 0.5, f"{text} {sentence} ({listed(done)})")
+        issued = f"(Rank {rank} issued: {listed(done)})"
+        run.require(sent <= most + 0.5, f"{text} {sentence} {issued}")
 
 
 def require_step_traffic(run, layers, layer_bytes):
@@ -130,10 +131,10 @@ def require_few_layers(run, rank, p, enough):
         gradients = p.layers * p.layer_bytes // p.n
         whole = (alive - gradients - activations) / p.layer_bytes
         text = (
-            f"rank {rank}, {way}: {alive} bytes were alive during one of its products. If you"
-            " subtract the activations and the shards of the gradients, at least"
-            f" {whole:.1f} layers of {p.layer_bytes} bytes remain;"
-            f" {'two' if enough == 2 else 'four'} are enough."
+            f"rank {rank}, {way}: {alive} bytes were alive during one of its matrix products."
+            " Without activations and shards of gradients, this is at least as much as"
+            f" {whole:.1f} whole layers of {p.layer_bytes} bytes."
+            f" {'Two' if enough == 2 else 'Four'} are enough."
         )
         likely = "Does a variable still hold a layer that was used before, or its gradient?"
         run.require(whole <= enough + 0.5, f"{text} {likely}")
@@ -222,17 +223,16 @@ class LargeModel:
         for rank, own in enumerate(shapes):
             text = (
                 f"rank {rank} returned shards of the gradients with the shapes {str(own)[:300]}."
-                f" Expected: {self.layers} tensors with the shape ({self.entries},). Return the"
-                " whole shard of each gradient, with an entry for each entry of the shard that the"
-                " function got."
+                f" Expected: {self.layers} tensors with the shape ({self.entries},). The shard of a"
+                " gradient must have as many entries as the shard of its weight."
             )
             run.require(own == [[self.entries]] * self.layers, text)
         run.returns(
             *((np.array(loss), own) for loss, own in zip(losses, told)),
             tolerance=rounding(np.float64),
             select=lambda r: (r["value"][0], [np.array(float(f)) for f in r["value"][1]]),
-            label="the local loss, or the sum of the entries of a shard of the gradients, each"
-            " times a number from 1 to 2 that depends on its place,",
+            label="the pair of [0] the local loss and [1] a weighted sum of the entries of each"
+            " gradient's shard,",
         )
         self._has_shards(run)
 
@@ -276,10 +276,10 @@ class LargeModel:
                     f"according to the operating system, rank {rank}'s process took"
                     f" {grown / MIB:.0f} MiB {way}. The rank's shards of weights and gradients have"
                     f" {there / MIB:.0f} MiB. In addition, {layers} whole layers of"
-                    f" {self.layer_bytes / MIB:.1f} MiB are enough; this includes all copies for"
+                    f" {self.layer_bytes / MIB:.1f} MiB are enough. They include all copies for"
                     " communication, data that no rank has received yet, and results that the rank"
-                    " has not waited for yet. Something keeps layers or whole gradients, perhaps"
-                    " not as tensors."
+                    " has not waited for yet. Does something keep layers or whole gradients,"
+                    " perhaps as NumPy arrays or bytes instead of tensors?"
                 )
                 text += imports_note(imports, left_out)
                 most = there + layers * self.layer_bytes

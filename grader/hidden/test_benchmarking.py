@@ -111,7 +111,7 @@ def test_bus_bandwidth(world, rng):
         right = [truth.bus_bandwidth(*case) for case in cases]
         algorithm = [truth.algorithm_bandwidth(size, seconds) for _, size, _, seconds in cases]
         again = "the size was multiplied by n. It is already the size of the whole array"
-        part = "the size was divided by n. That is one rank's part, not the whole array"
+        part = "the size was divided by n. Use the size of the whole array, not of one rank's part"
         mistakes = [
             ("this is the algorithm bandwidth", algorithm),
             ("this is exactly twice the expected value", [2 * value for value in right]),

@@ -329,7 +329,8 @@ def require_elements(run, rank, done, due, itemsize):
         numbers = f"{moved:.0f} bytes, but {due * itemsize} are right"
     run.require(
         done.elements == due or moved == due * itemsize,
-        f"rank {rank}: {done} has {numbers}. Each block travels once, to a rank that needs it.",
+        f"rank {rank}: {done}. For this rank, the operation moves {numbers}. Each block travels"
+        " once, to a rank that needs it.",
     )
 
 
@@ -599,13 +600,13 @@ def require_two_parts(run, n, x):
         run.require(
             length <= scattered <= padded,
             f"rank {rank} reduce-scattered {scattered} elements. The tensor and its padding"
-            f" have {padded}. Scatter all of them; pad only to the next multiple of n.",
+            f" have {padded}. Pass all of these to the reduce-scatter. Do not pad further.",
         )
         run.require(
             length <= gathered <= padded,
             f"rank {rank}'s all-gather made {gathered} elements. The tensor and its padding"
-            f" have {padded}. Gather the sums that the reduce-scatter left, one block of each"
-            " rank.",
+            f" have {padded}. Gather one block from each rank: the block of sums that it got from"
+            " the reduce-scatter.",
         )
 
 
@@ -741,9 +742,9 @@ def test_compute_does_not_wait(world, rng):
                 run.require(bool(started) and started[0].at <= began[0].at, sentence)
                 early = sum(o.bytes for o in before if o.kind == "all_reduce")
                 sentence = (
-                    f"rank {rank} had started an all-reduce of {early:.0f} bytes ({listed(before)})"
-                    f" when it began to compute, but the tensor has {xs[0].nbytes}. Start the"
-                    " all-reduce of the whole tensor before you call compute."
+                    f"Before rank {rank} began to compute, it had started only: {listed(before)}."
+                    f" But the tensor has {xs[0].nbytes} bytes. Start the all-reduce of the whole"
+                    " tensor before you call compute."
                 )
                 run.require(early >= xs[0].nbytes, sentence)
                 sent, enough = sum(o.traffic for o in done), 2 * (n - 1) / n * xs[0].nbytes
@@ -881,7 +882,7 @@ def _sends_once(run, xs):
         sends = [(o.peer, o.bytes) for o in run.operations(rank) if o.kind == "send"]
         told = " and ".join(f"{size} bytes to rank {peer}" for peer, size in sends) or "nothing"
         right, due = (rank + 1) % n, xs[rank].nbytes
-        sentence = f"Send the {due} bytes of its tensor to rank {right} once, and nothing else."
+        sentence = f"Send the whole tensor ({due} bytes) to rank {right} once, and nothing else."
         run.require(sends == [(right, due)], f"rank {rank} sent {told}. {sentence}")
 
 

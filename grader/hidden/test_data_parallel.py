@@ -99,7 +99,7 @@ def averages_own_gradients(run, weights, own_rows):
             sent <= most,
             f"rank {rank} sends {sent:.0f} bytes, but {most} are more than enough to average all"
             f" gradients, which have {size} bytes. Each rank differentiates its own rows. Do not"
-            f" send rows, weights or activations. ({listed(done)})",
+            f" send rows, weights or activations. (Rank {rank} issued: {listed(done)})",
         )
 
 

@@ -162,8 +162,8 @@ def require_all_groups(run, mesh):
         local = [group for group in made if group.is_local]
         run.require(
             not local,
-            f"rank {rank} used use_local_synchronization, with which only the ranks of a group make"
-            f" it: {', '.join(map(str, local[:2]))}. {MAKE_ALL} Leave"
+            f"rank {rank} used use_local_synchronization: {', '.join(map(str, local[:2]))}. With"
+            f" this option, only the ranks of a group make the group. {MAKE_ALL} Leave"
             " use_local_synchronization out.",
         )
         absent = [ranks for ranks in needed if ranks not in [sorted(g.ranks) for g in made]]
@@ -309,7 +309,8 @@ class Problem:
             run.require(
                 sent <= most,
                 f"rank {rank} sends {sent:.0f} bytes outside its column, but {most:.0f} are more"
-                f" than enough for all sums over its row. {likely} ({listed(done, 8)})",
+                f" than enough for all sums over its row. {likely} (There, it issued:"
+                f" {listed(done, 8)})",
             )
 
     @property
@@ -420,9 +421,9 @@ def require_given_groups(run, mesh, rank):
         name = "row" if parts.members(operation) <= set(mesh.row(rank)) else "column"
         is_same = ranks in (mesh.row(rank), mesh.column(rank))
         sentence = (
-            f"rank {rank} issues the {operation} in a group of the ranks {ranks} that is not one of"
-            " the two groups that it was given"
-            + (", although the ranks are the same." if is_same else ".")
+            f"rank {rank} issues the {operation} in a group of the ranks {ranks}. This group is not"
+            " one of the two groups that mesh_step got"
+            + (", although it has the same ranks." if is_same else ".")
             + (f" The rank made this group itself: {own}." if own else "")
             + f" Pass group={name}, the argument of mesh_step. To make a group, all ranks must"
             " meet, so groups are made once, before the first step, and used in every step."
@@ -474,13 +475,13 @@ def require_traffic(run, problem):
             done = in_dimension(run, mesh, rank, ranks) if n > 1 else []
             sent = sum(o.traffic for o in done)
             start = f"rank {rank} sends {sent:.0f} bytes in its {name} of {n} ranks, but"
+            issued = f"(In its {name}, it issued: {listed(done, 8) or 'nothing'})"
             run.require(
-                sent <= most + 0.5, f"{start} {most:.0f} are enough. {needed} ({listed(done, 8)})"
+                sent <= most + 0.5, f"{start} {most:.0f} are enough. {needed} {issued}"
             )
             run.require(
                 sent >= least - 0.5,
-                f"{start} the sums take at least {least:.0f}. {instead} {needed}"
-                f" ({listed(done, 8)})",
+                f"{start} the sums take at least {least:.0f}. {instead} {needed} {issued}",
             )
 
 

@@ -49,7 +49,7 @@ def _number_of(p, made):
 def _unlike_the_first(run, rank, p):
     """Return a hint if pass ``p`` starts fewer all-reduces before its end than the first pass."""
     is_unlike = p > 0 and started_early(run, rank, p) < started_early(run, rank)
-    return f" In the first pass, more of them began before its end. {RESET}" if is_unlike else ""
+    return f" In the first pass, more all-reduces began in time. {RESET}" if is_unlike else ""
 
 
 def on_their_way(run, made, plain):
@@ -150,8 +150,8 @@ def test_buckets_frozen(world, rng):
             # The buckets are [4, 2] and [1, 0]. The first bucket is full as soon as the third
             # layer, with weight 2, has its gradient.
             sentence = (
-                f"rank {rank} started no all-reduce before its backward pass had ended. It starts"
-                " one if no parameter is frozen. Does a bucket wait for the frozen parameter?"
+                f"rank {rank} started no all-reduce before its backward pass had ended. In a call"
+                " without a frozen parameter it did. Does a bucket wait for the frozen parameter?"
             )
             run.require(started_early(run, rank) > 0 or not started_early(of_free, rank), sentence)
         on_their_way(of_many, many, plain=of_free)
@@ -319,11 +319,11 @@ def _starts_as_they_fill(run, made):
             buckets = f"{full} buckets were" if full > 1 else "bucket was"
             sentence = (
                 f"rank {rank} had started {early} of {len(made.buckets)} all-reduces when its"
-                f" backward pass{_number_of(p, made)} came to layer {layer}, counted from 0."
+                f" backward pass{_number_of(p, made)} came to layer {layer} (counted from 0)."
                 f" Expected: at least {full}, because the first {buckets} full by then. Likely: a"
                 " hook holds a full bucket back, for example until other buckets are full, too."
-                " Start a bucket in the hook that fills it. Only if an earlier bucket has not"
-                " started yet, start it directly after that bucket."
+                " Start a bucket in the hook that fills it. If an earlier bucket has not started"
+                " yet, start the full bucket directly after the earlier one."
             )
             run.require(early >= full, sentence)
 

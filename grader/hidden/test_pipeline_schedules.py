@@ -111,7 +111,7 @@ def test_gpipe(world, rng):
             kinds = [kind for kind, _ in actions]
             text = (
                 f"gpipe_schedule({stage}, {p}, {m}): a backward pass comes before the last forward"
-                f" pass: {actions}"
+                f" pass. The stage's actions: {actions}"
             )
             run.require(kinds == ["forward"] * m + ["backward"] * m, text)
     require_executable(run, "gpipe_schedule", of_shape)
@@ -135,7 +135,7 @@ def test_1f1b_alive(world, rng):
             most, after = schedules.most_alive(actions)
             text = (
                 f"stage {stage} of {p}, {m} micro-batches: {most} micro-batches are alive after"
-                f" {after}, and at most {p - stage} may be alive:"
+                f" {after}, and at most {p - stage} may be alive. The stage's actions:"
             )
             run.require(most <= p - stage, f"{text} {actions}")
 
@@ -698,10 +698,9 @@ def require_no_wait_in_spans(run, rank, send):
     for other in range(run.report.size):
         for span in run.spans(other) if other != rank else ():
             text = (
-                f"stage {other} waited inside its span of {span.action}: the span did not end"
-                f" before stage {rank} started its send number {send} (counted from 1), but stage"
-                f" {other} could not go on without this send. Leave the span before you receive or"
-                " wait."
+                f"stage {other} waited inside its span of {span.action}: it could not go on until"
+                f" stage {rank} started its send number {send} (counted from 1), and the span was"
+                " still open then. Leave the span before you receive or wait."
             )
             run.require(not span.start < moment < span.end, text)
 

@@ -140,8 +140,9 @@ def test_interleaved_bubble_of_the_schedule(world, rng):
             end = chunked.makespan(stages, {"F": forward, "BW": backward})
             best = chunked.interleaved_end(n, v, m, forward, backward)
             text = (
-                f"{n} stages of {v} chunks, {m} micro-batches, F of length {forward:g} and BW of"
-                f" length {backward:g}: the schedules end at {end:g}, and could end at {best:g}."
+                f"{counted(n, 'stage')} of {counted(v, 'chunk')}, {m} micro-batches, F of length"
+                f" {forward:g} and BW of length {backward:g}: the schedules end at {end:g}, and"
+                f" could end at {best:g}."
             )
             text += chunked.why_interleaved_is_late(stages)
             run.require(end <= best * (1 + 1e-9), text)
@@ -159,8 +160,8 @@ def test_interleaved_alive(world, rng):
             most, after = chunked.most_alive(actions)
             limit = chunked.interleaved_alive(stage, n, v)
             text = (
-                f"stage {stage} of {n}, {v} chunks, {m} micro-batches: after {after}, {most}"
-                f" activations are alive, but at most {limit} are allowed."
+                f"stage {stage} of {n}, {counted(v, 'chunk')}, {m} micro-batches: after {after},"
+                f" {most} activations are alive, but at most {limit} are allowed."
             )
             text += chunked.why_interleaved_holds_much(actions, n)
             run.require(most <= limit, f"{text} The schedule: {str(actions)[:600]}")
@@ -294,7 +295,7 @@ def test_each_half_does_its_own_work(world, rng):
                 f" {counted(layers, 'layer')}. One product for each layer takes"
                 f" {layers * product}."
             )
-            more = " Does it also compute the gradients of the weights? They are for W."
+            more = " Does it also compute the gradients of the weights? backward_weights does that."
             text += more * (name == "backward_input" and done > layers * product)
             run.require(done <= layers * product, text)
         of_input, of_weights = runs
@@ -342,10 +343,11 @@ def require_no_more_than_its_products(world, rng, times=12):
             break
     of_driver, of_b = min(spent[::2]) / 1e6, min(spent[1::2]) / 1e6
     text = (
-        f"B of one layer used {of_b:.1f} ms of processor time, by the system's account."
-        f" The grader computed the same grad_z and grad_x in {of_driver:.1f} ms; up to"
+        "According to the operating system, backward_input used"
+        f" {of_b:.1f} ms of processor time for one layer."
+        f" The grader computed the same grad_z and grad_x in {of_driver:.1f} ms. Up to"
         f" {1.5 * of_driver:.1f} ms are allowed. Does backward_input also compute the gradients of"
-        " the weights, perhaps with numpy or in another thread? They are for W."
+        " the weights, perhaps with numpy or in another thread? backward_weights does that."
     )
     run.require(False, text)
 
@@ -364,7 +366,7 @@ def test_input_frees_z(world, rng):
         text = (
             f"The result of backward_input for {counted(layers, 'layer')} keeps"
             f" {kept} bytes in memory. grad_x, and x and grad_z of each layer, have {most} bytes."
-            " W needs no z: keep no z, and no tensor that shares memory with one."
+            " backward_weights does not need z. Keep neither z nor a view of z."
         )
         run.require(kept <= most, text)
         run.require(

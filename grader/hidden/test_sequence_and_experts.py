@@ -192,9 +192,9 @@ def require_no_scale(run, other, rank, way):
             text = (
                 f"rank {rank}, {way}: when half of the rows of x are divided by {SMALLER},"
                 f" operation {i} sends other numbers. The sum of their {name} changes from"
-                f" {before:.3g} to {found:.3g}. It must not change: normalised rows do not depend"
-                " on the scale of a row of x. The products and the gradients that are computed"
-                " from these rows do not depend on it either."
+                f" {before:.3g} to {found:.3g}. This sum must not change: normalised rows do not"
+                " depend on the scale of a row of x. Nor do the products and the gradients that are"
+                " computed from normalised rows."
             )
             likely = "Normalise before the all-gather, and call normalize_backward after the sum."
             run.require(abs(found - before) <= slack * max(found, before), f"{text} {likely}")
@@ -217,9 +217,9 @@ def require_normalized(run, p, rank, way):
     in_a_row = [end - begin for i, begin in enumerate(before) for end in before[i + 1 :]]
     text = (
         f"rank {rank}, {way}: no operation sends the rank's {len(p.own_x[rank])} normalised rows."
-        f" The sum of the squares of their entries is {rows[0]:.4g}, and that of the fourth powers"
-        f" {rows[1]:.4g}. The operations send numbers with the sums"
-        f" {', '.join(f'{squares:.4g} and {fourth:.4g}' for squares, fourth in sent)}. Send the"
+        f" The squares of their entries add up to {rows[0]:.4g}, and the fourth powers to"
+        f" {rows[1]:.4g}. For the numbers that each operation sends, these two sums are"
+        f" {'; '.join(f'{squares:.4g} and {fourth:.4g}' for squares, fourth in sent)}. Send the"
         " result of normalize(x), for this rank's rows, as it is: do not divide x by another"
         " number, and do not change the rows before the all-gather."
     )
@@ -667,4 +667,4 @@ def test_mixture_misuse(world, rng):
     ]
     runs = world(n, *(p.request(name, *given, may_raise=True) for name, given, _ in cases))
     for run, (name, _, words) in zip(runs, cases):
-        run.raises_value_error(*(words[0] if words else ()), given=name)
+        run.raises_value_error(*(words[0] if words else ()), given=f"wrong arguments of {name}")

@@ -193,7 +193,7 @@ def require_traffic(run, limits, sentence, when="", phase=lambda operation: True
             else ""
         )
         start = f"{when}rank {rank} sends {sent:.0f} bytes"
-        end = f"{sentence}{stays} ({listed(done)})"
+        end = f"{sentence}{stays} (Rank {rank} issued: {listed(done)})"
         run.require(sent <= most + 0.5, f"{start}, but {most:.0f} are enough. {end}")
         run.require(
             sent >= least - 0.5,
@@ -499,7 +499,7 @@ def test_backward_twice(world, rng):
     expected = [
         [[p.grad_x, *p.of_ranks(p.gradients)[r]] for p in (first, second)] for r in range(2)
     ]
-    label = "the list of the gradients of x and of the shards, one for each [call],"
+    label = "the list of gradients, [call][x, then each shard],"
     run.returns(
         *expected,
         tolerance=CLOSE,

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 FIRST_FIT = (
-    "each parameter went into the first bucket with room for it. Only the"
-    " current bucket may be filled; if a parameter does not fit there, it begins"
-    " a new one"
+    "each parameter went into the first bucket with room for it. Fill only the"
+    " current bucket. A parameter that does not fit there begins a new bucket"
 )
 FROM_THE_FIRST = "the buckets were filled from the first parameter. Fill them from the last"
 TIED_LAST = (

@@ -1021,7 +1021,7 @@ def test_a_send_that_is_still_to_come_is_named(submit):
             return x
         """)
     assert (
-        "Likely: a send is missing: from rank 2 to rank 0, from rank 2 to rank 1, from rank 1 to rank 2."
+        "Likely: at least one of these sends is missing, or comes too late: from rank 2 to rank 0, from rank 2 to rank 1, from rank 1 to rank 2."
         in verdict(world, 3)
     )
 

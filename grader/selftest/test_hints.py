@@ -170,9 +170,9 @@ SQUARE = np.array([[1.0, 2.0], [3.5, 4.0]])
 @pytest.mark.parametrize(
     "got, expected, sentence",
     [
-        (MATRIX.T, MATRIX, "transposed"),
+        (MATRIX.T, MATRIX, "this tensor is transposed"),
         (MATRIX.T + 1, MATRIX, "the shape is transposed"),
-        (SQUARE.T, SQUARE, "transposed"),
+        (SQUARE.T, SQUARE, "this tensor is transposed"),
         (
             MATRIX[:1],
             np.vstack([MATRIX, MATRIX]),

@@ -297,7 +297,7 @@ MUTANTS = [
         "        collective, (world_size - 1) / world_size\n",
         "        collective, (world_size - 1) / world_size**2\n",
         {"hidden bus_bandwidth", "hidden sweep_rows"},
-        "divided by n. That is one rank's part",
+        "divided by n. Use the size of the whole array, not of one rank's part",
     ),
     Mutant(
         "the algorithm's bandwidth for that of the bus",

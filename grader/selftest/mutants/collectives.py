@@ -362,7 +362,7 @@ MUTANTS = [
     dist.all_reduce(total, op=reduction)
     return _divide_if_average(op, total).to(tensor.dtype)""",
         {"hidden values[all_reduce]", "hidden average_is_exact"},
-        "or does it use a smaller dtype",
+        "Does your code use a smaller dtype",
     ),
     Mutant(
         "an all-reduce that wants at least one dimension",

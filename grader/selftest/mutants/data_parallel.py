@@ -462,7 +462,7 @@ def train""",
         "values = parameter.detach().contiguous()",
         "values = parameter.detach().float().contiguous()",
         {"hidden broadcast_parameters"},
-        "or does it use a smaller dtype",
+        "Does your code use a smaller dtype",
     ),
     Mutant(
         "the parameters are averaged, not the root's taken",
@@ -1326,7 +1326,7 @@ class GradientBuckets(GradientBuckets):
         TRAINING,
         TRAINING_OF_COPIES + "        weight.copy_(copy)\n",
         {"hidden train_weights"},
-        "optimizer does not update the weights that train was given",
+        "optimizer are not exactly the weights that train was given",
     ),
     Mutant(
         "weights that get the memory of copies",

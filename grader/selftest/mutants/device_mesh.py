@@ -237,7 +237,7 @@ MUTANTS = [
     return row, dist.new_group(columns[tensor], use_local_synchronization=True)
 """,
         {"hidden every_rank_makes_every_group"},
-        "rank 0 used use_local_synchronization, with which only the ranks",
+        "rank 0 used use_local_synchronization: ",
     ),
     mutant(
         "the columns are made by their own ranks alone",
@@ -500,7 +500,7 @@ MUTANTS = [
         + indent(WHOLE_BATCH, "    ")
         + "    saved = []\n",
         {"hidden step_traffic"},
-        "only gradients of the shards are sent in a column",
+        "In a column, send only gradients of the shards",
     ),
     mutant(
         "the average goes through all ranks",
@@ -609,7 +609,7 @@ MUTANTS = [
         "    row, column = kept[shape]\n"
         "    saved = []\n",
         {"hidden every_byte_stays_in_its_group"},
-        "that is not one of the two groups that it was given, although the ranks are the same",
+        "This group is not one of the two groups that mesh_step got, although it has the same ranks",
     ),
     mutant(
         "the averages are in a group of their own",

@@ -446,14 +446,14 @@ MADE = {}
         LAYER,
         LAYER + "        x.T @ grad_z\n",
         {"public halves", "hidden each_half_does_its_own_work"},
-        "Does it also compute the gradients of the weights? They are for W",
+        "Does it also compute the gradients of the weights? backward_weights does that",
     ),
     mutant(
         "B also computes the gradients of the weights with numpy",
         LAYER,
         LAYER + "        x.numpy().T @ grad_z.numpy()\n",
         {"hidden each_half_does_its_own_work"},
-        "by the system's account",
+        "According to the operating system, backward_input used",
     ),
     mutant(
         "B also computes the gradients of the weights in another thread",
@@ -472,7 +472,7 @@ MADE = {}
         LAYER,
         LAYER + "        grad_z.of_weight = x.T @ grad_z\n",
         {"public halves", "hidden each_half_does_its_own_work"},
-        "Does it also compute the gradients of the weights? They are for W",
+        "Does it also compute the gradients of the weights? backward_weights does that",
     ),
     mutant(
         "W computes everything twice",
@@ -490,7 +490,7 @@ MADE = {}
         kept.append((x, grad_z))
 """,
         {"public halves", "hidden input_frees_z"},
-        "keep no z, and no tensor that shares memory with one",
+        "Keep neither z nor a view of z",
     ),
     mutant(
         "B keeps in a list of its own what was saved",

@@ -699,7 +699,7 @@ MUTANTS = [
         "choice.argsort(stable=True)",
         "(choice * 1000 - torch.arange(len(choice))).argsort()",
         {"hidden mixture_forward", "hidden routes", "public mixture", "public routes"},
-        "the right numbers in the wrong order. Did you put blocks toget",
+        "the right numbers in the wrong order. Did you sort entries or rows differently",
     ),
     mutant(
         "tokens are sorted by descending experts",

@@ -465,7 +465,7 @@ MUTANTS = [
             "hidden zero_traffic",
             "hidden zero_memory",
         },
-        "One reduce-scatter and one all-gather",
+        "needs only one reduce-scatter and one all-gather",
     ),
     mutant(
         "own gradients only",
@@ -887,7 +887,7 @@ def _gathered_ahead""",
             "hidden sharded_traffic",
             "hidden prefetch_order",
         },
-        "Two all-gathers and one reduce-scatter",
+        "needs only two all-gathers and one reduce-scatter",
     ),
     mutant(
         "a layer is gathered twice going back",
@@ -896,7 +896,7 @@ def _gathered_ahead""",
         {
             "hidden sharded_traffic",
         },
-        "Two all-gathers and one reduce-scatter",
+        "needs only two all-gathers and one reduce-scatter",
     ),
     mutant(
         "shards that are too long",
