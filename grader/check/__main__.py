@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from grader.session import SERVER, SESSION, EarlyServer
 
-# The modules that checks need, and the packages with them: see handout/requirements.txt.
+# Maps each module that checks need to the package that installs it: see handout/requirements.txt.
 PACKAGES = {
     "torch": "torch",
     "numpy": "numpy",

@@ -73,8 +73,9 @@ def on_gloo(check: Callable) -> Callable:
 
     In all other checks the hub carries the data (see ``hub.hub``), unless ``LOCKSTEP_NETWORK``
     names another network. Most problems in which ranks communicate have a check that runs on gloo.
-    It shows that a program that passes on the hub also runs on a network. On GPUs, nccl takes the
-    place of gloo. If two ranks share a GPU, or if torch has no nccl, the hub carries the data.
+    Such a check shows that a program that passes on the hub also runs on a network. On GPUs, nccl
+    takes the place of gloo. If two ranks share a GPU, or if torch has no nccl, the hub carries the
+    data.
     """
     check.__network__ = GLOO  # type: ignore[attr-defined]  # a function may have any attribute
     return check
@@ -146,10 +147,11 @@ class Request:
         return Call(self.function, arguments, note=note, served=served, **self.options)
 
     def _take_out_served(self, args: list, kwargs: dict) -> dict:
-        """Remove from the arguments what a rank must not know before it asks for it; return that.
+        """Remove and return the values that a rank must not know before it asks for them.
 
-        The dict has the form that ``wire.callbacks.CallOptions`` reads. Only probes stay in the
-        arguments, because the judge sends a probe without the value that the probe returns.
+        The returned dict has the form that ``wire.callbacks.CallOptions`` reads. It also holds the
+        values that probes return. The probes themselves stay in the arguments, because the judge
+        sends a probe without its value.
         """
         served = {}
         if probes := _probes([args, kwargs]):
@@ -202,12 +204,13 @@ def call(
     exception continues with the next call. ``delays`` holds ranks back, and ``in_step`` holds
     messages back (see ``Call``). The other options are for the hub:
 
-    - ``weighs``: measure each rank's memory. ``SETTLED`` stands for its current memory, and
-      ``PEAK`` for the most memory that it has ever had (see ``CallResult.grown``).
+    - ``weighs``: measure each rank's memory. ``SETTLED`` stands for the rank's current memory, and
+      ``PEAK`` for the most memory that the rank has ever had (see ``CallResult.grown``).
     - ``clocks``: measure each rank's processor time (see ``CallResult.spent`` and
       ``CallResult.spent_before_waits``), and withhold each message until its receiver waits for it.
-    - ``squares``: a dtype. Read the bytes that an operation sends as numbers of this dtype, and add
-      up the squares of these numbers, and their fourth powers (see ``CallResult.even_powers``).
+    - ``squares``: a dtype. For each operation that sends bytes, read these bytes as numbers of this
+      dtype. Compute the sum of the squares of these numbers, and the sum of their fourth powers
+      (see ``CallResult.even_powers``).
     - ``slow_gathers``: delay the results of all-gathers (see ``CallResult.awaited_early``).
     """
     options = {

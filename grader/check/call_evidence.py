@@ -30,22 +30,22 @@ NO_GRADIENT = (
     " gradient? Or did detach() or no_grad() hide an operation from autograd?"
 )
 MIB = 2**20
-# A rank shares the pages of its parent process until it writes to them. Python writes to many pages
-# that it only reads, because it counts references there. So this many bytes of overwritten pages do
-# not count as the rank's memory: ``OVERWRITTEN_ALLOWED_BYTES`` for what a program does in a call,
-# and ``OVERWRITTEN_EARLIER_BYTES`` for imports and other things before. We measured 4 MiB in a
-# call, 1 to 2 before it, and 14 for large imports. Less than 1 MiB is new in a second call of the
-# same function, for which ``OVERWRITTEN_AGAIN_BYTES`` do not count.
+# A rank shares the pages of its parent process until it writes to them. Python overwrites many
+# pages even if a program only reads its objects, because the reference counts are in these pages.
+# So some overwritten bytes do not count as the rank's memory: ``OVERWRITTEN_ALLOWED_BYTES`` in a
+# call, and ``OVERWRITTEN_EARLIER_BYTES`` in the imports and everything else before the call. We
+# measured 4 MiB in a call, 1 to 2 MiB before it, and 14 MiB for large imports. A second call of the
+# same function overwrites less than 1 MiB more. There ``OVERWRITTEN_AGAIN_BYTES`` do not count.
 OVERWRITTEN_ALLOWED_BYTES = 6 * MIB
 OVERWRITTEN_EARLIER_BYTES = 16 * MIB
 OVERWRITTEN_AGAIN_BYTES = 2 * MIB
 
 
 def imports_note(took: float, left_out: float) -> str:
-    """Return a sentence if imports took more bytes than a check leaves out of account, else "".
+    """Return a sentence if imports took over 1 MiB more than a check leaves out, else "".
 
-    ``took`` is how much a rank's memory grew while it imported the submission, perhaps with a first
-    call that had tiny arguments.
+    ``took`` is the growth of a rank's memory, in bytes, while the rank imported the submission. It
+    may include a first call with tiny arguments. The check does not count ``left_out`` bytes.
     """
     if took <= left_out + MIB:
         return ""
@@ -68,11 +68,11 @@ class CallEvidence:
 
     @property
     def function(self) -> str:
-        """The name of the function that the ranks called, without its module."""
+        """Return the name of the function that the ranks called, without its module."""
         return self.report.calls[self.index].function.partition(".")[2]
 
     def arguments(self, rank: int) -> tuple[list, dict]:
-        """Return the arguments that a rank was given: the positional ones, and those by name."""
+        """Return a rank's positional arguments and its keyword arguments."""
         return self.report.calls[self.index].arguments[rank]
 
     def values(self) -> list:
@@ -100,8 +100,8 @@ class CallEvidence:
     def read(self, reader: Callable[[Any], T], label: str) -> list[T]:
         """Apply ``reader`` to the value that each rank returned, and return the results.
 
-        Fails if ``reader`` raises an exception. ``label`` says in the message what could not be
-        read.
+        Fails if ``reader`` raises an exception. Then ``label`` names in the message the data that
+        could not be read.
         """
         return self._parts(self.values(), reader, label)
 
@@ -154,8 +154,8 @@ class CallEvidence:
     def issued_before(self, rank: int, name: str, kind: str = "") -> int:
         """Return how many operations a rank issued before it first passed the mark ``name``.
 
-        Only this call counts, and only operations of this ``kind``, if it is given. If the rank
-        never passed the mark in this call, return the number of all such operations in it.
+        Only operations of this call count. If ``kind`` is given, only operations of this kind
+        count. If the rank never passed the mark in this call, count until the end of the call.
         """
         events = [event for event in self.report.ranks[rank].trail if event.call == self.index]
         marks = (i for i, e in enumerate(events) if isinstance(e, Mark) and e.name == name)
@@ -163,11 +163,11 @@ class CallEvidence:
         return sum(not kind or operation.kind == kind for operation in before)
 
     def waits_for_nobody(self, sentence: str) -> None:
-        """Fail with this sentence if other ranks waited for a held rank, but not in an operation.
+        """Fail with this sentence if other ranks waited for a held rank outside of operations.
 
-        They may have waited for a new group, for example. A ``Delay`` says which ranks are held. If
-        other ranks wait for a held rank in this way, the judge releases the held rank early. The
-        report lists the calls in which this happened.
+        For example, they may have waited until the held rank makes a new group. A ``Delay`` says
+        which ranks are held. If other ranks wait for a held rank in this way, the judge releases
+        the held rank early. The report lists the calls in which the judge did this.
         """
         self.require(self.index not in self.report.released_early, sentence)
 
@@ -182,8 +182,8 @@ class CallEvidence:
     def awaited_early(self, rank: int) -> list[int]:
         """Return the numbers of this rank's all-gathers that overlapped with no other work.
 
-        The rank issued such an all-gather, and then waited for the result. Between the two, it used
-        no function that the judge had given to it: see ``Call.slow_gathers``. The rank's first
+        The rank issued such an all-gather, and then waited for the result. In between, the rank
+        used no function that the judge had given to it: see ``Call.slow_gathers``. The rank's first
         all-gather in this call has the number 0.
         """
         return self._numbers(rank, AWAITED_EARLY)
@@ -202,8 +202,8 @@ class CallEvidence:
         The growth is the difference from the memory that the rank had before it ran code of the
         submission. At that time the rank already had the arguments of the calls, so the arguments
         do not count. The error is about 0.1 MiB on a quiet machine. Inherited memory to which the
-        rank has written counts, too, as far as it exceeds ``OVERWRITTEN_ALLOWED_BYTES``, and
-        ``OVERWRITTEN_EARLIER_BYTES`` for what was written before the call's first measurement.
+        rank has written counts, too, with two exceptions: ``OVERWRITTEN_ALLOWED_BYTES``, and at
+        most ``OVERWRITTEN_EARLIER_BYTES`` that were written before the call's first measurement.
 
         Return None if ``Call.weighs`` is empty, if the system does not report memory, or if the
         network is not the hub. Student code cannot cause the result None.
@@ -216,33 +216,35 @@ class CallEvidence:
     def _grown_beyond(
         self, rank: int, overwritten: int, operations: int | None = None
     ) -> int | None:
-        """Return ``grown``, but do not count ``overwritten`` bytes of overwritten memory."""
+        """Return ``grown``, but leave out only ``overwritten`` bytes of overwritten memory."""
         looks = self._growths(rank, operations)
         found = (look.own + max(0, look.overwritten - overwritten) for look in looks)
         return max(found, default=None)
 
     def overwritten(self, rank: int, operations: int | None = None) -> int:
-        """Return to how many bytes of inherited memory a rank had written.
+        """Return how many bytes of inherited memory a rank has overwritten, at most.
 
-        ``operations`` has the same meaning as for ``grown``.
+        The result is the largest of the hub's measurements; 0 if there are none. ``operations`` has
+        the same meaning as for ``grown``.
         """
         return max((look.overwritten for look in self._growths(rank, operations)), default=0)
 
     def grown_with_network(self, rank: int, operations: int | None = None) -> int | None:
         """Return ``grown``, but count bytes in the network instead of overwritten memory.
 
-        The hub holds what a rank has sent until another rank receives it, and a rank's results
-        until the rank reads them. On a real network, all this would be in the rank's memory.
+        The hub holds the data that a rank has sent until another rank receives them. It also holds
+        a rank's results until the rank reads them. On a real network, all these bytes would be in
+        the rank's memory.
         """
         found = (look.own + look.in_network for look in self._growths(rank, operations))
         return max(found, default=None)
 
     def own_growth(self, rank: int) -> int:
-        """Return ``grown`` without overwritten memory, or 0 if the system does not say."""
+        """Return ``grown`` without overwritten memory, or 0 if nothing was measured."""
         return max((look.own for look in self._growths(rank)), default=0)
 
     def _growths(self, rank: int, operations: int | None = None) -> list[Growth]:
-        """Return what the hub measured; ``operations`` has the same meaning as for ``grown``."""
+        """Return the hub's measurements. ``operations`` has the same meaning as for ``grown``."""
         looks = self.report.ranks[rank].grown.get(self.index, [])
         return [look for look in looks if operations is None or look.operations <= operations]
 
@@ -257,11 +259,11 @@ class CallEvidence:
         """Return ``grown`` minus the growth of the rank's memory in the first call of its world.
 
         The first call should have tiny arguments. In the first call, a rank needs memory for the
-        modules that the submission imports. There a submission could also allocate memory that it
+        modules that the submission imports. A submission could also allocate memory there that it
         does not need, and free this memory before the present call. So at most ``at_most`` bytes
-        are subtracted. Inherited memory to which the rank has written counts, too. What it wrote to
-        in the first call does not count, and ``overwritten_again`` bytes later do not count either.
-        Return None if ``grown`` returns None.
+        are subtracted. Inherited memory to which the rank has written counts, too, with two
+        exceptions: the bytes that it had overwritten in the first call, up to a limit, and
+        ``overwritten_again`` more bytes. Return None if ``grown`` returns None.
         """
         allowed = OVERWRITTEN_ALLOWED_BYTES + OVERWRITTEN_EARLIER_BYTES
         written = min(first.overwritten(rank), allowed)
@@ -270,11 +272,12 @@ class CallEvidence:
         return None if grown is None else grown - int(min(max(before, 0), at_most))
 
     def require_grown(self, rank: int, at_least: int, what: str) -> int | None:
-        """Return ``grown``. Fail if it is less than ``at_least`` bytes.
+        """Return ``grown``. Fail if ``grown`` is less than ``at_least`` bytes.
 
         ``at_least`` is the size of the tensors that this call must keep in memory. ``what`` names
         these tensors in the message, in the plural: "the weights". If the memory has grown by less,
-        the rank has not kept these tensors. Then its memory does not show how much the work needs.
+        the rank has not kept these tensors in its own memory. Then ``grown`` does not show how much
+        memory the call needs.
         """
         grown = self.grown(rank)
         text = (
@@ -295,10 +298,10 @@ class CallEvidence:
         return [squares for squares, _ in self.even_powers(rank)]
 
     def even_powers(self, rank: int) -> list[tuple[float, float]]:
-        """Return the sum of squares, as ``squares`` does, with the sum of the fourth powers.
+        """Return the sums that ``squares`` returns, each with the sum of the fourth powers.
 
-        If rows are divided by one number, the sum of squares can be that of normalised rows. The
-        sum of fourth powers is then another, unless all rows have the same scale.
+        If all rows are divided by the same number, their sum of squares can equal that of
+        normalised rows. But the sums of fourth powers differ, unless all rows have the same scale.
         """
         return self.report.ranks[rank].squares.get(self.index, [])
 
@@ -328,11 +331,11 @@ class CallEvidence:
         return found[: sends + 1] if all(found) else None
 
     def spent_before_waits(self, rank: int) -> list[int]:
-        """Return a rank's processor time each time that it began to wait for a message.
+        """Return a rank's processor time at the beginning of each wait for a message.
 
         The times are in nanoseconds. A message counts only if all threads of the rank waited for
         it. Return an empty list if the system does not report the times, or if the network is not
-        the hub. Use this only in a call with ``clocks``: see ``hub.awaited_receives``.
+        the hub. The call must have been made with ``clocks``: see ``hub.awaited_receives``.
         """
         found = self.report.ranks[rank].spent_before_waits.get(self.index, [])
         return found if all(found) else []
@@ -347,7 +350,7 @@ class CallEvidence:
         """
         looks = self.report.ranks[rank].spent.get(self.index, [])
         passed = len(self.marks(rank, PAUSE))
-        # The rank's trail shows each measurement as a mark, and the hub reports its result.
+        # The rank's trail has a mark for each measurement, and the hub reports the measured time.
         measured = len(looks) if passed in (0, count) else passed
         times = f"{measured} time{'s' if measured != 1 else ''}, not {count} times"
         text = f"rank {rank}: its processor time was measured {times}."
@@ -359,8 +362,8 @@ class CallEvidence:
     def told(self, rank: int, name: str, before: str = "") -> list[list[float]]:
         """Return the numbers that a driver reported in marks, as one list for each mark, in order.
 
-        The name of such a mark is ``name``, followed by numbers. Leave out what the rank reported
-        after it first passed the mark ``before``, if given. Fails if a number is not readable.
+        The name of such a mark is ``name``, followed by numbers. If ``before`` is given, leave out
+        the marks that follow the rank's first mark of this name. Fails if a number is not readable.
         """
         found = []
         for event in self.report.ranks[rank].trail:
@@ -378,8 +381,8 @@ class CallEvidence:
     def told_text(self, rank: int, name: str) -> str:
         """Return the text that a driver reported in a mark.
 
-        The name of such a mark is ``name``, followed by the text. The rank's first one in this call
-        counts. Fails if there is none.
+        The name of such a mark is ``name``, followed by the text. The rank's first such mark in
+        this call counts. Fails if there is no such mark.
         """
         trail = self.report.ranks[rank].trail
         names = [e.name for e in trail if isinstance(e, Mark) and e.call == self.index]
@@ -404,7 +407,8 @@ class CallEvidence:
         """Fail if a rank used an operation of a kind not in ``kinds``, or communicated nothing.
 
         A rank that is alone in its world need not communicate. ``because`` is a sentence for the
-        message. Operations before the rank passed the mark ``since``, if given, do not count.
+        message. If ``since`` is given, only operations after the rank's first mark of this name
+        count.
         """
         self.values()
         for rank in range(self.report.size):
@@ -458,7 +462,7 @@ class CallEvidence:
                 raise
             except Exception as error:  # a rank may return anything
                 reason = f" ({error})" if isinstance(error, driver_results.Unreadable) else ""
-                # Many drivers send other data, too. Show only what the function returned.
+                # Many drivers send other data, too. Show only the value that the function returned.
                 own = value["value"] if isinstance(value, dict) and "value" in value else value
                 sentence = (
                     f"{label or 'the result'} cannot be found in what rank {rank} returned:"

@@ -1,4 +1,4 @@
-"""Writes the line of a message that names a call's arguments."""
+"""Writes the text in a message that shows a call's arguments."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ OF_STUDENT = (
     "trained",
     "views",
 )
-# These drivers pass their positional arguments to the student's function in the same order, so each
-# argument has the name of the function's parameter at this position.
+# These drivers pass their positional arguments to the student's function in the same order. So the
+# message can show each argument with the name of the function's parameter at this position.
 IN_ORDER = {
     *OF_STUDENT,
     "beside_products",
@@ -45,9 +45,9 @@ PARAMETERS = json.loads((Path(__file__).parents[1] / "parameters.json").read_tex
 
 
 def call_note(function: str, args: Sequence, kwargs: Mapping, driver: str) -> str:
-    """Return a short text of a call's arguments, which distinguishes the calls of one check.
+    """Return a short text about a call's arguments that distinguishes the calls of one check.
 
-    If an argument differs from rank to rank, show its first value that is not None.
+    If an argument differs from rank to rank, the text shows its first value that is not None.
     """
     parts = []
     names = PARAMETERS.get(function, ()) if driver in IN_ORDER else ()

@@ -41,8 +41,9 @@ def tensor(value: Any, dtype: Any = np.float32) -> np.ndarray:
 def _other_origin(error: Raised) -> tuple[Line, ...]:
     """Return two lines for the message if no ``raise`` statement of the student raised the error.
 
-    The first of them shows the student's line at which the error came up: ``a, b = x.shape``, or a
-    call. Return () if this line has a ``raise`` statement, or is not known.
+    The first line shows the student's line at which the error came up. For example, this line may
+    be ``a, b = x.shape``, or a call. Return () if this line has a ``raise`` statement, or is not
+    known.
     """
     if not error.lines or re.search(r"\braise\b", error.lines[-1]["source"]):
         return ()
@@ -102,7 +103,7 @@ class CallResult(CallEvidence):
 
     # The results of the earlier calls of this world.
     earlier: list = field(default_factory=list)
-    # What each rank should have returned; None until ``returns`` has passed.
+    # The value that each rank should have returned; None until ``returns`` has passed.
     expected: list | None = None
 
     # ——— results
@@ -125,8 +126,8 @@ class CallResult(CallEvidence):
         other ranks.
 
         ``expected`` holds one value for each rank. A list of numbers becomes a float32 tensor.
-        ``known_mistakes`` holds one dict for each rank. In a dict, each key is the sentence that
-        explains one mistake. The value of the key is what the rank returns after this mistake.
+        ``known_mistakes`` holds one dict for each rank. In a dict, each key is a sentence that
+        explains one mistake, and its value is the value that this mistake makes the rank return.
         ``known_mistakes`` may also be a function without arguments that returns these dicts. The
         function is called only if the dicts are needed. ``select`` picks the part of a rank's value
         that is compared, and ``label`` names this part. ``otherwise`` is the likely cause for the
@@ -160,7 +161,10 @@ class CallResult(CallEvidence):
             )
 
     def returns_new_memory(self) -> None:
-        """Fail if a rank's result shares memory with an argument. The driver is ``described``."""
+        """Fail if a rank's result shares memory with an argument.
+
+        The call's driver must be ``described``.
+        """
         found = self.read(driver_results.is_in_new_memory, "whether its memory is new")
         for rank, is_new in enumerate(found):
             self.require(
@@ -222,7 +226,7 @@ class CallResult(CallEvidence):
         self.keeps_gradient_flags()
 
     def keeps_gradient_flags(self) -> None:
-        """Fail if a rank changed whether an argument requires a gradient, or gave it one."""
+        """Fail if a rank changed ``requires_grad`` or ``.grad`` of an argument."""
         for rank in range(self.report.size):
             self.require(
                 self._returned(rank).same_flags,
@@ -275,7 +279,7 @@ class CallResult(CallEvidence):
     # ——— private methods
 
     def _instead_of_error(self, rank: int) -> str:
-        """Return in words what a rank did that raised no ValueError."""
+        """Return words that say what a rank did instead of raising a ValueError."""
         outcome = self.report.ranks[rank].outcomes.get(self.index)
         if isinstance(outcome, Raised):
             return f"raised {outcome.type}: {outcome.text[:300]}"
@@ -347,7 +351,7 @@ class CallResult(CallEvidence):
         if first.is_none:
             otherwise = NO_GRADIENT if select is driver_results.gradients else if_none
         elif not first.same_kind:
-            otherwise = ""  # it explains wrong numbers
+            otherwise = ""  # ``otherwise`` explains only wrong numbers
         known_mistakes = known_mistakes() if callable(known_mistakes) else known_mistakes
         earlier = [run.expected for run in self.earlier if run.expected]
         wrong_values = WrongValues(self, values, expected, known_mistakes, earlier)

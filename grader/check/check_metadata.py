@@ -23,13 +23,19 @@ def _function(item: pytest.Item) -> Any:
 
 
 def is_in(item: pytest.Item, part: str, problems: list[str]) -> bool:
-    """Return whether a test is in a part and among problems. If one of them is empty, all fit."""
+    """Return whether a test belongs to this part and to one of these problems.
+
+    An empty ``part`` stands for all parts, and an empty ``problems`` for all problems.
+    """
     number = getattr(_function(item), "__number__", None)
     return part_of(item) == (part or part_of(item)) and (not problems or number in problems)
 
 
 def candidate(item: pytest.Item) -> Candidate:
-    """Return a test as a candidate for ``--only``. For a check, add its number and its names."""
+    """Return the candidate for ``--only`` that stands for a test.
+
+    The candidate of a check also has the check's number and names.
+    """
     record = record_of(item)
     if not record:
         return Candidate(item.nodeid, names=(item.nodeid,))

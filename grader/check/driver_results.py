@@ -28,7 +28,7 @@ class Entry:
     entries that an operator of a loss reads. ``alive`` is the size in bytes of the tensors that the
     call has made and that still exist. It is measured just after a product or an operator, and just
     before a send: see ``rank.meter.Meter``. ``inner`` is the inner dimension of a product: b if the
-    shapes are (a, b) and (b, c). It is 0 for the other kinds.
+    shapes are (a, b) and (b, c). ``inner`` is 0 for the other kinds.
     """
 
     kind: str
@@ -75,7 +75,7 @@ def values(found: Any) -> list:
 
 
 def results(found: Any) -> list:
-    """Return the results of several calls, in the form that the driver ``remembered`` sends."""
+    """Return the results of several calls that the driver ``remembered`` made."""
     return _list(_part(found, "results"), "the list of results")
 
 
@@ -110,7 +110,7 @@ def views(found: Any) -> list:
 
 
 def is_over_weights(found: Any) -> bool:
-    """Return whether the optimizer that ``train`` returned updates the weights that it got."""
+    """Return whether the optimizer that ``train`` returned updates the weights ``train`` got."""
     return _truth(found, "over weights")
 
 

@@ -10,10 +10,10 @@ from grader.diagnosis.finding import Compared, Finding, Line, RankSummary, likel
 from grader.diagnosis.rank_summaries import summarize, timeline
 from grader.world.report import Returned, WorldReport
 
-# Messages show paths without the folders of libraries, because these do not help a student.
+# Messages show paths without the folders of libraries, because these folders do not help a student.
 LIBRARIES = re.compile(r"/[^\s'\":]*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
 
-# The first line of such a message, which names the call: see ``failure``.
+# The first line of a failure's message. This line names the call: see ``failure``.
 CALL_LINE = re.compile(r"[\w.]+(\(.*\))? on \d+ ranks?")
 
 
@@ -24,7 +24,9 @@ def failure(
     lines: Sequence[Line] = (),
     compared: Mapping[int, Compared] | None = None,
 ) -> CheckFailed:
-    """Return the failure of call number ``index``, with this message and the ranks' evidence.
+    """Return the failure of call number ``index``, with the ranks' evidence.
+
+    The message has ``headline``, and ``lines`` below it.
 
     ``compared`` maps each rank whose value is wrong to the comparison with the expected value.
     """

@@ -71,7 +71,7 @@ def hazards(report: WorldReport, call: int) -> list[Hazard]:
 
 
 def left_open(report: WorldReport, call: int, rank: int) -> list[Operation]:
-    """Return the first operations whose tensors a rank may have read before they were filled.
+    """Return the first few operations whose tensors a rank may have read before they were filled.
 
     The line that issued such an operation did not wait for it. A later line may have waited.
     """
@@ -111,10 +111,10 @@ def in_import(report: WorldReport, call: int) -> str | None:
 def read_early(value: Sequence[np.ndarray], unawaited: Sequence[Operation]) -> str | None:
     """Return a sentence if a rank seems to have read a tensor before it was filled; else None.
 
-    ``value`` are the arrays that the rank returned. ``unawaited`` are the operations that the rank
-    did not wait for at once: see ``left_open``. A tensor that an operation will fill contains nan,
-    or ``UNFILLED`` for integers, until the rank has waited for the operation. This is no proof,
-    because a program may also compute nan or ``UNFILLED`` from filled tensors.
+    ``value`` holds the arrays that the rank returned. ``unawaited`` holds the operations that the
+    rank did not wait for at once: see ``left_open``. A tensor that an operation will fill contains
+    nan, or ``UNFILLED`` for integers, until the rank has waited for the operation. Such an entry in
+    ``value`` is no proof, because a program may compute the same number from filled tensors.
     """
     filling = [operation for operation in unawaited if operation.received]
     if any(_holds_nan(array) for array in value):

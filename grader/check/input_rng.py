@@ -8,7 +8,8 @@ import numpy as np
 def make_rng(seed: int, name: str) -> np.random.Generator:
     """Return a random generator for the session's ``seed`` and a name, such as a check's id.
 
-    From what it draws, nobody can compute the seed, or what the generator of another name draws.
+    Nobody can use the numbers of this generator to compute the seed, or to compute the numbers of a
+    generator with another name.
     """
     key = hashlib.blake2b(str(seed).encode()).digest()
     stream = hashlib.blake2b(name.encode(), key=key).digest()

@@ -1,6 +1,6 @@
 """The pytest plugin that gives checks their ``world``, and turns their results into records.
 
-It also works under pytest-xdist.
+The plugin also works under pytest-xdist.
 
 A check is a test function with the decorators ``@weight`` and ``@number`` of gradescope-utils. The
 decorator ``@visibility`` is optional. Without it, a public check is visible, and course.toml
@@ -249,7 +249,7 @@ def verdict(error: BaseException | None) -> tuple[str, Finding]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Sort the failures in the order of the checks.
+    """Sort the failures by the order of the checks.
 
     pytest has collected the failures in the order in which the checks ended.
     """
@@ -261,10 +261,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """Print which problems are not implemented. If there are none, tell about hidden checks.
+    """Print which problems are not implemented or not attempted, and a text about hidden checks.
 
     The text about hidden checks is printed only in a student's copy, and only if the user did not
-    choose checks by ``--only``. At least one check must have passed, and none may have failed.
+    choose checks by ``--only``. Also, at least one check must have passed, no check may have
+    failed, and no problem may be unimplemented.
     """
     counted = terminalreporter.stats
     reports = [report for status in TO_DO for report in counted.get(status, ())]

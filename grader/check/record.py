@@ -45,9 +45,9 @@ class Record:
     worlds: list[int] = field(default_factory=list)  # the size of each world
     # The sizes of the worlds for which new ranks were started.
     fresh: list[int] = field(default_factory=list)
-    in_worlds: float = 0.0  # how many of the seconds were spent in worlds
-    # Whether the check itself states its visibility. If it does not, the visibility is the default.
-    # For a hidden check without its own statement, a course may choose another visibility.
+    in_worlds: float = 0.0  # the part of ``seconds`` that was spent in worlds
+    # True if the check itself states its visibility. Otherwise the visibility is the default. A
+    # course may choose another visibility for hidden checks that do not state their own.
     visibility_written: bool = True
     is_extra: bool = False  # extra credit, which has its own total
     # how each function answered the calls of this check: see ``check.refusals``
@@ -72,7 +72,7 @@ class Record:
 
 
 def to_do(records: Iterable[Record]) -> Iterator[tuple[str, str]]:
-    """Yield a status and a line about its checks, for each status of TO_DO that a record has."""
+    """Yield each status of TO_DO that a record has, with a line about the checks of this status."""
     numbers: dict[str, list[str]] = {status: [] for status in TO_DO}
     for record in records:
         if record.status in numbers:

@@ -16,9 +16,9 @@ from grader.world.report import Raised, Returned, WorldReport
 def answers_in(report: WorldReport) -> dict[str, Answers]:
     """Count, for each function, the calls of one world by their outcome.
 
-    Calls with right arguments are counted as accepted or refused (by a ValueError). Those that fail
-    in another way are not counted. Calls with wrong arguments are counted as wrong, however they
-    ended.
+    Calls with right arguments are counted as accepted, or as refused if they raised a ValueError.
+    If they failed in another way, they are not counted. Calls with wrong arguments are counted as
+    wrong, however they ended.
     """
     found: dict[str, Answers] = defaultdict(Answers)
     for index, call in enumerate(report.calls):
@@ -33,7 +33,7 @@ def answers_in(report: WorldReport) -> dict[str, Answers]:
 
 
 def added(several: Iterable[dict[str, Answers]]) -> dict[str, Answers]:
-    """Return for each function its counts, added up over ``several``."""
+    """Return the counts of each function, added up over ``several``."""
     total: dict[str, Answers] = defaultdict(Answers)
     for own in several:
         for name, found in own.items():
@@ -42,7 +42,7 @@ def added(several: Iterable[dict[str, Answers]]) -> dict[str, Answers]:
 
 
 def fail_where_right_calls_are_refused(records: Iterable[Record]) -> None:
-    """Let checks with wrong arguments fail if their function also refuses most right arguments.
+    """Fail the checks with wrong arguments whose function also refuses most right arguments.
 
     If no check calls the function with right arguments, nothing changes. A result that students see
     at once depends only on checks whose results they see at once.

@@ -117,7 +117,7 @@ def _time_limit(runner: _TimedRunner, seconds: float) -> Iterator[None]:
 def _finding(error: Exception, report: WorldReport) -> Finding:
     """Return a finding that shows the student what the ranks returned.
 
-    It tells the instructor, but not the student, where the judge failed.
+    The finding tells the instructor, but not the student, where the judge failed.
     """
     came = []
     for rank in report.ranks:
@@ -139,14 +139,14 @@ class UsesRankValue(Exception):
 
 
 class _Unknown:
-    """Stands for the value of a rank. Reading anything of it raises ``UsesRankValue``."""
+    """Stands for the value of a rank. Reading the value's contents raises ``UsesRankValue``."""
 
     def _reached(self, *_: Any) -> NoReturn:
         raise UsesRankValue
 
     __getattr__ = __getitem__ = __contains__ = __iter__ = __len__ = _reached
     __bool__ = __eq__ = __float__ = __index__ = _reached
-    __hash__ = None  # type: ignore[assignment]  # Python's way to say that it has no hash
+    __hash__ = None  # type: ignore[assignment]  # Python's way to say that an object has no hash
 
 
 class ControlResult(CallResult):
@@ -190,8 +190,8 @@ def _is_ours(
 ) -> bool:
     """Return whether the check also raises an exception if every value is as expected."""
 
-    # Starts no ranks, and returns a report in which each call has returned a value, which
-    # ``ControlResult`` never reads.
+    # Starts no ranks, and returns a report in which each call has returned a value.
+    # ``ControlResult`` never reads this value.
     def no_ranks(size: int, calls: list) -> WorldReport:
         def outcomes() -> dict[int, Returned | Raised]:
             return {i: Returned(Unsendable("nothing"), [], {}) for i in range(len(calls))}

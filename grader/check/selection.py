@@ -1,8 +1,8 @@
 """Finds the checks that a user chooses by words: ``make test K=…``, ``make grade K=…``, ``PART=…``.
 
 Words may come from a check's own name or title, from a problem's number or title, or from a
-function's name. Upper and lower case are equal, and so are ``-``, ``_`` and a space. Examples:
-``K=ring``, ``K=1.7``, ``K=All-reduce``, ``K=shift_right``.
+function's name. Upper and lower case count as equal. ``-``, ``_`` and a space count as equal, too.
+Examples: ``K=ring``, ``K=1.7``, ``K=All-reduce``, ``K=shift_right``.
 """
 
 import difflib
@@ -93,8 +93,8 @@ def _by_name(words: str, candidates: list[Candidate]) -> set[str]:
     """Return the ids of the checks that these words choose by a name.
 
     A check is chosen if one of its own names matches. All checks of a problem are chosen if the
-    problem's title matches. All of them are also chosen if the name of a function of the problem
-    matches, and one of two conditions is true: the problem has no other function, or no check of
+    problem's title matches. If the name of one of the problem's functions matches, all checks of
+    the problem are chosen in two cases: if the problem has no other function, and if no check of
     the problem has a matching name of its own.
     """
     found = {one.id for one in candidates if any(_matches(words, name) for name in one.names)}

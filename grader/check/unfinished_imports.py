@@ -16,7 +16,7 @@ from grader.world.report import Ending, WorldReport
 
 
 class UnfinishedImports:
-    """Keeps notes in a folder about the imports of one submission that did not end.
+    """Keeps notes about the imports of one submission that did not end. The notes are in a folder.
 
     All judges share this folder. It is beside the staged submission, where ranks cannot write.
     Checks of another ``visibility`` use another folder.
@@ -26,7 +26,7 @@ class UnfinishedImports:
         self.folder = submission_dir.parent / f"{submission_dir.name}-imports-{visibility}"
 
     def note(self, report: WorldReport) -> None:
-        """Write a note about an import in which a rank used most of its processor time, if any.
+        """Write a note if a rank used most of its processor time in the import of a student's file.
 
         A world that only waited too long gets no note, because the machine may have been slow.
         """

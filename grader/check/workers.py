@@ -2,7 +2,7 @@
 
 Each process is a worker, which takes another check as soon as it is free. pytest-xdist is slower:
 each of its workers is a fresh interpreter, which imports everything and collects the checks again.
-On two cores this takes seconds before the first check begins. With this plugin, the checks are
+On two cores, these imports delay the first check by seconds. With this plugin, the checks are
 collected only once, before the workers are forked. The plugin is used only if a fork is safe: see
 ``fork_server_client.way_to_start``.
 """
@@ -127,8 +127,8 @@ class Workers:
 def _units(items: list[pytest.Item], numbers: Iterable[int], in_order: bool) -> deque[deque[int]]:
     """Group the checks with these numbers into units, and return the numbers in each unit.
 
-    Checks that may share ranks form one unit. One worker runs all checks of a unit, in order. So in
-    every session, the same earlier checks have used a check's ranks. The largest units come
+    Checks that may share ranks form one unit. One worker runs all checks of a unit, in order. So a
+    check gets its ranks from the same earlier checks in every session. The largest units come
     first, unless ``in_order`` is True.
     """
     units: dict[Hashable, deque[int]] = defaultdict(deque)
@@ -167,6 +167,9 @@ def _work(session: pytest.Session, parent: Connection) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Run the checks of this pytest session in workers: for ``pytest -p grader.check.workers``."""
+    """Run the checks of this session in workers, if a fork is safe.
+
+    The command that loads this plugin is ``pytest -p grader.check.workers``.
+    """
     if way_to_start() == "fork":
         config.pluginmanager.register(Workers(machine_limits.workers()))

@@ -37,7 +37,7 @@ from grader.world.limits import Limits
 from grader.world.processes import Processes
 from grader.world.report import IN_ALL_CALLS, Call, Ending, WorldReport
 
-ROOM = 4  # ranks of a world that may be lent, at most; few checks need more
+ROOM = 4  # only worlds of at most this many ranks are lent; few checks need more
 
 
 @dataclass
@@ -105,9 +105,9 @@ class WorldRunner:
         result.
         """
         self.session, self.timed, self.limits, self.network = session, timed, limits, network
-        # A submission that fails in one check may leave something behind in its ranks, which makes
-        # it pass the next check. So after a failure, ranks are fresh. If the system is
-        # not Linux, ranks are always fresh, because the grader cannot see what is left behind.
+        # A submission that fails in one check may leave something behind in its ranks, so that it
+        # passes the next check. So after a failure, ranks are fresh. If the system is not Linux,
+        # ranks are always fresh, because the grader cannot see what is left behind.
         self.key = None if key is None or not LINUX else (session.submission_dir, key)
         if self.key in KEPT.failed:
             self.key = None
@@ -120,12 +120,13 @@ class WorldRunner:
         try:
             report = self._run_world(size, calls)
         # The fork server was killed, perhaps because memory ran out. Start another server, which
-        # ends together with this process. The calls can be made now, because no rank has seen them.
+        # ends together with this process. No rank has seen the calls yet, so they can be made on
+        # the new server.
         except WorldsUnavailable:
             self.session.replace_server()
             report = self._run_world(size, calls)
-        # Perhaps the submission did not cause this ending. If the second try also ends like this,
-        # the ending counts as the submission's fault.
+        # Perhaps the submission did not cause this ending. If the second try of the check also ends
+        # like this, the ending counts as the submission's fault.
         if self._may_be_nobodys_fault(report) and not self.is_second_try:
             raise Disturbed
         return report
@@ -177,7 +178,8 @@ class WorldRunner:
             KEPT.give(self.key, world.processes)
         self.unfinished.note(report)
         self.on_report(report)
-        # The ranks had less time than a world usually has, so the limit says nothing about them.
+        # If the ranks had less time than a world usually has, the submission may be right although
+        # they were late.
         is_late_in_all_calls = report.ending == Ending.LATE and report.limit.endswith(IN_ALL_CALLS)
         if is_late_in_all_calls and left < self.limits.world_seconds:
             raise NotRun(f"Stopped: {self._time_limit()} was over while this check ran.")
@@ -194,17 +196,17 @@ class WorldRunner:
 def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
     """Run a check. If something other than the submission may have made it fail, run it again.
 
-    For example, an earlier check on the same ranks may be the reason, or a lack of memory on this
-    machine. The second run has fresh ranks and other inputs. ``arguments`` are the arguments that
-    pytest has for the check. Raises the exception of the last run. But if the first run ended with
-    a verdict, and the second run had no time left, raises the exception of the first run.
+    For example, an earlier check may have used the same ranks, or this machine may lack memory. The
+    second run has fresh ranks and other inputs. ``arguments`` are the arguments that pytest has for
+    the check. Raises the exception of the last run. But if the first run ended with a verdict, and
+    the second run had no time left, raises the exception of the first run.
     """
     runner = arguments["world"].runner if "world" in arguments else None
     if not isinstance(runner, WorldRunner):
         return judge(check, arguments)
     again = dict(arguments)
     if "rng" in arguments:
-        # The other inputs depend only on the session's seed and on the first generator's state.
+        # The second run's inputs depend only on the session's seed and the first generator's state.
         state = repr(arguments["rng"].bit_generator.state)
         again["rng"] = make_rng(runner.session.seed, state)
     try:

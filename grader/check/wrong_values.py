@@ -24,9 +24,9 @@ class WrongValues:
     """The values that the ranks of a call returned, if at least one of them is wrong.
 
     - ``call``: the evidence of the call.
-    - ``values``, ``expected``: for each rank the value that is compared, and what it should be.
-    - ``known_mistakes``: for each rank a dict, see ``CallResult.returns``; or None.
-    - ``earlier``: for each earlier call of the world what the ranks should have returned.
+    - ``values``, ``expected``: each rank's value that is compared, and the value that is expected.
+    - ``known_mistakes``: one dict for each rank (see ``CallResult.returns``), or None.
+    - ``earlier``: for each earlier call of the world, the values that the ranks should return.
     """
 
     call: CallEvidence
@@ -38,7 +38,7 @@ class WrongValues:
     def likely_cause(self, rank: int, found: Difference, otherwise: str) -> str | None:
         """Return the most likely cause of the difference that was found on a rank.
 
-        If no cause is found, return ``otherwise``, or None if this is empty.
+        If no cause is found, return ``otherwise``, or None if ``otherwise`` is empty.
         """
         report, index = self.call.report, self.call.index
         if hazard := next(iter(hazards(report, index)), None):
@@ -63,9 +63,9 @@ class WrongValues:
         return reason or otherwise or None
 
     def _known(self, rank: int) -> dict[str, Any]:
-        """Return what each known mistake gives on a rank. The most likely mistake comes first.
+        """Return the value that each known mistake gives on a rank; most likely mistakes first.
 
-        A mistake that explains the values of all ranks is more likely than another one.
+        A mistake that explains the values of all ranks is more likely than one that does not.
         """
         if not self.known_mistakes:
             return {}
@@ -88,13 +88,16 @@ class WrongValues:
         return done[-1].root
 
     def _has_received(self, rank: int) -> bool:
-        """Return False if a rank had to receive something, and issued nothing that brings data."""
+        """Return False if a rank needed data of other ranks, but issued only sends and barriers."""
         if self.call.report.size == 1 or self.call.function not in ALL_RECEIVE:
             return True
         return any(o.kind not in ("send", "barrier") for o in self.call.operations(rank))
 
     def _read_early(self, rank: int) -> str | None:
-        """Return in words that a rank used a message before it arrived; None if it did not."""
+        """Return a sentence if a rank seems to have read a tensor too early; None otherwise.
+
+        "Too early" means before an operation has filled the tensor: see ``hazards.read_early``.
+        """
         given = arrays(self.call.arguments(rank))
         if any(np.isnan(array).any() for array in given if array.dtype.kind == "f"):
             return None
@@ -102,7 +105,7 @@ class WrongValues:
         return read_early(arrays(self.values[rank]), found)
 
     def _context(self, rank: int, found: Difference, known: Mapping[str, Any]) -> Context:
-        """Return what is known of the call at the place where the difference was found."""
+        """Return the facts about the call that help to explain the difference ``found``."""
         path, size, function = found.path, self.call.report.size, self.call.function
         # Mistakes that explain the whole value come first. The other mistakes may explain only the
         # first wrong tensor in the value.
@@ -126,9 +129,9 @@ class WrongValues:
 
 
 def _is_close(value: Any, mistake: Any) -> bool:
-    """Return whether a value is, in all its parts, close to the value that a mistake produces.
+    """Return whether all arrays of a value are close to those that a mistake produces.
 
-    A mistake may produce NaN. Then the value must have NaN at the same entries.
+    If the mistake produces NaN, the value must have NaN at the same entries.
     """
     same_nan = all(
         np.array_equal(_is_nan(ours), _is_nan(theirs))

@@ -1,6 +1,6 @@
 """Compares values strictly: kind, then shape, then dtype, then finiteness, then entries.
 
-It compares plain arrays, and never broadcasts them.
+The module compares plain arrays, and never broadcasts them.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Difference:
     ``sentence`` states the difference, and ``side_by_side`` shows it in a report. If the shapes
     differ, or if finite entries differ, ``got`` and ``expected`` are the arrays, for the code that
     looks for the cause. Otherwise ``got`` and ``expected`` are None. ``same_kind`` is False if the
-    value is of another kind or dtype, and ``is_none`` tells whether it is None instead of a value.
+    value is of another kind or dtype. ``is_none`` is True if the value is None and should not be.
     """
 
     sentence: str

@@ -61,9 +61,9 @@ BOUNDS = [
 class Slip:
     """A mistake that an exception of Python, torch or gloo shows, with the sentence about it.
 
-    It applies if the exception's text contains all ``texts``, and the exception came up in one of
-    the functions ``inside``. ``OWN_LINE`` there stands for the student's own line, and an empty
-    ``inside`` for any place. At most the first slip that applies is told.
+    A slip applies if the exception's text contains all ``texts``, and the exception came up in one
+    of the functions ``inside``. In ``inside``, ``OWN_LINE`` stands for the student's own line. An
+    empty ``inside`` stands for any place. The message has only the first slip that applies.
     """
 
     texts: tuple[str, ...]
@@ -77,7 +77,8 @@ class Slip:
 
 
 def _not_applied(name: str) -> list[Slip]:
-    """Return the slips of a program that calls a class of ``torch.autograd.Function`` itself."""
+    """Return the slips of a program that calls an autograd Function's class instead of ``apply``.
+    """
     sentence = f"{name}(…) makes an object of the class. Use {name}.apply(…)."
     texts = [("unsupported operand", f"'{name}'"), (f"'{name}' object",), (f", not {name}",)]
     return [Slip(of, sentence) for of in texts]
@@ -137,10 +138,13 @@ TOO_FEW_CHUNKS = (
 
 
 def _has_few_chunks(report: WorldReport, call: int, raised: Raised) -> bool:
-    """Return whether a rank's function calls ``chunk``, and an argument has fewer than n chunks.
+    """Return whether a student's ``chunk(n)`` may have returned fewer than n parts.
 
-    The exception must have come up in the function's own line. The rank names the file, so only a
-    file of the submission is read.
+    Here n is the world size. Three conditions must be true. The exception came up in a line of the
+    student's function, not in a function that the line calls. The student's function calls
+    ``chunk`` at or above this line. An argument has a length that ``chunk(n)`` would cut into fewer
+    than n parts. The rank may name any file for this line, but only files of the submission are
+    read.
     """
     n, lengths = report.size, _lengths(report.calls[call].arguments)
     if all(-(-length // -(-length // n)) == n for length in lengths):
@@ -172,7 +176,10 @@ def _lengths(value: Any) -> set[int]:
 
 
 def _from_last(begins: str, lines: list[str]) -> list[str]:
-    """Return the lines from the last one on that begins so; all lines if there is none."""
+    """Return the last line that begins with the pattern ``begins``, and all lines after it.
+
+    Return all lines if no line begins with the pattern.
+    """
     found = [number for number, line in enumerate(lines) if re.match(begins, line)]
     return lines[found[-1] :] if found else lines
 
@@ -200,9 +207,9 @@ def _cut(text: str, most: int = 1200) -> str:
 def diagnose_exception(report: WorldReport, call: int, roots: dict[int, Raised]) -> Diagnosis:
     """Return the diagnosis of a call in which student code raised an exception.
 
-    The diagnosis names the earliest exception in ``roots``. ``roots`` has, by rank, the exceptions
-    that were not caused by the end of another rank. If there are none, it has all exceptions of the
-    call.
+    The diagnosis names the earliest exception in ``roots``. ``roots`` maps ranks to the exceptions
+    that were not caused by the end of another rank. If there are no such exceptions, ``roots`` has
+    all exceptions of the call.
     """
     first = min(roots.values(), key=lambda o: o.at)
     alike = {rank: o for rank, o in roots.items() if (o.type, o.text) == (first.type, first.text)}
@@ -245,7 +252,7 @@ def diagnose_exception(report: WorldReport, call: int, roots: dict[int, Raised])
 def _victims(report: WorldReport, call: int, roots: set[int], causes: list[int]) -> list[Line]:
     """Return a line about the ranks that only waited; [] if there are none.
 
-    The line says that they waited for ``causes``, unless they also waited for other ranks.
+    The line says that these ranks waited for ``causes``, unless they also waited for other ranks.
     """
     found = {
         rank.rank: others

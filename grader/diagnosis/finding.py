@@ -38,7 +38,7 @@ def printable(text: str) -> str:
 
 
 def short(text: str, most: int = MAX_EVIDENCE_LENGTH) -> str:
-    """Return one piece of evidence, printable and cut after ``most`` characters."""
+    """Return a piece of evidence as printable text, cut after ``most`` characters."""
     return printable(text[:most]) + (" […]" if len(text) > most else "")
 
 
@@ -56,8 +56,8 @@ class Line:
 def likely_line(*sentence: str) -> Line:
     """Return the ``Line`` that states the likely cause.
 
-    Each argument begins on a new row. The text ends with a full stop, which is added if the last
-    argument ends without any such sign.
+    Each argument begins on a new row. If the last argument does not end with a full stop or with
+    another mark that ends a sentence, a full stop is added.
     """
     text = "\n        ".join([LIKELY_PREFIX + sentence[0], *sentence[1:]])
     has_end = text.rstrip(")”").endswith((".", "?", "!", "…"))
@@ -125,7 +125,7 @@ class RankSummary:
     compared: Compared | None = None
     steps: tuple[Step, ...] = ()
     more_steps: int = 0
-    sends: int = 0  # the bytes that it sends if each operation uses the best algorithm
+    sends: int = 0  # the bytes that the rank sends if each operation uses the best algorithm
     printed: tuple[str, ...] = ()
     printed_before: int = 0  # how many lines before these are not shown
 
@@ -136,7 +136,7 @@ class Finding:
 
     ``str(finding)`` is the message. ``call`` names the function that was called, and distinguishes
     this call from other calls of the same function. ``for_instructor`` is a sentence that is not
-    part of the message. No report that students get shows it.
+    part of the message. Reports for students do not show this sentence.
     """
 
     headline: str = ""

@@ -1,4 +1,4 @@
-"""Finds what a wrong value most likely means. Common mistakes produce typical values."""
+"""Finds the mistake that most likely led to a wrong value. Common mistakes give typical values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -221,7 +221,8 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
 def _whole(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     """Return a sentence if ``got`` has the parts of all ranks, and this rank's part is right.
 
-    Return None if all parts are equal, because then nothing shows that they are those of the ranks.
+    Return None if all parts are equal, because equal parts do not show that they come from
+    different ranks.
     """
     n, names = context.size, ("rows", "columns") if got.ndim > 1 else ("entries",)
     for axis, name in enumerate(names[: got.ndim]):
@@ -239,7 +240,7 @@ def _whole(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
 
 
 def _own_part(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    """Return a sentence if ``got`` is this rank's block of its own input, without the others."""
+    """Return a sentence if ``got`` is this rank's block of its own input, and nothing else."""
     n, own = context.size, context.inputs[context.rank] if context.inputs else ()
     if n == 1 or not context.communicates or got.shape != expected.shape:
         return None
@@ -321,7 +322,7 @@ def _untouched(got: np.ndarray, expected: np.ndarray, context: Context) -> str |
 
 
 def _is_everywhere(array: np.ndarray, rank: int, context: Context) -> bool:
-    """Return whether all ranks returned ``array``, which is an input of ``rank`` only."""
+    """Return whether all ranks returned ``array``, and only ``rank`` has this array as an input."""
     others = [other for r, arrays in enumerate(context.inputs) if r != rank for other in arrays]
     if not context.got or not others or any(same(other, array, tolerance=1e-7) for other in others):
         return False
@@ -379,10 +380,10 @@ def _rearranged(got: np.ndarray, expected: np.ndarray, context: Context) -> str 
 def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     """Return a sentence that says which ranks' terms a sum lacks, or contains more than once.
 
-    The sentence is about a range of entries that begins at the first wrong entry. It is the longest
-    range in which the same terms are wrong. If this range has fewer than two entries, return the
-    sentence of ``_lacking``. Return None if there are fewer than two ranks or more than four, or if
-    the expected value is not the sum of one input of each rank.
+    The sentence is about a range of entries that begins at the first wrong entry. This range is the
+    longest one in which the same terms are wrong. If the range has fewer than two entries, return
+    the sentence of ``_lacking``. Return None if there are fewer than two ranks or more than four,
+    or if the expected value is not the sum of one input of each rank.
     """
     of_ranks = [[a.ravel() for a in arrays if a.shape == got.shape] for arrays in context.inputs]
     if not 2 <= len(of_ranks) <= 4 or not all(of_ranks):
@@ -406,7 +407,7 @@ def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
 
 
 def _lacking(got: np.ndarray, expected: np.ndarray, terms: list, scale: float) -> str | None:
-    """Return a sentence about wrong entries of a sum. It says which ranks' terms each entry lacks.
+    """Return a sentence that says which ranks' terms each wrong entry of a sum lacks.
 
     The sentence names at most four entries. Return None if any entry is not the sum of some ranks'
     terms, or equals several such sums. Also return None if only one entry is wrong.

@@ -123,9 +123,10 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
 
 
 def _same_neighbour(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
-    """Return a line if every rank receives from the rank that it sends to, as in a ring's shift.
+    """Return a line if every rank of a ring receives from the rank that it sends to.
 
-    Return [] if a rank does not, or if two ranks exchange their messages with each other.
+    Return [] if a rank sends to one rank and receives from another. Also return [] if rank 0 and
+    its partner send to each other, because such an exchange is no ring.
     """
     targets, sources = (
         {w.operation.rank: w.operation.peer for w in waiting if w.operation.kind == kind}
@@ -153,7 +154,7 @@ def _who(report: WorldReport, waiting: list[Waiting], verb: str) -> str:
 
 
 def _incomplete_group(report: WorldReport) -> list[Line]:
-    """Return a line about a group that some of its ranks wait for, but other ranks never made.
+    """Return a line about a group that some of its ranks wait for, and other ranks never made.
 
     Return [] if there is no such group.
     """
@@ -191,7 +192,7 @@ def polling(report: WorldReport) -> list[Line]:
 
 
 def _line(rank: RankReport, report: WorldReport) -> str:
-    """Return the text of the student's line that a rank is in; "" if the rank is in other code."""
+    """Return the student's line at which a rank is, as text; "" if the rank is in other code."""
     place = stack_frames.own_frame(rank.stacks, report.submission_dir)
     return stack_frames.source(place) if place else ""
 
@@ -199,9 +200,9 @@ def _line(rank: RankReport, report: WorldReport) -> str:
 def never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
     """Return a line about a rank that waits in a receive although the matching send was started.
 
-    On gloo, if the sender does not wait for its send, the message may never be sent. The hub sends
-    every message, so there such a rank waits only for a slow machine. Return [] if no rank waits in
-    such a receive.
+    On gloo, if the sender does not wait for its send, the message may never be sent. Return [] if
+    no rank waits in such a receive. Also return [] on the hub. The hub sends every message, so a
+    rank waits in such a receive only because the machine is slow.
     """
     if report.on_hub:
         return []

@@ -24,7 +24,7 @@ from grader.world import stack_frames
 from grader.world.report import STANDSTILL, Ending, Raised, RankReport, Returned, WorldReport
 
 # The beginnings of lines that do not come from a student's print. torch 2.8 and 2.9 print the first
-# when the ranks are connected. The other two are printed before gloo aborts the process.
+# line when the ranks are connected. The other two lines are printed before gloo aborts the process.
 GLOO = (
     "[Gloo] ",
     "terminate called after throwing an instance of 'gloo::",
@@ -55,9 +55,9 @@ def only_waited(ranks: list[int], on: str = "") -> str:
 def awaited(report: WorldReport, call: int, rank: RankReport) -> set[int] | None:
     """Return the ranks that a rank waited for when the world failed; None if it did not wait.
 
-    A rank waited if one of its operations is open, if other ranks did not make a group that it
-    made, or if it raised an exception that only says that another rank has gone. Such an exception
-    does not say which rank has gone, so in this case the set may be empty.
+    A rank waited in three cases: one of its operations is open, other ranks did not make a group
+    that this rank made, or this rank raised an exception that only says that another rank has gone.
+    Such an exception does not say which rank has gone, so in the third case the set may be empty.
     """
     outcome = rank.outcomes.get(call)
     if isinstance(outcome, Returned) or rank.held is not None or rank.refused:
@@ -76,7 +76,7 @@ def awaited(report: WorldReport, call: int, rank: RankReport) -> set[int] | None
 
 
 def _is_open(event: Operation | GroupMade, rank: RankReport) -> bool:
-    """Return whether a rank issued this event in a call that has not ended on the rank."""
+    """Return whether a rank issued this event in a call that did not return on this rank."""
     return event.rank == rank.rank and not isinstance(rank.outcomes.get(event.call), Returned)
 
 

@@ -50,8 +50,8 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
     if stubs := [rank for rank, o in raised.items() if o.stub]:
         return Diagnosis(not_implemented(raised[stubs[0]]), implemented=False)
     roots = {rank: o for rank, o in raised.items() if not o.is_consequence}
-    # If the judge refuses a rank's frames, it closes the connection, and the rank's process ends.
-    # The judge caused this end, not the student.
+    # If the judge refuses a rank's frames, the judge closes the connection. Then the rank's process
+    # ends. The judge has caused this end, not the student.
     exits = [rank for rank in report.ranks if rank.exit is not None and not rank.refused]
     disagreements, waiting = report.disagreements(), report.waiting()
     first_root = min((o.at for o in roots.values()), default=float("inf"))
@@ -167,8 +167,9 @@ def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnos
 def _unanswered(report: WorldReport) -> list[Line]:
     """Return lines about collectives that all ranks joined, and that the hub cannot carry out.
 
-    Ranks that disagree are found before, see ``wire.agreement``. Here, the sizes of a rank's own
-    tensors do not fit together. There is one line for each rank, about its first such operation.
+    Disagreements between ranks are found earlier: see ``wire.agreement``. Here, the sizes of a
+    rank's own tensors do not fit together. Each rank gets one line, about its first such
+    collective.
     """
     issued = {(o.rank, o.at): o for trail in report.trails for o in operations(trail)}
     first: dict[int, Operation] = {}

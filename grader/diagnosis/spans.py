@@ -268,8 +268,8 @@ def _time_in_call(
 def _guessed(trail: list, came: dict, absent: dict, end: int | None) -> list[_TimeInCall]:
     """Return an estimate of the time that a rank spent in each operation, in nanoseconds.
 
-    This is for waits that were not traced. The estimate uses the times at which operations started:
-    see the module's docstring.
+    Use this function if the waits were not traced. The estimate uses the times at which operations
+    started: see the module's docstring.
     """
     in_calls = []
     times = sorted([event.at for event in trail] + ([] if end is None else [end]))
