@@ -77,8 +77,7 @@ class Slip:
 
 
 def _not_applied(name: str) -> list[Slip]:
-    """Return the slips of a program that calls an autograd Function's class instead of ``apply``.
-    """
+    """Return the slips of a program that calls the autograd Function ``name`` without ``apply``."""
     sentence = f"{name}(…) makes an object of the class. Use {name}.apply(…)."
     texts = [("unsupported operand", f"'{name}'"), (f"'{name}' object",), (f", not {name}",)]
     return [Slip(of, sentence) for of in texts]

@@ -18,10 +18,10 @@ def clean_up(users: set[int], pids: set[int], began: float, files: bool) -> None
     """Remove the shared memory and the files that the ranks of a world have left.
 
     ``users`` are the uids of the ranks, or empty if the ranks had no users of their own. ``pids``
-    are the processes that the world had, and ``began`` is when it began, as ``time.time()`` counts.
-    ``files`` says whether the ranks could write outside of their folders. If they could not, or if
-    ``users`` is empty, no files are removed. The files are removed even if the shared memory cannot
-    be removed.
+    are the processes that the world had. ``began`` is the time at which the world began, as
+    ``time.time()`` counts. ``files`` says whether the ranks could write outside of their folders.
+    If they could not, or if ``users`` is empty, no files are removed. The files are removed even if
+    the shared memory cannot be removed.
     """
     with contextlib.suppress(Exception):
         remove_shared_memory(users, pids, began)
@@ -54,8 +54,8 @@ def remove_shared_memory(users: set[int], pids: set[int], began: float) -> None:
     """Remove System V shared memory segments, semaphores and message queues that ranks have left.
 
     Remove all of these objects that belong to ``users``. Also remove the segments that processes in
-    ``pids`` made. Segments from before ``began`` stay: they may belong to another program, of which
-    a process that has ended had the pid that a rank has now.
+    ``pids`` have made since ``began``. Older segments may belong to another program: a process of
+    this program may have had the pid of a rank, and may have ended before the rank was started.
     """
     libc = ctypes.CDLL(None)
     removals = {
@@ -69,7 +69,7 @@ def remove_shared_memory(users: set[int], pids: set[int], began: float) -> None:
                 line.split() for line in Path(f"/proc/sysvipc/{kind}").read_text().splitlines()
             ]
         except (OSError, ValueError):
-            continue  # this kernel has none
+            continue  # this kernel has no such objects
         for row in rows:
             found = dict(zip(names, map(int, row)))
             is_new = found["ctime"] >= began - CLOCK_SECONDS

@@ -42,7 +42,7 @@ def wakeup() -> int:
 
 
 def signals(wake: int) -> bytes:
-    """Return the signals that came since the last call; each byte is the number of one signal.
+    """Return the signals that arrived since the last call; each byte is the number of one signal.
 
     ``wake`` is a descriptor from ``wakeup``.
     """
@@ -90,7 +90,8 @@ def end_descendants(
 ) -> tuple[bool, set[int]]:
     """Kill every descendant of this process.
 
-    If the system is not Linux, kill only the processes in ``known``: no others can be found.
+    If the system is not Linux, kill only the processes in ``known``, because this process cannot
+    find the others.
 
     Args:
         known: children that are killed at once, without a search.
@@ -101,7 +102,7 @@ def end_descendants(
         seconds: how long to try.
 
     Returns:
-        A tuple: whether no living process is left, and the pids of the processes that were killed.
+        A tuple: True if no living process is left, and the pids of the processes that were killed.
     """
     left, killed, dead_only = set(known), set(known), 0
     began = looked = time.monotonic()
@@ -111,7 +112,8 @@ def end_descendants(
     while time.monotonic() - began < seconds:
         try:
             left -= reap(spare).keys()
-            # Perhaps the last child has just been reaped. Then no signal would end a wait for it.
+            # If the first call reaps the last child, the second call raises ChildProcessError. With
+            # only one call, this loop would then wait in vain for another signal.
             left -= reap(spare).keys()
         except ChildProcessError:
             return True, killed

@@ -75,7 +75,7 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
 
 
 def _set_up(engine: Path, way: str, ahead: Iterable[str]) -> tuple[dict[str, Any], Iterable[Path]]:
-    """Import what ranks are going to need, if they are forked, and find out how to confine them.
+    """Import the modules that forked ranks will need, and find out how to confine ranks.
 
     Return the facts that a judge may ask for, and the folders in which control groups can be made.
     """
@@ -90,7 +90,8 @@ def _set_up(engine: Path, way: str, ahead: Iterable[str]) -> tuple[dict[str, Any
         "kernel": confinement.machine(),
         "why_no_control_group": "ranks are spawned instead of forked",
         "seconds_between_looks": world_supervisor.LOOK_AT_WORLD_EVERY,
-        # Ranks on the hub need no network. Those on gloo get one for each world: see ``run_world``.
+        # Ranks on the hub need no network. The ranks of a world on gloo get a network of their own:
+        # see ``run_world``.
         "has_network": own_network.leave(),
     }
     if way != "fork":
@@ -115,7 +116,7 @@ def _set_up(engine: Path, way: str, ahead: Iterable[str]) -> tuple[dict[str, Any
 
 
 def _prepare(modules: Iterable[str]) -> None:
-    """Import and set up what ranks are going to need, before they are forked."""
+    """Import and set up the modules that ranks will need, before any rank is forked."""
     from grader.rank import confinement, main  # noqa: F401
     from grader.supervisor import warm_up
 
@@ -215,8 +216,8 @@ def _start_world(
 ) -> None:
     """Make a folder for a new world, and have a supervisor run the world.
 
-    Raises ValueError if the request does not fit its descriptors, has too many of them, or names a
-    submission that cannot be used.
+    Raises ValueError if the number of descriptors is too large or does not fit the request. Also
+    raises ValueError if the request names a submission that cannot be used.
     """
     from grader.supervisor import rank_folders
     from grader.supervisor.gpu_sharing import spread

@@ -2,8 +2,9 @@
 
 A mapping keeps a file alive after the file has lost its name and all its descriptors are closed.
 The pages of such a file are not anonymous memory, so ``process_memory.memory`` does not count them.
-It counts pages of shared memory, but only while the page table of the process has them. A process
-may drop these pages from its page table (MADV_DONTNEED) and use them again later.
+``process_memory.memory`` counts a page of shared memory only while the page table of the process
+has this page. A process may drop such pages from its page table (MADV_DONTNEED) and use them again
+later.
 """
 
 import os
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from grader.wire.os_support import read_bytes
 
 REMOVED = b" (deleted)"  # the end of a path in a maps file, if the file has lost its name
-# The beginnings of paths of shared memory. The system counts its pages as RssShmem.
+# The beginnings of paths of shared memory. The system counts pages of shared memory as RssShmem.
 SHARED_MEMORY = (b"/dev/zero" + REMOVED, b"/memfd:", b"/SYSV", b"/dev/shm/")
 
 

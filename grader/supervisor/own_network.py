@@ -1,8 +1,8 @@
-"""Gives a process, and those that it starts, a network of their own, which leads nowhere.
+"""Gives a process and its children a network of their own, without a connection to the outside.
 
-Ranks on gloo connect to each other through ports of this machine. In a network that they share with
-other programs, they could connect to these, too: to another machine, or to the ranks of another
-grading. What ports they used would be seen for a minute after their end.
+Ranks on gloo connect to each other through ports of this machine. If ranks shared a network with
+other programs, they could also connect to other machines, and to the ranks of another grading.
+After their end, other programs could see for a minute which ports they had used.
 """
 
 import contextlib
@@ -15,14 +15,16 @@ import sys
 from pathlib import Path
 
 CLONE_NEWNET = 0x40000000
-SIOCSIFFLAGS, IFF_UP = 0x8914, 1  # of ioctl: set the flags of an interface, which is to be up
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1  # for ioctl: set the flags of an interface; the flag “up”
 DRIVER = Path("/dev/nvidiactl")  # on machines with GPUs; there, nccl may need the real network
 
 
 def leave() -> bool:
-    """Leave this process's network for a new one with a loopback interface alone.
+    """Move this process into a new network that has only a loopback interface.
 
-    Return whether that worked. It needs CAP_SYS_ADMIN, which most containers do not grant.
+    Return True if this process is now in the new network. On machines with GPUs, or if the system
+    is not Linux, do nothing and return False. The move needs CAP_SYS_ADMIN, which most containers
+    do not grant.
     """
     if not sys.platform.startswith("linux") or DRIVER.exists():
         return False
@@ -38,7 +40,8 @@ def leave() -> bool:
                     fcntl.ioctl(any_socket, SIOCSIFFLAGS, request)
                 return True
             except OSError:
-                libc.setns(before, CLONE_NEWNET)  # gloo needs the loopback interface
+                # Go back to the old network, because gloo needs the loopback interface.
+                libc.setns(before, CLONE_NEWNET)
         finally:
             os.close(before)
     return False

@@ -1,7 +1,7 @@
 """Finds out which tier of confinement works on this machine.
 
-For each tier, a new process enters the tier. The process tries to do what a rank must be able to
-do, and what a rank must not be able to do.
+For each tier, a new process enters the tier. The process tries actions that a rank must be able to
+carry out, and actions that must be impossible for a rank.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ from grader.wire.world_request import WorldRequest
 def best(engine: Path) -> tuple[str, dict[str, str]]:
     """Try tiers from the best to the worst, and return the first one that works.
 
-    Also return a dict from each tier that was tried before to the reason why it does not work. If
-    the environment variable ``LOCKSTEP_TIER`` names a tier, only this tier is tried.
+    Also return a dict from each tier that was tried before to the reason why this tier does not
+    work. If the environment variable ``LOCKSTEP_TIER`` names a tier, only this tier is tried.
 
     Raises:
         Unconfined: none of the tiers that were tried works.
@@ -62,7 +62,8 @@ def _ways_out(own: control_group.Group, request: WorldRequest, tier: str) -> Ite
     """
     own.enter()
     own.hold(1 << 40, 100)
-    # Listed before this process enters the tier: Landlock also forbids listing these folders.
+    # List the paths before this process enters the tier, because Landlock also forbids listing
+    # these folders.
     paths = [
         path
         for folder in own.folders
@@ -146,8 +147,8 @@ def _asked(complaints: Callable[[], Iterator[str]]) -> str:
 def _complaints(request: WorldRequest, tier: str, engine: Path, server: int) -> Iterator[str]:
     """Enter a tier as a rank does, and yield a sentence for each thing that is wrong.
 
-    Either a rank cannot do what it has to do, or it can do what it must not do. ``server`` is the
-    pid of a process that ranks must not signal.
+    Something is wrong if a rank cannot do what it has to do, or if it can do what it must not do.
+    ``server`` is the pid of a process that ranks must not signal.
     """
     (home,) = rank_folders.prepare(request, 1, tier)
     home.enter()

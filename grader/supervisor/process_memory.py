@@ -11,7 +11,7 @@ from grader.supervisor import rank_users
 from grader.wire import os_support
 
 # Names of lines in a process's status file. ``UNSHARED``: memory that comes from no file, also in
-# swap space and in huge pages. ``MAPPED``: pages of files. ``MOST``: the peak of the sum of both.
+# swap space and in huge pages. ``MAPPED``: pages of files. ``MOST``: the peak of all pages in RAM.
 # ``TABLES``: page tables, including the tables for empty pages.
 SHARED_BYTES = b"RssShmem:"
 UNSHARED = (b"RssAnon:", SHARED_BYTES, b"VmSwap:", b"HugetlbPages:")
@@ -19,7 +19,7 @@ MAPPED, MOST, TABLES = b"RssFile:", b"VmHWM:", b"VmPTE:"
 
 
 def memory(pid: int, *more: bytes) -> int:
-    """Return the bytes of a process's memory that come from no file; 0 if this is not shown.
+    """Return the bytes of a process's memory that come from no file; 0 if they are not shown.
 
     ``more`` names lines of the process's status file that are added to this sum.
     """
@@ -45,7 +45,7 @@ def overwritten(pid: int) -> int | None:
     shares the pages of its parent until it writes to them. Such a page is anonymous before and
     after the write, but private and dirty only after it. Private memory that the process allocates
     or frees itself does not change the difference. The difference is usually negative, so only its
-    growth has a meaning. To read it takes about 5 ms in a process that has imported torch.
+    growth has a meaning. Reading it takes about 5 ms for a process that has imported torch.
     """
     names = (b"Private_Dirty:", b"Anonymous:")
     try:
@@ -57,7 +57,10 @@ def overwritten(pid: int) -> int | None:
 
 
 def _shown(pid: int, names: tuple[bytes, ...], file: str = "status") -> dict[bytes, int]:
-    """Return these lines of a file about a process, in bytes; {} if it cannot be read."""
+    """Return the sizes that a process's /proc file shows in these lines, in bytes.
+
+    Return {} if the file cannot be read.
+    """
     if own := _of_thread(pid, pid, names, file):
         return own
     try:  # if its first thread has ended, the other threads show the memory
@@ -78,6 +81,6 @@ def _of_thread(pid: int, thread: int, names: tuple[bytes, ...], file: str) -> di
 
 
 def _sizes(text: bytes, names: tuple[bytes, ...]) -> dict[bytes, int]:
-    """Return the lines with these names, "NAME: SIZE kB", in bytes."""
+    """Return the sizes in the lines "NAME: SIZE kB" with these names, in bytes."""
     lines = (line.split() for line in text.split(b"\n") if line.startswith(names))
     return {name: int(kilobytes) << 10 for name, kilobytes, _ in lines}

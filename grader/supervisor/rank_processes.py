@@ -49,9 +49,9 @@ class RankProcesses:
         ``own`` counts no pages of mapped files. But ``own`` and ``most`` count all bytes of the
         rank's own files, mapped or not. So that nothing counts twice, the mapped pages of these
         files are subtracted from ``mapped`` and ``most``. Processes that have lost their parent
-        count for every rank, because nobody can tell which rank has started them. Without
-        ``with_mapped``, mapped memory counts only if the page tables show it: see ``mappings``.
-        Without ``with_peak``, only ``own`` is right.
+        count for every rank, because nobody can tell which rank has started them. If
+        ``with_mapped`` is False, mapped memory counts only if the page tables show it: see
+        ``mappings``. If ``with_peak`` is False, only ``own`` is right.
 
         Raises:
             FrameError: the rank hides files, so what it sends is not accepted.

@@ -1,4 +1,4 @@
-"""Gives each rank a user of its own, and acts as such a user: kills its processes, reads its files.
+"""Gives each rank its own user. Acts as this user, to kill its processes and to read its files.
 
 Only root can act as another user.
 """
@@ -20,7 +20,7 @@ PR_GET_PDEATHSIG = 2
 
 
 def user_of(supervisor: int, rank: int) -> int:
-    """Return the uid of a rank, which no other living rank has.
+    """Return the uid of a rank. No other living rank has this uid.
 
     ``supervisor`` is the process id of the supervisor of the rank's world.
     """
@@ -40,9 +40,9 @@ def users_of_world(size: int, supervisor: int, tier: str) -> set[int]:
 def kill_as(user: int) -> None:
     """Kill all other processes of a rank's user.
 
-    Call this in a helper process, because it permanently becomes that user. Raises Unconfined and
-    kills nothing if ``user`` is no rank's user, if the helper cannot become this user, or if the
-    helper could still signal processes of other users.
+    Call this in a helper process, because the calling process permanently becomes that user. Raises
+    Unconfined and kills nothing if ``user`` is no rank's user, if the helper cannot become this
+    user, or if the helper could still signal processes of other users.
     """
     if user not in UIDS:
         raise Unconfined("not a rank's user")

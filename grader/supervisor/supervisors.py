@@ -1,6 +1,6 @@
 """Keeps the fork server's children: supervisors of worlds, and processes that clean up after them.
 
-The server handles requests (``fork_server``). This module forks, watches and ends its children.
+``fork_server`` handles requests. This module forks, watches and ends the server's children.
 """
 
 import contextlib
@@ -166,8 +166,8 @@ class Supervisors:
         """Enter the control group.
 
         If this fails, the world runs without a control group. Then the kernel does not bound the
-        total of what the processes of the world use. Only the supervisor does this, by repeated
-        measurements.
+        total memory and number of the world's processes. Only the supervisor enforces these bounds,
+        by repeated measurements.
         """
         try:
             group.enter()
@@ -181,8 +181,8 @@ class Supervisors:
         Do nothing if the server closes its end without sending a request.
         """
         os_support.die_with_parent()
-        # The server closes its end of the socket when it does not need this process any more. This
-        # process would not notice that if it kept its own copy of this end open.
+        # The server closes the sending end when it does not need this process any more. If this
+        # process kept its own copy of the sending end open, it would not notice that.
         sending_end.close()
         data, descriptors, _, _ = socket.recv_fds(
             receiving_end, 2 * REQUEST_BYTES, tiers.DESCRIPTORS

@@ -1,9 +1,9 @@
 """Runs the operations of a rank once in the fork server, before any rank is forked.
 
-Then ranks inherit what torch sets up on its first use. Without this module, each rank would look up
-the same operators, import the same modules and fill the same caches. This would take 5 of the 20
-milliseconds that a small world would then take. At the end the process group is destroyed, and its
-threads end. So the server can still be forked safely.
+So ranks inherit everything that torch sets up on first use. Without this module, each rank would
+look up the same operators, import the same modules and fill the same caches. A small world would
+then take 20 milliseconds, 5 of them for this work. At the end the process group is destroyed, and
+its threads end. So the server can still be forked safely.
 """
 
 import contextlib

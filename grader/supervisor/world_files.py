@@ -1,7 +1,8 @@
 """Finds the files of a world or of a rank, and their sizes.
 
-These are the files in its folder, files in shared memory, and what its processes have open or map
-without a name. Student code runs meanwhile, so any file may vanish.
+These are the files in the folder of the world or rank, and files in shared memory. They also
+include pipes, sockets and files without a name that the processes have open or map. Student code
+runs meanwhile, so any file may vanish.
 """
 
 import contextlib
@@ -35,10 +36,10 @@ class Files:
     sizes: dict[tuple[int, int], int] = field(default_factory=dict)
     # bytes that pipes and sockets may hold
     queues: dict[tuple[int, int], int] = field(default_factory=dict)
-    hidden: str = ""  # in words: why not all files can be counted
-    # whether files or folders were removed or renamed whenever this process looked
+    hidden: str = ""  # the reason why not all files can be counted, in words
+    # whether the counting was given up, because files or folders kept being removed or renamed
     keep_vanishing: bool = False
-    device: int = 0  # of the folder whose files these are
+    device: int = 0  # the device of the folder that contains these files
     # inode → bytes of shared memory that processes map; see ``beyond``
     shared: dict[int, int] = field(default_factory=dict)
 
@@ -133,8 +134,8 @@ class _Count:
     def below(self, place: int, path: str, depth: int = 0) -> None:
         """Count what is in an open folder. List it again if an entry vanishes meanwhile.
 
-        ``place`` is the descriptor of the open folder. Subfolders are opened relative to it, so it
-        does not matter if ``path`` has changed.
+        ``place`` is the descriptor of the open folder. Subfolders are opened relative to ``place``.
+        So student code may rename the folder, and ``path`` need not be its path any more.
         """
         if depth > MAX_FOLDER_DEPTH or len(os.fsencode(path)) > MAX_PATH_BYTES:
             raise _Hidden(
@@ -194,8 +195,8 @@ def add_open(files: Files, family: Iterable[int], with_mapped: bool = True) -> s
     """Add to ``files`` what processes have open or map, if no folder shows it.
 
     These are pipes, sockets, shared memory, and files that have lost their name or never had one.
-    Without ``with_mapped``, leave out what they only map. Return the pids of the processes that
-    hide their descriptors or their mappings.
+    If ``with_mapped`` is False, leave out files that the processes only map. Return the pids of the
+    processes that hide their descriptors or their mappings.
     """
     unseen = set()
     ends: dict[int, int] = {}  # inode → size, of mapped files of which nothing else is known
@@ -238,7 +239,7 @@ def _add_mapped(
             continue
         try:
             files.add(os.stat(f"/proc/{pid}/map_files/{mapped.name}"))
-        except OSError:  # it takes rights that few containers grant
+        except OSError:  # reading map_files takes rights that few containers grant
             ends[mapped.inode] = max(mapped.end, ends.get(mapped.inode, 0))
 
 

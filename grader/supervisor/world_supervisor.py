@@ -1,10 +1,11 @@
 """Runs the supervisor of one world.
 
 The supervisor forks the ranks of the world, and tells the judge how each rank ended. It is the
-parent of the ranks, and adopts the processes that they start and leave. It runs no student code. It
-kills all its descendants when the judge asks for this, closes its socket or dies. It also kills
-them when the supervisor's own code fails. If the supervisor dies or gets stuck, the fork server
-adopts the supervisor's processes and ends them: see ``supervisors.Supervisors``.
+parent of the ranks, and adopts the processes that they start and leave. It runs no student code.
+The supervisor kills all its descendants when the judge asks it to, when the judge closes the
+socket, and when the judge dies. It also kills them when its own code fails. If the supervisor dies
+or gets stuck, the fork server adopts the supervisor's processes and ends them: see
+``supervisors.Supervisors``.
 """
 
 import contextlib
@@ -27,11 +28,12 @@ from grader.wire import frames, os_support, removal, tiers, world_messages
 from grader.wire.control_group import Group
 from grader.wire.world_request import WorldRequest
 
-# Seconds between two looks at the world. A look at many ranks takes long, and the hub carries no
-# messages meanwhile. So the time between two looks is also at least ``TIMES_THE_LAST_LOOK`` times
-# the processor time of the last look. Where the kernel bounds the memory of a world, it is
-# ``USUAL_TIMES`` times this time, so that looks take 4 % of a processor, but at most
-# ``LONGEST_USUAL`` seconds.
+# The least time between two looks at the world, in seconds. A look at many ranks takes long, and
+# the hub carries no messages meanwhile. So the time between two looks is also at least
+# ``TIMES_THE_LAST_LOOK`` times the processor time of the last look. If the kernel bounds the memory
+# of the world, looks need not be frequent. Then the time between two looks is also at least the
+# smaller of two times: ``LONGEST_USUAL`` seconds, and ``USUAL_TIMES`` times the processor time of
+# the last look. With the second of these times, looks take 4 % of a processor.
 LOOK_AT_WORLD_EVERY, TIMES_THE_LAST_LOOK = 0.1, 4
 USUAL_TIMES, LONGEST_USUAL = 24, 0.4
 # When the judge asks for the calls of another check, the ranks have to be at rest within these
@@ -72,7 +74,7 @@ def run_world(
             will be in the group, too.
 
     Raises:
-        Unfinished: not everything could be ended.
+        Unfinished: some process of the world may still be alive.
     """
     server, began = os.getppid(), time.time()
     wake = _set_up_process()
@@ -124,9 +126,9 @@ def _make_ranks(
     request: WorldRequest,
     tier: str,
 ) -> tuple[RankProcesses, Hub | None]:
-    """Return the ranks of a world, none of which is started yet, and the hub if it has one.
+    """Return the ranks of a world, before any of them is started, and the world's hub, if any.
 
-    With a hub, the sockets of the ranks lead to the hub, and not to the judge.
+    If there is a hub, the sockets of the ranks lead to the hub, and not to the judge.
     """
     homes = rank_folders.prepare(request, len(descriptors), tier)
     if request.network not in frames.HUBS:
@@ -154,7 +156,7 @@ def _end_ranks(
     """End all processes of the world, and clean up after them.
 
     ``began`` is when the world began, as ``time.time()`` counts.
-    Raises Unfinished if not everything could be ended.
+    Raises Unfinished if some process of the world may still be alive.
     """
     signal.alarm(STUCK_SECONDS)
     if group:  # the processes that help to end the ranks must fit in, too
@@ -170,7 +172,7 @@ def _end_ranks(
 
 @dataclass
 class NextCheck:
-    """Another check, with whose calls the ranks have to go on."""
+    """Another check, whose calls the ranks have to make next."""
 
     request: WorldRequest
     until: float  # if the ranks are not at rest by then, the judge is told that they cannot go on
@@ -248,7 +250,7 @@ def _on_deaths(judge: socket.socket, ranks: RankProcesses, limits: MemoryAndFile
 
 
 def _answer(judge: socket.socket, questions: list[dict], hub: Hub | None) -> NextCheck | None:
-    """Answer the judge's questions. Return its last request for the calls of another check."""
+    """Answer the judge's questions; return the last request for another check's calls, or None."""
     wanted = None
     for question in questions:
         if question == world_messages.MOVES_ASKED:
@@ -283,8 +285,8 @@ def _go_on(
 ) -> None:
     """Prepare the ranks for the calls of another check, and tell the judge whether they are ready.
 
-    They are ready if nothing is left of the last check, and all modules that they must have are
-    imported.
+    The ranks are ready if nothing is left of the last check, and if this process has imported all
+    modules that the ranks must have.
     """
     is_ready = ranks.are_as_started() and all(name in sys.modules for name in request.imports)
     if is_ready:

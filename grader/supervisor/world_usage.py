@@ -16,16 +16,19 @@ from grader.wire.world_request import WorldRequest
 # A process may hide its open files for this many looks in a row. A process that is about to end
 # hides its open files for a moment.
 UNSEEN_LOOKS = 5
-# The limits of a world's control group are larger by these amounts, because the kernel counts more:
-# pages that a rank has inherited and written to, kernel memory and files. For the solutions, these
-# are up to 38 MiB a rank. The kernel also counts the supervisor and its helper processes.
+# The limits of a world's control group are larger by these amounts, because the kernel counts more
+# than this module: pages that a rank has inherited and written to, kernel memory and files. For the
+# solutions, the difference is up to 38 MiB for each rank. The kernel also counts the supervisor and
+# its helper processes.
 MORE_BYTES = 96 << 20  # for each rank
 MORE_TASKS = 16
 DRIVER_BYTES = 3 << 30  # CPU memory for a GPU's driver and libraries, for each rank
 
 
 class MemoryAndFileLimits:
-    """The limits of one world's memory, processes and files. This process is its supervisor.
+    """The limits of one world's memory, processes and files.
+
+    This process is the supervisor of the world.
 
     This object has to be made before the first rank is started.
     """
@@ -85,7 +88,7 @@ class MemoryAndFileLimits:
             return "hid which files they have open"
         on_disk = files.total_bytes(self.disk)
         in_memory = files.total_bytes() - on_disk + files.queued()
-        # the memory of this process for messages in the hub
+        # the memory that this process uses for messages in the hub
         carried = max(0, memory(os.getpid(), TABLES) - self.inherited)
         taken = sum(self._taken(pid, pid in ranks) for pid in family)
         if files.shared:
@@ -97,7 +100,7 @@ class MemoryAndFileLimits:
         return ""
 
     def _taken(self, pid: int, is_rank: bool) -> int:
-        """Return the bytes of a process, without those that it shares with this process.
+        """Return the bytes of a process, without the bytes that it shares with the supervisor.
 
         Ranks, and the processes that they fork, share the bytes that this process had at the start,
         because ranks are forked from this process.
