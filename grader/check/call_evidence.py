@@ -222,10 +222,9 @@ class CallEvidence:
         return max(found, default=None)
 
     def overwritten(self, rank: int, operations: int | None = None) -> int:
-        """Return how many bytes of inherited memory a rank has overwritten, at most.
+        """Return the largest measured number of inherited bytes that a rank had overwritten.
 
-        The result is the largest of the hub's measurements; 0 if there are none. ``operations`` has
-        the same meaning as for ``grown``.
+        Return 0 if there are no measurements. ``operations`` has the same meaning as for ``grown``.
         """
         return max((look.overwritten for look in self._growths(rank, operations)), default=0)
 

@@ -94,8 +94,8 @@ def _by_name(words: str, candidates: list[Candidate]) -> set[str]:
 
     A check is chosen if one of its own names matches. All checks of a problem are chosen if the
     problem's title matches. If the name of one of the problem's functions matches, all checks of
-    the problem are chosen in two cases: if the problem has no other function, and if no check of
-    the problem has a matching name of its own.
+    the problem are chosen in two cases: the problem has no other function, or no check of the
+    problem has a matching name of its own.
     """
     found = {one.id for one in candidates if any(_matches(words, name) for name in one.names)}
     of_problems = functions()

@@ -10,7 +10,7 @@ from grader.wire import removal
 FOR_ALL = ("/tmp", "/var/tmp", "/dev/shm", "/run/lock")
 IPC_RMID = 0
 # The kernel's time of a new segment may be this many seconds older than ``time.time()``: the kernel
-# takes whole seconds of a clock that goes on only at each tick.
+# takes whole seconds of a clock that advances only at each tick.
 CLOCK_SECONDS = 2
 
 

@@ -22,8 +22,8 @@ from grader.wire.control_group import Group
 from grader.wire.world_request import WorldRequest
 
 REQUEST_BYTES = 4096  # the most bytes of a request for a world
-# Huge pages need more memory than small ones. They are used if the machine has more memory than
-# this.
+# Huge pages need more memory than small ones. The server uses huge pages only if the machine has
+# more memory than this.
 HUGE_PAGES_FROM = 2 << 30  # bytes
 # Memory is moved into huge pages only after this many worlds. The move takes 0.1 to 0.6 seconds,
 # and saves about 30 ms in each later world. The checks of one problem need fewer worlds than this,
