@@ -476,9 +476,7 @@ def require_traffic(run, problem):
             sent = sum(o.traffic for o in done)
             start = f"rank {rank} sends {sent:.0f} bytes in its {name} of {n} ranks, but"
             issued = f"(In its {name}, it issued: {listed(done, 8) or 'nothing'})"
-            run.require(
-                sent <= most + 0.5, f"{start} {most:.0f} are enough. {needed} {issued}"
-            )
+            run.require(sent <= most + 0.5, f"{start} {most:.0f} are enough. {needed} {issued}")
             run.require(
                 sent >= least - 0.5,
                 f"{start} the sums take at least {least:.0f}. {instead} {needed} {issued}",

@@ -433,9 +433,7 @@ def growth(runs, rank, maker):
         if maker is one_forward_one_backward
         else "GPipe: the number of bytes alive in the last backward pass"
     )
-    text = (
-        f"rank {rank}, {when} was {first} with {FEW} micro-batches, and {second} with {MANY}."
-    )
+    text = f"rank {rank}, {when} was {first} with {FEW} micro-batches, and {second} with {MANY}."
     return (second - first) / (MANY - FEW), text
 
 
