@@ -38,6 +38,7 @@ from grader.check.record import (
     TO_DO,
     UNIMPLEMENTED,
     Record,
+    messages,
     to_do,
 )
 from grader.check.refusals import added
@@ -249,7 +250,7 @@ def verdict(error: BaseException | None) -> tuple[str, Finding]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Sort the failures by the order of the checks.
+    """Sort the failures by the order of the checks, and say repeated messages briefly.
 
     pytest has collected the failures in the order in which the checks ended.
     """
@@ -258,6 +259,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         place = {item.nodeid: number for number, item in enumerate(getattr(session, "items", ()))}
         failed = reporter.stats.get("failed", [])
         failed.sort(key=lambda report: place.get(report.nodeid, len(place)))
+        own = [report for report in failed if hasattr(report, "lockstep")]
+        told = messages(Record.read(report.lockstep) for report in own)
+        for report, message in zip(own, told):
+            report.longrepr = message
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

@@ -1,7 +1,7 @@
 """Defines the record of one check's result. Every report is made of records."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from grader.diagnosis.finding import Finding
 
@@ -69,6 +69,21 @@ class Record:
     def read(cls, found: dict) -> "Record":
         answers = {name: Answers(**own) for name, own in found["answers"].items()}
         return cls(**found | {"finding": Finding.read(found["finding"]), "answers": answers})
+
+
+def messages(records: Iterable[Record]) -> Iterator[str]:
+    """Yield the message of each record. If an earlier message says the same, make it brief.
+
+    Two messages say the same if they differ only in the call. For example, a file that cannot be
+    imported makes all checks of its part say the same.
+    """
+    said = set()
+    for record in records:
+        found = record.finding
+        what = str(replace(found, call=""))
+        is_repeated = what in said and "\n" in what
+        yield f"As above: {found.headline}" if is_repeated else record.message
+        said.add(what)
 
 
 def to_do(records: Iterable[Record]) -> Iterator[tuple[str, str]]:

@@ -19,6 +19,7 @@ from grader.check.record import (
     TO_DO,
     UNIMPLEMENTED,
     Record,
+    messages,
     to_do,
 )
 from grader.course_file import course
@@ -73,14 +74,13 @@ def show_also(console: Console, records: list[Record], device: str) -> None:
 
 
 def _messages(console: Console, records: list[Record], has_points: bool = True) -> None:
-    for record in records:
-        if record.status in (PASSED, *TO_DO):
-            continue
+    shown = [record for record in records if record.status not in (PASSED, *TO_DO)]
+    for record, message in zip(shown, messages(shown)):
         head = Text(f"\n{record.number} {clean(record.name)}  ", style="bold")
         lost = f", −{points(record.points)}" if has_points else ""
         head.append(f"{record.status}{lost}", style=STATUS_STYLES[record.status])
         console.print(head)
-        console.print(Text(clean(record.message)), soft_wrap=True)
+        console.print(Text(clean(message)), soft_wrap=True)
         if (told := record.finding.for_instructor) and not is_students_copy():
             console.print(Text(clean(f"For the instructor: {told}")), soft_wrap=True)
     for status, line in to_do(records):

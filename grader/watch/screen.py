@@ -20,6 +20,7 @@ from grader.check.record import (
     PASSED,
     UNIMPLEMENTED,
     Record,
+    messages,
 )
 from grader.course_file import course
 from grader.reports.results_json import clean
@@ -178,11 +179,13 @@ def _problems(state: WatchState, width: int) -> list[Text]:
 def _messages(state: WatchState) -> list[Text]:
     """Return the messages of all failures in the order of ``failures``, then other notes."""
     lines: list[Text] = []
-    for check in state.failures():
+    failures = state.failures()
+    shown = messages(state.records[check] for check in failures)
+    for check, message in zip(failures, shown):
         record, is_old = state.records[check], check in state.waiting
         told = f"{_head(record)}: {record.status}{', to be run again' if is_old else ''}"
         lines.append(Text(told, style="dim" if is_old else STATUS_STYLES[record.status]))
-        lines += [Text(f"  {line}") for line in clean(record.message).splitlines()]
+        lines += [Text(f"  {line}") for line in clean(message).splitlines()]
         lines.append(Text())
     untouched = [one.number for one in state.records.values() if one.status == UNIMPLEMENTED]
     if untouched:
