@@ -112,6 +112,11 @@ def _grade(arguments: argparse.Namespace) -> int:
         )
     at_a_time = _at_a_time(arguments)
     people = roster.read(arguments.roster) if arguments.roster else []
+    if arguments.into.resolve().is_relative_to(arguments.submissions.resolve()):
+        raise CannotGradeCourse(
+            f"{arguments.into}, the folder for the results, lies inside the submissions. Name"
+            " another folder with INTO="
+        )
     store = Store(arguments.into, arguments.seed)
     time_limit = arguments.seconds or rules.gradescope.seconds
     official = rules.gradescope.confined and not arguments.unconfined

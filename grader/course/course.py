@@ -23,7 +23,7 @@ from grader.course.results import (
     Store,
     SubmissionResult,
 )
-from grader.course.roster import missing
+from grader.course.roster import Person, missing
 from grader.course.submissions import Found, Student
 from grader.course.view import number_of, untimed
 from grader.diagnosis.finding import printable
@@ -59,7 +59,7 @@ class CourseRun:
         self,
         found: Sequence[Found],
         store: Store,
-        roster: Sequence[Student],
+        roster: Sequence[Person],
         settings: Settings,
     ) -> None:
         """Read the existing results."""
@@ -93,6 +93,8 @@ class CourseRun:
         if not old:
             return new
         self._finish(old)
+        if self.settings.official and _is_unofficial(old):
+            return new
         if self.settings.regrade and old.version != self.version:
             self.old[one.submission.id] = old
             return new
@@ -244,6 +246,9 @@ class CourseRun:
         return 0 if set(counts) <= set(FINAL) and not self.kept else 1
 
 
+CANNOT_GRADE = "cannot grade: "  # begins the grader's sentence about why it could not grade
+
+
 def _document(results: bytes) -> dict | None:
     """Return what results.json holds, or None if it is not JSON with an object at the top."""
     try:
@@ -257,8 +262,16 @@ def _said(graded: Graded) -> str:
     if graded.exit_code is None:
         return f"the grader did not end within {graded.seconds:.0f} s"
     lines = graded.said.splitlines() or ["the grader failed without a message"]
-    why = lines[-1].removeprefix("cannot grade: ")
+    own = next((line for line in lines if line.startswith(CANNOT_GRADE)), lines[-1])
+    why = own.removeprefix(CANNOT_GRADE)
     return f"{why}. {WITHOUT_CONFINEMENT}" if why.startswith(UNCONFINED) else why
+
+
+def _is_unofficial(result: SubmissionResult) -> bool:
+    """Return whether a grading's student code was not confined."""
+    facts = (result.document or {}).get("extra_data")
+    confinement = facts.get("confinement") if isinstance(facts, dict) else None
+    return isinstance(confinement, dict) and confinement.get("tier") == "none"
 
 
 def _line(result: SubmissionResult, outcome: str = "") -> str:

@@ -27,11 +27,13 @@ from typing import Any
 
 import yaml
 
+from grader.course import gradescope_metadata
 from grader.course.submissions import Found, Student, Submission
-from grader.course.unpacking import CannotRead, unpack
+from grader.course.unpacking import METADATA, CannotRead, unpack
+from grader.intake.staging import has_listed_files
 
-METADATA = "submission_metadata.yml"  # of Gradescope
-CANVAS = re.compile(r"(?P<name>[^_]+)(?P<late>_LATE)?_(?P<user>\d+)_\d+_(?P<file>.+)")
+# A name may contain numbers, too. The first two numbers in a row count, and doubts are told.
+CANVAS = re.compile(r"(?P<name>.+?)(?P<late>_LATE)?_(?P<user>\d+)_\d+_(?P<file>.+)")
 ATTEMPT = re.compile(r"(.+?)-(\d+)(\.[A-Za-z]+)")  # on Canvas, ring-2.py is the third attempt
 # The name that a student gave to a file comes last. It may contain a text such as
 # ``_4711_assignsubmission_file_``, with another student's number. So the first such text counts.
@@ -75,6 +77,10 @@ def find(source: Path, unpack_into: Path) -> Export:
         [
             *_doubt("These files of the zip cannot be unpacked", broken),
             *export.doubts,
+            *_doubt(
+                "These folders have no file of the assignment, but zips that are not read",
+                (one.paths[0].name for one in export.found if _hides_zips(one.paths[0])),
+            ),
             *_shared_numbers(export.found),
         ],
     )
@@ -104,10 +110,16 @@ def _inner(folder: Path) -> Path:
 
 
 def _holds_submissions(folder: Path) -> bool:
-    """Return whether a folder has several submissions, and not the files of a single one."""
+    """Return whether a folder has several submissions, and not the files of a single one.
+
+    Entries with names as in an export of Canvas or Moodle are several submissions.
+    """
     entries = _visible(folder)
-    is_one = any(_is_python(path) or path.name == "handout" for path in entries)
-    return len([path for path in entries if _may_be_one(path)]) > 1 and not is_one
+    named = [path for path in entries if CANVAS.fullmatch(path.name) or MOODLE.fullmatch(path.name)]
+    rest = [path for path in entries if path not in named]
+    is_one = any(_is_python(path) or path.name == "handout" for path in rest)
+    several = len([path for path in rest if _may_be_one(path)]) > 1 and not is_one
+    return several or len(named) > len(rest)
 
 
 def _may_be_one(path: Path) -> bool:
@@ -128,23 +140,9 @@ def _visible(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not path.name.startswith(hidden))
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads Gradescope's YAML, which has tags with the names of Ruby classes."""
-
-
-def _ruby(loader: _Loader, tag: str, node: yaml.Node) -> Any:
-    if isinstance(node, yaml.MappingNode):
-        return loader.construct_mapping(node, deep=True)
-    return loader.construct_object(yaml.ScalarNode("tag:yaml.org,2002:str", node.value))
-
-
-_Loader.add_multi_constructor("!ruby/", _ruby)
-
-
 def _of_gradescope(folder: Path) -> Export:
     try:
-        text = (folder / METADATA).read_text(encoding="utf-8", errors="replace")
-        entries = yaml.load(text, _Loader)
+        entries = gradescope_metadata.read(folder / METADATA)
     except (yaml.YAMLError, RecursionError) as error:
         raise CannotRead(f"{folder / METADATA} is no YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(entries, dict):
@@ -269,16 +267,22 @@ def _stem(path: Path) -> str:
 
 
 def _zip_inside(path: Path) -> Path:
-    """Return the zip in a folder, if the folder has exactly one zip and no Python file.
+    """Return the zip in a folder, if the folder has exactly one zip and no file of the assignment.
 
     Otherwise return ``path``.
     """
-    if not path.is_dir():
-        return path
-    files = [inner for inner in _visible(path) if inner.is_file()]
-    zips = [inner for inner in files if _is_zip(inner)]
-    has_python = any(map(_is_python, files))
-    return zips[0] if len(zips) == 1 and not has_python else path
+    zips = _zips(path)
+    return zips[0] if len(zips) == 1 and not has_listed_files(path) else path
+
+
+def _zips(path: Path) -> list[Path]:
+    """Return the zips in a folder; [] if ``path`` is no folder."""
+    inside = _visible(path) if path.is_dir() else []
+    return [inner for inner in inside if inner.is_file() and _is_zip(inner)]
+
+
+def _hides_zips(path: Path) -> bool:
+    return bool(_zips(path)) and not has_listed_files(path)
 
 
 def _grouped(matches: list[tuple[re.Match, Path]]) -> Export:
@@ -307,7 +311,16 @@ def _grouped(matches: list[tuple[re.Match, Path]]) -> Export:
         " whole submission",
         beside,
     )
-    return Export(found, doubts)
+    return Export(found, doubts + _readable_in_two_ways(matches))
+
+
+def _readable_in_two_ways(matches: list[tuple[re.Match, Path]]) -> list[str]:
+    """Return a warning about names of Canvas in which three numbers stand in a row.
+
+    For example, ``team_1_4711_981_ring.py`` may be a file of user 1 or of user 4711.
+    """
+    names = [path.name for m, path in matches if m.re is CANVAS and re.match(r"\d+_", m["file"])]
+    return _doubt("Find out whose files these are, because their names have three numbers", names)
 
 
 def _is_late(files: list[tuple[re.Match, Path]]) -> bool:
@@ -318,12 +331,14 @@ def _is_late(files: list[tuple[re.Match, Path]]) -> bool:
 def _latest(files: list[tuple[re.Match, Path]]) -> dict[str, tuple[int, Path]]:
     """Return the latest attempt of each file of a user: the attempt's number and path.
 
-    The keys are the names of the files before Canvas added the attempt's number.
+    The keys are the names of the files before Canvas added the attempt's number. On Moodle every
+    file is the only attempt.
     """
     latest: dict[str, tuple[int, Path]] = {}
     for match, path in files:
         name, attempt = match["file"], 0
-        if numbered := ATTEMPT.fullmatch(name):
+        # Moodle adds no numbers of attempts.
+        if match.re is CANVAS and (numbered := ATTEMPT.fullmatch(name)):
             name, attempt = numbered[1] + numbered[3], int(numbered[2])
         latest[name] = max(latest.get(name, (-1, path)), (attempt, path))
     return latest

@@ -22,7 +22,7 @@ from grader.version import VERSION, commit
 from grader.wire import machine_limits
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_STDERR_LETTERS = 2000  # characters of the grader's error output that are kept
+MAX_STDERR_LETTERS = 6000  # characters of the grader's error output that are kept
 
 RULES = ("course", "points", "extra_credit")  # sections of course.toml that change a check's points
 

@@ -3,6 +3,7 @@
 import csv
 import unicodedata
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from grader.course.submissions import Student
@@ -18,11 +19,21 @@ DELIMITERS = ",;\t"  # a spreadsheet writes a semicolon where a comma is the dec
 NOT_STUDENTS = ("points possible", "student, test")
 
 
+@dataclass(frozen=True)
+class Person(Student):
+    """A student on a roster. ``numbers`` are all numbers of the student, and ``sid`` is one.
+
+    Canvas's gradebook, for example, has a number of the school and one that only Canvas uses.
+    """
+
+    numbers: frozenset[str] = frozenset()
+
+
 class BadRoster(Exception):
     """Raised if a file is no roster. The message is a sentence for the instructor."""
 
 
-def read(path: Path) -> list[Student]:
+def read(path: Path) -> list[Person]:
     """Return the students of a CSV file with a header. Staff is left out.
 
     Raise BadRoster if the file cannot be read, or has no column for a name, a number or an email.
@@ -46,7 +57,8 @@ def read(path: Path) -> list[Student]:
         name = _first(line, NAME) or f"{_first(line, FIRST)} {_first(line, LAST)}".strip()
         if name.lower() in NOT_STUDENTS:
             continue
-        student = Student(name, _first(line, SID), _first(line, EMAIL))
+        numbers = frozenset(line[column] for column in SID if line.get(column))
+        student = Person(name, _first(line, SID), _first(line, EMAIL), numbers)
         if _first(line, ROLE).lower() in ("", "student") and (student.sid or student.email or name):
             students.append(student)
     return students
@@ -70,22 +82,25 @@ def _first(line: dict[str, str], names: Iterable[str]) -> str:
     return next((line[name] for name in names if line.get(name)), "")
 
 
-def missing(roster: Iterable[Student], present: Sequence[Student]) -> list[Student]:
+def missing(roster: Sequence[Person], present: Sequence[Student]) -> list[Person]:
     """Return the students who are on the roster but not in ``present``.
 
     An entry of the roster and an entry of ``present`` are the same person if their numbers or
-    emails are equal. Their names are compared only if one of the two entries has no email. For
-    example, Canvas's file names contain the student's name and a number that only Canvas uses, but
-    no email.
+    emails are equal. If the numbers of all entries of ``present`` are on the roster, nothing else
+    is compared. Otherwise names are compared, too, but only if one of the two entries has no email.
+    For example, Canvas's file names contain the student's name and a number that only Canvas uses,
+    but no email.
     """
     sids = {one.sid for one in present if one.sid}
+    if present and {one.sid for one in present} <= {n for one in roster for n in one.numbers}:
+        return [one for one in roster if not one.numbers & sids]
     emails = {one.email.lower() for one in present if one.email}
     names = {_plain(one.name) for one in present if one.name}
     without_email = {_plain(one.name) for one in present if one.name and not one.email}
     return [
         one
         for one in roster
-        if one.sid not in sids
+        if not one.numbers & sids
         and one.email.lower() not in emails
         and _plain(one.name) not in (without_email if one.email else names)
     ]

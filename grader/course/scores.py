@@ -54,8 +54,10 @@ def _line(result: SubmissionResult, student: Student, problems: list[str]) -> li
     return [*person, *totals, *points, *outcome, *cost]
 
 
-def _points(result: SubmissionResult, number: str) -> float:
-    return sum(test["score"] for test in result.tests if test["number"] == number)
+def _points(result: SubmissionResult, number: str) -> float | str:
+    """Return the points of a problem; "" if the result has no check of this problem."""
+    own = [test["score"] for test in result.tests if test["number"] == number]
+    return sum(own) if own else ""
 
 
 def _safe(cell: object) -> object:

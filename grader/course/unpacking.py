@@ -7,6 +7,9 @@ from pathlib import Path, PurePosixPath
 
 MAX_EXPORT_FILES = 200_000
 MAX_EXPORT_FILE_BYTES = 64 << 20
+METADATA = "submission_metadata.yml"  # of Gradescope, with the results of all uploads
+MAX_METADATA_BYTES = 4 << 30
+CHUNK_BYTES = 1 << 20  # a file is unpacked in parts of this size
 
 
 class CannotRead(Exception):
@@ -35,18 +38,26 @@ def unpack(archive_path: Path, into: Path) -> list[str]:
 
 
 def _unpack_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, into: Path) -> bool:
-    """Unpack an entry if it is a regular file inside ``into``. Return False if an error occurs."""
+    """Unpack an entry if it is a regular file inside ``into``.
+
+    Return False if an error occurs, or if the path of a file is not allowed.
+    """
     parts = PurePosixPath(entry.filename.replace("\\", "/")).parts
     is_regular = not entry.is_dir() and not stat.S_ISLNK(entry.external_attr >> 16)
     is_below = parts and not {"..", "/"} & set(parts) and ":" not in parts[0]
-    if not (is_regular and is_below) or parts[0] == "__MACOSX":
+    if not is_regular or "__MACOSX" in parts[:1]:
         return True
+    if not is_below:
+        return False
     target = into.joinpath(*parts)
+    most = MAX_METADATA_BYTES if METADATA in parts[:2] else MAX_EXPORT_FILE_BYTES
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with archive.open(entry) as file:
+        with archive.open(entry) as file, target.open("wb") as unpacked:
             # A larger file is cut here. The kept part is still too large: the grader refuses it.
-            target.write_bytes(file.read(MAX_EXPORT_FILE_BYTES))
+            while most > 0 and (chunk := file.read(min(most, CHUNK_BYTES))):
+                unpacked.write(chunk)
+                most -= len(chunk)
         return True
     except Exception:  # a damaged entry may raise many errors: of zipfile, zlib, lzma, the system
         # The submission is graded without this file, and the results say that it is missing.

@@ -243,6 +243,14 @@ def _from_directory(directory: Path) -> Found:
     return files, others
 
 
+def has_listed_files(directory: Path) -> bool:
+    """Return whether the intake finds a file of the assignment in a directory, or refuses it."""
+    try:
+        return bool(_from_directory(directory)[0])
+    except Refused:
+        return True
+
+
 def _is_listed(name: str) -> bool:
     return name.lower() in course().files
 

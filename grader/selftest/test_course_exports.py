@@ -314,3 +314,89 @@ def test_a_zip_with_a_name_that_is_no_utf_8_is_a_sentence(tmp_path):
 def test_names_of_folders_are_safe(name, safe):
     assert safe_name(name) == safe
     assert unique([name, name.upper()]) == [safe, f"{safe_name(name.upper())}-2"]
+
+
+BIG = """\
+submission_18:
+  :submitters:
+  - :name: Jane Doe
+  :created_at: !ruby/object:ActiveSupport::TimeWithZone
+    utc: 2026-11-03 08:00:00.000000000 Z
+    zone: &1 !ruby/object:ActiveSupport::TimeZone
+      name: America/Los_Angeles
+  :results: &2
+    tests: [{output: "ZEROS"}]
+  :history:
+  - :results: *2
+    :created_at: *1
+submission_9:
+  :submitters:
+  - :name: Bob
+  :created_at:
+    utc: 2026-11-03 09:00:00 Z
+    zone: *1
+  :results: *2
+"""
+
+
+def test_results_in_gradescopes_metadata_are_skipped_however_long(tmp_path, monkeypatch):
+    monkeypatch.setattr("grader.course.unpacking.MAX_EXPORT_FILE_BYTES", 1000)
+    export = gradescope(tmp_path / "here")
+    (export / "submission_metadata.yml").write_text(BIG.replace("ZEROS", "0" * 5000))
+    found = found_in(zipped(export, tmp_path / "e.zip"), tmp_path / "unpacked")
+    assert {one.submission.id: one.submission.students[0].name for one in found} == {
+        "submission_9": "Bob",
+        "submission_18": "Jane Doe",
+    }
+    assert [one.submission.handed_in[11:13] for one in found] == ["09", "08"]
+
+
+def test_an_old_zip_does_not_replace_the_students_files(tmp_path):
+    for folder in ("jane", "bob"):
+        (tmp_path / folder / "handout").mkdir(parents=True)
+    names = [f"{one}/{name}" for one in ("jane", "bob") for name in ("README.md", "submission.zip")]
+    export = exported(tmp_path, "jane/handout/collectives.py", *names)
+    assert [one.paths[0].name for one in export.found] == ["submission.zip", "jane"]
+
+
+def test_zips_that_are_not_read_are_doubted(tmp_path):
+    for folder in ("jane", "bob"):
+        (tmp_path / folder).mkdir()
+    export = exported(tmp_path, *(f"jane/{n}.zip" for n in "ab"), "bob/a.zip", "bob/scratch.py")
+    assert export.doubts == [
+        "These folders have no file of the assignment, but zips that are not read: “jane”."
+    ]
+    assert [one.paths[0].name for one in export.found] == ["a.zip", "jane"]
+
+
+def test_moodle_adds_no_numbers_of_attempts(tmp_path):
+    start = "Jane Doe_4711_assignsubmission_file_"
+    [jane] = exported(tmp_path, f"{start}collectives.py", f"{start}collectives-2.py").found
+    assert sorted(jane.names) == ["collectives-2.py", "collectives.py"]
+
+
+@pytest.mark.parametrize("file", ["collectives.py", "submission.zip"])
+def test_an_export_in_an_inner_folder_is_no_single_submission(tmp_path, file):
+    (tmp_path / "submissions").mkdir()
+    names = [f"submissions/doe{i}_{i}_9{i}_{file}" for i in range(3)]
+    assert ids(exported(tmp_path, *names)) == ["doe0-0", "doe1-1", "doe2-2"]
+
+
+def test_names_on_canvas_may_have_underscores_and_numbers(tmp_path):
+    names = ["jane_doe_4714_96_submission.zip", "roe_LATE_4712_97_submission.zip"]
+    assert ids(exported(tmp_path, *names)) == ["jane_doe-4714", "roe-4712"]
+    doubts = exported(tmp_path, "team_1_4711_981_collectives.py").doubts
+    assert doubts == [
+        "Find out whose files these are, because their names have three numbers:"
+        " “team_1_4711_981_collectives.py”."
+    ]
+
+
+def test_a_path_that_is_not_allowed_is_named(tmp_path):
+    with zipfile.ZipFile(tmp_path / "c.zip", "w") as archive:
+        archive.writestr("Lab 1: Jane/collectives.py", "x = 1")
+        archive.writestr("bob/collectives.py", "x = 1")
+        archive.writestr("__MACOSX/._x", "")
+    assert find(tmp_path / "c.zip", tmp_path / "unpacked").doubts == [
+        "These files of the zip cannot be unpacked: “Lab 1: Jane/collectives.py”."
+    ]

@@ -8,7 +8,7 @@ import pytest
 
 from grader.course import scores
 from grader.course.results import BROKE, GRADED, REFUSED, Store, SubmissionResult
-from grader.course.roster import BadRoster, missing, read
+from grader.course.roster import BadRoster, Person, missing, read
 from grader.course.submissions import Student, Submission
 
 JANE = Submission("jane", (Student("Jane", "1", "jane@x"),), "2026-11-02T17:22:54+00:00")
@@ -143,7 +143,7 @@ def test_scores_have_a_line_for_each_student(tmp_path):
         [Student("Zoe", "9")],
     )
     jane, ann, bob, broken, zoe = lines(tmp_path / "scores.csv")
-    assert (jane["1.1"], jane["5.6"], jane["1.2"], jane["total"]) == ("0.375", "2.0", "0", "2.375")
+    assert (jane["1.1"], jane["5.6"], jane["1.2"], jane["total"]) == ("0.375", "2.0", "", "2.375")
     assert (jane["days_late"], jane["total_after_lateness"]) == ("1", "1.9")
     assert jane["seed"] == f"SEED={LONG}" and broken["seed"] == ""
     assert (ann["submission"], bob["submission"]) == ("pair", "pair")
@@ -189,8 +189,8 @@ def test_rows_of_canvas_that_are_no_students_are_left_out(tmp_path):
 def test_names_in_different_forms_of_unicode_are_equal():
     composed, decomposed = (unicodedata.normalize(form, "Jörg Öz") for form in ("NFC", "NFD"))
     assert composed != decomposed
-    assert not missing([Student(composed)], [Student(decomposed)])
-    assert missing([Student("Jorg Oz")], [Student(decomposed)]), "this may be someone else"
+    assert not missing([Person(composed)], [Student(decomposed)])
+    assert missing([Person("Jorg Oz")], [Student(decomposed)]), "this may be someone else"
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
@@ -199,7 +199,7 @@ def test_rosters_are_read_with_the_delimiter_of_their_header(tmp_path, delimiter
     cells = [line.split("|") for line in text.splitlines()]
     with open(tmp_path / "r.csv", "w", newline="") as file:
         csv.writer(file, delimiter=delimiter).writerows(cells)
-    assert read(tmp_path / "r.csv") == [Student("Doe, Jane; Jr.", "", "j@x")]
+    assert read(tmp_path / "r.csv") == [Person("Doe, Jane; Jr.", "", "j@x")]
 
 
 def test_what_is_no_roster_is_a_sentence(tmp_path):
@@ -211,3 +211,17 @@ def test_what_is_no_roster_is_a_sentence(tmp_path):
     (tmp_path / "r.csv").write_text("a,b\n1,2\n")
     with pytest.raises(BadRoster, match="no column"):
         read(tmp_path / "r.csv")
+
+
+def test_numbers_decide_who_is_missing_if_all_of_them_are_on_the_roster(tmp_path):
+    rows = "".join(f'"Doe, Jane",{i},school{i},jane{i}@x\n' for i in (11, 12))
+    (tmp_path / "r.csv").write_text(f"Student,ID,SIS User ID,SIS Login ID\n{rows}")
+    people = read(tmp_path / "r.csv")
+    assert [one.sid for one in missing(people, [Student("doejane", "11")])] == ["school12"]
+    assert not missing(people, [Student("doejane", "4711")]), "this number is on no roster"
+
+
+def test_points_of_a_problem_that_was_not_graded_are_empty(tmp_path):
+    scores.write(tmp_path / "scores.csv", [graded(Submission("jane"))])
+    (jane,) = lines(tmp_path / "scores.csv")
+    assert (jane["1.1"], jane["9.3"]) == ("0.375", "")

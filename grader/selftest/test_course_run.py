@@ -20,6 +20,7 @@ from grader.course import engine, grading, parcel
 from grader.course.course import CannotGradeCourse, CourseRun, Settings
 from grader.course.grading import Graded, GraderEnded
 from grader.course.results import BROKE, GRADED, REFUSED, SET_ASIDE, Store
+from grader.course.roster import Person
 from grader.course.submissions import Found, Student, Submission
 from grader.course_file import Course, Late
 from grader.gradescope.metadata import as_time
@@ -82,7 +83,7 @@ def graded(tmp_path, monkeypatch, capsys):
             found = submissions(tmp_path / "in", names)
         due = as_time("2026-11-20T00:00:00+00:00")
         settings = Settings(due, 9.0, True, regrade)
-        course = CourseRun(found, Store(tmp_path / "out", 7), [Student("Zoe")], settings)
+        course = CourseRun(found, Store(tmp_path / "out", 7), [Person("Zoe")], settings)
         with engine.connected("local", Path(), count, tmp_path) as workers:
             course.grade(workers)
         course.code = course.report()
@@ -382,3 +383,30 @@ def test_settings_of_slurm_are_read(tmp_path, monkeypatch):
     ):
         pass
     assert os.path.exists(tmp_path / "s.yaml")
+
+
+def test_the_results_do_not_lie_among_the_submissions(typed, tmp_path):
+    submissions(tmp_path / "in", "ab")
+    for into in (tmp_path / "in", tmp_path / "in" / "results"):
+        with pytest.raises(CannotGradeCourse, match="lies inside the submissions"):
+            typed(tmp_path / "in", "--into", into)
+
+
+def test_what_was_graded_without_confinement_is_graded_again(graded):
+    unofficial = {"tests": [TEST], "extra_data": {"confinement": {"tier": "none"}}}
+    first = Graded(0, "", json.dumps(unofficial).encode(), b"<p>", 1.5, 1 << 20)
+    course = graded("ab", outcomes={"a": [first, FULL]})
+    again = graded(found=list(course.found.values()), outcomes={"a": [first, FULL]})
+    assert (again.times("a"), again.times("b")) == (2, 1)
+
+
+def test_a_check_that_breaks_the_grader_stops_the_course_and_is_named(graded):
+    """Below the grader's sentence stands what pytest printed, which differs each time."""
+    said = "[W socket] x\ncannot grade: the grader itself failed in some checks, first in 1.1 a\n{} s"
+    outcomes = {
+        name: Graded(2, said.format(number), b"", b"", 1.0, 0)
+        for number, name in enumerate("abcdefgh")
+    }
+    with pytest.raises(CannotGradeCourse) as caught:
+        graded("abcdefgh", outcomes)
+    assert str(caught.value) == "the grader itself failed in some checks, first in 1.1 a"
