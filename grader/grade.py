@@ -283,7 +283,9 @@ def _fault(code: int, printed: str, records: list[Record]) -> str:
     if broken := [record for record in records if record.status in (ERROR, NOT_RUN)]:
         # Nothing here differs from submission to submission, so that ``make course`` can count.
         first = f"{broken[0].number} {broken[0].name}"
-        return f"the grader itself failed in some checks, first in {first}\n{printed.strip()[-3000:]}"
+        return (
+            f"the grader itself failed in some checks, first in {first}\n{printed.strip()[-3000:]}"
+        )
     if all(record.status == SKIPPED for record in records):
         return f"every check was skipped: {records[0].message}"
     return ""

@@ -108,13 +108,14 @@ class HubGroup(dist.ProcessGroup):
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> HubWork:
         _check_list("all_gather", outputs[0], self.size(), inputs[0])
-        return self._issue("all_gather", inputs, outputs[0], output=outputs, in_order=True)
+        return self._issue("all_gather", inputs, outputs[0], in_order=True)
 
     def all_gather_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> HubWork:
-        _check_whole("all_gather", "output", output, self.size(), input)
-        return self._issue("all_gather", [input], [output], output=output, in_order=True)
+        self._check_whole("all_gather", "output", output, input)
+        parts = output.chunk(self.size()) if output.dim() else [output]  # the future's, as on gloo
+        return self._issue("all_gather", [input], [output], output=list(parts), in_order=True)
 
     _allgather_base = all_gather_single
 
@@ -141,9 +142,7 @@ class HubGroup(dist.ProcessGroup):
         if opts.rootRank == self.rank():
             landing = outputs[0]
             _check_list("gather", landing, self.size(), inputs[0])
-        return self._issue(
-            "gather", inputs, landing, root=opts.rootRank, output=outputs, in_order=True
-        )
+        return self._issue("gather", inputs, landing, root=opts.rootRank, in_order=True)
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> HubWork:
         sent: Tensors = []
@@ -179,7 +178,7 @@ class HubGroup(dist.ProcessGroup):
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> HubWork:
-        _check_whole("reduce_scatter", "input", input, self.size(), output)
+        self._check_whole("reduce_scatter", "input", input, output)
         return self._issue(
             "reduce_scatter",
             [input],
@@ -214,7 +213,7 @@ class HubGroup(dist.ProcessGroup):
             _pieces(tensor, [index(count) for count in rows], self.size())
             for tensor, rows in ((input, input_splits), (output, output_splits))
         ]
-        return self._issue("all_to_all", [input], [output], pieces=pieces, output=output)
+        return self._issue("all_to_all", [input], [output], pieces=pieces)
 
     alltoall_base = all_to_all_single  # type: ignore[assignment]
 
@@ -285,32 +284,55 @@ class HubGroup(dist.ProcessGroup):
         record = operation_record(
             kind, sent, landing, group, self._name, place, pieces=pieces, **recorded
         )
-        memory = MemoryInUse(sent, landing) if sent and not silent else None
+        # The root of a broadcast only reads its tensor.
+        filled = [] if kind == "broadcast" and not silent else landing
+        memory = MemoryInUse(sent, filled) if sent and not silent else None
         issued = self.network.note_issue(kind)
-        number = self._post(record, pieces, memory, landing)
-        # The tensor of a broadcast's root keeps its entries, because all ranks get these entries.
-        if kind != "broadcast" or silent:
-            unfill(landing, in_order)
+        number = self._post(record, pieces, memory, _blocks(filled, in_order))
+        unfill(filled, in_order)
+        if filled:
             issued.unfilled_at = place
         output = list(landing) if output is None else output
         return HubWork(self.network, issued, number, memory, landing, output, in_order)
+
+    def _check_whole(self, kind: str, name: str, whole: torch.Tensor, part: torch.Tensor) -> None:
+        """Check that a tensor has the shape of one part for each rank, joined along dimension 0.
+
+        If not, raise RuntimeError as gloo does. For nccl only the number of elements counts.
+        """
+        n = self.size()
+        if self.network.is_strict or not is_on_host(whole):
+            if whole.numel() != n * part.numel():
+                raise RuntimeError(
+                    f"{kind}: the {name} has {whole.numel()} elements, but {n} ranks with"
+                    f" {part.numel()} each need {n * part.numel()}"
+                )
+            return
+        due = (n * part.shape[0], *part.shape[1:]) if part.dim() else None
+        if tuple(whole.shape) != due:
+            raise RuntimeError(
+                f"{kind}: the {name} has the shape {tuple(whole.shape)}. With gloo, {n} ranks with"
+                f" {tuple(part.shape)} each need"
+                f" {due or 'tensors with at least one dimension'}"
+            )
 
     def _post(
         self,
         record: dict,
         pieces: list[list[int]] | None,
         memory: MemoryInUse | None,
-        landing: Tensors,
+        blocks: Tensors,
     ) -> int:
         """Send an operation to the hub, and return the number that its answer will have.
 
-        A collective sends its bytes at once. The bytes of a send follow when the rank next waits.
+        ``blocks`` are tensors that the operation fills, each of which is one block of memory. A
+        collective sends its bytes at once. The bytes of a send follow when the rank next waits.
         """
         is_send = record["kind"] == "send"
         blob = memory.read() if memory and not is_send else b""
         meta = {"operation": record, "pieces": pieces or [[], []], "batch": self.network.batch}
         for pending in list(self.network.link.owed.values()):
-            pending.note_landing(landing)
+            pending.note_landing(blocks)
         number = self.network.ask(frames.OPERATION, meta, blob)
         if memory and is_send and record["bytes"]:
             self.network.link.owe(number, memory)
@@ -369,6 +391,14 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return torch.ops.aten.is_non_overlapping_and_dense(tensor)
 
 
+def _blocks(tensors: Tensors, in_order: bool) -> Tensors:
+    """Return the tensors that an operation fills as one block of memory each.
+
+    With ``in_order``, a tensor that is not contiguous is filled with gaps.
+    """
+    return [tensor for tensor in tensors if not in_order or tensor.is_contiguous()]
+
+
 def _require_room(kind: str, sent: Tensors, landing: Tensors) -> None:
     """Raise ValueError if an operation sends or fills more bytes than the hub carries at a time."""
     for tensors, verb in ((sent, "sends"), (landing, "receives")):
@@ -423,15 +453,6 @@ def _check_list(kind: str, tensors: Tensors, n: int, like: torch.Tensor | None =
                 f"{kind}: invalid tensor size at index {i} of the list (expected"
                 f" {tuple(like.shape)}, got {tuple(tensor.shape)})"
             )
-
-
-def _check_whole(kind: str, name: str, whole: torch.Tensor, n: int, part: torch.Tensor) -> None:
-    """Check that a tensor has as many elements as ``n`` parts. If not, raise RuntimeError."""
-    if whole.numel() != n * part.numel():
-        raise RuntimeError(
-            f"{kind}: the {name} has {whole.numel()} elements, but {n} ranks with"
-            f" {part.numel()} each need {n * part.numel()}"
-        )
 
 
 def _last(tensor: torch.Tensor) -> int:

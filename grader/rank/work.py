@@ -378,6 +378,8 @@ def _lay(tensor: torch.Tensor, content: np.ndarray, in_order: bool) -> None:
     if not in_order or tensor.is_contiguous():
         write(tensor, content)
         return
-    laid = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-    write(laid, content)
-    tensor.detach().copy_(laid)
+    # A backend in C++ copies in such a way that no meter sees it, and autograd counts no change.
+    with torch._C._DisableTorchDispatch():
+        laid = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+        write(laid, content)
+        tensor.data.copy_(laid)

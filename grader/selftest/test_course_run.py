@@ -402,7 +402,9 @@ def test_what_was_graded_without_confinement_is_graded_again(graded):
 
 def test_a_check_that_breaks_the_grader_stops_the_course_and_is_named(graded):
     """Below the grader's sentence stands what pytest printed, which differs each time."""
-    said = "[W socket] x\ncannot grade: the grader itself failed in some checks, first in 1.1 a\n{} s"
+    said = (
+        "[W socket] x\ncannot grade: the grader itself failed in some checks, first in 1.1 a\n{} s"
+    )
     outcomes = {
         name: Graded(2, said.format(number), b"", b"", 1.0, 0)
         for number, name in enumerate("abcdefgh")

@@ -35,6 +35,14 @@ RIGHT = {
         """z = torch.cat([x, x]); w = dist.isend(z[:2], 1 - rank); dist.recv(z[2:], 1 - rank)
             w.wait(); y = z[2:].clone()"""
     ),
+    "the root of a broadcast sends the same tensor": (
+        """z = x.clone() if rank == 0 else torch.zeros(2); w = dist.isend(x, 1 - rank)
+            r = dist.irecv(y, 1 - rank); dist.broadcast(x if rank == 0 else z, 0); w.wait(); r.wait()"""
+    ),
+    "gathered into columns beside it": (
+        """b = torch.zeros(2, 3); b[0, 1:] = x; w = dist.isend(b[0, 1:], 1 - rank)
+            dist.all_gather([b[:, :1], torch.zeros(2, 1)], x[:, None]); dist.recv(y, 1 - rank); w.wait()"""
+    ),
     "by turns": (
         """dist.send(x, 1) if rank == 0 else dist.recv(y, 0)
             dist.recv(y, 1) if rank == 0 else dist.send(x, 0)"""
@@ -94,6 +102,12 @@ BY_LUCK = {
             w = dist.all_gather(parts, z, async_op=True); dist.barrier(); z.zero_(); w.wait(); y = parts[1 - rank]""",
         *("overwrites the tensor of the all-gather", "before it has waited"),
     ),
+    "a broadcast of the root is overwritten": (
+        """z = x.clone() if rank == 0 else torch.zeros(2); w = dist.broadcast(z, 0, async_op=True)
+            dist.barrier(); z.zero_() if rank == 0 else 0; w.wait()
+            parts = [y, y.clone()]; dist.all_gather(parts, x); y = parts[1 - rank]""",
+        *("overwrites the tensor of the broadcast", "before it has waited"),
+    ),
 }
 WRONG = {
     "freed before its wait": (
@@ -138,6 +152,12 @@ WRONG = {
             "was read before it was filled",
             "Look at the receive of 2 × float32 from rank 1",
         ),
+    ),
+    "a receive is read before the wait, after two sends": (
+        """s = [dist.isend(x, 1 - rank) for _ in range(2)]; z = torch.zeros(2)
+            w = [dist.irecv(y, 1 - rank), dist.irecv(z, 1 - rank)]; y = y * 1
+            [one.wait() for one in [*w, *s]]""",
+        *("nan at [0]", "was read before it was filled", "Look at the receive of 2 × float32"),
     ),
     "a gather is read before the wait": (
         """parts = [y, y.clone()]; w = dist.all_gather(parts, x, async_op=True)

@@ -221,6 +221,75 @@ def objects(x):
     dist.monitored_barrier()
     return [[one["rank"] for one in gathered], sent, mine]
 
+def nest(value):
+    return [nest(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+def futures(x):
+    n, is_root = size(), rank() == 0
+    parts = lambda: [torch.zeros_like(x) for _ in range(n)]
+    whole = lambda: torch.zeros(n * len(x), *x.shape[1:])
+    works = [
+        dist.all_reduce(x.clone(), async_op=True),
+        dist.broadcast(x.clone(), 0, async_op=True),
+        dist.all_gather(parts(), x, async_op=True),
+        dist.all_gather_into_tensor(whole(), x, async_op=True),
+        dist.all_to_all(parts(), [x] * n, async_op=True),
+        dist.all_to_all_single(whole(), torch.cat([x] * n), async_op=True),
+        dist.scatter(torch.zeros_like(x), [x] * n if is_root else None, 0, async_op=True),
+    ]
+    gathered = dist.gather(x, parts() if is_root else None, 0, async_op=True).get_future().wait()
+    return [*(nest(work.get_future().wait()) for work in works), nest(gathered) if is_root else []]
+
+def shapes(x):
+    # x is (3, 2). Each output has as many elements as are needed, but not always a shape that fits.
+    n, refused = size(), []
+    for shape in ((n, 3, 2), (n * 6,), (3, 2 * n), (n * 3, 2)):
+        for call in (
+            lambda: dist.all_gather_into_tensor(torch.zeros(shape), x),
+            lambda: dist.reduce_scatter_tensor(torch.zeros(3, 2), torch.ones(shape)),
+        ):
+            try:
+                call()
+                refused.append(False)
+            except RuntimeError:
+                refused.append(True)
+    return refused
+
+def the_root_reads(x):
+    # The root may send a tensor and broadcast it at the same time, because it reads it only.
+    z = torch.zeros_like(x)
+    works = []
+    if rank() == 0:
+        works = [dist.isend(x, 1)]
+    elif rank() == 1:
+        y = torch.zeros_like(x)
+        works = [dist.irecv(y, 0)]
+    dist.broadcast(x if rank() == 0 else z, 0)
+    [work.wait() for work in works]
+    return [z, y if rank() == 1 else None]
+
+def apart_in_memory(x):
+    # A row's end is sent, while the columns before it are gathered.
+    n, b = size(), torch.zeros(3, 4)
+    b[0, 1:4] = x[0, 0]
+    got = torch.zeros(3)
+    work = dist.isend(b[0, 1:4], (rank() + 1) % n)
+    received = dist.irecv(got, (rank() - 1) % n)
+    dist.all_gather([b[:, 0:1], *(torch.zeros(3, 1) for _ in range(n - 1))], x[:, :1].contiguous())
+    work.wait()
+    received.wait()
+    return [got, b]
+
+def gathered_twice(x):
+    # As the backward pass of FSDP does. Autograd must not count this as a change.
+    n, w = size(), torch.ones(3, 2 * size(), requires_grad=True)
+    full = torch.zeros(3, 2 * n)
+    dist.all_gather(list(full.chunk(n, 1)), x)
+    y = full * w
+    dist.all_gather(list(full.chunk(n, 1)), x)
+    y.sum().backward()
+    return [full, w.grad, full._version]
+
 def functions(x):
     n = size()
     group = dist.group.WORLD
@@ -304,6 +373,11 @@ def numbers(n, *shape):
         "asynchronous",
         "groups",
         "objects",
+        "futures",
+        "shapes",
+        "the_root_reads",
+        "apart_in_memory",
+        "gathered_twice",
     ],
 )
 def test_a_program_gives_the_same(on_both, n, program):

@@ -9,7 +9,9 @@ from grader.check.record import FAILED, Record, messages
 from grader.diagnosis.finding import Finding, Line, RankSummary
 from grader.selftest.grading import ROOT, grade
 
-BROKEN = Finding("x.py cannot be imported: NameError: y", (Line("    x.py:3:  y"),), "f() on 1 rank")
+BROKEN = Finding(
+    "x.py cannot be imported: NameError: y", (Line("    x.py:3:  y"),), "f() on 1 rank"
+)
 OTHER_CALL = Finding(BROKEN.headline, BROKEN.lines, "g() on 2 ranks")
 OTHER_LINE = Finding(BROKEN.headline, (Line("    x.py:4:  y"),), "g() on 2 ranks")
 PRINTED = Finding(BROKEN.headline, BROKEN.lines, ranks=(RankSummary(0, "", printed=("hi",)),))
