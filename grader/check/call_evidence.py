@@ -17,7 +17,7 @@ from grader.wire.callbacks import Growth
 from grader.wire.events import NAMES, GroupMade, Mark, Operation, groups_made, operations
 from grader.wire.frames import AWAITED_EARLY, NOT_SENT_ON, PAUSE
 from grader.wire.ledger import PRODUCT
-from grader.world.report import Returned, WorldReport
+from grader.world.report import Raised, Returned, WorldReport
 
 T = TypeVar("T")
 NO_RETURN = (
@@ -80,13 +80,25 @@ class CallEvidence:
 
         Fails if a rank did not return, but raises GraderFault if the grader itself is the reason.
         """
-        if found := diagnose(self.report, self.index):
+        if diagnose(self.report, self.index):
             if self.report.grader_fault:
                 raise GraderFault(self.report.grader_fault)
+            failed = self._first_failed()  # a check may read its calls in another order
+            found = diagnose(self.report, failed)
+            assert found
             if not found.implemented:
                 raise CheckFailed(found.headline, implemented=False)
-            self._fail(found.headline, found.lines)
+            raise failure(self.report, failed, found.headline, found.lines)
         return [self._returned(rank).value for rank in range(self.report.size)]
+
+    def _first_failed(self) -> int:
+        """Return the number of the first call that failed, if it came before this call."""
+        for index, earlier in enumerate(self.report.calls[: self.index]):
+            allowed = (Returned, Raised) if earlier.may_raise else Returned
+            outcomes = [rank.outcomes.get(index) for rank in self.report.ranks]
+            if not all(isinstance(outcome, allowed) for outcome in outcomes):
+                return index
+        return self.index
 
     def _returned(self, rank: int) -> Returned:
         """Return what a rank sent back.

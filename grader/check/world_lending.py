@@ -191,6 +191,8 @@ class WorldRunner:
     def begin_afresh(self) -> None:
         """Begin the second try of this check: from now on, start fresh ranks for each world."""
         self.key, self.is_doubtful, self.is_second_try = None, False, True
+        for timed in self.timed:
+            timed.answers = {}  # only the answers of one try count: see ``check.refusals``
 
 
 def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:

@@ -145,9 +145,13 @@ def _is_nan(array: np.ndarray) -> np.ndarray:
 
 
 def _without_nan(value: Any) -> Any:
-    """Return a value with 0 in place of each NaN in its arrays."""
+    """Return a value with 0 in place of each NaN in its arrays, and with float64 for all floats.
+
+    Mistakes are computed in float64, whatever the dtype of the ranks' tensors is.
+    """
     if isinstance(value, (list, tuple)):
         return [_without_nan(part) for part in value]
     if isinstance(value, np.ndarray):
-        return np.where(_is_nan(value), np.zeros_like(value), value)
+        value = np.where(_is_nan(value), np.zeros_like(value), value)
+        return value.astype(np.float64) if value.dtype.kind == "f" else value
     return value

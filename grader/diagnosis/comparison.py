@@ -11,6 +11,8 @@ import numpy as np
 from grader.diagnosis.finding import MAX_CELLS, MAX_VALUES, Cell, Compared, short
 from grader.world.arrays import Unsendable
 
+AHEAD = 2  # how many entries are shown before the first wrong one
+
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -165,9 +167,14 @@ def _values(
         sentence = f"{where} {list(at)}: expected {wanted}, got {found}; {count}"
     values = ""
     if got.size > 1:
-        wanted, found = apart(expected.ravel()[:MAX_VALUES], got.ravel()[:MAX_VALUES])
-        more = ", …]" if got.size > MAX_VALUES else "]"
-        values = f"        expected [{wanted}{more}\n        got      [{found}{more}"
+        # Begin with the first entry, unless the first wrong entry would not be shown.
+        first = int(wrong.argmax())
+        begin = 0 if first < MAX_VALUES else min(first - AHEAD, got.size - MAX_VALUES)
+        shown = slice(begin, begin + MAX_VALUES)
+        wanted, found = apart(expected.ravel()[shown], got.ravel()[shown])
+        before = "[…, " if begin else "["
+        more = ", …]" if got.size > begin + MAX_VALUES else "]"
+        values = f"        expected {before}{wanted}{more}\n        got      {before}{found}{more}"
     return Difference(
         sentence, _side_by_side(got, expected, path, count, wrong), got, expected, path, values
     )
@@ -179,7 +186,7 @@ def _side_by_side(
     path: str,
     count: str = "",
     wrong: np.ndarray | None = None,
-    ahead: int = 2,
+    ahead: int = AHEAD,
 ) -> Compared:
     """Return both values in the form that the report shows.
 

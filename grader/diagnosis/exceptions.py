@@ -88,8 +88,9 @@ SLIPS = [
     Slip(
         ("Boolean value of Tensor",),
         (
-            "a condition asks for the truth of a tensor, not whether there is one. Write"
-            " `if tensor is not None`."
+            "this line asks for the truth of a tensor with several entries. To ask whether there"
+            " is a tensor: `tensor is not None`. To compare two: torch.equal(a, b). `tensor in"
+            " list` compares entries, too."
         ),
         (OWN_LINE,),
     ),
@@ -211,7 +212,7 @@ def diagnose_exception(report: WorldReport, call: int, roots: dict[int, Raised])
     all exceptions of the call.
     """
     first = min(roots.values(), key=lambda o: o.at)
-    alike = {rank: o for rank, o in roots.items() if (o.type, o.text) == (first.type, first.text)}
+    alike = {rank: o for rank, o in roots.items() if _said(o) == _said(first)}
     others = {rank: o for rank, o in roots.items() if rank not in alike}
     if first.missing:
         return Diagnosis(f"{first.text}: is it spelled as in the handout?")
@@ -246,6 +247,12 @@ def diagnose_exception(report: WorldReport, call: int, roots: dict[int, Raised])
     if not first.unusable:
         lines += _victims(report, call, set(roots), sorted(alike))
     return Diagnosis(f"{who}{first.type}: {_cut(first.text)}", lines)
+
+
+def _said(raised: Raised) -> tuple:
+    """Return an exception's type, its text, and the student's lines that led to it."""
+    lines = [(line["file"], line["line"]) for line in raised.lines]
+    return raised.type, raised.text, lines
 
 
 def _victims(report: WorldReport, call: int, roots: set[int], causes: list[int]) -> list[Line]:

@@ -21,8 +21,6 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
         return [likely_line("a rank sends to itself, or receives from itself.")]
     if unsent := never_went_out(report, waiting, call):
         return unsent
-    if polls := polling(report):
-        return polls
     if again := _waits_again(report, waiting, call):
         sentence = (
             "called wait() twice on the same send or receive. The second call never returns: call"
@@ -54,6 +52,8 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
                 f" or a loop leave this call out on {rank_list(missed)}?",
             )
         ]
+    if polls := polling(report):
+        return polls
     if report.ending != Ending.STUCK:
         return []  # the ranks may only be slow: an operation may find its partner later
     if kinds == {"send"} and not returned:
@@ -77,9 +77,11 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
                 " then receive."
             )
         ]
+    if tags := _other_tag(waiting):
+        return tags
     if same := _same_neighbour(report, waiting):
         return same
-    if len(kinds) > 1:
+    if len(kinds) > 1 and _lines_differ(waiting):
         return [likely_line("the ranks have taken different branches: compare the lines above.")]
     return []
 
@@ -120,6 +122,32 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
             )
         ]
     return []
+
+
+def _other_tag(waiting: list[Waiting]) -> list[Line]:
+    """Return a line about a send and a receive that differ only in their tags; [] if none do."""
+    # The first operation of each kind, of each rank with each other rank.
+    first = {(o.kind, o.rank, o.peer): o for o in (w.operation for w in reversed(waiting))}
+    for (kind, rank, peer), send in first.items():
+        receive = first.get(("recv", peer, rank)) if kind == "send" and peer is not None else None
+        if receive and receive.tag != send.tag and receive.group_name == send.group_name:
+            return [
+                likely_line(
+                    f"rank {rank} sends to rank {peer} with tag {send.tag}, but rank {peer}"
+                    f" receives from rank {rank} with tag {receive.tag}.",
+                    "A send and its receive must have the same tag.",
+                )
+            ]
+    return []
+
+
+def _lines_differ(waiting: list[Waiting]) -> bool:
+    """Return whether ranks wait for operations that they have started in different lines."""
+    of_rank: dict[int, set[tuple]] = {}
+    for operation in (w.operation for w in waiting):
+        place = operation.kind, operation.file, operation.line
+        of_rank.setdefault(operation.rank, set()).add(place)
+    return len(set(map(frozenset, of_rank.values()))) > 1
 
 
 def _same_neighbour(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
@@ -183,7 +211,7 @@ def polling(report: WorldReport) -> list[Line]:
         [
             likely_line(
                 f"{rank_list(ranks)} called is_completed() again and again. With gloo,"
-                " is_completed() does not become true until you call wait()."
+                " is_completed() of a send or a receive does not become true until you call wait()."
             )
         ]
         if ranks

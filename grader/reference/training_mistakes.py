@@ -28,6 +28,10 @@ FRESH = (
     "a new optimizer was made at every step, so its moments and its count of"
     " steps began again. Make one optimizer before the first step"
 )
+ONE_STEP = (
+    "the optimizer has counted one step, although there are losses of several steps. Call step()"
+    " once for each shard, and always on the same optimizer"
+)
 DEFAULT_RATE = "AdamW trained at its default learning rate, not at lr"
 SCALED_RATE = (
     "the learning rate was multiplied by the number of ranks. Use lr as it is,"
@@ -97,7 +101,10 @@ STRIDED_LEFT_OUT = (
     "the parameters that are not contiguous were left out. contiguous() makes a"
     " copy. After the broadcast, write its values back into the parameter"
 )
-KEPT = "the caller's weights did not change. Train these tensors, in place, and not copies of them"
+KEPT = (
+    "the caller's weights did not change. Was step() called, had each weight its .grad, and did the"
+    " optimizer get the caller's weights, not copies of them?"
+)
 STRIDED_KEPT = (
     "the weights that are not contiguous kept their values; the contiguous ones"
     " were trained. contiguous() makes a copy. The optimizer must hold the"
@@ -336,7 +343,7 @@ def own_or_not_copied(run: Any, rank: int) -> str:
 def optimizer_hint(value: object, lr: float) -> str:
     """Return the cause of wrong weights, moments or losses that an optimizer shows, or "".
 
-    ``value`` is what ``train`` returned. Two causes are certain: the optimizer has another learning
+    ``value`` is what ``train`` returned. Two causes are told: the optimizer has another learning
     rate, or its state counts a single step although there are losses of several steps.
     """
     if not isinstance(value, (list, tuple)) or len(value) != 2 or not isinstance(value[1], dict):
@@ -350,7 +357,7 @@ def optimizer_hint(value: object, lr: float) -> str:
     of_weight = state.get("0") if isinstance(state, dict) else None
     counted = of_weight.get("step") if isinstance(of_weight, dict) else None
     if isinstance(losses, np.ndarray) and losses.size > 1 and _is_equal(counted, 1):
-        return FRESH
+        return ONE_STEP
     return ""
 
 

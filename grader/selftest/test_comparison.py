@@ -287,3 +287,12 @@ def test_a_small_tensor_may_be_as_wrong_as_what_it_is_compared_beside():
         difference([small + 9e-9, large], [small, large], Tolerance(1e-6, "a reason")) is not None
     )
     assert difference([small, large + 2e-6], [small, large], tolerance) is not None
+
+
+def test_the_values_begin_near_a_first_difference_that_comes_late():
+    expected = np.arange(20.0)
+    for first, words in ((7, "[0, 1, 2"), (8, "[…, 6, 7, 8"), (19, "[…, 12, 13")):
+        got = expected + 1e-15
+        got[first:] += 1
+        found = difference(got, expected, rounding(np.float64))
+        assert words in found.values and (", …]" in found.values) == (first < 19)

@@ -440,7 +440,10 @@ def test_a_condition_on_a_tensor_is_told_from_a_tensor_for_a_list(submit, condit
         """),
         2,
     )
-    assert "Write `if tensor is not None`." in message and "list of tensors" not in message
+    assert (
+        "whether there is a tensor: `tensor is not None`." in message
+        and "list of tensors" not in message
+    )
 
 
 @pytest.mark.parametrize(
@@ -1192,3 +1195,65 @@ def test_a_deadlock_is_told_as_soon_where_messages_land_at_wait(submit):
     assert "rank 0 waits at collectives.py:8:  dist.send(x, 1 - dist.get_rank())" in str(
         failure.value
     )
+
+
+def test_a_send_and_a_receive_with_other_tags_are_told(submit):
+    world = submit("""
+        def broken(x):
+            rank, n = dist.get_rank(), dist.get_world_size()
+            work = dist.isend(x, (rank + 1) % n, tag=rank)
+            dist.recv(x.clone(), (rank - 1) % n, tag=rank)
+            work.wait()
+            return x
+        """)
+    message = verdict(world, 2)
+    assert "its send of 4 × float32 to rank 0 with tag 1 at collectives.py" in message
+    assert "sends to rank 0 with tag 1, but rank 0 receives from rank 1 with tag 0" in message
+    assert "different branches" not in message
+
+
+def test_a_rank_that_has_returned_is_named_and_not_the_one_that_polls(submit):
+    world = submit("""
+        def broken(x):
+            if dist.get_rank() == 1:
+                return x
+            work = dist.all_reduce(x, async_op=True)
+            while not work.is_completed():
+                pass
+            return x
+        """)
+    message = verdict(world, 2)
+    assert "Likely: rank 1 returned without taking part in the all-reduce" in message
+    assert "again and again" not in message
+
+
+def test_equal_exceptions_at_different_lines_are_told_apart(submit):
+    world = submit("""
+        def broken(x):
+            if dist.get_rank() == 0:
+                [][1]
+            else:
+                time.sleep(0.05)
+                [][1]
+        """)
+    message = verdict(world, 2)
+    assert "rank 0 raised IndexError" in message and "collectives.py:9" in message
+    assert "rank 1 raised IndexError" in message and "collectives.py:12" in message
+
+
+def test_a_check_that_reads_its_second_call_first_tells_what_happened_in_the_first(submit):
+    world = submit("""
+        def broken(x):
+            return x.view(-1) if x.dim() == 1 else x.t().view(-1)
+        """)
+    table = np.ones((2, 3), np.float32)
+    _, second = world(
+        2,
+        call("collectives.broken", per_rank(table, table)),
+        call("collectives.broken", X),
+    )
+    with pytest.raises(CheckFailed) as caught:
+        second.returns(X, X)
+    message = str(caught.value)
+    assert "broken(float32 (2, 3)) on 2 ranks" in message
+    assert "ranks 0 and 1 raised RuntimeError: view size is not compatible" in message

@@ -114,6 +114,8 @@ class Operation:
             peer = f" from {'any rank' if self.peer is None else f'rank {self.peer}'}"
         elif self.root is not None:
             peer = f" with root {self.root}"
+        if self.kind in ("send", "recv") and self.tag:
+            peer += f" with tag {self.tag}"
         count = str(sum(self.sent) or sum(self.received))
         if self.kind == "reduce_scatter" and len(set(self.sent)) > 1:  # blocks that are not equal
             count = f"({' + '.join(map(str, self.sent))})"
