@@ -54,6 +54,12 @@ help:  ## show this list
 	@echo "course also takes ENGINE=slurm, SETTINGS=<file>, AT_A_TIME=2, REGRADE=1, UNCONFINED=1; platforms takes IMAGE=you/name"
 # END INSTRUCTOR
 
+# `make setup TORCH_INDEX=…` makes the environment anew, although there is one.
+ifneq ($(filter setup,$(MAKECMDGOALS)),)
+ifneq ($(filter command line,$(origin TORCH) $(origin TORCH_INDEX) $(origin PYTHON)),)
+.PHONY: $(READY)
+endif
+endif
 setup: $(READY)  ## create .venv with everything in it (other commands do this when needed)
 
 $(VENV)/.ready: $(REQUIREMENTS)

@@ -201,7 +201,9 @@ def _method(world_size: int) -> tuple[str, int]:
         return "fork", threads
     # A fork lacks the other threads of this process, and may wait for them for ever. For example, a
     # fork waits for OpenMP's threads if this process has computed a large matmul.
-    if os.path.isfile(getattr(sys.modules["__main__"], "__file__", None) or ""):
+    # The prompt of Python 3.13 has a file, too: that of the program that reads the prompt.
+    is_prompt = hasattr(sys, "ps1")
+    if not is_prompt and os.path.isfile(getattr(sys.modules["__main__"], "__file__", None) or ""):
         return "spawn", threads
     # A new Python process cannot import a notebook, so fork although there are other threads. With
     # one thread for each rank, OpenMP waits for no other thread.

@@ -33,7 +33,7 @@ def read(path: Path) -> Any:
 
 
 class _Loader(Composer, SafeConstructor, Resolver):
-    """Makes objects of the events of a YAML file. It accepts tags with the names of Ruby classes."""
+    """Makes objects of the events of a YAML file. A tag may be the name of a Ruby class."""
 
     def __init__(self, events: Iterator[yaml.Event]) -> None:
         Composer.__init__(self)

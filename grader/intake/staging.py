@@ -216,24 +216,36 @@ def _printable(name: str) -> str:
 Found = tuple[dict[str, Callable[[], bytes]], list[str]]
 
 
-def _from_directory(directory: Path) -> Found:
-    """Find the listed files in a directory, in its only folder, or in ``handout/`` of one of these.
+def candidates(directory: Path) -> list[Path]:
+    """Return where the listed files of a directory may lie. The first folder that has one counts.
 
-    Raise Refused if a listed file is a link, a folder or a special file.
+    These are the directory itself, its only folder, and ``handout/`` in both.
     """
-    candidates = [directory, directory / "handout"]
+    found = [directory, directory / "handout"]
     folders = [
         p
         for p in sorted(directory.iterdir())
         if p.is_dir() and not p.is_symlink() and p.name[0] not in "._"
     ]
     if len(folders) == 1:
-        candidates += [folders[0], folders[0] / "handout"]
-    home = next((c for c in candidates if any(_is_listed(p.name) for p in _listing(c))), directory)
+        found += [folders[0], folders[0] / "handout"]
+    return found
+
+
+def _from_directory(directory: Path) -> Found:
+    """Find the listed files in one of the ``candidates`` of a directory.
+
+    Raise Refused if a listed file is a link, a folder or a special file.
+    """
+    places = candidates(directory)
+    home = next((c for c in places if any(_is_listed(p.name) for p in _listing(c))), directory)
     files: dict[str, Callable[[], bytes]] = {}
     others = []
     for path in _listing(home):
-        mode = path.lstat().st_mode
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            continue  # for example, an editor has removed its temporary file
         if _is_listed(path.name) and stat.S_ISREG(mode):
             files[path.name] = partial(_read, path)
         elif _is_listed(path.name):

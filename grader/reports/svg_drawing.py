@@ -38,7 +38,8 @@ class Picture:
 
     ``beside`` holds a note for each rank, which is shown to the right of the rank's lane. ``below``
     holds sentences that are shown under the drawing. ``compact`` is for very many spans: all spans
-    of one lane and one colour are drawn as one element, and no span has a text of its own.
+    of one lane and one colour are drawn as one element, and no span has a text of its own. If
+    ``lacks_messages``, some sends and receives have no span.
     """
 
     title: str
@@ -46,6 +47,7 @@ class Picture:
     beside: Sequence[str] = ()
     below: Sequence[str] = ()
     compact: bool = False
+    lacks_messages: bool = False
 
     @property
     def ranks(self) -> list[int]:

@@ -81,8 +81,11 @@ def _slice(span: Span, process: int, thread: int) -> dict:
 def _flows(picture: Picture, at: dict[int, dict], process: int) -> list[dict]:
     """Return the arrows from sends to their receives.
 
-    An arrow is two events of the trace: its start and its end.
+    An arrow is two events of the trace: its start and its end. Sends and receives are matched by
+    counting. So if some of them have no span, return [].
     """
+    if picture.lacks_messages:
+        return []
     trails: dict[int, dict[int, Operation]] = {}
     for span in picture.spans:
         if span.operation is not None:

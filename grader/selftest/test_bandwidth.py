@@ -654,3 +654,22 @@ def test_fit_that_raises_is_told_in_its_own_words(text, capsys):
 def test_fit_of_three_numbers_is_no_missing_fit(capsys):
     with pytest.raises(ValueError, match="too many values"):
         fitted(lambda sizes, seconds: (1.0, 2.0, 3.0), [8, 16], capsys)
+
+
+@pytest.mark.parametrize(
+    "used, cache, free",
+    [(900, 0, 100), (990, 500, 510), (1100, 0, 0), (1100, 400, 300)],
+)
+def test_memory_that_a_control_group_leaves(tmp_path, monkeypatch, used, cache, free):
+    """The cache of files counts as free. A job of Slurm has a group inside the root's."""
+    job = tmp_path / "system.slice" / "job"
+    job.mkdir(parents=True)
+    (tmp_path / "cgroup").write_text("1:name=systemd:/x\n0::/system.slice/job\n")
+    (job / "memory.max").write_text("1000\n")
+    (job / "memory.current").write_text(f"{used}\n")
+    (job / "memory.stat").write_text(f"anon 5\ninactive_file {cache}\n")
+    (job.parent / "memory.max").write_text("max\n")
+    monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "GROUPS", tmp_path)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert machine.available() == 0.9 * free

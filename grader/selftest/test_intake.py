@@ -332,3 +332,12 @@ def test_colons_in_names_of_other_files_do_no_harm(tmp_path, folder, name):
 def test_drives_in_a_zip_are_refused(tmp_path, folder, name):
     zipped = archive(tmp_path, {"collectives.py": SOURCE, name: SOURCE})
     assert "a path to a place outside of it" in refused(tmp_path, folder, zipped)
+
+
+def test_a_file_that_is_removed_meanwhile_harms_nothing(tmp_path, folder, monkeypatch):
+    """Such as the temporary file of an editor that is saving."""
+    source = directory(tmp_path, {"collectives.py": SOURCE})
+    listed = [*source.iterdir(), source / "4913"]
+    monkeypatch.setattr("grader.intake.staging._listing", lambda _: listed)
+    assert "collectives" not in stage_submission(source, folder).absent
+    assert staged_names(folder) >= {"collectives.py"}

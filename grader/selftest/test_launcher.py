@@ -594,6 +594,38 @@ def test_a_program_without_a_file_is_forked(tmp_path, source, before, threads):
     assert (done.returncode, done.stdout.split()) == (0, ["ForkProcess", str(threads)]), done.stderr
 
 
+@pytest.mark.long
+def test_the_demo_of_pipelines_ends_although_the_bubble_is_not_written(tmp_path):
+    source = (ROOT / "solutions" / "pipeline_parallel.py").read_text()
+    body = r"(def measured_bubble\(.*?# BEGIN SOLUTION[^\n]*\n)"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "pipeline_parallel.py").write_text(
+        re.sub(body, r"\1    raise NotImplementedError('Problem 5.6')\n", source, flags=re.DOTALL)
+    )
+    words = ["-W", "ignore", "-m", "handout.run", "pipeline_parallel", "--module", "mine"]
+    done = run(tmp_path, [sys.executable, *words, "--world-size", "2"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("bubble: not implemented yet (Problem 5.6)") == 2, done.stdout
+
+
+def test_a_demo_on_no_rank_is_refused_in_a_sentence(tmp_path):
+    words = ["-W", "ignore", "-m", "handout.run", "collectives", "--world-size", "0"]
+    done = run(tmp_path, [sys.executable, *words])
+    assert done.returncode == 2 and "--world-size must be at least 1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@FORK_ONLY
+def test_a_prompt_is_forked_although_it_has_a_file(monkeypatch):
+    """Python 3.13 gives its prompt the file of the program that reads it."""
+    monkeypatch.setattr(launcher, "_is_single_threaded", lambda: False)
+    monkeypatch.setattr(launcher.torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
+    assert launcher._method(2)[0] == "spawn"
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    assert launcher._method(2) == ("fork", 1)
+
+
 # ——— the first hour of ASSIGNMENT.md
 
 

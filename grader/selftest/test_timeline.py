@@ -938,3 +938,19 @@ def test_scenes_and_their_drivers_belong_together():
 
 def test_a_trace_of_a_deadlock_is_one():
     check_trace(trace([Picture("crossed", spans(crossed(), 0))]))
+
+
+def test_a_trace_without_all_messages_has_no_arrows():
+    """Equal numbers of sends and receives would not belong together."""
+    trails = [
+        [
+            mark(rank, 0, "call began"),
+            *blocking(rank, 10, 20, kind, peer=1 - rank),
+            mark(rank, 30, "call ended"),
+        ]
+        for rank, kind in enumerate(("send", "recv"))
+    ]
+    picture = Picture("a message", spans(world(*trails), 0))
+    assert {"s", "f"} <= {event["ph"] for event in trace([picture])["traceEvents"]}
+    part = Picture("a message", picture.spans, lacks_messages=True)
+    assert not {"s", "f"} & {event["ph"] for event in trace([part])["traceEvents"]}

@@ -186,3 +186,9 @@ def test_the_summary_counts_every_check_once(state):
     state.run_all(["5.6"])
     count = len(OF_PROBLEMS)
     assert state.summary() == f"{count} checks: {count - 2} pass, 2 fail, 1 to run"
+
+
+def test_a_check_that_has_gone_is_not_planned(state):
+    state.run_all()
+    state.collect([record("1.1", "new")])
+    assert state.waiting == ["1.1 new"]

@@ -124,3 +124,20 @@ def test_files_are_seen_where_the_system_cannot_watch_them(tmp_path, monkeypatch
         assert polls and files.saved.recv().paths == {tmp_path / "collectives.py"}
     finally:
         files.end()
+
+
+def test_a_file_that_is_saved_after_a_failure_starts_the_checks_again(watch, checkers):
+    watch._start("Starting.")
+    watch.checker.close()
+    watch._on_saved(Saved(frozenset({ROOT / "handout" / "collectives.py"})))
+    assert len(checkers) == 2 and watch.screen.told[-1] == "Reading the checks again."
+
+
+def test_files_in_the_only_folder_of_a_submission_are_seen(watch, tmp_path):
+    (tmp_path / "name" / "handout").mkdir(parents=True)
+    watch.submission = tmp_path
+    for place in ("", "name", "name/handout"):
+        assert watch._is_own(tmp_path / place / "collectives.py")
+    assert not watch._is_own(tmp_path / "name" / "other" / "collectives.py")
+    watch.submission = tmp_path / "moved"
+    assert not watch._is_own(tmp_path / "moved" / "collectives.py")

@@ -9,6 +9,12 @@ if a scene did not, or if no scene is implemented yet. It is 2 if nothing can be
 for another reason, which the program prints in a sentence.
 """
 
+import _signal  # the built-in part of signal, which imports no other module
+
+# Ctrl-C during the imports ends the process without a traceback. There is nothing to clean up yet.
+if __name__ == "__main__":
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
 import argparse
 import json
 import os

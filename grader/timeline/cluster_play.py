@@ -65,7 +65,9 @@ class Model:
         ]
         communications = counted(started, range(n), partial(size_on, self.cluster))
         picture = replace(
-            picture_of(scene, drawn, communications), compact=len(drawn) > MAX_SPANS_IN_FULL
+            picture_of(scene, drawn, communications),
+            compact=len(drawn) > MAX_SPANS_IN_FULL,
+            lacks_messages=n > FEW,
         )
         if troubled := failed_scene(scene, picture, report):
             return troubled

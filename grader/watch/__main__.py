@@ -7,6 +7,12 @@ messages, o writes the report and opens it, q ends the program. Without a termin
 prints lines, and Ctrl-C ends it.
 """
 
+import _signal  # the built-in part of signal, which imports no other module
+
+# Ctrl-C during the imports ends the process without a traceback. There is nothing to clean up yet.
+if __name__ == "__main__":
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
 import argparse
 import os
 import signal

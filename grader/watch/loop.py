@@ -16,7 +16,7 @@ from grader.assignment import GIVEN
 from grader.check.record import NOT_RUN, UNIMPLEMENTED
 from grader.course_file import course
 from grader.grade import Options
-from grader.intake.staging import read
+from grader.intake.staging import candidates, read
 from grader.reports import page
 from grader.session import ROOT
 from grader.watch import checker, keyboard
@@ -27,6 +27,7 @@ from grader.watch.state import WatchState
 
 MAX_NAMES = 3  # how many changed functions a sentence names
 KEYS = 0  # the descriptor of the keyboard
+ENDING = "SIGINT", "SIGTERM", "SIGHUP"  # signals that end the program
 LONG_SECONDS = 2.0  # if a run takes longer, the screen shows for how long it has run
 REPORT = ROOT / "report.html"
 # If a file in one of these folders (except in SELFTEST) or one of the given modules in handout/
@@ -71,8 +72,13 @@ class Watch:
                         self._on_keys(keyboard.pressed())
                     # Otherwise the source is an old checker, replaced earlier in this loop.
         finally:
+            # A second Ctrl-C must not end the cleaning up, or the process of the checks would stay.
+            numbers = [getattr(signal, name) for name in ENDING if hasattr(signal, name)]
+            handlers = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
             files.end()
             self._stop()
+            for number, handler in handlers:
+                signal.signal(number, handler)
 
     def _wait(self, saved: Connection) -> list:
         keys = [KEYS] if keyboard.has_keys() else []
@@ -110,13 +116,18 @@ class Watch:
             self._stop()
             changed = "A check, the grader or a provided file has changed."
             return self._start(f"{changed} Reading the checks again.")
+        if own and self.checker.closed:  # it has failed, perhaps while the folder was missing
+            self._stop()
+            return self._start("Reading the checks again.")
         if own and self.is_ready:
             names = ", ".join(sorted(path.name for path in own))
             self._take_over(f"Saved {names}")
 
     def _is_own(self, path: Path) -> bool:
-        folders = (self.submission, self.submission / "handout")
-        return any(path.parent.resolve() == folder.resolve() for folder in folders)
+        if not self.submission.is_dir():
+            return False  # it is being moved
+        parent = path.parent.resolve()
+        return any(parent == folder.resolve() for folder in candidates(self.submission))
 
     def _take_over(self, what: str) -> None:
         """Read the student's files, and run the checks that have to be run now.
@@ -154,7 +165,9 @@ class Watch:
         try:
             message = self.checker.recv()
         except (EOFError, ConnectionResetError):
-            message = Failed("the process that runs the checks has ended. Start make watch again")
+            message = Failed(
+                "the process that runs the checks has ended. Save a file to start it again"
+            )
         if isinstance(message, Collected):
             self.is_ready = True
             self.state.collect(message.records)

@@ -35,7 +35,7 @@ class WatchState:
     def collect(self, records: Iterable[Record]) -> None:
         """Replace all checks by these, which have not been run yet, and plan to run all of them."""
         self.records = {record.id: record for record in sorted(records, key=_place)}
-        self.failed = []
+        self.failed, self.waiting = [], []  # a check that was planned may not exist any more
         self.run_all()
 
     def run_all(self, problems: Iterable[str] | None = None) -> None:

@@ -17,6 +17,8 @@ import torch.distributed as dist
 from handout.bandwidth import gpu
 from handout.launcher import cores, device
 
+OWN_GROUPS, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")  # control groups of Linux
+
 
 def cores_text(number: int) -> str:
     return "1 core" if number == 1 else f"{number} cores"
@@ -47,15 +49,34 @@ def available() -> float:
     if gpu.in_use():
         torch.cuda.empty_cache()
         return 0.9 * torch.cuda.mem_get_info()[0]
-    free, memory, group = math.inf, Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+    free, memory = math.inf, Path("/proc/meminfo")
     if memory.exists() and (told := re.search(r"MemAvailable:\s*(\d+)", memory.read_text())):
         free = 1024 * int(told[1])
-    # A container may get less memory than the machine has.
-    if (group / "memory.max").exists() and (
-        limit := (group / "memory.max").read_text().strip()
-    ) != "max":
-        free = min(free, int(limit) - int((group / "memory.current").read_text()))
+    # A container, or a job of Slurm, may get less memory than the machine has.
+    free = min([free, *map(_free_in_group, _groups())])
     return 0.9 * free / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+
+
+def _groups() -> list[Path]:
+    """Return the folders of this process's control group (cgroup v2) and of those around it."""
+    try:
+        own = next(line[3:] for line in OWN_GROUPS.read_text().splitlines() if line[:3] == "0::")
+    except (OSError, StopIteration):
+        return []
+    below = Path(own.lstrip("/"))
+    return [GROUPS / group for group in (below, *below.parents)]
+
+
+def _free_in_group(group: Path) -> float:
+    """Return how many bytes the processes of a control group may still take."""
+    try:
+        limit = int((group / "memory.max").read_text())
+        used = int((group / "memory.current").read_text())
+        # The kernel gives its cache of files back when memory is short.
+        cache = re.search(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.M)
+    except (OSError, ValueError):  # the group has no limit, or is not visible here
+        return math.inf
+    return max(0, limit - used + (int(cache[1]) if cache else 0))
 
 
 def environment(ranks: list[dict]) -> dict:
