@@ -24,7 +24,7 @@ from grader.course.results import (
     SubmissionResult,
 )
 from grader.course.roster import Person, missing
-from grader.course.submissions import Found, Student
+from grader.course.submissions import Found
 from grader.course.view import number_of, untimed
 from grader.diagnosis.finding import printable
 from grader.gradescope import late

@@ -102,7 +102,7 @@ def _node(
 
 def _skip(event: yaml.Event, events: Iterator[yaml.Event]) -> None:
     """Take the other events of the node that ``event`` begins from ``events``."""
-    depth = isinstance(event, yaml.CollectionStartEvent)
+    depth = int(isinstance(event, yaml.CollectionStartEvent))
     while depth:
         inner = next(events)
         depth += isinstance(inner, yaml.CollectionStartEvent)
