@@ -17,7 +17,7 @@ from grader.diagnosis.spans import Span
 SAID, RANKS, VALUES, LIKELY = "said", "ranks", "values", "likely"
 LIKELY_PREFIX = "Likely: "  # begins a line about the likely cause
 
-MAX_VALUES = 8  # entries of a tensor in the message, from the first entry on
+MAX_VALUES = 8  # entries of a tensor in the message
 MAX_CELLS = 8  # entries of a tensor around the first difference, in the page's table
 MAX_DETAILS = 8  # lines about one rank
 MAX_STEPS_SHOWN = 12  # different operations of one rank
