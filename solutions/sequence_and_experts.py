@@ -217,7 +217,7 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
             token r·T/n + i. All ranks have equally many rows.
         causal: whether a token sees only itself and the tokens before it. The score of a key that
             is not seen is −∞. You need not compute with a block that no query of this rank sees,
-            but pass it on.
+            but pass it on if a later rank needs it.
     Returns:
         ``(output, logsumexp)``.
         output: (T/n, d).
@@ -394,7 +394,9 @@ def to_experts(rows: Tensor, routes: Routes) -> Tensor:
     Raises:
         ValueError: the number of rows is not the number of tokens ("3 rows for 4 tokens").
 
-    Traffic: one all-to-all, in which each row is sent once, and not padded.
+    Traffic: one all-to-all, in which each row is sent once, and not padded. The parts differ in
+    length, so use ``all_to_all_single`` with split sizes: gloo's ``all_to_all`` takes only lists of
+    equal tensors.
 
     With the routes of the example of ``exchange_routes``, and rows [[1], [2], [3]] and [[4]]: rank
     0 returns [[2]], rank 1 [[1], [3], [4]].

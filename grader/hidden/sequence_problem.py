@@ -109,6 +109,13 @@ class PairProblem(SharedCalls):
         """Return what each rank returns in the forward pass."""
         return list(zip(self.cast(np.split(self.y, self.n)), self.cast(self.saved)))
 
+    @property
+    def gradients(self):
+        """Return what each rank returns in the backward pass."""
+        grad_x, of_a, of_b = sequences.pair_backward(self.a, self.b, self.x, self.grad_y)
+        of_pairs = zip(np.split(of_a, self.n, 1), np.split(of_b, self.n))
+        return self.cast(list(zip(np.split(grad_x, self.n), of_pairs)))
+
     def has_y(self, run, select=lambda r: r[0], tolerance=None):
         run.returns(
             *self.cast(np.split(self.y, self.n)),

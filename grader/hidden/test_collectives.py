@@ -6,6 +6,7 @@ and products have no rounding errors. Comparisons are therefore exact, except th
 averages.
 """
 
+import math
 from itertools import pairwise, product
 
 import numpy as np
@@ -998,8 +999,10 @@ def test_ring_traffic(world, rng):
         lengths = (*lengths, int(rng.integers(n, 64)))
         # These integers have 61 bits, so they cannot travel in fewer bytes.
         tensors = [((length,), np.int64, None) for length in lengths]
+        # Rows are not chunks: n need not divide their number.
+        tensors.append(((int(rng.integers(1, n)), int(rng.integers(n, 64))), np.int64, None))
         runs = _ring_sums(world, rng, n, tensors, high=1 << 60)
-        for run, length in zip(runs, lengths):
+        for run, length in zip(runs, [math.prod(shape) for shape, *_ in tensors]):
             run.uses_only("send", "recv", because=RING)
             for rank in range(n):
                 _sends_chunks(run, rank, n, length)

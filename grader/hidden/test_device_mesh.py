@@ -214,19 +214,18 @@ class Problem:
         """Draw the model and the batch.
 
         Each row of the mesh has ``rows`` rows of the batch. Each rank has ``hidden`` columns of the
-        first weight of each pair. If ``hidden`` is much larger than ``rows``, the shards of the
-        weights are much larger than the activations: see ``keeps_shards``. The width changes from
-        pair to pair.
+        first weight of each pair, and in every second pair one more. If ``hidden`` is much larger
+        than ``rows``, the shards of the weights are much larger than the activations: see
+        ``keeps_shards``.
 
         The model and the batch are drawn again while gelu is flat: see ``single_device.is_flat``.
         """
         self.mesh, self.dtype, self.saved = Mesh(shape), dtype, []
-        inner = hidden * shape[1]
-        widths = [width + pair % 2 for pair in range(pairs + 1)]
+        inners = [(hidden + pair % 2) * shape[1] for pair in range(pairs)]
         while not self.saved or single_device.is_flat(self.saved):
             self.pairs = [
-                (self._weight(rng, before, inner), self._weight(rng, inner, after))
-                for before, after in zip(widths, widths[1:])
+                (self._weight(rng, width, inner), self._weight(rng, inner, width))
+                for inner in inners
             ]
             self.batch = rng.standard_normal((rows * shape[0], width)).astype(dtype)
             self.weights = [weight for pair in self.pairs for weight in pair]

@@ -158,6 +158,14 @@ def test_forward_flows(world, rng):
         p.require_products(run, range(n), 1)
         require_flow(run, range(n - 1), p.m, "sent micro-batch", "to the next stage")
         require_each_product_once(run, p, range(n - 1))
+        # The last stage sends nothing.
+        done = sum(entry.amount for entry in run.ledger(n - 1) if entry.kind == PRODUCT)
+        needed = p.m * len(p.cut[n - 1]) * p.product
+        text = (
+            f"rank {n - 1} computed {done / needed:.1f} times as many products as its micro-batches"
+            " need. Compute each x @ W once."
+        )
+        run.require(done <= needed, text)
         require_in_step(run, 1)
     # With ``in_step``, a stage receives a micro-batch only after it has passed on the previous one,
     # so it cannot compute too early. But the first stage has the whole batch from the beginning.

@@ -94,10 +94,14 @@ def test_pair_saves(world, rng):
 def test_pair_backward(world, rng):
     """The gradients of x and of both shards are those of a single device, on 1 to 4 ranks"""
     for n in SIZES:
-        problems = pair_problems(rng, n)
-        for run, p in zip(world(n, *(p.backward() for p in problems)), problems):
+        problems, first, other = pair_problems(rng, n), PairProblem(rng, n), PairProblem(rng, n)
+        both = in_turn(n, first.backward(), other.backward())
+        *runs, kept = world(n, *(p.backward() for p in problems), both)
+        for run, p in zip(runs, problems):
             p.has_gradients(run)
             run.keeps_inputs()
+        results = (p.gradients for p in (first, other))
+        returns_both(kept, *results, "the gradients", tolerance=first.tolerance)
 
 
 @number("9.1")
@@ -521,11 +525,22 @@ def test_rows_travel(world, rng):
             # One row has more bytes than all empty messages of a rank together.
             rows = [rng.standard_normal((len(c), 12)).astype(dtype) for c in own]
             arrived = experts.send(rows, of_ranks)
-            there, back = world(
+            others = [-own for own in rows]
+            arrived_later = experts.send(others, of_ranks)
+            there, back, *kept = world(
                 n,
                 p.request("to_experts", rows, of_ranks),
                 p.request("from_experts", arrived, of_ranks),
+                *(
+                    in_turn(n, *(p.request(name, given, of_ranks) for given in pair))
+                    for name, pair in (
+                        ("to_experts", (rows, others)),
+                        ("from_experts", (arrived, arrived_later)),
+                    )
+                ),
             )
+            returns_both(kept[0], arrived, arrived_later, "the rows")
+            returns_both(kept[1], rows, others, "the rows")
             there.returns(
                 *arrived,
                 label="the tensor of rows that arrive",
@@ -600,10 +615,15 @@ def test_mixture_backward(world, rng):
     all experts (1 to 4 ranks)
     """
     for n in SIZES:
-        problems = expert_problems(rng, n)
-        for run, p in zip(world(n, *(p.backward() for p in problems)), problems):
+        problems, other = expert_problems(rng, n), ExpertProblem(rng, n, [6] * n, each=3, width=3)
+        first = problems[-1]
+        both = in_turn(n, first.backward(), other.backward())
+        *runs, kept = world(n, *(p.backward() for p in problems), both)
+        for run, p in zip(runs, problems):
             p.has_gradients(run)
             run.keeps_inputs()
+        results = (p.cast(p.mixture.gradients(p.grads)) for p in (first, other))
+        returns_both(kept, *results, "the gradients", tolerance=first.tolerance)
 
 
 @number("9.3")

@@ -425,6 +425,9 @@ def test_forward_misuse(world, rng):
             (p.shards, x, (str(x.shape[1]), "12"))
             for x in (p.x[:, :7], np.hstack([p.x, p.x[:, :1]]))
         ]
+        # D is not divisible by n, and each shard has D // n columns.
+        taller = [[np.vstack([s, s[:1]]) for s in own] for own in p.shards]
+        of_batches.append((taller, np.hstack([p.x, p.x[:, :1]]), (str(12 // n), "13")))
         cases = of_batches + [(shards, p.x, words) for shards, words in p.misfits()]
         name = "tensor_parallel.tensor_parallel_forward"
         runs = world(
@@ -616,6 +619,8 @@ def test_backward_misuse(world, rng):
             (p.shards, g, (str(g.shape[1]), "12"))
             for g in (p.grad_y[:, :7], np.hstack([p.grad_y, p.x[:, :1]]))
         ]
+        taller = [[np.vstack([s, s[:1]]) for s in own] for own in p.shards]
+        of_widths.append((taller, np.hstack([p.grad_y, p.x[:, :1]]), (str(12 // n), "13")))
         cases = of_widths + [(shards, p.grad_y, words) for shards, words in p.misfits()]
         runs = world(
             n,

@@ -21,7 +21,7 @@ from grader.wire.ledger import ENTRIES, PRODUCT, SEND
 # Each operator that multiplies matrices, with the position of the left factor in its arguments. The
 # right factor follows.
 PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "mv": 0, "addmv": 1}
-# The operators that a mean of squares and its gradient are made of. They work entry by entry.
+# The operators that a mean of squares and its gradient are made of.
 BY_ENTRY = {
     "pow",
     "mul",
@@ -32,6 +32,8 @@ BY_ENTRY = {
     "linalg_vector_norm",
     "mse_loss",
     "mse_loss_backward",
+    "dot",
+    "vdot",
 }
 MOST = 10_000  # entries of the ledger, which has to fit into a frame
 # The meters that are entered now. The process group of the hub reports each send to these meters,

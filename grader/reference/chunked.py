@@ -231,7 +231,7 @@ def why_interleaved_is_late(stages: Stages) -> str:
     m = len(stages[0]) // (2 * v)
     for stage, own in enumerate(stages):
         first = next(number for number, (kind, *_) in enumerate(own) if kind == "BW")
-        due = min(v * m, interleaved_alive(stage, n, v))
+        due = min(v * m, v * n - stage)  # a longer warm-up is allowed, but not needed
         if first < due:
             return (
                 f" Stage {stage} runs only {first} forward pass{'es' * (first > 1)} before its"

@@ -1779,4 +1779,17 @@ def all_gather""",
         {"hidden compute_does_not_wait"},
         "is delayed by this check until rank",
     ),
+    Mutant(
+        "the ring cuts rows, and not elements",
+        "collectives",
+        """    padding = -tensor.numel() % n
+    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)
+""",
+        """    rows = tensor.detach().flatten(1) if tensor.dim() > 1 else tensor.detach().reshape(-1, 1)
+    padding = rows.new_zeros(-len(rows) % n, rows.shape[1])
+    chunks = torch.cat([rows, padding]).reshape(n, -1)
+""",
+        {"hidden ring_traffic"},
+        "elements at once",
+    ),
 ]

@@ -621,4 +621,12 @@ MUTANTS = [
         "Pass group=column, the argument of mesh_step",
     ),
     in_old_memory("device_mesh", "mesh_step", {"hidden step_of_other_models"}),
+    mutant(
+        "z is kept in memory with the shape of the first pair's",
+        "        hidden, z = mlp.layer_forward(x, first)  # both sharded by columns over the row\n",
+        "        hidden, z = mlp.layer_forward(x, first)\n"
+        "        z = z.new_empty(len(x), pairs[0][0].shape[1]).copy_(z)\n",
+        {"hidden step_gradients"},
+        "The expanded size of the tensor",
+    ),
 ]

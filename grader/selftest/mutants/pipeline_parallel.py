@@ -1984,4 +1984,29 @@ MUTANTS = [
         {"hidden own_timeline"},
         "nothing was multiplied during the span of",
     ),
+    Mutant(
+        "the last stage computes each micro-batch twice",
+        "pipeline_parallel",
+        """        y_i, saved_i = _stage_forward(weights, x_i)
+        saved.append(saved_i)
+""",
+        """        y_i, saved_i = _stage_forward(weights, x_i)
+        if stage == last_stage:
+            y_i, saved_i = _stage_forward(weights, x_i)
+        saved.append(saved_i)
+""",
+        {"hidden forward_flows"},
+        "2.0 times as many products as its micro-batches need",
+    ),
+    Mutant(
+        "the loss is computed once more, outside of the spans, as a product of vectors",
+        "pipeline_parallel",
+        "            del x_i, y_i  # from now on only ``alive`` and the send keep them\n",
+        """            if stage == last_stage:
+                y_i.flatten() @ y_i.flatten() / y_i.numel()
+            del x_i, y_i  # from now on only ``alive`` and the send keep them
+""",
+        {"public run_schedule_records_the_loss", "hidden own_timeline"},
+        "times outside of all spans",
+    ),
 ]

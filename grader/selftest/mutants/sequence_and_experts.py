@@ -1039,4 +1039,8 @@ MUTANTS = [
     in_old_memory("sequence_and_experts", "ring_attention_forward", {"hidden ring_forward"}),
     in_old_memory("sequence_and_experts", "ring_attention_backward", {"hidden ring_backward"}),
     in_old_memory("sequence_and_experts", "mixture_forward", {"hidden mixture_forward"}),
+    in_old_memory("sequence_and_experts", "sequence_parallel_backward", {"hidden pair_backward"}),
+    in_old_memory("sequence_and_experts", "mixture_backward", {"hidden mixture_backward"}),
+    in_old_memory("sequence_and_experts", "to_experts", {"hidden rows_travel"}),
+    in_old_memory("sequence_and_experts", "from_experts", {"hidden rows_travel"}),
 ]

@@ -1054,4 +1054,12 @@ def shard_columns""",
         {"hidden megatron_pair_traffic"},
         "one all-reduce of the size of x is enough",
     ),
+    Mutant(
+        "a width that n does not divide is rounded down",
+        "tensor_parallel",
+        "        if columns * n != width:\n",
+        "        if columns != width // n:\n",
+        {"hidden forward_misuse", "hidden backward_misuse"},
+        "13 columns",
+    ),
 ]

@@ -332,6 +332,19 @@ def rank_at(place, shape):
     return places.index(place)
 """
 
+ONE_WIDTH = '''
+
+_step = mesh_step
+
+def mesh_step(pairs, x, row, column):
+    """The width is the same for all pairs: the text says so."""
+    width = x.shape[1]
+    for number, (a, b) in enumerate(pairs):
+        if a.shape[0] != width or b.shape[1] != width:
+            raise ValueError(f"pair {number} is of width {a.shape[0]} and {b.shape[1]}, not {width}")
+    return _step(pairs, x, row, column)
+'''
+
 VARIANTS = [
     Variant("places that are found in a list", "device_mesh", AMONG_ALL_PLACES),
     Variant("autograd, and one average for all gradients", "device_mesh", AUTOGRAD),
@@ -359,4 +372,5 @@ VARIANTS = [
     ),
     Variant("sums by DTensor", "device_mesh", OF_DTENSOR),
     Variant("groups of numpy's integers", "device_mesh", NUMBERS_OF_NUMPY),
+    Variant("a width that is looked at in every pair", "device_mesh", ONE_WIDTH),
 ]
