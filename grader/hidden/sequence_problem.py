@@ -295,6 +295,13 @@ class ExpertProblem(SharedCalls):
             return True
         return any((order != np.argsort(order)).any() for order in orders)
 
+    def with_equal_probabilities(self):
+        """Return the same problem with a gate of zeros. Then every token chooses expert 0."""
+        equal = copy(self)
+        equal.gate = np.zeros_like(self.gate)
+        equal.mixture = experts.Mixture(equal.gate, self.weights, self.tokens)
+        return equal
+
     @property
     def gates(self):
         return [self.gate] * self.n

@@ -629,19 +629,20 @@ def test_mixture_backward(world, rng):
 @number("9.3")
 @weight(0.25)
 def test_idle_experts(world, rng):
-    """The mixture is right if an expert gets no tokens, if no expert of a rank gets any, or if a
-    rank has no tokens
+    """The mixture is right if an expert gets no tokens, if no expert of a rank gets any, if a rank
+    has no tokens, or if all probabilities are equal
     """
     for n in (1, 2, 3):
         problems = [
             ExpertProblem(rng, n, COUNTS[n], only=[1]),  # only rank 0 gets tokens
             ExpertProblem(rng, n, (*COUNTS[n][1:], 0), only=[0, 2 * n - 1]),
+            ExpertProblem(rng, n, COUNTS[n]).with_equal_probabilities(),
         ]
         runs = world(n, *(p.forward() for p in problems), *(p.backward() for p in problems))
         for run, p in zip(runs, problems):
             p.has_y(run)
             p.has_saved(run)
-        for run, p in zip(runs[2:], problems):
+        for run, p in zip(runs[len(problems) :], problems):
             p.has_gradients(run)
 
 
@@ -674,17 +675,17 @@ def test_mixture_misuse(world, rng):
     routes = [route for _, _, route, *_ in saved]
     short = [weights[:1] + [weights[1][:, :4]] for weights in p.own_weights]
     one_less = [x[:3] for x in p.tokens]
-    arrived = [np.vstack([x, x[:1]]) if len(x) else np.ones((1, 5)) for x in p.mixture.arrived]
+    of_four = experts.routes([np.arange(4)] * n, 2)  # each rank gets four rows
     cases = [
-        ("exchange_routes", ([np.zeros(2, np.int64)] * n, [0] * n), [("0",)] * n),
-        ("to_experts", (one_less, routes), [("3", "4")] * n),
-        ("from_experts", (arrived, routes), None),
-        ("mixture_forward", ([p.gate[:4]] * n, p.own_weights, p.tokens), [("5", "4")] * n),
-        ("mixture_forward", ([p.gate[:, :3]] * n, p.own_weights, p.tokens), [("3",)] * n),
-        ("mixture_forward", (p.gates, short, p.tokens), [("4", "5")] * n),
-        ("mixture_backward", ([p.gate[:, :3]] * n, p.own_weights, saved, p.grads), [("3",)] * n),
-        ("mixture_backward", (p.gates, p.own_weights, saved, one_less), [("3", "4")] * n),
+        ("exchange_routes", ([np.zeros(2, np.int64)] * n, [0] * n), ("0",)),
+        ("to_experts", (one_less, routes), ("3", "4")),
+        ("from_experts", ([np.ones((5, 5))] * n, of_four), ("5", "4")),
+        ("mixture_forward", ([p.gate[:4]] * n, p.own_weights, p.tokens), ("5", "4")),
+        ("mixture_forward", ([p.gate[:, :3]] * n, p.own_weights, p.tokens), ("3",)),
+        ("mixture_forward", (p.gates, short, p.tokens), ("4", "5")),
+        ("mixture_backward", ([p.gate[:, :3]] * n, p.own_weights, saved, p.grads), ("3",)),
+        ("mixture_backward", (p.gates, p.own_weights, saved, one_less), ("3", "4")),
     ]
     runs = world(n, *(p.request(name, *given, may_raise=True) for name, given, _ in cases))
     for run, (name, _, words) in zip(runs, cases):
-        run.raises_value_error(*(words[0] if words else ()), given=f"wrong arguments of {name}")
+        run.raises_value_error(*words, given=f"wrong arguments of {name}")

@@ -1043,4 +1043,25 @@ MUTANTS = [
     in_old_memory("sequence_and_experts", "mixture_backward", {"hidden mixture_backward"}),
     in_old_memory("sequence_and_experts", "to_experts", {"hidden rows_travel"}),
     in_old_memory("sequence_and_experts", "from_experts", {"hidden rows_travel"}),
+    Mutant(
+        "the last of several equal probabilities is chosen",
+        "sequence_and_experts",
+        """    probabilities = (x @ gate).softmax(1)
+    p, choice = probabilities.max(1, keepdim=True)
+""",
+        """    probabilities = (x @ gate).softmax(1)
+    p, choice = probabilities.flip(1).max(1, keepdim=True)
+    choice = probabilities.shape[1] - 1 - choice
+""",
+        {"hidden idle_experts"},
+        "the tensor of the outputs of this rank's tokens is wrong",
+    ),
+    Mutant(
+        "an error about rows that come back names no number",
+        "sequence_and_experts",
+        'ValueError(f"{len(rows)} rows for {sum(received)} tokens")',
+        'ValueError("wrong number of rows")',
+        {"hidden mixture_misuse"},
+        "ValueError does not mention 5, nor 4",
+    ),
 ]
