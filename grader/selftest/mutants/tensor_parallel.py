@@ -598,7 +598,7 @@ def shard_columns""",
         gradients.insert(0, kept.copy_(grad_weight))
 """,
         {"hidden backward_twice"},
-        "[call], is wrong on every rank. On rank 0: element [0][1]",
+        "[call][x, then each shard], is wrong on every rank. On rank 0: element [0][1]",
     ),
     Mutant(
         "f averages",
