@@ -215,10 +215,10 @@ def backward_weights(kept: Kept) -> list[Tensor]:
 def zero_bubble_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[Action]:
     """Problem 8.3 · Return the zero-bubble schedule ZB-H1 [Qi et al., 2024].
 
-    F and B come in the order of 1F1B. The previous stage waits only for B. So B sends its gradient
-    at once, and W runs later, when the stage would otherwise wait. Later stages delay W longer: on
-    stage s, W is s micro-batches behind B (all W come last if m ≤ s). So at the end, while the last
-    gradients travel back, a stage still has W to do.
+    F and B come in the order of 1F1B. The previous stage waits for this stage's B, but not for its
+    W. So B sends its gradient at once, and W runs later, when the stage would otherwise wait. Later
+    stages delay W longer: on stage s, W is s micro-batches behind B (all W come last if m ≤ s). So
+    at the end, while the last gradients travel back, a stage still has W to do.
 
     Args:
         stage: s, the stage whose schedule this is.

@@ -121,7 +121,7 @@ class CourseRun:
         """Grade the submissions that have no final result yet.
 
         Raise CannotGradeCourse if submissions break for the same reason: see _stop_if_all_break.
-        Raise NoWorker if no worker is left to grade.
+        Raise NoWorker if no worker is left that can grade.
         """
         to_go = [name for name, result in self.results.items() if result.status not in FINAL]
         count, done = len(self.results), len(self.results) - len(to_go)

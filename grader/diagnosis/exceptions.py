@@ -143,8 +143,8 @@ def _has_few_chunks(report: WorldReport, call: int, raised: Raised) -> bool:
     Here n is the world size. Three conditions must be true. The exception came up in a line of the
     student's function, not in a function that the line calls. The student's function calls
     ``chunk`` at or above this line. An argument has a length that ``chunk(n)`` would cut into fewer
-    than n parts. The rank may name any file for this line, but only files of the submission are
-    read.
+    than n parts. The rank reports the file of this line, and a dishonest rank may report any file.
+    So only files of the submission are read.
     """
     n, lengths = report.size, _lengths(report.calls[call].arguments)
     if all(-(-length // -(-length // n)) == n for length in lengths):

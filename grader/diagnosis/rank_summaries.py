@@ -144,7 +144,7 @@ def summarize(
 
 
 def timeline(report: WorldReport, call: int) -> tuple[Span, ...]:
-    """Return the spans of a call in which ranks communicated: what each rank did, and when.
+    """Return what each rank did in a call, and when, as spans of time.
 
     If there are too many spans, keep only the last spans of each rank. Return () if no rank
     communicated, or if the world ended in another way than “finished” or “stuck”. For example, if a

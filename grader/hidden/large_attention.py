@@ -102,9 +102,9 @@ class LargeAttention(SharedCalls):
     def hold_too_many(self, run, of_tiny, imported):
         """Return a pair for each rank that held too many tensors (T/n, d) when it communicated.
 
-        A pair has the number of tensors, divided by the limit, and a sentence.
-        A rank exceeds the limits if it collects the keys of all ranks, or the values. ``imported``
-        is how many tensors the imports may take in addition.
+        The first item of a pair is the quotient of the number of tensors and the limit. The second
+        item is a sentence. A rank exceeds the limits if it collects the keys of all ranks, or the
+        values. ``imported`` is how many tensors the imports may take in addition.
         """
         found, forward, backward = [], [], []
         imported *= self.shard_bytes

@@ -228,7 +228,7 @@ class AttentionProblem(SharedCalls):
             *self.gradients,
             tolerance=self.tolerance,
             select=select,
-            label=f"(grad_q, grad_k, grad_v) ({self.named})",
+            label=f"(grad_q, grad_k, grad_v), with {self.named},",
             known_mistakes=lambda: sequences.attention_backward_mistakes(*given, self.n),
         )
 

@@ -275,8 +275,8 @@ class LargeModel:
                 text = (
                     f"according to the operating system, rank {rank}'s process took"
                     f" {grown / MIB:.0f} MiB {way}. The rank's shards of weights and gradients have"
-                    f" {there / MIB:.0f} MiB. In addition, {layers} whole layers of"
-                    f" {self.layer_bytes / MIB:.1f} MiB are enough. They include all copies for"
+                    f" {there / MIB:.0f} MiB. Beside these, memory for {layers} whole layers of"
+                    f" {self.layer_bytes / MIB:.1f} MiB each is enough. It includes all copies for"
                     " communication, data that no rank has received yet, and results that the rank"
                     " has not waited for yet. Does something keep layers or whole gradients,"
                     " perhaps as NumPy arrays or bytes instead of tensors?"

@@ -151,7 +151,7 @@ def test_usual_bandwidth(world, rng):
             [v * (n if c == "whole" else 1) for v, (_, n, c) in zip(same, cases)],
         ),
         (
-            "this was multiplied by n − 1. An array has n parts",
+            "the size of a part was multiplied by n − 1. An array has n parts",
             [v * (n - 1 if c == "part" else 1) for v, (_, n, c) in zip(same, cases)],
         ),
     ]

@@ -308,7 +308,7 @@ class Problem:
             run.require(
                 sent <= most,
                 f"rank {rank} sends {sent:.0f} bytes outside its column, but {most:.0f} are more"
-                f" than enough for all sums over its row. {likely} (There, it issued:"
+                f" than enough for all sums over its row. {likely} (Outside its column it issued:"
                 f" {listed(done, 8)})",
             )
 

@@ -331,8 +331,9 @@ def _starts_as_they_fill(run, made):
 def _starts_with_the_last_layers(run, n):
     """Fail unless 2 of 3 all-reduces begin before the pass comes to its first layer.
 
-    The first parameter never gets a gradient. If a rank waits for this gradient, or begins with the
-    bucket of this parameter, it starts no all-reduce before its pass comes to the first layer.
+    The first parameter never gets a gradient. A rank that waits for this gradient starts no
+    all-reduce before its pass comes to the first layer. The same is true of a rank that begins with
+    the bucket of the first parameter.
     """
     # Another check judges the values. Here ``run.values()`` only reports why a pass has not ended.
     for rank in range(n):

@@ -423,8 +423,9 @@ def memory(world, rng, n, *makers, many=MANY):
 def growth(runs, rank, maker):
     """Return how many more bytes are alive for each further micro-batch, and a sentence.
 
-    For 1F1B, compare the peaks of the bytes alive. For GPipe, compare the bytes alive in the last
-    backward pass. The sentence names the bytes for FEW and for MANY micro-batches.
+    A schedule of FEW micro-batches is compared with one of MANY. For 1F1B, compare the largest
+    numbers of bytes alive at any time. For GPipe, compare the bytes alive in the last backward
+    pass. The sentence names these numbers.
     """
     alive = [[e.alive for e in run.ledger(rank) if e.kind == PRODUCT] or [0] for run, _ in runs]
     first, second = (max(a) if maker is one_forward_one_backward else a[-1] for a in alive)
@@ -636,7 +637,7 @@ def growth_of_tensors(world, rng, n):
 
 
 def growth_outside_of_tensors(world, rng, n):
-    """Return a call, and a sentence if the memory of a process grows while it runs 1F1B.
+    """Run 1F1B. Return the call, and a sentence if the memory of a rank's process grows in it.
 
     The system measures the whole process, including memory that the meter does not see. A copy of
     the batch that is made at the beginning does not count, and neither do the arguments. The

@@ -496,7 +496,7 @@ def test_layers_are_freed(world, rng):
 
 
 def require_refusal(world, rng, function):
-    """Fail unless shards that do not fit the width raise ValueError with the numbers."""
+    """Check that shards of a wrong length raise ValueError, with the numbers that do not fit."""
     for n, width, due in ((2, 5, 13), (3, 4, 6)):
         p = ShardedProblem(rng, n, layers=3, width=width)
         cases = [(0, due - 1), (2, due + 1), (1, width * width)]

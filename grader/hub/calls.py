@@ -41,7 +41,7 @@ class Calls:
         self.asks_for_peaks |= any(of_call.weighs == PEAK for of_call in options)
 
     def options_that_serve(self, rank: int, name: object) -> CallOptions | None:
-        """Return the options of a rank's current call, if a function of this ``name`` is served.
+        """Return the options of a rank's call, if the judge serves the function ``name`` in it.
 
         Otherwise return None.
         """

@@ -20,8 +20,8 @@ class MemoryUsage:
     def peak(self, mapped: int) -> int:
         """Return the peak of the bytes that come from no file.
 
-        The kernel keeps only the peak of all bytes together, ``most``. So subtract ``mapped``, the
-        bytes of this peak that came from files.
+        The kernel keeps one peak, ``most``: of the bytes from files and all others together. So
+        subtract ``mapped``, the bytes of this peak that came from files.
         """
         return max(self.own, self.most - mapped)
 

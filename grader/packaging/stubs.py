@@ -2,7 +2,7 @@
 
 Stubs are never written by hand. Two more files are made from the solutions:
 ``grader/parameters.json`` has the names of the functions' parameters, which messages show.
-``grader/functions.json`` has the functions of each problem, which ``make test K=…`` finds by name.
+``grader/functions.json`` lists each problem's functions, so that ``make test K=…`` finds them.
 
     python -m grader.packaging.stubs            writes these files
     python -m grader.packaging.stubs --check    exit with 1 if a file is different

@@ -5,8 +5,8 @@ The refusal cannot be undone.
 Some of these calls give a rank memory that the kernel counts for no process. A file of
 ``memfd_create`` and a segment of ``shmget`` stay in memory until they are removed. Their pages
 count for no process if no process has mapped these pages. A descriptor of such a file may be hidden
-in the queue of a socket. All calls that give such memory fail as on a kernel that lacks them, so
-that libraries use something else.
+in the queue of a socket. All calls that give such memory are refused, with the
+error of a kernel that lacks these calls. So libraries use something else.
 
 Other calls reach another process. A rank whose operations go through the hub does not need such
 calls. If the hub measures a rank's memory exactly, the rank may not start processes either, because

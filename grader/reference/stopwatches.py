@@ -48,7 +48,7 @@ def require_looks(run: Any, warm_up: int, iterations: int) -> None:
         )
         run.require(
             "clock" in seen,
-            f"rank {rank} never called the argument clock. This check simulates time, and only"
+            f"rank {rank} never called clock(), its argument. This check simulates time, and only"
             " clock() shows the simulated time.",
         )
         calls = [i for i, event in enumerate(seen) if event == "operation"]

@@ -79,7 +79,7 @@ def test_clock_that_is_never_called_names_its_rank():
     trails = (marks(0, "clock", "operation", "clock"), marks(1, "operation"))
     run = call_result("benchmarking.stopwatch", [[1.0, [1.0]]] * 2, *trails)
     text = told(hidden_benchmarking.stopwatches.require_looks, run, 0, 1)
-    assert "rank 1 never called the argument clock." in text
+    assert "rank 1 never called clock(), its argument." in text
 
 
 X = np.array([1.0, 2.0], np.float32)

@@ -1,7 +1,8 @@
 """Compares a measured pipeline with the same schedule in theory.
 
-In theory, messages take no time, and every pass takes as long as a pass of its kind takes on
-average. So ranks wait only because of the schedule: the idle time is the schedule's own bubble.
+In theory, messages take no time, and all passes of a kind take equally long: the average of
+their measured times. So ranks wait only because of the schedule: the idle time is the schedule's
+own bubble.
 """
 
 from collections import Counter

@@ -161,7 +161,7 @@ MUTANTS = [
         "    times = []\n    for _",
         "    times, clock = [], time.perf_counter\n    for _",
         WATCH,
-        "never called the argument clock",
+        "never called clock(), its argument",
     ),
     Mutant(
         "the times are exchanged while the watch runs",

@@ -626,7 +626,7 @@ MUTANTS = [
         "        hidden, z = mlp.layer_forward(x, first)  # both sharded by columns over the row\n",
         "        hidden, z = mlp.layer_forward(x, first)\n"
         "        z = z.new_empty(len(x), pairs[0][0].shape[1]).copy_(z)\n",
-        {"hidden step_gradients"},
-        "The expanded size of the tensor",
+        STEP - {"public step"},
+        "must match the size of tensor b",
     ),
 ]

@@ -629,7 +629,7 @@ MUTANTS = [
             "hidden ring_traffic",
             "public ring_attention_backward",
         },
-        "(grad_q, grad_k, grad_v) (causal=True) is wrong",
+        "(grad_q, grad_k, grad_v), with causal=True, is wrong",
     ),
     mutant(
         "gradients of own queries only",
