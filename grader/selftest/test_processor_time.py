@@ -178,9 +178,7 @@ def test_whoever_computes_between_its_waits_passes(submit, way, measured):
 
 @pytest.mark.usefixtures("on_hub")
 def test_whoever_receives_all_messages_first_is_told(submit):
-    told = (
-        r"Between its waits for micro-batches 3 and 4 \(counted from 0\), rank 1 used only 0\.\d ms"
-    )
+    told = r"Between its waits for micro-batches 3 and 4 \(counted from 0\), rank 1 used only \d\.\d ms"
     with pytest.raises(CheckFailed, match=told):
         require_work_between_waits(received(submit, "all first"), 1, 0, "micro-batches", share=0.6)
 

@@ -50,10 +50,6 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     arguments = _arguments()
     os.environ.pop(SESSION, None)
-    # SIGTERM and SIGHUP end this program as Ctrl-C does. SIGHUP comes when the terminal closes.
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.default_int_handler)
     if not arguments.submission.is_dir():
         print(f"{CANNOT}: {arguments.submission} is not a directory", file=sys.stderr)
         return 2
@@ -67,7 +63,7 @@ def main() -> int:
     # These imports take a while.
     from grader.grade import Options
     from grader.watch.keyboard import single_keys
-    from grader.watch.loop import Watch
+    from grader.watch.loop import ENDING, Watch
     from grader.watch.screen import FullScreen, Lines, Screen
 
     console = Console(highlight=False)
@@ -75,6 +71,9 @@ def main() -> int:
     on_terminal = console.is_terminal and sys.stdin.isatty() and not arguments.lines
     screen: Screen = FullScreen(console) if on_terminal else Lines(console)
     watch = Watch(arguments.submission, options, arguments.seed, screen)
+    # SIGTERM and SIGHUP end this program as Ctrl-C does. SIGHUP comes when the terminal closes.
+    for ending in ENDING:
+        signal.signal(ending, signal.default_int_handler)
     try:
         with single_keys():
             watch.watch()

@@ -27,7 +27,10 @@ from grader.watch.state import WatchState
 
 MAX_NAMES = 3  # how many changed functions a sentence names
 KEYS = 0  # the descriptor of the keyboard
-ENDING = "SIGINT", "SIGTERM", "SIGHUP"  # signals that end the program
+# The signals that end the program, as far as the system has them.
+ENDING = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
 LONG_SECONDS = 2.0  # if a run takes longer, the screen shows for how long it has run
 REPORT = ROOT / "report.html"
 # If a file in one of these folders (except in SELFTEST) or one of the given modules in handout/
@@ -73,11 +76,10 @@ class Watch:
                     # Otherwise the source is an old checker, replaced earlier in this loop.
         finally:
             # A second Ctrl-C must not end the cleaning up, or the process of the checks would stay.
-            numbers = [getattr(signal, name) for name in ENDING if hasattr(signal, name)]
-            handlers = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
+            handlers = [signal.signal(number, signal.SIG_IGN) for number in ENDING]
             files.end()
             self._stop()
-            for number, handler in handlers:
+            for number, handler in zip(ENDING, handlers):
                 signal.signal(number, handler)
 
     def _wait(self, saved: Connection) -> list:
