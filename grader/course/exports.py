@@ -28,8 +28,9 @@ from typing import Any
 import yaml
 
 from grader.course import gradescope_metadata
+from grader.course.gradescope_metadata import METADATA
 from grader.course.submissions import Found, Student, Submission
-from grader.course.unpacking import METADATA, CannotRead, unpack
+from grader.course.unpacking import CannotRead, unpack
 from grader.intake.staging import has_listed_files
 
 # A name may contain numbers, too. The first two numbers in a row count, and doubts are told.

@@ -14,6 +14,7 @@ from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
+METADATA = "submission_metadata.yml"  # the name of the file
 SKIPPED = (":results", ":history")  # keys whose values are not read
 # The parser in C is many times as fast. Not every build of the package has it.
 PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -5,10 +5,11 @@ import zipfile
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
+from grader.course.gradescope_metadata import METADATA
+
 MAX_EXPORT_FILES = 200_000
 MAX_EXPORT_FILE_BYTES = 64 << 20
-METADATA = "submission_metadata.yml"  # of Gradescope, with the results of all uploads
-MAX_METADATA_BYTES = 4 << 30
+MAX_METADATA_BYTES = 4 << 30  # of METADATA, which holds the results of all uploads
 CHUNK_BYTES = 1 << 20  # a file is unpacked in parts of this size
 
 

@@ -129,6 +129,13 @@ def uneven_blocks(x):
     dist.reduce_scatter(got, blocks)
     return got
 
+def is_refused(call):
+    try:
+        call()
+    except RuntimeError:
+        return True
+    return False
+
 def misfits(x):
     # Each call is refused where it is made, before anything is sent.
     n, is_root = size(), rank() == 0
@@ -154,14 +161,7 @@ def misfits(x):
             lambda: dist.scatter(torch.empty_like(x), small, 0),
             lambda: dist.scatter(torch.empty_like(x), [x] * (n + 1), 0),
         ]
-    refused = []
-    for call in calls:
-        try:
-            call()
-            refused.append(False)
-        except RuntimeError:
-            refused.append(True)
-    return refused
+    return [is_refused(call) for call in calls]
 
 def messages(x):
     n, r = size(), rank()
@@ -244,15 +244,9 @@ def shapes(x):
     # x is (3, 2). Each output has as many elements as are needed, but not always a shape that fits.
     n, refused = size(), []
     for shape in ((n, 3, 2), (n * 6,), (3, 2 * n), (n * 3, 2)):
-        for call in (
-            lambda: dist.all_gather_into_tensor(torch.zeros(shape), x),
-            lambda: dist.reduce_scatter_tensor(torch.zeros(3, 2), torch.ones(shape)),
-        ):
-            try:
-                call()
-                refused.append(False)
-            except RuntimeError:
-                refused.append(True)
+        whole = torch.ones(shape)
+        refused.append(is_refused(lambda: dist.reduce_scatter_tensor(torch.zeros(3, 2), whole)))
+        refused.append(is_refused(lambda: dist.all_gather_into_tensor(whole, x)))
     return refused
 
 def the_root_reads(x):

@@ -594,6 +594,10 @@ def test_a_program_without_a_file_is_forked(tmp_path, source, before, threads):
     assert (done.returncode, done.stdout.split()) == (0, ["ForkProcess", str(threads)]), done.stderr
 
 
+def demo(tmp_path, *words: str) -> subprocess.CompletedProcess:
+    return run(tmp_path, [sys.executable, "-W", "ignore", "-m", "handout.run", *words])
+
+
 @pytest.mark.long
 def test_the_demo_of_pipelines_ends_although_the_bubble_is_not_written(tmp_path):
     source = (ROOT / "solutions" / "pipeline_parallel.py").read_text()
@@ -602,15 +606,13 @@ def test_the_demo_of_pipelines_ends_although_the_bubble_is_not_written(tmp_path)
     (tmp_path / "mine" / "pipeline_parallel.py").write_text(
         re.sub(body, r"\1    raise NotImplementedError('Problem 5.6')\n", source, flags=re.DOTALL)
     )
-    words = ["-W", "ignore", "-m", "handout.run", "pipeline_parallel", "--module", "mine"]
-    done = run(tmp_path, [sys.executable, *words, "--world-size", "2"])
+    done = demo(tmp_path, "pipeline_parallel", "--module", "mine", "--world-size", "2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("bubble: not implemented yet (Problem 5.6)") == 2, done.stdout
 
 
 def test_a_demo_on_no_rank_is_refused_in_a_sentence(tmp_path):
-    words = ["-W", "ignore", "-m", "handout.run", "collectives", "--world-size", "0"]
-    done = run(tmp_path, [sys.executable, *words])
+    done = demo(tmp_path, "collectives", "--world-size", "0")
     assert done.returncode == 2 and "--world-size must be at least 1" in done.stderr
     assert "Traceback" not in done.stderr
 

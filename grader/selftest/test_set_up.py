@@ -152,6 +152,8 @@ def test_setup_takes_another_torch_where_one_is_asked_for(copy, packages):
     done = set_up(copy, packages, "make", "setup", "TORCH=2.9.1", "VENV=.other")
     assert done.returncode == 0, done.stdout + done.stderr
     assert torch_in(copy / ".other") == "2.9.1" and not (copy / ".venv").exists()
+    again = set_up(copy, packages, "make", "setup", "TORCH=2.13.0", "VENV=.other")
+    assert again.returncode == 0 and torch_in(copy / ".other") == "2.13.0", again.stdout
 
 
 # ——— where torch comes from
