@@ -379,7 +379,8 @@ def test_moodle_adds_no_numbers_of_attempts(tmp_path):
 def test_an_export_in_an_inner_folder_is_no_single_submission(tmp_path, file):
     (tmp_path / "submissions").mkdir()
     names = [f"submissions/doe{i}_{i}_9{i}_{file}" for i in range(3)]
-    assert ids(exported(tmp_path, *names)) == ["doe0-0", "doe1-1", "doe2-2"]
+    names.append("submissions/roe_3_93_collectives.py")
+    assert ids(exported(tmp_path, *names)) == ["doe0-0", "doe1-1", "doe2-2", "roe-3"]
 
 
 def test_names_on_canvas_may_have_underscores_and_numbers(tmp_path):

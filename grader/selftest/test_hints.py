@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from grader.check.wrong_values import _is_close
 from grader.diagnosis.finding import likely_line
 from grader.diagnosis.hints import Context, is_divided_by_rank, likely_cause, same
 from grader.wire.frames import BETWEEN_ENTRIES
@@ -327,3 +328,10 @@ def test_a_sum_of_other_terms_is_told(times, sentence):
 )
 def test_a_likely_cause_ends_with_one_sign(sentence, text):
     assert likely_line(sentence).text == text
+
+
+def test_a_mistake_is_recognised_whatever_the_dtype_of_the_value_is():
+    """Mistakes are computed in float64."""
+    mistake = [np.array([1.0, np.nan]), np.array([1 / 3])]
+    assert _is_close([f32(1, np.nan), f32(1 / 3)], mistake)
+    assert not _is_close([f32(1, 2), f32(1 / 3)], mistake)

@@ -131,3 +131,17 @@ def test_mistakes_of_the_bubble_differ_from_it():
     right = [better_schedules.interleaved_bubble(*case) for case in cases]
     for wrong in chunked.bubble_mistakes(cases).values():
         assert not np.allclose(wrong, right, rtol=1e-3)
+
+
+def test_the_stage_with_the_short_warm_up_is_named():
+    """A warm-up without the passes that are allowed, but not needed, is no cause."""
+
+    def stage(first):
+        forward, backward = (
+            [(kind, number % 2, number // 2) for number in range(16)] for kind in ("F", "BW")
+        )
+        return [*forward[:first], *backward, *forward[first:]]
+
+    assert chunked.why_interleaved_is_late([stage(first) for first in (8, 7, 6, 5)]) == ""
+    words = chunked.why_interleaved_is_late([stage(first) for first in (8, 7, 5, 5)])
+    assert words.startswith(" Stage 2 runs only 5 forward passes") and "needs 6" in words

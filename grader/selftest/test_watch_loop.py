@@ -141,3 +141,24 @@ def test_files_in_the_only_folder_of_a_submission_are_seen(watch, tmp_path):
     assert not watch._is_own(tmp_path / "name" / "other" / "collectives.py")
     watch.submission = tmp_path / "moved"
     assert not watch._is_own(tmp_path / "moved" / "collectives.py")
+
+
+def test_a_second_ctrl_c_does_not_end_the_cleaning_up(watch, monkeypatch):
+    class Interrupted(SavedOnce):
+        def end(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+            super().end()
+
+    def fail(*_) -> None:
+        raise AssertionError("interrupted while cleaning up")
+
+    stopped, stop = [], watch._stop
+    monkeypatch.setattr(loop, "FileWatcher", Interrupted)
+    monkeypatch.setattr(watch, "_stop", lambda: stopped.append(stop()))
+    before = signal.signal(signal.SIGINT, fail)
+    try:
+        watch.watch()
+        assert signal.getsignal(signal.SIGINT) is fail
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(stopped) == 2  # the checker that was replaced, and the last one

@@ -185,6 +185,16 @@ def test_what_fails_on_lent_ranks_is_tried_on_fresh_ones(checks):
         assert sizes(world) == expected, name
 
 
+def test_only_the_answers_of_the_second_try_count(checks):
+    """Whether there is a second try depends on the worker, and must not change a verdict."""
+    check = checks(SPOILED)
+    judge_fairly(returns_its_input("spoil"), {"world": check()})
+    world = check()
+    judge_fairly(returns_its_input("right"), {"world": world})
+    first, second = (timed.answers for timed in world.runner.timed)
+    assert not first and second["collectives.right"].accepted == 1
+
+
 def test_after_a_second_try_the_others_of_its_problem_have_fresh_ranks(checks):
     """Nobody who answers otherwise on ranks that were used may try each check twice."""
     check = checks(WHO + SPOILED)
