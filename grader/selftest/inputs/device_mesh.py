@@ -85,7 +85,10 @@ TABLE = {
                 "shards larger than the activations",
                 f"pairs[0][0].numel() > 2 * x.numel() and row.size() > 1 and {FITS}",
             ),
-            InputClass("widths that differ", f"pairs[0][1].shape[1] != x.shape[1] and {FITS}"),
+            InputClass(
+                "pairs with different numbers of hidden columns",
+                f"len(pairs) > 1 and pairs[0][0].shape[1] != pairs[1][0].shape[1] and {FITS}",
+            ),
             misuse(
                 "x: fewer columns than the first weight has rows", "x.shape[1] < len(pairs[0][0])"
             ),
