@@ -11,13 +11,14 @@ import secrets
 import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 from grader.intake.staging import NotThere, stage_submission
 from grader.wire import removal
-from grader.world.fork_server_client import Server
+from grader.world.fork_server_client import Server, WorldsUnavailable
 from grader.world.gpus import Gpus
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -161,6 +162,9 @@ class SessionOwner:
         assert self.server
         staged = stage_submission(submission, self.folder / f"staged{self.version}")
         self.warnings = staged.warnings
+        if staged.imports:
+            with suppress(WorldsUnavailable):  # the first world reports why there is no server
+                self.server.request({"imports": staged.imports}).close()
         self.session = Session(
             staged.folder,
             self.server.address,

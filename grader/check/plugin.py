@@ -10,6 +10,7 @@ with this name.
 """
 
 import argparse
+import gc
 import os
 import textwrap
 from collections.abc import Hashable
@@ -136,6 +137,16 @@ def about_hidden_checks() -> str:
         " ranks, other shapes, what is sent, what stays in memory, and which arguments raise"
         " ValueError."
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish() -> None:
+    """Freeze the objects that exist now, before ``check.workers`` forks workers.
+
+    The garbage collector does not visit frozen objects. So it is fast, and it does not write to
+    the memory that workers share with this process.
+    """
+    gc.freeze()
 
 
 # ——— the fixtures of checks

@@ -8,7 +8,6 @@ collected only once, before the workers are forked. The plugin is used only if a
 """
 
 import contextlib
-import gc
 import signal
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable
@@ -47,9 +46,6 @@ class Workers:
         self.free: list[Connection] = []
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        # The workers share this process's memory until one of them writes to it. The garbage
-        # collector writes to each object that it visits, but it does not visit frozen objects.
-        gc.freeze()
         context = get_context("fork")
         for _ in range(min(self.many, len(session.items))):
             ours, theirs = context.Pipe()

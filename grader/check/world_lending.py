@@ -16,6 +16,7 @@ there is no hub, and only a hub can tell whether used ranks have ended all their
 for new calls.
 """
 
+import gc
 import signal
 import time
 from collections.abc import Callable, Hashable
@@ -30,7 +31,7 @@ from grader.check.run_check import judge
 from grader.check.unfinished_imports import UnfinishedImports
 from grader.session import Session
 from grader.wire.frames import GLOO
-from grader.wire.os_support import LINUX
+from grader.wire.os_support import LINUX, give_back_freed_memory
 from grader.world import world as worlds
 from grader.world.fork_server_client import WorldsUnavailable, usual_network
 from grader.world.limits import Limits
@@ -154,6 +155,10 @@ class WorldRunner:
             raise NotRun(f"Not run: {self._time_limit()} was already over.")
         if calls and (reason := self.unfinished.find(calls[0].function, size)):
             raise NotRun(reason)
+        # The inputs and results of earlier worlds may take tens of megabytes. In a container with
+        # 0.75 GiB, the ranks need this memory.
+        gc.collect()
+        give_back_freed_memory()
         left = max(1.0, self.session.ends_at - began)
         bounds = replace(self.limits, world_seconds=min(self.limits.world_seconds, left))
         world = worlds.World(

@@ -58,12 +58,13 @@ class StagedSubmission:
     """A staged submission. Ranks import from ``folder``.
 
     ``absent`` maps each part that cannot be run to the reason. ``warnings`` are shown to students
-    and instructors.
+    and instructors. ``imports`` are the modules that the fork server should import.
     """
 
     folder: Path
     absent: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    imports: list[str] = field(default_factory=list)
 
 
 def stage_submission(submission: Path, folder: Path) -> StagedSubmission:
@@ -82,11 +83,11 @@ def stage_submission(submission: Path, folder: Path) -> StagedSubmission:
     found = read(submission)
     for name, text in found.texts.items():
         (package / name).write_text(text, encoding="utf-8")
-    compile_all(package)
+    imports = compile_all(package)
     # Ranks may run as other users. They must be able to read all files, whatever the umask is here.
     for path in [folder, *folder.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
-    return StagedSubmission(folder, found.absent, found.warnings)
+    return StagedSubmission(folder, found.absent, found.warnings, imports)
 
 
 @dataclass

@@ -16,6 +16,7 @@ The server creates the worlds' folders in FOLDER. The process that started the s
 server's standard input open. When this input closes, the server removes FOLDER and ends.
 """
 
+import contextlib
 import gc
 import importlib
 import json
@@ -122,7 +123,10 @@ def _prepare(modules: Iterable[str]) -> None:
 
     gc.disable()
     for name in modules:
-        importlib.import_module(name)
+        # A submission may import a module that is not there, or not on this system. Its ranks
+        # report this error.
+        with contextlib.suppress(Exception, SystemExit):
+            importlib.import_module(name)
     # Warm up after the imports, because torch clears caches of the imported modules when a process
     # group is made.
     warm_up.warm_up_torch()
@@ -157,7 +161,8 @@ def _serve(
 
     The first descriptor is the socket for the answer. All other descriptors are for ranks.
     """
-    from grader.wire import frames
+    from grader.wire import frames, os_support
+    from grader.wire.import_ahead import may_import
     from grader.wire.world_request import WorldRequest
 
     if message.get("hello"):
@@ -169,10 +174,12 @@ def _serve(
     missing = [
         name
         for name in message.get("imports", ())
-        if name in frames.HEAVY and name not in sys.modules
+        if (name in frames.HEAVY or may_import(name)) and name not in sys.modules
     ]
     if missing and facts["way"] == "fork":
         _prepare(missing)
+        if os_support.threads() > 1:
+            sys.exit(f"an import has started a thread, one of: {', '.join(missing)}")
         supervisors.drop_standby()
         supervisors.worlds, supervisors.has_huge_pages = 0, False  # the new memory has small pages
     if "size" in message:

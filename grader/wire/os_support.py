@@ -41,6 +41,12 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
     _prctl(PR_SET_PDEATHSIG, number)
 
 
+def give_back_freed_memory() -> None:
+    """Return the memory that this process has freed to the system. Without glibc, do nothing."""
+    if LINUX and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+        library.malloc_trim(0)
+
+
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent dies.
 
