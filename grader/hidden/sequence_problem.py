@@ -22,11 +22,14 @@ def laid_out(value, rank):
 
 
 def cast(value, dtype):
-    """Return a copy of a nested value, with all floating-point tensors in this dtype."""
+    """Return a nested value with all floating-point tensors in this dtype.
+
+    A tensor that already has this dtype is not copied, because some tensors are large.
+    """
     if isinstance(value, NESTED):
         return type(value)(cast(part, dtype) for part in value)
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-        return value.astype(dtype)
+        return value.astype(dtype, copy=False)
     return value
 
 

@@ -48,6 +48,9 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "all_to_all: dist.all_to_all_single(received, tensor.detach().contiguous()) → dist.all_to_all_single(received, tensor.contiguous())": (
             APART
         ),
+        "shift_right: send = dist.P2POp(dist.isend, tensor.detach().contiguous(), (rank + 1) % n) → send = dist.P2POp(dist.isend, tensor.contiguous(), (rank + 1) % n)": (
+            "A send only reads its tensor, and the result is another tensor."
+        ),
         "shift_right: return tensor.detach().clone() → return tensor.detach()": ALONE,
         "shift_right: return tensor.detach().clone() → return tensor.clone()": ALONE,
     },
