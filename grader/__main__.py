@@ -21,7 +21,7 @@ from pathlib import Path
 
 from grader.atomic_write import cannot_write
 from grader.check.selection import OPTIONS, NothingChosen, part_named
-from grader.command_line import SentenceParser, seconds, seed
+from grader.command_line import SentenceParser, print_in_any_encoding, seconds, seed
 from grader.course_file import BadCourse, course
 from grader.intake.staging import NotThere
 from grader.platforms import targets
@@ -91,6 +91,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
+    print_in_any_encoding()
     arguments = _arguments()
     os.environ.pop(SESSION, None)
     for number in (signal.SIGINT, signal.SIGTERM):

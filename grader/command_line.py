@@ -1,9 +1,28 @@
 """Reads the command line, and reports errors in it with one sentence."""
 
 import argparse
+import codecs
+import io
 import math
 import sys
 from typing import NoReturn
+
+# What is printed for a character that the terminal's encoding lacks. All others become “?”. Each
+# has one column, as the character that it replaces. The signs of `make watch` stay different.
+PLAIN = str.maketrans("−–—“”‘’×→…✓✗·", "---\"\"''x>.+x:")
+
+
+def print_in_any_encoding() -> None:
+    """Let no character of a message end the program, whatever the encoding of the output is."""
+    codecs.register_error("plain", _plain)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="plain")
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    found = error.object[error.start : error.end].translate(PLAIN)
+    return "".join(c if c.isascii() else "?" for c in found), error.end
 
 
 class SentenceParser(argparse.ArgumentParser):

@@ -8,6 +8,7 @@ import os
 import sys
 from importlib.util import find_spec
 
+from grader.command_line import print_in_any_encoding
 from grader.session import SERVER, SESSION, EarlyServer
 
 # Maps each module that checks need to the package that installs it: see handout/requirements.txt.
@@ -23,6 +24,7 @@ PACKAGES = {
 
 
 def main() -> int:
+    print_in_any_encoding()
     if lacking := [package for module, package in PACKAGES.items() if not find_spec(module)]:
         print(
             f"This environment lacks {', '.join(lacking)}. `make setup` makes an environment with"

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from grader.command_line import SentenceParser, seconds, seed
+from grader.command_line import SentenceParser, print_in_any_encoding, seconds, seed
 from grader.course import engine, exports, roster, worker_watch
 from grader.course.course import CannotGradeCourse, CourseRun, Settings
 from grader.course.results import Store
@@ -88,6 +88,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
+    print_in_any_encoding()
     arguments = _arguments()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)

@@ -19,7 +19,7 @@ from grader.course.item_analysis import histogram, quartiles
 from grader.course.outcomes import GradedSubmission
 from grader.course.results import BROKE, GRADED, REFUSED, SET_ASIDE, WAITING, SubmissionResult
 from grader.course.submissions import Student
-from grader.course.tables import Row, as_bytes, facts, table
+from grader.course.tables import Row, as_bytes, facts, table, three_digits
 from grader.course.view import NAME, View, link, named, number_of, untimed, view_of
 from grader.diagnosis.finding import short
 from grader.reports.layout import scrolling, whole_page
@@ -97,7 +97,7 @@ def _summary(view: View) -> list[Html]:
     numbers |= {"lower quartile": lower, "upper quartile": upper}
     caption = f"Points, out of {best:g}, before anything is taken off for lateness"
     title = f"Totals of {len(totals)} graded submissions, in points"
-    drawn = charts.histogram(title, histogram(totals, best, BINS), best, lambda at: f"{at:.3g}")
+    drawn = charts.histogram(title, histogram(totals, best, BINS), best, three_digits)
     shown = {name: f"{value:.1f}" for name, value in numbers.items()}
     return [*parts, tag("h3", caption), facts(shown), scrolling(drawn, title)]
 
@@ -142,8 +142,12 @@ def _costs(view: View) -> list[Html]:
     ran = [result for result in view.results if result.seconds > 0]
     if not ran:
         return [tag("p", "No grading was measured.")]
+
+    def as_seconds(number: float) -> str:
+        return f"{three_digits(number)} s"
+
     measured = (
-        ("Seconds of the gradings", [result.seconds for result in ran], lambda at: f"{at:.3g} s"),
+        ("Seconds of the gradings", [result.seconds for result in ran], as_seconds),
         ("Peak memory of the gradings", [result.peak_bytes for result in ran], as_bytes),
     )
     drawn = []

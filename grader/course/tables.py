@@ -61,6 +61,11 @@ def signed(number: float | None) -> str:
     return "–" if number is None else f"{number:+.2f}".replace("-", "−")
 
 
+def three_digits(number: float) -> str:
+    """Return a number with three digits, or with all digits before the point, without “e+03”."""
+    return f"{number:.0f}" if number >= 999.5 else f"{number:.3g}"
+
+
 def as_bytes(count: float) -> str:
     unit = "GiB" if count >= 2**30 else "MiB"
-    return f"{count / (2**30 if unit == 'GiB' else 2**20):.3g} {unit}"
+    return f"{three_digits(count / (2**30 if unit == 'GiB' else 2**20))} {unit}"

@@ -109,7 +109,7 @@ def decide(limit: Limit, upload: Upload, now: datetime) -> Decision:
         reason = "no earlier submission has results that can be shown again"
     if shown is None or reason:
         note = (
-            f"Graded, although the limit is {limit.submissions} in {limit.hours:g} hours: {reason}."
+            f"Graded, although the limit is {limit.submissions} in {_hours(limit)}: {reason}."
         )
         return Decision(kept, Past(upload.created, graded, upload.id), note=note)
 
@@ -200,7 +200,7 @@ def _shown_again(last: dict, limit: Limit, again: datetime) -> dict:
         output = output.partition("\n")[2]
     count = "1 submission" if limit.submissions == 1 else f"{limit.submissions} submissions"
     note = (
-        f"Not graded: the limit is {count} in {limit.hours:g} hours. "
+        f"Not graded: the limit is {count} in {_hours(limit)}. "
         f"These are the results of your latest graded submission. "
         f"Your next submission is graded if you upload it at {again:%Y-%m-%d %H:%M %Z} or later."
     )
@@ -214,3 +214,7 @@ def _minute(time: datetime) -> datetime:
     """
     whole = time.replace(second=0, microsecond=0)
     return whole if whole == time else whole + timedelta(minutes=1)
+
+
+def _hours(limit: Limit) -> str:
+    return "1 hour" if limit.hours == 1 else f"{limit.hours:g} hours"

@@ -14,7 +14,7 @@ import re
 from itertools import groupby
 
 from grader.assignment import PARTS
-from grader.check.record import FAILED, PASSED, UNIMPLEMENTED
+from grader.check.record import FAILED, PASSED, TO_DO, UNIMPLEMENTED
 from grader.platforms.shown import WRONG, ShownEntry, count_states, fitted, for_students, notes
 from grader.reports.results_json import points_of
 from grader.reports.summary import points
@@ -79,7 +79,7 @@ def _summary(document: dict) -> str:
         lines.append(_row(number, list(of_problem)))
     lines.append("")
     for entry in entries:
-        if entry.status not in (PASSED, UNIMPLEMENTED):
+        if entry.status not in (PASSED, *TO_DO):
             lines += _details(entry)
     return "\n".join(lines) + "\n"
 
@@ -88,7 +88,7 @@ def _row(number: str, entries: list[ShownEntry]) -> str:
     title = entries[0].name.partition(" · ")[0]
     counts = count_states([state for entry in entries for state in entry.states])
     got, most = sum(e.score for e in entries), sum(e.most for e in entries)
-    is_quiet = set(counts) in ({PASSED}, {UNIMPLEMENTED})  # all passed, or nothing is written yet
+    is_quiet = set(counts) in [{one} for one in (PASSED, *TO_DO)]  # no mixture
     told = [f"**{n} {s}**" if s in WRONG else f"{n} {s}" for s, n in counts.items()]
     state = "".join(counts) if is_quiet else ", ".join(told)
     return f"| {number} {title} | {points(got)} of {points(most)} | {state} |"

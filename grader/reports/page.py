@@ -60,7 +60,7 @@ def page(records: list[Record], submission: str, notes: Sequence[str]) -> str:
     total = summary(records)
     facts = [tag("li", clean(note.strip())) for note in notes]
     return whole_page(
-        title=text(f"{total.base.points} points: {submission}, graded by Lockstep"),
+        title=text(f"{_first(total).points} points: {submission}, graded by Lockstep"),
         header=_header(total, submission),
         main=_main(total),
         footer=text(tag("h2", "How it was graded"), tag("ul", *facts)),
@@ -71,7 +71,7 @@ def _header(total: Group, submission: str) -> Html:
     lost, public = _lost(total), all(record.visibility == "visible" for record in total.records)
     return text(
         tag("h1", f"Lockstep: the results of {submission}"),
-        _total(total.base),
+        _total(_first(total)),
         _extra_credit(total) if total.extra.records else "",
         tag("p", "This page contains only the public checks.") if public else "",
         tag(
@@ -85,8 +85,14 @@ def _header(total: Group, submission: str) -> Html:
     )
 
 
-def _total(base: Group) -> Html:
-    return tag("p", tag("b", points(base.score)), f" of {points(base.best)} points", class_="total")
+def _first(total: Group) -> Group:
+    """Return the checks whose points come first: extra credit only if nothing else was graded."""
+    return total.base if total.base.records or not total.extra.records else total.extra
+
+
+def _total(first: Group) -> Html:
+    best = f" of {points(first.best)} points"
+    return tag("p", tag("b", points(first.score)), best, class_="total")
 
 
 def _extra_credit(total: Group) -> Html:
@@ -97,7 +103,9 @@ def _extra_credit(total: Group) -> Html:
 def _main(total: Group) -> Html:
     box = tag("input", type="checkbox", id="only")
     label = tag("label", "Show only checks that did not pass", for_="only", class_="filter")
-    tables = [_points(total.base, "Points by problem")]
+    tables = []
+    if total.base.records or not total.extra.records:
+        tables.append(_points(total.base, "Points by problem"))
     if total.extra.records:
         tables.append(_points(total.extra, "Extra credit"))
     return text(*tables, box, label, *map(_part, total.parts()))

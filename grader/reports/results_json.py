@@ -51,7 +51,7 @@ def points_of(document: dict) -> tuple[float, float]:
 
 def _score(total: Group) -> dict:
     counts = course().extra_credit.counts
-    if not total.extra.records or counts == ON_TOP:
+    if not total.extra.records or not total.base.records or counts == ON_TOP:
         return {}
     return {"score": counted(total.base.score, total.base.best, total.extra.score, counts)}
 

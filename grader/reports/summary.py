@@ -95,21 +95,25 @@ def rule(total: Group, counts: str) -> str:
     ``results_json.points_of``.
     """
     if not total.base.records:
-        return f"No other problem was graded. In all: {points(total.extra.score)} points."
+        return f"No other problem was graded. In all: {in_words(total.extra.score)}."
     means = {
         ON_TOP: "It is added to the other points.",
         UP_TO_THE_TOTAL: (
             "It is added to the other points, but the sum is at most"
-            f" {points(max(total.base.score, total.base.best))} points."
+            f" {in_words(max(total.base.score, total.base.best))}."
         ),
         NOT: "It does not count.",
     }[counts]
     all_points = counted(total.base.score, total.base.best, total.extra.score, counts)
-    return f"{means} In all: {points(all_points)} points."
+    return f"{means} In all: {in_words(all_points)}."
 
 
 def order(record: Record) -> tuple:
     return ([int(n) for n in record.number.split(".")], record.visibility != "visible")
+
+
+def in_words(value: float) -> str:
+    return "1 point" if value == 1 else f"{points(value)} points"
 
 
 def points(value: float) -> str:

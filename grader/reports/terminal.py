@@ -41,7 +41,7 @@ STATUS_STYLES = {
 
 def progress(console: Console) -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # a folder may be named “lab [red]”
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

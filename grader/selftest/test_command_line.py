@@ -1,6 +1,9 @@
 """The options that several commands share: each command refuses the same values, in a sentence."""
 
 import argparse
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -8,6 +11,7 @@ import grader.__main__ as of_grader
 import grader.course.__main__ as of_course
 import grader.watch.__main__ as of_watch
 from grader.check import plugin
+from grader.selftest.grading import ROOT
 
 COMMANDS = {
     "grader": (of_grader, ["handout"]),
@@ -65,3 +69,24 @@ def test_seconds_may_be_a_fraction(command, monkeypatch):
     module, arguments = COMMANDS[command]
     monkeypatch.setattr("sys.argv", [command, *arguments, "--seconds", "0.5"])
     assert module._arguments().seconds == 0.5
+
+
+def test_no_character_that_an_encoding_lacks_ends_a_program():
+    program = (
+        "from grader.command_line import print_in_any_encoding as prepare; prepare();"
+        "print('−0.5 … ✓✗· “é” 日本')"
+    )
+    environment = os.environ | {"PYTHONIOENCODING": "iso-8859-1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, cwd=ROOT, env=environment
+    )
+    assert done.stdout.decode("iso-8859-1") == '-0.5 . +x· "é" ??\n'
+
+
+def test_a_failed_check_is_shown_in_an_encoding_that_lacks_the_minus_sign(tmp_path):
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "grader", "handout", "--only", "1.1", "--results"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "r.json")], capture_output=True, cwd=ROOT, env=environment
+    )
+    assert done.returncode == 0 and not done.stderr and (tmp_path / "r.json").exists()

@@ -303,3 +303,4 @@ def test_numbers_are_written_for_people():
     ]  # fmt: skip
     assert [signed(r) for r in (None, -0.5, 0.25)] == ["–", "−0.50", "+0.25"]
     assert [as_bytes(n) for n in (0, 5 << 20, 3 << 29)] == ["0 MiB", "5 MiB", "1.5 GiB"]
+    assert [as_bytes(n << 20) for n in (999, 1010, 1023)] == ["999 MiB", "1010 MiB", "1023 MiB"]

@@ -538,3 +538,13 @@ def test_an_old_page_stays_where_grading_fails(tmp_path):
         assert graded.code == 2
         assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
         assert (tmp_path / "report.html").read_text() == "an old one"
+
+
+def test_points_of_extra_credit_come_first_if_nothing_else_was_graded():
+    record_of_7 = record(PASSED, number="7.1", is_extra=True)
+    shown = page.page([record_of_7], "x", [])
+    assert "<title>0.5 of 0.5 points: x" in shown and "Points by problem" not in shown
+    assert "In all: 0.5 points." in shown
+    assert "In all: 1 point." in page.page([replace(record_of_7, points=1.0)], "x", [])
+    both = page.page([record_of_7, record(FAILED)], "x", [])
+    assert "<title>0 of 0.5 points: x" in both and "Points by problem" in both

@@ -239,6 +239,12 @@ def test_summary_shows_text_of_a_submission_only_as_preformatted_text(message):
     assert shown_text in "".join(page.pre).replace("\r\n", "\n")
 
 
+@pytest.mark.parametrize("state", [UNIMPLEMENTED, NOT_ATTEMPTED])
+def test_summary_has_no_message_of_a_check_that_is_still_to_do(state):
+    text = github.summary(document("a mark", states=(state,)))
+    assert "a mark" not in text and "<details>" not in text and f"| {state} |" in text
+
+
 def test_summary_has_at_most_a_mebibyte():
     text = github.summary(document("<&>" * 6_000, states=(FAILED,)))
     assert len(text.encode()) <= 1 << 20 and text.endswith("</details>\n\n")

@@ -329,6 +329,11 @@ def test_one_too_many_gets_the_results_of_the_one_before():
     jsonschema.validate(found, SCHEMA)
 
 
+def test_a_limit_of_one_hour_is_told_in_the_singular():
+    found = decide(Limit(submissions=1, hours=1), upload(*earlier(0.5)), NOON).instead
+    assert "the limit is 1 submission in 1 hour. " in found["output"]
+
+
 def test_the_time_is_told_in_whole_minutes_and_not_too_early():
     created = NOON - 2 * HOUR + timedelta(seconds=1)
     found = decide(DAILY[1], upload(Earlier(created, results=graded())), NOON).instead

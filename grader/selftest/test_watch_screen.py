@@ -131,3 +131,29 @@ def test_a_long_run_says_for_how_long_and_at_which_check():
     assert watch._progress() == "Running for 12 s: 1.6 check of 1.6"
     watch.is_running = False
     assert watch._progress() == ""
+
+
+def test_wide_characters_and_tabs_of_a_submission_do_not_push_the_keys_off_the_screen():
+    printed = Finding("Wrong.", (Line("    名前は日本語です。" * 12), Line("    a\tb\t" * 12)))
+    for page in range(3):
+        lines = screen_lines(make_state(7, printed), "", page, 80, 24)
+        assert len(lines) == 24 and all(line.cell_len <= 80 for line in lines)
+
+
+def test_marks_of_a_problem_that_needs_two_lines_keep_their_colours_and_its_number():
+    state = make_state(0)
+    many = [
+        replace(record("collectives", number, status), id=f"{number} {status} {at}")
+        for number in ("1.1", "1.2")
+        for status in (PASSED, FAILED)
+        for at in range(25)
+    ]
+    state.collect(many)
+    for one in many:
+        state.note(one)
+    lines = screen_lines(state, "", 0, 80, 40)
+    for line in lines:
+        assert not line.plain.rstrip().endswith(("1.1", "1.2"))
+        for at, sign in enumerate(line.plain):
+            if sign in "✓✗":
+                assert [span for span in line.spans if span.start <= at < span.end], line

@@ -30,6 +30,7 @@ from rich.text import Text
 
 from grader.atomic_write import written_whole
 from grader.check.selection import NothingChosen, part_named
+from grader.command_line import print_in_any_encoding
 from grader.course_file import BadCourse, course
 from grader.intake.staging import NotThere
 from grader.reports import svg_drawing, text_drawing
@@ -262,6 +263,7 @@ def _say(console: Console, text: str) -> None:
 
 
 def main() -> int:
+    print_in_any_encoding()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)  # so that ``draw`` cleans up
     try:

@@ -22,7 +22,7 @@ from pathlib import Path
 from rich.console import Console
 
 from grader.check.selection import OPTIONS, NothingChosen, part_named
-from grader.command_line import SentenceParser, seed
+from grader.command_line import SentenceParser, print_in_any_encoding, seed
 from grader.course_file import BadCourse, course
 from grader.session import ROOT, SESSION
 from grader.wire import machine_limits
@@ -48,6 +48,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
+    print_in_any_encoding()
     arguments = _arguments()
     os.environ.pop(SESSION, None)
     if not arguments.submission.is_dir():
@@ -68,7 +69,9 @@ def main() -> int:
 
     console = Console(highlight=False)
     options = Options(part, arguments.problem, arguments.only, workers=machine_limits.workers())
-    on_terminal = console.is_terminal and sys.stdin.isatty() and not arguments.lines
+    # A dumb terminal, such as a shell in Emacs, cannot be drawn on.
+    can_draw = sys.stdout.isatty() and not console.is_dumb_terminal
+    on_terminal = can_draw and sys.stdin.isatty() and not arguments.lines
     screen: Screen = FullScreen(console) if on_terminal else Lines(console)
     watch = Watch(arguments.submission, options, arguments.seed, screen)
     # SIGTERM and SIGHUP end this program as Ctrl-C does. SIGHUP comes when the terminal closes.

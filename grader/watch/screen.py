@@ -3,7 +3,6 @@
 A check's name and message may contain text from student code. So ``clean`` makes them printable.
 """
 
-import textwrap
 import time
 from typing import Protocol
 
@@ -31,6 +30,8 @@ from grader.watch.state import WatchState
 # The sign of a check, by its status. A reader who sees no colours can tell the signs apart, too.
 MARKS = {PASSED: "✓", FAILED: "✗", ERROR: "!", UNIMPLEMENTED: "·", NOT_ATTEMPTED: "·"}
 WAITING = "…"
+RULER = Console()  # measures text, and prints nothing
+LOW = 6  # if fewer lines are left for messages, no titles of parts are shown
 NARROW = 60  # a screen with fewer columns shows no titles of parts
 
 
@@ -129,7 +130,9 @@ def screen_lines(state: WatchState, said: str, page: int, width: int, height: in
 
     ``said`` is a sentence about the last event. ``page`` says which page of the messages to show.
     """
-    top = _wrapped(_top(state, said, width), width)
+    top = _wrapped(_top(state, said, width, width >= NARROW), width)
+    if height - len(top) - 2 < LOW:  # without titles, the problems take fewer lines
+        top = _wrapped(_top(state, said, width, False), width)
     messages = _wrapped(_messages(state), width)
     room = max(1, height - len(top) - 2)  # an empty line and the keys follow below
     if len(messages) > room:
@@ -146,15 +149,15 @@ def keys() -> str:
     return f"[q] quit  [a] all  [{parts}] a part  [space] more  [o] report"
 
 
-def _top(state: WatchState, said: str, width: int) -> list[Text]:
+def _top(state: WatchState, said: str, width: int, titles: bool) -> list[Text]:
     """Return how many checks pass, what has just happened, and the checks by problem."""
     counts = Text(state.summary() if state.records else "Lockstep", style="bold")
     style = STATUS_STYLES[FAILED] if state.errors else ""
     happened = [Text(line, style=style) for line in clean(said).splitlines()]
-    return [counts, *happened, Text(), *_problems(state, width), Text()]
+    return [counts, *happened, Text(), *_problems(state, width, titles), Text()]
 
 
-def _problems(state: WatchState, width: int) -> list[Text]:
+def _problems(state: WatchState, width: int, titles: bool) -> list[Text]:
     """Return a line for each part: its problems, and the sign of each of their checks.
 
     A part without checks is left out. A part of extra credit is also left out if it is not
@@ -167,11 +170,21 @@ def _problems(state: WatchState, width: int) -> list[Text]:
         own = [record for record in state.records.values() if record.part == name]
         if all(one.status == NOT_ATTEMPTED and one.id not in state.waiting for one in own):
             continue
-        line = Text(f"{part.number} {part.title}".ljust(title_width) if width >= NARROW else "")
+        title = f"{part.number} {part.title}".ljust(title_width) if titles else ""
+        line = Text(title)
         for number in part.problems:
             marks = [_mark(state, record) for record in own if record.number == number]
-            if marks:
-                line.append(f" {number} ", style="dim").append(Text().join(marks))
+            if not marks:
+                continue
+            if len(line) > len(title) and len(line) + len(f" {number} ") + len(marks) > width:
+                lines.append(line)
+                line = Text(" " * len(title))
+            line.append(f" {number} ", style="dim")
+            while marks and len(line) + len(marks) > width:  # too many marks for one line
+                room = max(1, width - len(line))
+                lines.append(line.append(Text().join(marks[:room])))
+                line, marks = Text(" " * (len(title) + len(f" {number} "))), marks[room:]
+            line.append(Text().join(marks))
         lines.append(line)
     return lines
 
@@ -216,15 +229,21 @@ def _page(lines: list[Text], page: int, room: int) -> list[Text]:
 
 
 def _wrapped(lines: list[Text], width: int) -> list[Text]:
-    """Break lines that are too long. The new lines have the same indentation as the broken line."""
+    """Break lines that are too long. The new lines have the same indentation as the broken line.
+
+    Wide characters take two columns, and a tab goes on to the next multiple of 8. The pieces keep
+    the colours of their parts.
+    """
     found = []
     for line in lines:
-        if len(line) <= width:
+        line.expand_tabs(8)
+        if line.cell_len <= width:
             found.append(line)
             continue
-        indent = " " * (len(line.plain) - len(line.plain.lstrip()))
-        pieces = textwrap.wrap(line.plain, width, subsequent_indent=indent)
-        found += [Text(piece, style=line.style) for piece in pieces]
+        first = len(line) - len(line.plain.lstrip())
+        indent = " " * (first if first <= width // 2 else 0)
+        pieces = line[first:].wrap(RULER, width - len(indent), overflow="fold")
+        found += [Text(indent, line.style).append_text(piece) for piece in pieces]
     return found
 
 
