@@ -108,9 +108,7 @@ def decide(limit: Limit, upload: Upload, now: datetime) -> Decision:
     elif shown is None:
         reason = "no earlier submission has results that can be shown again"
     if shown is None or reason:
-        note = (
-            f"Graded, although the limit is {limit.submissions} in {_hours(limit)}: {reason}."
-        )
+        note = f"Graded, although the limit is {limit.submissions} in {_hours(limit)}: {reason}."
         return Decision(kept, Past(upload.created, graded, upload.id), note=note)
 
     instead = _shown_again(shown, limit, again)
