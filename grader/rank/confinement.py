@@ -83,7 +83,7 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
         _landlock(readable, writable, device)
     _prctl(PR_SET_DUMPABLE, 1)  # again, because a change of user undoes it
     if tier.uid:
-        resource.setrlimit(resource.RLIMIT_NPROC, (TASKS[device], TASKS[device]))
+        _bound(resource.RLIMIT_NPROC, TASKS[device])
     if device == "cpu":  # a GPU's driver may need the system calls that are refused here
         seccomp.refuse_uncharged_memory()
 
@@ -91,18 +91,25 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
 def _limit(device: str) -> None:
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # if memory runs out, the system ends a rank first, and not the judge
-    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_OPEN[device], FILES_OPEN[device]))
+    _bound(resource.RLIMIT_FSIZE, FILE_BYTES)
+    _bound(resource.RLIMIT_NOFILE, FILES_OPEN[device])
     # POSIX message queues would outlive the rank, and other processes could find them by name.
     resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))
     # A queued signal carries bytes, in memory that the kernel does not count for any process.
-    resource.setrlimit(resource.RLIMIT_SIGPENDING, (SIGNALS_QUEUED, SIGNALS_QUEUED))
+    _bound(resource.RLIMIT_SIGPENDING, SIGNALS_QUEUED)
     resource.setrlimit(
         resource.RLIMIT_MEMLOCK,
         (0, 0) if device == "cpu" else resource.getrlimit(resource.RLIMIT_MEMLOCK),
     )
     if device == "cpu":
-        resource.setrlimit(resource.RLIMIT_DATA, (_memory(), _memory()))
+        _bound(resource.RLIMIT_DATA, _memory())
+
+
+def _bound(limit: int, most: int) -> None:
+    """Set both limits to ``most``, or to the present hard limit if that is lower already."""
+    hard = resource.getrlimit(limit)[1]
+    bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(limit, (bound, bound))
 
 
 def become(user: int, keep_reading: bool, groups: Sequence[int] = ()) -> None:

@@ -163,6 +163,26 @@ def test_memory_is_blamed_where_the_groups_own_bound_was_met(tmp_path, files, ou
     assert one.is_out_of_memory() == out
 
 
+@pytest.mark.parametrize(
+    "files, out",
+    [
+        ({"pids.events": "max 0\n", "pids.peak": "50\n"}, False),
+        ({"pids.events": "max 1\n", "pids.peak": "50\n", "pids.current": "2\n"}, True),
+        ({"pids.events": "max 1\n", "pids.peak": "20\n"}, False),  # a group above refused it
+        ({"pids.events": "max 1\n", "pids.current": "50\n"}, True),
+        ({"pids.events": "max 1\n", "pids.current": "20\n"}, False),
+        ({}, False),
+    ],
+)
+def test_processes_are_blamed_where_the_groups_own_bound_was_met(tmp_path, files, out):
+    one = Group([tmp_path], "one")
+    one.make()
+    for name, text in files.items():
+        (one.folders[0] / name).write_text(text)
+    one.tasks = 50
+    assert one.is_out_of_tasks() == out
+
+
 def inside(made: Group, program: str) -> subprocess.Popen:
     """A process that runs this in a group."""
     source = (

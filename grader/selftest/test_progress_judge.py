@@ -69,6 +69,28 @@ def test_time_of_the_machine_does_not_count(idle, monkeypatch, limit, in_call, i
     assert asked == ([] if excused else [limit])
 
 
+@pytest.mark.parametrize("stopped, counts", [(25.0, False), (1.0, True)])
+def test_time_in_which_the_judge_was_stopped_does_not_count(idle, monkeypatch, stopped, counts):
+    judge, asked = idle
+    now = time.monotonic()
+    monkeypatch.setattr(judge.watch, "look", lambda pids, now: 0.0)
+    monkeypatch.setattr(judge, "_ask_stacks", lambda now, verdict, limit: asked.append(limit))
+    judge.call_began = judge.began = now - 19.5
+    judge.step(now, silent=True)
+    assert asked == []
+    judge.step(now + stopped, silent=True)
+    assert asked == ["20 seconds"] * counts
+    judge.step(now + stopped + 1.0, silent=True)
+    assert asked[:1] == ["20 seconds"]
+
+
+def test_time_before_the_ranks_were_started_does_not_count(idle):
+    judge, _ = idle
+    judge.began = judge.call_began = time.monotonic() - 100.0
+    judge.on_started()
+    assert time.monotonic() - min(judge.began, judge.call_began) < 50.0
+
+
 def test_not_all_time_is_excused(idle, monkeypatch):
     judge, asked = idle
     now = time.monotonic()

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,9 +19,11 @@ from grader.check.api import call
 from grader.intake.staging import stage_submission
 from grader.selftest.grading import ROOT, eventually
 from grader.supervisor import rank_folders, world_supervisor
-from grader.wire import os_support
+from grader.supervisor.supervisors import Supervisors
+from grader.wire import os_support, removal
 from grader.wire.os_support import family
 from grader.wire.world_request import WorldRequest
+from grader.world import world
 from grader.world.fork_server_client import Server, WorldsUnavailable
 from grader.world.limits import Limits
 from grader.world.processes import Processes
@@ -273,6 +276,58 @@ def test_what_makes_no_sense_costs_the_server_nothing(server, solutions, data):
     with mine:
         assert mine.recv(1) == b""
     assert values(server, solutions, 1) == [[1.0] * 4]
+
+
+@LINUX
+def test_server_that_does_not_answer_is_given_up(solutions, monkeypatch):
+    monkeypatch.setattr(world, "SERVER_SECONDS", 0.5)
+    server = Server.start()
+    try:
+        assert server.facts() and server.process
+        os.kill(server.process.pid, signal.SIGSTOP)
+        with pytest.raises(WorldsUnavailable, match="does not answer"):
+            values(server, solutions, 1)
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
+        server.stop()
+
+
+@LINUX
+def test_a_world_that_cannot_be_started_is_the_graders_fault(solutions):
+    """The server's folder is gone, as if the disk had no room for another one."""
+    server = Server.start()
+    try:
+        assert server.facts() and server.folder
+        removal.remove(server.folder)
+        calls = [call("collectives.all_reduce", X).spread(1)]
+        report = World(server, 1, calls, solutions, Limits()).run()
+        assert report.ending == "lost"
+        assert report.grader_fault == "no ranks could be started: No such file or directory"
+    finally:
+        server.stop()
+
+
+def test_a_standby_that_cannot_be_forked_does_not_end_the_server(capfd):
+    def fork(work):
+        raise BlockingIOError("no process left")
+
+    server = SimpleNamespace(places=["a place"], standby=None, has_failed=False, _fork=fork)
+    Supervisors.prepare(server)
+    assert server.has_failed and server.standby is None
+    assert "no process left" in capfd.readouterr().err
+
+
+@LINUX
+@pytest.mark.parametrize("hard, bound", [(1 << 20, 1 << 20), (1 << 30, 1 << 24)])
+def test_a_hard_limit_that_is_lower_already_stays(hard, bound):
+    program = (
+        "import resource, sys; from grader.rank import confinement\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({hard}, {hard}))\n"
+        f"confinement._bound(resource.RLIMIT_FSIZE, {1 << 24})\n"
+        "print(resource.getrlimit(resource.RLIMIT_FSIZE))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == f"({bound}, {bound})\n", done.stderr
 
 
 # ——— a supervisor that meets what nobody has foreseen

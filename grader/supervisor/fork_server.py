@@ -44,7 +44,7 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
     # In this file, functions import the grader's modules. At the top of the file, Python would not
     # find these modules: with ``-I``, ENGINE is in sys.path only once this file has put it there.
     from grader.supervisor import rank_processes
-    from grader.wire import os_support, tiers
+    from grader.wire import os_support, tiers, world_messages
 
     os_support.hide_from_tracers()
     from grader.supervisor.supervisors import REQUEST_BYTES, Supervisors
@@ -69,7 +69,13 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
                 _serve(json.loads(data), descriptors, facts, Path(engine), folder, supervisors)
             # Nobody waits for the answer any more, or the request makes no sense.
             except Exception as error:
-                print(f"fork server: request refused ({error})", file=sys.stderr, flush=True)
+                with contextlib.suppress(OSError):  # the disk may be full
+                    print(f"fork server: request refused ({error})", file=sys.stderr, flush=True)
+                if isinstance(error, OSError) and descriptors:
+                    words = f"no ranks could be started: {error.strerror}"
+                    fault = json.dumps({world_messages.FAULT: words}).encode() + b"\n"
+                    with contextlib.suppress(OSError):  # perhaps nobody waits for it
+                        os.write(descriptors[0], fault)
             finally:
                 for descriptor in descriptors:
                     os.close(descriptor)

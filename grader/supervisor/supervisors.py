@@ -90,7 +90,12 @@ class Supervisors:
         if self.places and not self.standby and not self.has_failed:
             mine, its = socket.socketpair()
             with its:
-                self.standby = self._fork(lambda: self._wait(its, mine)), mine
+                try:
+                    self.standby = self._fork(lambda: self._wait(its, mine)), mine
+                except OSError as error:  # at the moment there is no memory or process left
+                    mine.close()
+                    self.has_failed = True
+                    print(f"no supervisor could be prepared: {error}", file=sys.stderr, flush=True)
 
     def speed_up_forks(self) -> None:
         """Move the memory of imported modules into huge pages, if there were many worlds."""

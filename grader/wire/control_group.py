@@ -105,8 +105,15 @@ class Group:
         return self._count("memory.oom_control", "oom_kill") > 0 and most > NEARLY * self.memory
 
     def is_out_of_tasks(self) -> bool:
-        """Return whether the kernel refused a thread or process because of the group's bound."""
-        return self._count("pids.events", "max") > 0
+        """Return whether the kernel refused a thread or process because of the group's bound.
+
+        Older kernels also count here what the bound of a group further up refused. So look at the
+        most tasks that the group has had. If the kernel does not show it, look at the present ones.
+        """
+        if not self._count("pids.events", "max"):
+            return False
+        most = self._count("pids.peak") or self._count("pids.current")
+        return most >= NEARLY * self.tasks
 
     def _count(self, name: str, key: str = "") -> int:
         """Return the number after ``key`` in a file of the group; 0 if there is no such number.

@@ -32,6 +32,9 @@ LONG_PART = 1 / 4
 # Ranks may seem to wait, but nothing proves that they wait for ever. If they seem to wait this many
 # times in a row, they are taken to be stuck.
 DOUBTS = 3
+# The judge makes a step at least every 0.2 seconds. If there was none for this many seconds, the
+# judge was stopped, for instance by Ctrl-Z. This time counts against no limit.
+PAUSE_SECONDS = 2.0
 
 
 class ProgressJudge:
@@ -66,7 +69,7 @@ class ProgressJudge:
         # what to conclude once the stacks have arrived: STUCK or LATE
         self.verdict_pending: Ending | None = None
         self.watch, self.spending = thread_activity.Watch(), Spending()
-        self.began = self.call_began = self.heard = time.monotonic()
+        self.began = self.call_began = self.heard = self.stepped = time.monotonic()
         self.cpu_before: dict[int, float] = {}  # pid → processor seconds used before this call
         self.cpu_allowed = limits.cpu_seconds
         # pid → its excused seconds when this call began: see ``Watch.excused``
@@ -88,6 +91,13 @@ class ProgressJudge:
         self.awaits_hub = False  # whether the hub's answer to this question is still missing
 
     # ——— events
+
+    def on_started(self) -> None:
+        """Begin all time limits now, because the ranks have just been started.
+
+        Before, the fork server may have imported modules, or started other worlds.
+        """
+        self.began = self.call_began = self.heard = time.monotonic()
 
     def on_reused_ranks(self) -> None:
         """Forget the time that was excused in earlier checks of these ranks."""
@@ -156,6 +166,12 @@ class ProgressJudge:
         ``now`` is the monotonic time in seconds. ``silent`` says whether nothing has arrived since
         the last step.
         """
+        if (pause := now - self.stepped) > PAUSE_SECONDS:
+            self.began += pause
+            self.call_began += pause
+            self.heard = now
+            self.watch.moved()
+        self.stepped = now
         self._forgive_crashes()
         if self.report.ending or self._end_if_settled(now, silent):
             return

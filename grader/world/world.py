@@ -22,7 +22,13 @@ from grader.wire import frames, machine_limits, sealing, world_messages
 from grader.wire.events import Event, Mark, Operation, Program, Progress, read_event, weight
 from grader.wire.world_request import WorldRequest
 from grader.world import arrays, call_outcomes, thread_activity
-from grader.world.fork_server_client import ENGINE, Server, WorldsUnavailable, usual_network
+from grader.world.fork_server_client import (
+    ENGINE,
+    SERVER_SECONDS,
+    Server,
+    WorldsUnavailable,
+    usual_network,
+)
 from grader.world.gpus import Gpus
 from grader.world.held_ranks import HeldRanks
 from grader.world.limits import Limits
@@ -129,7 +135,11 @@ class World:
     def run(self) -> WorldReport:
         try:
             self._start()
+            assert self.processes is not None  # ``_start`` has asked for them
+            latest = time.monotonic() + SERVER_SECONDS
             while not self.report.ending:
+                if not self.processes.pids and time.monotonic() > latest:
+                    raise WorldsUnavailable("the fork server does not answer")
                 self._step(0.02 if self.judge.stacks.are_awaited else 0.05)
             if self.imported:  # let the server import them, so that no later rank has to
                 # The calls have ended. So if the server is gone, this world still has its report.
@@ -351,6 +361,7 @@ class World:
         assert self.processes is not None  # the supervisor of these processes sent the message
         self.processes.pids = message[world_messages.PIDS]
         self._note_pids(self.processes.pids)
+        self.judge.on_started()
 
     def _on_gone(self, message: dict) -> None:
         self.gone = True
