@@ -200,8 +200,8 @@ def stopwatch(
       delay.)
     - Slowest rank: a collective has ended when its slowest rank has ended. So each sample is the
       maximum over the ranks. (Exchange the times after the measurement or between iterations, but
-      never while the clock runs. Use a float64 tensor on ``device()``. Communicate with
-      ``torch.distributed`` for this; use ``barrier`` only before a timed call.)
+      never while the clock runs. Use a tensor on ``device()``, best in float64. Communicate with
+      ``torch.distributed`` for this; ``barrier`` is only for timed calls.)
     - Median: other work disturbs some iterations, and the median ignores such outliers. The median
       of an even number of samples is the mean of the two in the middle.
 

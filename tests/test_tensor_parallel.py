@@ -104,7 +104,8 @@ def test_forward_misuse(world):
     each other or the number of ranks
     """
     name = "tensor_parallel.tensor_parallel_forward"
-    cases = [(SHARDS[0], BATCH[:, :1], ("1", "2"))]
+    # D is 4: each shard has D/n columns, but only 2 rows
+    cases = [(WEIGHTS, np.hstack([BATCH, BATCH]), ("2", "4"))]
     cases += [(shards, BATCH, numbers) for shards, numbers in MISFITS]
     calls = (call(name, shards, x, may_raise=True) for shards, x, _ in cases)
     for run, (shards, x, numbers) in zip(world(2, *calls), cases):
@@ -191,7 +192,8 @@ def test_backward_misuse(world):
     y, saved = single_device.forward(WEIGHTS, BATCH)
     own = per_rank(*([(x, z[:, rank : rank + 1]) for x, z in saved] for rank in range(2)))
     name = "tensor_parallel.tensor_parallel_backward"
-    cases = [(SHARDS[0], y[:, :1], ("1", "2"))]
+    # D is 4: each shard has D/n columns, but only 2 rows
+    cases = [(WEIGHTS, np.hstack([y, y]), ("2", "4"))]
     cases += [(shards, y, numbers) for shards, numbers in MISFITS]
     calls = (call(name, shards, own, gradient, may_raise=True) for shards, gradient, _ in cases)
     for run, (shards, gradient, numbers) in zip(world(2, *calls), cases):

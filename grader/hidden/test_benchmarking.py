@@ -498,6 +498,12 @@ def _demand_silence(run, rank, warm_up):
     # small after thousands of calls.
     since, made = None, 0
     for event in events(run, rank):
+        run.require(
+            event != "an exchange is under way" or made < warm_up,
+            f"rank {rank} started an exchange with async_op=True, and times the next call before it"
+            " has waited for the exchange. The exchange may slow this call down. Wait for it before"
+            " you start the clock.",
+        )
         made += event == "operation"
         if event == "clock":
             during = [kind[5:] for kind in since or () if kind.startswith("comm ")]
@@ -535,6 +541,11 @@ def test_median(world, rng):
             ),
         }
         require_samples(run, [own] * 2, 0, {}, last=known)
+        run.require(
+            "a tuple without names" not in events(run, 0),
+            "stopwatch did not return a Timing. Return Timing(seconds, samples): `make bandwidth`"
+            " reads its fields by name.",
+        )
 
 
 @number("2.2")
@@ -606,6 +617,21 @@ def test_sweep_rows(world, rng):
         require_rows(
             run, n, [(collective, size) for collective in collectives for size in sizes], answers
         )
+        require_unchanged(run)
+        run.require(
+            "a tuple without names" not in events(run, 0),
+            "sweep did not yield a Row. Yield Row(collective, size, …): `make bandwidth` reads its"
+            " fields by name.",
+        )
+
+
+def require_unchanged(run):
+    """Fail if a rank changed a list that it was given."""
+    run.values()
+    run.require(
+        "an argument was changed" not in events(run, 0),
+        "the function changed a list that it was given. Inputs stay unchanged: work on a copy.",
+    )
 
 
 def require_rows(run, n, asked, answers):
@@ -714,7 +740,8 @@ def test_fit(world, rng):
     for noisy times
     """
     cases = fit_cases(rng)
-    (run,) = world(1, call("benchmarking.fit_latency_bandwidth", *cases, driver="in_turn"))
+    (run,) = world(1, call("benchmarking.fit_latency_bandwidth", *cases, driver="fitted"))
+    require_unchanged(run)
     for i, (sizes, seconds) in enumerate(cases):
         alpha, beta = right = truth.fit(sizes, seconds)
         latest = dict(zip(sizes, seconds))
@@ -828,6 +855,8 @@ def test_fit_misuse(world, rng):
     cases = [([], [], few), ([1024], [1.0], few), ([1024, 1024], [1.0, 2.0], few)]
     cases += [([1, 2, 3], [1.0, 2.0], unlike), ([1, 2], [1.0, 2.0, 3.0], unlike)]
     cases += [([1, 2000], [3.0, 1.0], falling), ([1, 10, 100], [3.0, 2.5, 1.0], falling)]
+    # The largest size takes the longest time, but the best fit has 1/β < 0.
+    cases += [([1000, 2000, 3000], [1.0, 0.2, 1.1], falling)]
     cases += [
         (rng.integers(1, 10**9, 5).tolist(), [float(time)] * 5, few)
         for time in rng.uniform(1e-5, 1.0, 40).round(6)

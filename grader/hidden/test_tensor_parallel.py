@@ -124,9 +124,10 @@ class Problem:
             self.n, lambda rank: [laid_out(shard, layout, rank) for shard in self.shards[rank]]
         )
 
-    def forward(self, layout="contiguous"):
+    def forward(self, layout="contiguous", **options):
         x = on_ranks(self.n, lambda rank: laid_out(self.x, layout, rank))
-        return call("tensor_parallel.tensor_parallel_forward", self._laid_shards(layout), x)
+        name = "tensor_parallel.tensor_parallel_forward"
+        return call(name, self._laid_shards(layout), x, **options)
 
     def backward(self, layout="contiguous", **options):
         saved = on_ranks(
@@ -150,6 +151,21 @@ class Problem:
         )
         yield self._with_shard(1, lambda shard: shard[:-1]), ("11", "12")
 
+    def misfits_of(self, rows):
+        """Yield shards and rows that do not fit, with the numbers that the message should contain.
+
+        The first pair breaks only the rule about the rows of a shard. The other pairs break the
+        rule about columns, too. Then the message may name D, D/n or n, so any numbers will do.
+        """
+        wider = np.hstack([rows, rows[:, :1]])
+        yield ([[s[:, : 6 // self.n] for s in own] for own in self.shards], rows[:, :6]), (
+            "6",
+            "12",
+        )
+        yield (self.shards, rows[:, :7]), ()
+        # D is not divisible by n, and each shard has D // n columns.
+        yield ([[np.vstack([s, s[:1]]) for s in own] for own in self.shards], wider), ()
+
     def _with_shard(self, layer, change):
         return [[change(s) if l == layer else s for l, s in enumerate(own)] for own in self.shards]
 
@@ -168,6 +184,24 @@ class Problem:
         """
         shard, weight_ = self.shards[0][0], self.weights[0]
         return {shard.nbytes: "a rank's shard of a weight", weight_.nbytes: "a full weight"}
+
+
+def require_own_products(run, p, passes):
+    """Fail if a rank computes about as many products as whole weights take.
+
+    A forward pass needs one product for each layer, a backward pass two. A rank may compute a half
+    more than it needs, for instance each z a second time. The meter sees only torch's products.
+    """
+    needed = passes * len(p.weights) * 2 * len(p.x) * p.shards[0][0].size
+    for rank in range(p.n):
+        done = sum(entry.amount for entry in run.require_products(rank, 0))
+        run.require(
+            done <= 1.5 * needed,
+            f"rank {rank} computed products of matrices with {done} floating-point operations. The"
+            f" products with its own shards take {needed}, and those with whole weights"
+            f" {p.n * needed}. Multiply with the rank's shard, (D, D/{p.n}), not with a tensor"
+            " that is as large as the full weight, (D, D).",
+        )
 
 
 def require_traffic(run, limits, sentence, when="", phase=lambda operation: True, weights=None):
@@ -395,14 +429,21 @@ def test_forward_saves(world, rng):
 @number("4.2")
 @weight(0.75)
 def test_forward_traffic(world, rng):
-    """For each layer, a rank sends the bytes of one all-gather of activations, and no weights"""
+    """For each layer, a rank computes with its shard, and sends the bytes of one all-gather of
+    activations, and no weights
+    """
     for n, depths in deal_layers(rng).items():
         sizes = large(rng), tall(rng)
         problems = [Problem(rng, n, layers, **own) for layers, own in zip(depths, sizes)]
-        for run, p in zip(world(n, *(p.forward() for p in problems)), problems):
+        runs = world(n, *(p.forward(driver="metered") for p in problems))
+        for run, p in zip(runs, problems):
             run.returns(
-                *p.on_all(p.y), tolerance=p.tolerance, select=lambda r: r[0], label="the output"
+                *p.on_all(p.y),
+                tolerance=p.tolerance,
+                select=lambda r: driver_results.value(r)[0],
+                label="the output",
             )
+            require_own_products(run, p, 1)
             layers = len(p.weights)
             all_gathers = layers * p.bytes * (n - 1) / n
             sentence = (
@@ -421,13 +462,7 @@ def test_forward_misuse(world, rng):
     """Shards that do not fit the batch, or each other, raise ValueError with the numbers"""
     for n in (2, 3):
         p = Problem(rng, n)
-        of_batches = [
-            (p.shards, x, (str(x.shape[1]), "12"))
-            for x in (p.x[:, :7], np.hstack([p.x, p.x[:, :1]]))
-        ]
-        # D is not divisible by n, and each shard has D // n columns.
-        taller = [[np.vstack([s, s[:1]]) for s in own] for own in p.shards]
-        of_batches.append((taller, np.hstack([p.x, p.x[:, :1]]), (str(12 // n), "13")))
+        of_batches = [(*given, words) for given, words in p.misfits_of(p.x)]
         cases = of_batches + [(shards, p.x, words) for shards, words in p.misfits()]
         name = "tensor_parallel.tensor_parallel_forward"
         runs = world(
@@ -527,12 +562,14 @@ def test_backward_twice(world, rng):
 @number("4.3")
 @weight(0.5)
 def test_gradients_are_no_larger_than_shards(world, rng):
-    """The results of the backward pass keep only the gradients of x and of the shards alive, and no
-    gradient of a full weight
+    """The backward pass computes with shards only, and its results keep only the gradients of x and
+    of the shards alive
     """
     for n in (3, 4):
         p = Problem(rng, n)
-        (run,) = world(n, p.backward(driver="described"))
+        run, counted_run = world(n, p.backward(driver="described"), p.backward(driver="metered"))
+        counted_run.values()
+        require_own_products(counted_run, p, 2)
         run.returns(
             *p.of_ranks(p.gradients),
             tolerance=CLOSE,
@@ -615,12 +652,7 @@ def test_backward_misuse(world, rng):
         p = Problem(rng, n)
         own = per_rank(*(p.saved_by(rank) for rank in range(n)))
         name = "tensor_parallel.tensor_parallel_backward"
-        of_widths = [
-            (p.shards, g, (str(g.shape[1]), "12"))
-            for g in (p.grad_y[:, :7], np.hstack([p.grad_y, p.x[:, :1]]))
-        ]
-        taller = [[np.vstack([s, s[:1]]) for s in own] for own in p.shards]
-        of_widths.append((taller, np.hstack([p.grad_y, p.x[:, :1]]), (str(12 // n), "13")))
+        of_widths = [(*given, words) for given, words in p.misfits_of(p.grad_y)]
         cases = of_widths + [(shards, p.grad_y, words) for shards, words in p.misfits()]
         runs = world(
             n,

@@ -37,6 +37,7 @@ DRIVERS: dict[str, Callable] = {
     "overwritten_after": collectives.overwritten_after,
     "timed": benchmarking.timed,
     "swept": benchmarking.swept,
+    "fitted": benchmarking.fitted,
     "generator": data_parallel.generator,
     "trained": data_parallel.trained,
     "views": data_parallel.views,

@@ -944,4 +944,84 @@ MUTANTS = [
         {"hidden slowest_rank"},
         "these are this rank's own times",
     ),
+    Mutant(
+        "the times are exchanged beside the next timed call",
+        "benchmarking",
+        """    times = []
+    for _ in range(iterations):
+        synchronize()
+        barrier()
+        start = clock()
+        operation()
+        synchronize()
+        times.append(clock() - start)
+    slowest = torch.tensor(times, dtype=torch.float64, device=device())
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    samples = slowest.tolist()
+""",
+        """    times, works = [], []
+    for _ in range(iterations):
+        synchronize()
+        barrier()
+        start = clock()
+        operation()
+        synchronize()
+        times.append(torch.tensor(clock() - start, dtype=torch.float64, device=device()))
+        works.append(dist.all_reduce(times[-1], op=dist.ReduceOp.MAX, async_op=True))
+    for work in works:
+        work.wait()
+    samples = torch.stack(times).tolist()
+""",
+        {"hidden slowest_rank"},
+        "times the next call before it has waited for the exchange",
+    ),
+    Mutant(
+        "a stopwatch returns a tuple without names",
+        "benchmarking",
+        "    return Timing(statistics.median(samples), samples)",
+        "    return statistics.median(samples), samples",
+        {"hidden median"},
+        "stopwatch did not return a Timing.",
+    ),
+    Mutant(
+        "a row without names",
+        "benchmarking",
+        "    return Row(collective, size, seconds, algbw, busbw, wrong)",
+        "    return collective, size, seconds, algbw, busbw, wrong",
+        {"hidden sweep_rows"},
+        "sweep did not yield a Row.",
+    ),
+    Mutant(
+        "a sweep takes the collectives out of its list",
+        "benchmarking",
+        """        for collective in collectives
+        for size in sizes
+    )
+""",
+        """        for collective in [collectives.pop(0) for _ in range(len(collectives))]
+        for size in sizes
+    )
+""",
+        {"hidden sweep_rows"},
+        "changed a list that it was given",
+    ),
+    Mutant(
+        "a fit sorts its times",
+        "benchmarking",
+        "    t = torch.tensor(seconds, dtype=torch.float64)\n",
+        """    pairs = sorted(zip(sizes, seconds))
+    sizes[:], seconds[:] = [size for size, _ in pairs], [time for _, time in pairs]
+    t = torch.tensor(seconds, dtype=torch.float64)
+""",
+        {"hidden fit"},
+        "changed a list that it was given",
+    ),
+    Mutant(
+        "a fit compares the smallest and the largest size only",
+        "benchmarking",
+        "    if slope <= 0:\n",
+        "    if max(zip(sizes, seconds))[1] <= min(zip(sizes, seconds))[1]:\n",
+        {"hidden fit_misuse"},
+        "[1000, 2000, 3000]",
+    ),
 ]

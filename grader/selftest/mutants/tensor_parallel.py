@@ -1062,4 +1062,32 @@ def shard_columns""",
         {"hidden forward_misuse", "hidden backward_misuse"},
         "13 columns",
     ),
+    Mutant(
+        "a layer computes with a full weight that is zero outside of its shard",
+        "tensor_parallel",
+        "        y, z = mlp.layer_forward(x, shard)  # both sharded by columns, (B, D/n)\n",
+        """        first = dist.get_rank() * shard.shape[1]
+        full = shard.new_zeros(x.shape[1], x.shape[1])
+        full[:, first : first + shard.shape[1]] = shard
+        y, z = (
+            part[:, first : first + shard.shape[1]].clone() for part in mlp.layer_forward(x, full)
+        )
+""",
+        {"hidden forward_traffic"},
+        "not with a tensor that is as large as the full weight",
+    ),
+    Mutant(
+        "the backward pass computes a full weight's gradient and cuts it",
+        "tensor_parallel",
+        "        grad_x, grad_weight = mlp.layer_backward(x, z, shards[l], own_columns)\n",
+        """        first, last = (at * z.shape[1] for at in (dist.get_rank(), dist.get_rank() + 1))
+        wide = [x.new_zeros(rows, x.shape[1]) for rows in (len(x), x.shape[1], len(x))]
+        for full, part in zip(wide, (z, shards[l], own_columns)):
+            full[:, first:last] = part
+        grad_x, grad_weight = mlp.layer_backward(x, *wide)
+        grad_weight = grad_weight[:, first:last].clone()
+""",
+        {"hidden gradients_are_no_larger_than_shards"},
+        "not with a tensor that is as large as the full weight",
+    ),
 ]

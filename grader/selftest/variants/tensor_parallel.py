@@ -376,4 +376,17 @@ def _start_scatter(term):
 ''',
         base="unusual",
     ),
+    Variant(
+        "the rule about columns first, with D/n in its message",
+        "tensor_parallel",
+        """
+def _check_columns(shards: list[Tensor], x: Tensor, name: str) -> None:
+    n, width = dist.get_world_size(), x.shape[1]
+    for rows, columns in (shard.shape for shard in shards):
+        if columns != width / n:
+            raise ValueError(f"a shard has {columns} columns, but D/n is {width / n:g}")
+        if rows != width:
+            raise ValueError(f"a shard has {rows} rows, but {name} has {width} columns")
+""",
+    ),
 ]
