@@ -443,13 +443,13 @@ def test_forward_traffic(world, rng):
                 select=lambda r: driver_results.value(r)[0],
                 label="the output",
             )
-            require_own_products(run, p, 1)
             layers = len(p.weights)
             all_gathers = layers * p.bytes * (n - 1) / n
             sentence = (
                 f"One all-gather of a rank's own columns for each of the {layers} layers is enough."
             )
             require_traffic(run, (all_gathers, all_gathers), sentence, weights=p.sizes)
+            require_own_products(run, p, 1)
 
 
 def shapes_of_gradients(shards):
@@ -462,8 +462,8 @@ def test_forward_misuse(world, rng):
     """Shards that do not fit the batch, or each other, raise ValueError with the numbers"""
     for n in (2, 3):
         p = Problem(rng, n)
-        of_batches = [(*given, words) for given, words in p.misfits_of(p.x)]
-        cases = of_batches + [(shards, p.x, words) for shards, words in p.misfits()]
+        cases = [(shards, p.x, words) for shards, words in p.misfits()]
+        cases += [(*given, words) for given, words in p.misfits_of(p.x)]
         name = "tensor_parallel.tensor_parallel_forward"
         runs = world(
             n, *(call(name, per_rank(*shards), x, may_raise=True) for shards, x, _ in cases)
@@ -652,8 +652,8 @@ def test_backward_misuse(world, rng):
         p = Problem(rng, n)
         own = per_rank(*(p.saved_by(rank) for rank in range(n)))
         name = "tensor_parallel.tensor_parallel_backward"
-        of_widths = [(*given, words) for given, words in p.misfits_of(p.grad_y)]
-        cases = of_widths + [(shards, p.grad_y, words) for shards, words in p.misfits()]
+        cases = [(shards, p.grad_y, words) for shards, words in p.misfits()]
+        cases += [(*given, words) for given, words in p.misfits_of(p.grad_y)]
         runs = world(
             n,
             *(

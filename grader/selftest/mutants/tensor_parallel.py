@@ -434,7 +434,7 @@ def shard_columns""",
         '    _check_columns(shards, grad_y, "a gradient")\n',
         "",
         {"hidden backward_misuse", "public backward_misuse"},
-        "but rank 0 raised RuntimeError: The size of tensor",
+        "(12, 5), (12, 6), (12, 6), but rank 0 raised RuntimeError: mat1 and mat2 shapes",
     ),
     Mutant(
         "the first shard's shape is looked at, no other's",
