@@ -2,15 +2,20 @@
 nothing fails because of that.
 """
 
+import gc
 import os
 import signal
 import socket
+import subprocess
+import sys
 import textwrap
 import threading
 import time
+import weakref
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +24,9 @@ from grader.check.api import CheckFailed, CheckWorld, call, per_rank
 from grader.check.world_lending import KEPT, WorldRunner, judge_fairly
 from grader.intake.staging import stage_submission
 from grader.selftest.conftest import PREAMBLE
+from grader.selftest.grading import ROOT
 from grader.session import Session
+from grader.wire.os_support import LINUX
 from grader.world import world as worlds
 from grader.world.fork_server_client import Server, WorldsUnavailable, way_to_start
 from grader.world.processes import Processes
@@ -89,6 +96,36 @@ def test_other_problems_and_checks_of_none_have_ranks_of_their_own(checks):
     while any(map(is_alive, [*first, *hidden])) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not any(map(is_alive, [*first, *hidden])), "ranks that nobody can use any more live on"
+
+
+def test_garbage_of_earlier_checks_is_freed_before_a_world(checks):
+    """In a small container, a world needs the memory that the results of another one have taken."""
+    check = checks(WHO)
+    gc.disable()
+    try:
+        result = SimpleNamespace(memory=np.ones(1 << 20))
+        result.itself = result
+        freed = weakref.ref(result.memory)
+        del result
+        assert freed() is not None
+        pids(check(), 1)
+        assert freed() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.skipif(not LINUX, reason="reads /proc, and trims glibc's heap")
+def test_freed_memory_goes_back_to_the_system():
+    """Many small blocks below one that stays: without a trim, the heap cannot shrink."""
+    program = (
+        "import sys\nfrom grader.wire.os_support import give_back_freed_memory\n"
+        "def mine(): return int(open('/proc/self/statm').read().split()[1]) * 4096\n"
+        "blocks = [bytes(5000) for _ in range(10_000)]; top = bytes(5000)\n"
+        "full = mine(); del blocks; freed = mine(); give_back_freed_memory()\n"
+        "print(full - freed < 5 << 20, full - mine() > 40 << 20)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "True True\n", done.stderr
 
 
 LEFT = {
