@@ -136,14 +136,14 @@ MUTANTS = [
         "    rows = _all_gather_rows(normalize(x))  # all rows, (T, K)\n    hidden,",
         "    rows = normalize(_all_gather_rows(x / x.square().mean().sqrt()))\n    hidden,",
         {"hidden pair_normalizes_own_rows"},
-        "The sum of their fourth powers changes",
+        "normalised rows",  # one of two sums differs, or no operation sends them: as drawn
     ),
     mutant(
         "each rank normalises all rows in the backward pass, divided by one number before",
         "    rows = _all_gather_rows(normalize(x))  # all rows, (T, K)\n    grad =",
         "    rows = normalize(_all_gather_rows(x / x.square().mean().sqrt()))\n    grad =",
         {"hidden pair_normalizes_own_rows"},
-        "backward: when half of the rows",
+        "backward: ",
     ),
     mutant(
         "each rank normalises all rows, which travel as numbers near 1 if they are small",
