@@ -7,13 +7,17 @@ import math
 import sys
 from typing import NoReturn
 
-# What is printed for a character that the terminal's encoding lacks. All others become “?”. Each
-# has one column, as the character that it replaces. The signs of `make watch` stay different.
+# What is printed for each of these characters if the encoding of the output lacks it; any other
+# character becomes “?”. Each replacement has one column, as the character that it replaces, and the
+# signs of `make watch` stay different from each other.
 PLAIN = str.maketrans("−–—“”‘’×→…✓✗·", "---\"\"''x>.+x:")
 
 
 def print_in_any_encoding() -> None:
-    """Let no character of a message end the program, whatever the encoding of the output is."""
+    """Print another character for each one that the encoding of the output lacks.
+
+    Otherwise such a character would end the program with a traceback.
+    """
     codecs.register_error("plain", _plain)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="plain")

@@ -201,7 +201,7 @@ def stopwatch(
     - Slowest rank: a collective has ended when its slowest rank has ended. So each sample is the
       maximum over the ranks. (Exchange the times after the measurement or between iterations, but
       never while the clock runs. Use a tensor on ``device()``, best in float64. Communicate with
-      ``torch.distributed`` for this; ``barrier`` is only for timed calls.)
+      ``torch.distributed`` for this.)
     - Median: other work disturbs some iterations, and the median ignores such outliers. The median
       of an even number of samples is the mean of the two in the middle.
 

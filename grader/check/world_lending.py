@@ -120,9 +120,9 @@ class WorldRunner:
     def __call__(self, size: int, calls: list[Call]) -> WorldReport:
         try:
             report = self._run_world(size, calls)
-        # The fork server was killed, perhaps because memory ran out. Start another server, which
-        # ends together with this process. No rank has seen the calls yet, so they can be made on
-        # the new server.
+        # The fork server does not answer, or was killed, perhaps because memory ran out. Start
+        # another server, which ends together with this process. No rank has seen the calls yet, so
+        # they can be made on the new server.
         except WorldsUnavailable:
             self.session.replace_server()
             report = self._run_world(size, calls)

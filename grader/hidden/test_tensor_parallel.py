@@ -155,7 +155,7 @@ class Problem:
         """Yield shards and rows that do not fit, with the numbers that the message should contain.
 
         The first pair breaks only the rule about the rows of a shard. The other pairs break the
-        rule about columns, too. Then the message may name D, D/n or n, so any numbers will do.
+        rule about columns, too. Then the message may name D, D/n or n, so no number is asked for.
         """
         wider = np.hstack([rows, rows[:, :1]])
         yield ([[s[:, : 6 // self.n] for s in own] for own in self.shards], rows[:, :6]), (

@@ -87,7 +87,11 @@ def _header(total: Group, submission: str) -> Html:
 
 def _first(total: Group) -> Group:
     """Return the checks whose points come first: extra credit only if nothing else was graded."""
-    return total.base if total.base.records or not total.extra.records else total.extra
+    return total.extra if _is_extra_only(total) else total.base
+
+
+def _is_extra_only(total: Group) -> bool:
+    return bool(total.extra.records and not total.base.records)
 
 
 def _total(first: Group) -> Html:
@@ -104,7 +108,7 @@ def _main(total: Group) -> Html:
     box = tag("input", type="checkbox", id="only")
     label = tag("label", "Show only checks that did not pass", for_="only", class_="filter")
     tables = []
-    if total.base.records or not total.extra.records:
+    if not _is_extra_only(total):
         tables.append(_points(total.base, "Points by problem"))
     if total.extra.records:
         tables.append(_points(total.extra, "Extra credit"))

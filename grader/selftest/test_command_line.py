@@ -84,9 +84,14 @@ def test_no_character_that_an_encoding_lacks_ends_a_program():
 
 
 def test_a_failed_check_is_shown_in_an_encoding_that_lacks_the_minus_sign(tmp_path):
-    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    command = [sys.executable, "-m", "grader", "handout", "--only", "1.1", "--results"]
+    wrong = "def broadcast(tensor, root=0):\n    return -tensor\n"
+    (tmp_path / "collectives.py").write_text(wrong)
+    command = [sys.executable, "-m", "grader", str(tmp_path), "--only", "1.1", "--results"]
     done = subprocess.run(
-        [*command, str(tmp_path / "r.json")], capture_output=True, cwd=ROOT, env=environment
+        [*command, str(tmp_path / "r.json")],
+        capture_output=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
     )
+    assert b"failed, -" in done.stdout, done.stdout
     assert done.returncode == 0 and not done.stderr and (tmp_path / "r.json").exists()

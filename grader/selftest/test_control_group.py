@@ -112,15 +112,21 @@ def test_a_place_for_groups_is_found(system, own, files, where):
 
 
 def test_a_bound_grows_and_does_not_shrink(tmp_path):
-    one = Group([tmp_path], "one")
-    one.make()
-    for name in ("memory.max", "memory.swap.max", "pids.max"):
-        (one.folders[0] / name).write_text("max")
+    one = group_with(tmp_path, dict.fromkeys(("memory.max", "memory.swap.max", "pids.max"), "max"))
     for memory, tasks in ((100, 10), (50, 5), (200, 20), (None, 30)):
         one.hold(memory, tasks)
     assert [
         one.file(name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max")
     ] == ["200", "0", "30"]
+
+
+def group_with(folder: Path, files: dict[str, str]) -> Group:
+    """Return a group in whose folder these files have these texts."""
+    group = Group([folder], "one")
+    group.make()
+    for name, text in files.items():
+        (group.folders[0] / name).write_text(text)
+    return group
 
 
 @pytest.mark.parametrize(
@@ -155,10 +161,7 @@ def test_a_bound_grows_and_does_not_shrink(tmp_path):
     ],
 )
 def test_memory_is_blamed_where_the_groups_own_bound_was_met(tmp_path, files, out):
-    one = Group([tmp_path], "one")
-    one.make()
-    for name, text in files.items():
-        (one.folders[0] / name).write_text(text)
+    one = group_with(tmp_path, files)
     one.memory = 1000
     assert one.is_out_of_memory() == out
 
@@ -175,10 +178,7 @@ def test_memory_is_blamed_where_the_groups_own_bound_was_met(tmp_path, files, ou
     ],
 )
 def test_processes_are_blamed_where_the_groups_own_bound_was_met(tmp_path, files, out):
-    one = Group([tmp_path], "one")
-    one.make()
-    for name, text in files.items():
-        (one.folders[0] / name).write_text(text)
+    one = group_with(tmp_path, files)
     one.tasks = 50
     assert one.is_out_of_tasks() == out
 

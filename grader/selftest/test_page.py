@@ -128,6 +128,11 @@ def test_what_a_submission_says_is_shown_and_is_never_markup(made, tree):
     assert "$title" in tree.text()  # nor is it a place in the template
 
 
+def test_a_folders_name_is_no_markup():
+    shown = page.page([record(PASSED)], "<b>mine & yours</b>", [])
+    assert "<b>mine" not in shown and "&lt;b&gt;mine &amp; yours&lt;/b&gt;" in shown
+
+
 def test_whatever_is_not_ours_is_escaped():
     assert (
         tag("p", "<b>", tag("b", "&"), None, 3, title='"', hidden=True, id=None)

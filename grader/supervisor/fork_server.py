@@ -44,7 +44,7 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
     # In this file, functions import the grader's modules. At the top of the file, Python would not
     # find these modules: with ``-I``, ENGINE is in sys.path only once this file has put it there.
     from grader.supervisor import rank_processes
-    from grader.wire import os_support, tiers, world_messages
+    from grader.wire import os_support, tiers
 
     os_support.hide_from_tracers()
     from grader.supervisor.supervisors import REQUEST_BYTES, Supervisors
@@ -71,11 +71,6 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
             except Exception as error:
                 with contextlib.suppress(OSError):  # the disk may be full
                     print(f"fork server: request refused ({error})", file=sys.stderr, flush=True)
-                if isinstance(error, OSError) and descriptors:
-                    words = f"no ranks could be started: {error.strerror}"
-                    fault = json.dumps({world_messages.FAULT: words}).encode() + b"\n"
-                    with contextlib.suppress(OSError):  # perhaps nobody waits for it
-                        os.write(descriptors[0], fault)
             finally:
                 for descriptor in descriptors:
                     os.close(descriptor)
@@ -167,7 +162,7 @@ def _serve(
 
     The first descriptor is the socket for the answer. All other descriptors are for ranks.
     """
-    from grader.wire import frames, os_support
+    from grader.wire import frames, os_support, world_messages
     from grader.wire.import_ahead import may_import
     from grader.wire.world_request import WorldRequest
 
@@ -189,7 +184,14 @@ def _serve(
         supervisors.drop_standby()
         supervisors.worlds, supervisors.has_huge_pages = 0, False  # the new memory has small pages
     if "size" in message:
-        _start_world(WorldRequest.read(message), descriptors, engine, folder, supervisors)
+        try:
+            _start_world(WorldRequest.read(message), descriptors, engine, folder, supervisors)
+        except OSError as error:
+            words = f"no ranks could be started: {error.strerror}"
+            fault = json.dumps({world_messages.FAULT: words}).encode() + b"\n"
+            with contextlib.suppress(OSError):  # perhaps nobody waits for it
+                os.write(descriptors[0], fault)
+            raise
 
 
 def _more(question: dict, facts: dict, engine: Path, supervisors: "Supervisors") -> dict:

@@ -11,8 +11,10 @@ import sys
 # A request for all of these modules has to be shorter than ``supervisors.REQUEST_BYTES``.
 MOST_MODULES, MOST_CHARACTERS = 40, 80
 # These modules open a browser or a window, print a text, or change the terminal.
-ACTIVE = {"antigravity", "idlelib", "readline", "rlcompleter", "this", "tkinter", "turtle"}
-ACTIVE |= {"turtledemo"}
+ACTIVE = {
+    *("antigravity", "idlelib", "readline", "rlcompleter"),
+    *("this", "tkinter", "turtle", "turtledemo"),
+}
 
 
 def may_import(name: str) -> bool:

@@ -947,29 +947,15 @@ MUTANTS = [
     Mutant(
         "the times are exchanged beside the next timed call",
         "benchmarking",
-        """    times = []
-    for _ in range(iterations):
-        synchronize()
-        barrier()
-        start = clock()
-        operation()
-        synchronize()
-        times.append(clock() - start)
+        """        times.append(clock() - start)
     slowest = torch.tensor(times, dtype=torch.float64, device=device())
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     samples = slowest.tolist()
 """,
-        """    times, works = [], []
-    for _ in range(iterations):
-        synchronize()
-        barrier()
-        start = clock()
-        operation()
-        synchronize()
-        times.append(torch.tensor(clock() - start, dtype=torch.float64, device=device()))
-        works.append(dist.all_reduce(times[-1], op=dist.ReduceOp.MAX, async_op=True))
-    for work in works:
-        work.wait()
+        """        times.append(torch.tensor(clock() - start, dtype=torch.float64, device=device()))
+        times[-1].work = dist.all_reduce(times[-1], op=dist.ReduceOp.MAX, async_op=True)
+    for sample in times:
+        sample.work.wait()
     samples = torch.stack(times).tolist()
 """,
         {"hidden slowest_rank"},
