@@ -157,6 +157,7 @@ def test_extra_credit_graded_alone_counts_as_itself(rules, counts):
     rules(f'[extra_credit]\nproblems = ["3.5", "5.6"]\ncounts = "{counts}"')
     extra = [record for record in RECORDS if record.is_extra]
     document = results_json.as_results(extra, 1.0, [], {"seed": 1})
+    assert "score" not in document  # so Gradescope adds up the points of the checks
     assert results_json.points_of(document) == (6, 7)
     assert share(document) == round(6 / 7, 6)
 

@@ -199,6 +199,26 @@ def test_keys_and_the_terminal_is_as_it_was(copy):
         os.close(theirs)
 
 
+@pytest.mark.long
+def test_lines_are_printed_on_a_dumb_terminal(copy):
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        **arguments(copy, "--only", "1.6", TERM="dumb", COLUMNS="80", LINES="24"),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    try:
+        seen = _read_until(ours, "2 public checks: ")
+        assert "not implemented" in seen and "\x1b" not in seen
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+        os.close(theirs)
+
+
 def _read_until(terminal: int, wanted: str) -> str:
     seen = ""
     deadline = time.monotonic() + SECONDS
