@@ -116,7 +116,7 @@ def algorithm_bandwidth(size: int, seconds: float) -> float:
 
 
 def bus_bandwidth(collective: str, size: int, world_size: int, seconds: float) -> float:
-    """Problem 2.1 · Return the rate at which the links had to work.
+    """Problem 2.1 · Return the rate at which the busiest rank had to send (or receive).
 
     This rate can be compared across collectives and world sizes. The bus bandwidth is the algorithm
     bandwidth times a factor: the bytes that the busiest rank must send (or receive) at least,

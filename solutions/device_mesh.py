@@ -121,12 +121,9 @@ def _check_shapes(pairs: list[tuple[Tensor, Tensor]], x: Tensor) -> None:
     width = x.shape[1]
     for first, second in pairs:
         if first.shape[0] != width:
-            raise ValueError(f"{width} columns do not fit a shard of {first.shape[0]} rows")
+            raise ValueError(f"the input has {width} columns, but A has {first.shape[0]} rows")
         if first.shape[1] != second.shape[0]:
-            raise ValueError(
-                f"a shard of {first.shape[1]} columns does not fit a shard of"
-                f" {second.shape[0]} rows"
-            )
+            raise ValueError(f"A has {first.shape[1]} columns, but B has {second.shape[0]} rows")
         width = second.shape[1]
 
 

@@ -39,11 +39,9 @@ def _check_pair(pair: Pair, x: Tensor) -> None:
     """Raise ValueError unless x has K columns, A is (K, H/n), and B is (H/n, K)."""
     first, second = pair
     if x.shape[1] != first.shape[0]:
-        raise ValueError(f"{x.shape[1]} columns do not fit a shard of {first.shape[0]} rows")
+        raise ValueError(f"x has {x.shape[1]} columns, but A has {first.shape[0]} rows")
     if first.shape[1] != second.shape[0]:
-        raise ValueError(
-            f"a shard of {first.shape[1]} columns does not fit a shard of {second.shape[0]} rows"
-        )
+        raise ValueError(f"A has {first.shape[1]} columns, but B has {second.shape[0]} rows")
     if second.shape[1] != x.shape[1]:
         raise ValueError(
             f"a result of {second.shape[1]} columns cannot be added to x, which has"
@@ -447,7 +445,7 @@ def _check_gate(gate: Tensor, weights: list[Tensor], x: Tensor) -> None:
     """Raise ValueError unless x (T, D), gate (D, n·e) and the e weights (D, D) fit each other."""
     n, width = dist.get_world_size(), x.shape[1]
     if gate.shape[0] != width:
-        raise ValueError(f"tokens of {width} columns do not fit a gate of {gate.shape[0]} rows")
+        raise ValueError(f"x has {width} columns, but the gate has {gate.shape[0]} rows")
     if gate.shape[1] != n * len(weights):
         raise ValueError(
             f"a gate of {gate.shape[1]} columns does not fit {n} ranks with"

@@ -100,7 +100,7 @@ def _check_columns(shards: list[Tensor], x: Tensor, name: str) -> None:
     n, width = dist.get_world_size(), x.shape[1]
     for rows, columns in (shard.shape for shard in shards):
         if rows != width:
-            raise ValueError(f"{name} of {width} columns does not fit a shard of {rows} rows")
+            raise ValueError(f"{name} has {width} columns, but a shard has {rows} rows")
         if columns * n != width:
             raise ValueError(f"{n} shards of {columns} columns do not make a weight of {width}")
 
@@ -334,13 +334,9 @@ def megatron_pair(column: Tensor, row: Tensor, x: Tensor) -> Tensor:
     """
     # BEGIN SOLUTION 4.4: megatron_pair
     if x.shape[1] != column.shape[0]:
-        raise ValueError(
-            f"a batch of {x.shape[1]} columns does not fit a shard of {column.shape[0]} rows"
-        )
+        raise ValueError(f"x has {x.shape[1]} columns, but A has {column.shape[0]} rows")
     if column.shape[1] != row.shape[0]:
-        raise ValueError(
-            f"a shard of {column.shape[1]} columns does not fit a shard of {row.shape[0]} rows"
-        )
+        raise ValueError(f"A has {column.shape[1]} columns, but B has {row.shape[0]} rows")
     # f: x stays replicated, (B, D). hidden is sharded by columns, (B, H/n).
     hidden, _ = mlp.layer_forward(CopyToRanks.apply(x), column)
     # hidden @ row is partial, (B, D). g makes it replicated.

@@ -88,7 +88,7 @@ def _containers(arguments: list) -> str:
 
 
 def as_argument(value: Any) -> Any:
-    """Return a value as an argument of a call. A list of numbers becomes a float32 tensor."""
+    """Convert a value so that a call can send it. A list of numbers becomes a float32 tensor."""
     if isinstance(value, np.generic):  # numpy turns arrays of shape () into scalars
         return np.asarray(value)
     return tensor(value) if _is_numbers(value) else value
@@ -170,7 +170,7 @@ class CallResult(CallEvidence):
             self.require(
                 is_new,
                 f"rank {rank} returned its input, or a view of it. If the caller then changes one"
-                " of the two, the other one changes, too. Return new memory: clone() the input.",
+                " of the two, the other one changes, too. Return a new tensor: clone() the input.",
             )
 
     def answers(self, count: int) -> list:

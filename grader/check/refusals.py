@@ -67,7 +67,7 @@ def _finding(function: str, total: Answers) -> Finding:
     )
     advice = (
         "Other checks of this function failed because of this error, and show its text and line."
-        " Does one of your conditions refuse right arguments, or does the code after the conditions"
+        " Is one of your conditions true for right arguments, or does the code after the conditions"
         " raise the error?"
     )
     return Finding(headline, (Line(advice),))

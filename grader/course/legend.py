@@ -34,8 +34,8 @@ NUMBERS = {
     ),
     "Passed": (
         "The difficulty p = passed / counted. At 100 %, everybody passed. Checks near 0 % or 100 %"
-        " tell little about who knows more (Crocker and Algina 1986, Introduction to Classical and"
-        " Modern Test Theory, chapter 14)."
+        " hardly tell strong students from weak ones (Crocker and Algina 1986, Introduction to"
+        " Classical and Modern Test Theory, chapter 14)."
     ),
     "Discrimination": (
         f"D = p among the {percent(SHARE)} of submissions with the highest “Rest” − p among the"
@@ -65,12 +65,11 @@ FLAGS = {
         f" {percent(1 - 2 * TAIL)} confidence interval (Fisher's z) is below {LOW:g}."
     ),
     AMBIGUOUS: (
-        "Many submissions of a group fail in the same way. There are two groups: the strongest"
-        f" {percent(SHARE)} (by the rest in the other parts), of which at least {percent(SPLIT)}"
-        f" must fail in the same way, and all who tried, of which at least {percent(MAJORITY)} must"
-        f" do so. In both cases, at least {FAIL_OR_PASS} submissions must fail in the same way, and"
-        f" they must be at least {percent(ALIKE)} of all failures in the group. Two submissions"
-        " fail in the same way if their messages belong to one cluster. If the messages say only"
+        "Many submissions fail in the same way: at least"
+        f" {percent(SPLIT)} of the strongest {percent(SHARE)} (by the rest in the other parts), or"
+        f" at least {percent(MAJORITY)} of all who tried. In both cases, at least {FAIL_OR_PASS}"
+        f" submissions must fail in the same way, and be at least {percent(ALIKE)} of all failures"
+        " among the strongest, or among all who tried. Two submissions fail in the same way if their messages belong to one cluster. If the messages say only"
         " that a value is wrong, the wrong entries or the wrong values must be the same, too."
         " (Checks of the same part do not count for the rest here, because one misunderstanding"
         " often fails several of them.)"

@@ -114,8 +114,8 @@ def _warnings(view: View) -> list[Html]:
     if len(versions := course.versions()) > 1:
         told.append(
             f"These results come from {len(versions)} versions of the grader:"
-            f" {', '.join(short(one, NAME) for one in versions)}. Their checks may differ. Grade"
-            " all submissions again with one version before you compare them."
+            f" {', '.join(short(one, NAME) for one in versions)}. Their checks may differ. Before"
+            " you compare submissions, grade all of them again with one version."
         )
     if damaged := course.damaged():
         told.append(

@@ -104,7 +104,7 @@ class LargeAttention(SharedCalls):
 
         The first item of a pair is the quotient of the number of tensors and the limit. The second
         item is a sentence. A rank exceeds the limits if it collects the keys of all ranks, or the
-        values. ``imported`` is how many tensors the imports may take in addition.
+        values. Imports may take as much memory as ``imported`` tensors, and it is not counted.
         """
         found, forward, backward = [], [], []
         imported *= self.shard_bytes

@@ -141,7 +141,7 @@ class PipelineProblem:
         )
 
     def require_products(self, run, stages, passes):
-        """Fail unless the meter saw the products of these stages.
+        """Fail unless the meter has recorded the products of these stages.
 
         The driver's meter records products, sends and the bytes alive on a rank in a ledger.
         In each of ``passes`` passes, each layer needs at least one product for each micro-batch. (A
@@ -195,7 +195,7 @@ def require_flow(run, ranks, m, did, where, inner=None):
     Each send has the result of one micro-batch. In the failure message, ``did`` and the number of
     the send (counted from 0) say which send was late, and ``where`` says to which stage it goes.
     The meter counts only the floating-point operations of products. With ``inner``, only products
-    of this inner dimension count. The caller has to make sure that the meter saw the products: see
+    of this inner dimension count. The caller has to check that the meter has recorded the products: see
     ``PipelineProblem.require_products``.
     """
     for rank in ranks:

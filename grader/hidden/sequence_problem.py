@@ -34,7 +34,7 @@ def cast(value, dtype):
 
 
 class SharedCalls:
-    """Makes the calls of a problem. If ``mixed``, memory layouts differ from rank to rank."""
+    """Builds the calls for a problem. If ``mixed``, memory layouts differ from rank to rank."""
 
     n: int
     dtype: type
@@ -273,8 +273,8 @@ class ExpertProblem(SharedCalls):
     def _draw_tokens(self, rng, count, is_steered):
         """Draw ``count`` tokens for which gelu is not flat and rounding cannot change the expert.
 
-        Return fewer tokens if too few of the drawn tokens are suitable. With ``is_steered``, draw
-        tokens for which the first row of the gate decides which experts they may choose.
+        Return fewer tokens if too few of the drawn tokens are suitable. With ``is_steered``, the
+        first number of each token is at least 1. So the gate's first row decides between experts.
         """
         x = rng.standard_normal((3 * count, len(self.gate)))
         if is_steered:

@@ -780,8 +780,8 @@ def test_fit(world, rng):
 def fit_cases(rng):
     """Return pairs of sizes and times.
 
-    The cases are exact times, disturbed times, several times for each size in any order, times from
-    which a negative latency follows, very large sizes, and a very small latency.
+    The cases have exact times, noisy times, more than one time for each size (in any order), times
+    that give a negative latency, very large sizes, and a very small latency.
     """
     cases = []
     for noise in (0.0, 0.0, 0.1, 0.2):

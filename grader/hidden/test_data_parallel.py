@@ -44,7 +44,7 @@ SIZES = (1, 2, 3, 4)
 MANY_ROWS = 200
 OVERWRITTEN = (
     "the first step's gradients were overwritten by the second step's. Return"
-    " new memory from each step"
+    " new tensors from each step"
 )
 MEAN = "this is the mean over the ranks. Every rank must get the root's own values"
 
@@ -600,8 +600,8 @@ def updates_what_it_was_given(run, training):
     ):
         run.require(
             is_over_them,
-            f"the parameters of rank {rank}'s optimizer are not exactly the weights that train was"
-            " given, in the same order. Create the optimizer from `weights`, not from copies.",
+            f"the parameters of rank {rank}'s optimizer are not the tensors in the argument"
+            " `weights`, in this order. Create the optimizer from `weights`, not from copies.",
         )
 
 

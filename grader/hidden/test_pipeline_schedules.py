@@ -43,7 +43,7 @@ CLOSE = rounding(np.float64)
 SCHEDULES = (gpipe, one_forward_one_backward)
 GRADIENTS = "the list of the weights' gradients"
 OVERWRITTEN = (
-    "these gradients were overwritten by those of a later step. Return new memory from each step"
+    "these gradients were overwritten by those of a later step. Return new tensors from each step"
 )
 
 

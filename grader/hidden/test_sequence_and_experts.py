@@ -197,8 +197,8 @@ def require_no_scale(run, other, rank, way):
                 f"rank {rank}, {way}: when half of the rows of x are divided by {SMALLER},"
                 f" operation {i} sends other numbers. The sum of their {name} changes from"
                 f" {before:.3g} to {found:.3g}. This sum must not change: normalised rows do not"
-                " depend on the scale of a row of x. Nor do the products and the gradients that are"
-                " computed from normalised rows."
+                " depend on the scale of a row of x, and neither do the products and gradients that"
+                " are computed from normalised rows."
             )
             likely = "Normalise before the all-gather, and call normalize_backward after the sum."
             run.require(abs(found - before) <= slack * max(found, before), f"{text} {likely}")
@@ -388,7 +388,7 @@ FAR = 1.5
 
 
 def measured_again(world, tiny, wide):
-    """Call two problems in new processes. Return both runs. Fail if ``wide`` has wrong results."""
+    """Call two problems in new processes. Return both runs. Fail if the results of ``wide`` are wrong."""
     of_tiny, of_wide = world(wide.n, *(p.there_and_back(weighs=SETTLED) for p in (tiny, wide)))
     of_tiny.values()
     wide.has_results(of_wide)
@@ -548,7 +548,7 @@ def test_rows_travel(world, rng):
             )
             back.returns(
                 *rows,
-                label="the tensor of rows that come back",
+                label="the tensor of rows that come back from the experts' ranks",
                 known_mistakes=experts.back_mistakes(rows, of_ranks),
             )
             there.keeps_inputs()

@@ -433,8 +433,8 @@ def test_sharded_gradients(world, rng):
         again.has_gradients(twice, lambda r: r[1][1])
         both = [list(own) for own in zip(again.gradients, other.gradients)]
         overwritten = (
-            "the first step's gradients were overwritten by the second step's. Return new memory"
-            " from each step"
+            "the first step's gradients were overwritten by the second step's. In each step,"
+            " return new tensors"
         )
         kept.returns(
             *both,

@@ -1,4 +1,4 @@
-"""Keeps what the ranks of a world wait for, to find out whether all ranks stand still."""
+"""Records what each rank of a world waits for, to find out whether all ranks wait."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -11,7 +11,7 @@ MAX_WAITING_THREADS = 64  # waiting threads that a rank may report
 
 @dataclass
 class Waits:
-    """Keeps what each rank of a world waits for.
+    """Records what each rank of a world waits for.
 
     Only ranks that have calls to make are kept: see ``Hub``.
     """

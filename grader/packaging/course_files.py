@@ -163,7 +163,7 @@ def _replaced(name: str, text: str, old: str, new: str) -> str:
 
 
 def _with_points_of_part(name: str, text: str, course: Course) -> str:
-    """Write the points of the file's part into the first line, and return the file's text."""
+    """Write how many points a part has into the first line of its file; return the new text."""
     part = name.rpartition("/")[2].removesuffix(".py")
     if part not in course.parts:
         return text

@@ -67,10 +67,10 @@ class Network:
         """Forget the operations of this call, and return marks for operations used wrongly.
 
         An operation was used wrongly if nobody waited for it, or if its memory was overwritten
-        before the wait. The hub itself marks the sends that nobody waited for. The data of some
-        sends may not have been sent yet. The memory of these sends now belongs to the caller again,
-        so send useless numbers in place of these data: see ``MemoryInUse.spoil``. Also return marks
-        for the first operations whose tensor the program may have read before it was filled.
+        before the wait. The hub itself marks the sends that nobody waited for. If the data of such
+        a send have not been sent yet, useless numbers are sent instead of them: see
+        ``MemoryInUse.spoil``. Also return marks for the first operations whose tensor the program
+        may have read before it was filled.
         """
         issued, self.issued = self.issued, []
         marks, left_open, counts = [], [], Counter[str]()

@@ -14,7 +14,8 @@ MEMORY = (
     " Communicate contiguous memory"
 )
 OVERWRITTEN = (
-    "the first call's result was overwritten by the second call's. Return new memory from each call"
+    "the first call's result was overwritten by the second call's. Return a new tensor from each"
+    " call"
 )
 RECIPROCAL = "1/n was computed and rounded, and the sum was multiplied by it. Divide the sum by n"
 A_SUM = "this is the sum, but op is another operation. Does op reach the collective?"

@@ -50,7 +50,9 @@ CUT_ROWS = (
 TANH = "this is gelu's approximation by tanh. Use the exact gelu: F.gelu without “approximate”"
 GELU_TWICE = "gelu was applied twice in each layer"
 NO_GELU = "gelu is missing in layer {} (counted from 0) and in all layers after it"
-OVERWRITTEN = "a saved input holds the output of layer {} (counted from 0): was it overwritten?"
+OVERWRITTEN = (
+    "a saved input holds the output of layer {} (counted from 0): was the input overwritten?"
+)
 EVERY_NTH = "every n-th row or column was taken. Take consecutive ones"
 NO_INNER_GELU = "gelu is missing between the two products: this is gelu(x @ A @ B)"
 NO_OUTER_GELU = "gelu is missing after the sum"

@@ -17,7 +17,7 @@ PARTIAL = (
 )
 AVERAGED = "the partial products were averaged over the ranks. Add them up without dividing"
 UNNORMALIZED = "the rows were not normalised before they were multiplied by A"
-NO_RESIDUAL = "x was not added to the output of the pair"
+NO_RESIDUAL = "x was not added to the output of the two layers"
 NORMALIZED_SAVED = "these are the normalised rows. Save x as it is given"
 AFTER_GELU = "this is gelu(z). Save z, the input of gelu"
 

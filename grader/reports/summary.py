@@ -38,12 +38,12 @@ class Group:
 
     @property
     def base(self) -> "Group":
-        """Return a group of the records that are not extra credit."""
+        """Return a group with all records but those of extra credit."""
         return Group(self.number, self.title, [one for one in self.records if not one.is_extra])
 
     @property
     def extra(self) -> "Group":
-        """Return a group of the records that are extra credit."""
+        """Return a group with the records of extra credit only."""
         extra = [one for one in self.records if one.is_extra]
         return Group("", "Extra credit", extra)
 

@@ -79,7 +79,7 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
 def _set_up(engine: Path, way: str, ahead: Iterable[str]) -> tuple[dict[str, Any], Iterable[Path]]:
     """Import the modules that forked ranks will need, and find out how to confine ranks.
 
-    Return the facts that a judge may ask for, and the folders in which control groups can be made.
+    Return what the server answers to a judge's ``hello``, and the folders for control groups.
     """
     from grader.rank import confinement
     from grader.supervisor import own_network, world_supervisor
@@ -241,7 +241,7 @@ def _start_world(
     room, rest = divmod(len(descriptors) - 1, 3)
     if request.size not in range(1, room + 1) or room > tiers.MAX_RANKS:
         raise ValueError(
-            "the world size does not fit the descriptors, or there are too many descriptors"
+            f"{request.size} ranks, but descriptors for {room}, at most {tiers.MAX_RANKS}"
         )
     if rest:
         raise ValueError("not three descriptors for each rank")

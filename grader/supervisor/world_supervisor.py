@@ -307,7 +307,7 @@ def _exceeded(limits: MemoryAndFileLimits, ranks: dict[int, int]) -> str:
     except (FileNotFoundError, ProcessLookupError):
         return ""
     except Exception as error:
-        return f"left something that cannot be measured ({type(error).__name__})"
+        return f"made processes or files that cannot be measured ({type(error).__name__})"
 
 
 def _tell(judge: socket.socket, message: dict) -> None:

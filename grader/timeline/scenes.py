@@ -330,8 +330,8 @@ def _pipelines(many: int) -> list[Scene]:
             "pipeline",
             "In theory the bubble is the same. But a message starts only when its send and its"
             " receive have been issued. If a stage issues a receive only when it needs the message,"
-            " it waits for the whole transfer. Here forward and backward passes take turns waiting"
-            " for each other.",
+            " it waits for the whole transfer. In 1F1B, a forward pass waits for a backward pass,"
+            " then a backward pass for a forward pass, and so on.",
             gpipe | {"schedule": "one_forward_one_backward_schedule"},
         ),
     ]

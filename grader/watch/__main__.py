@@ -1,4 +1,4 @@
-"""Run the checks of what you change, each time that you save a file.
+"""Run the checks of the functions that you have changed, each time that you save a file.
 
     python -m grader.watch [SUBMISSION] [--part PART] [--problem N.M] [--only WORDS] [--lines]
 

@@ -33,7 +33,8 @@ class Growth(NamedTuple):
 
 
 class CallOptions:
-    """The judge's options for one rank's call: functions that are served, what the hub measures.
+    """The judge's options for one call of one rank: which questions the judge answers, for example
+    for the time, and what the hub measures.
 
     This object is made from a dict with some or all of these keys:
 

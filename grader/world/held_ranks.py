@@ -122,7 +122,7 @@ class HeldRanks:
 
     @property
     def any_is_patient(self) -> bool:
-        """Return whether a held rank will be released after some time, because of ``patience``."""
+        """Return whether a rank is held by a delay with ``patience``, which ends by itself."""
         return any(self._delay(rank, call).patience for rank, call in self._ranks_and_calls())
 
     def _delay(self, rank: RankReport, call: int) -> Delay:

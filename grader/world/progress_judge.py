@@ -234,12 +234,12 @@ class ProgressJudge:
         )
 
     def _look(self, now: float, silent: bool) -> None:
-        """Look at what the ranks' processes do. In two cases, ask for the ranks' stacks.
+        """Look at what the ranks' processes do. In two cases, ask for the ranks' call stacks.
 
-        Ask for the stacks if a limit is exceeded, or if all processes are idle. Idle processes are
-        not asked while a rank still starts its GPU, or while a rank is held by a delay with
-        ``patience``, because both end by themselves. When ``LONG_PART`` of
-        the call's time limit has passed, first release the ranks held until ``STANDSTILL``.
+        Ask for the call stacks if a limit is exceeded, or if all processes are idle. Idle processes
+        are not asked while a rank still starts its GPU, or while a rank is held by a delay with
+        ``patience``, because both end by themselves. When ``LONG_PART`` of the call's time limit
+        has passed, first release the ranks held until ``STANDSTILL``.
         """
         used = self._used()
         watched = {self.pids[rank.rank] for rank in self._unsettled() if rank.rank in self.pids}

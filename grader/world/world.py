@@ -55,8 +55,8 @@ class World:
             the usual network otherwise. On GPUs, nccl replaces gloo; if ranks share GPUs or there
             is no nccl, the hub replaces gloo.
         room: how many ranks a later world with the same processes may have. If 0, the processes are
-            ended after this world. They are also ended if the network is no hub, if a call measures
-            memory, or if something of this world is left in them.
+            ended after this world. They are also ended if ``network`` is not a hub, if a call
+            measures memory, or if this world left threads, files or settings in them.
         processes: the processes of an earlier world, to be used again. If this is None, or if these
             processes cannot go on, fresh processes are started.
         gpus: the GPUs that the ranks run on; None for CPUs.

@@ -1234,7 +1234,7 @@ class GradientBuckets(GradientBuckets):
     # END SOLUTION
 """,
         {"hidden step_gradients"},
-        "Return new memory from each step",
+        "Return new tensors from each step",
     ),
     Mutant(
         "the gradients' norm is bounded",
@@ -1326,7 +1326,7 @@ class GradientBuckets(GradientBuckets):
         TRAINING,
         TRAINING_OF_COPIES + "        weight.copy_(copy)\n",
         {"hidden train_weights"},
-        "optimizer are not exactly the weights that train was given",
+        "optimizer are not the tensors in the argument `weights`",
     ),
     Mutant(
         "weights that get the memory of copies",

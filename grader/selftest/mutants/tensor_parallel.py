@@ -294,9 +294,7 @@ MUTANTS = [
         "a batch that does not fit is torch's to refuse",
         "tensor_parallel",
         """    if x.shape[1] != column.shape[0]:
-        raise ValueError(
-            f"a batch of {x.shape[1]} columns does not fit a shard of {column.shape[0]} rows"
-        )
+        raise ValueError(f"x has {x.shape[1]} columns, but A has {column.shape[0]} rows")
 """,
         "",
         {"hidden megatron_pair_misuse", "public megatron_pair_misuse"},
@@ -396,7 +394,7 @@ def shard_columns""",
         """        x = x.copy_(_all_gather_columns(y)) if len(saved) > 1 else _all_gather_columns(y)
     return x, saved""",
         {"public forward", "hidden forward_saves"},
-        "(counted from 0): was it overwritten?",
+        "(counted from 0): was the input overwritten?",
     ),
     Mutant(
         "the activations are gathered into the batch",
@@ -689,9 +687,7 @@ def shard_columns""",
         "shards of a pair that do not fit each other are torch's to refuse",
         "tensor_parallel",
         """    if column.shape[1] != row.shape[0]:
-        raise ValueError(
-            f"a shard of {column.shape[1]} columns does not fit a shard of {row.shape[0]} rows"
-        )
+        raise ValueError(f"A has {column.shape[1]} columns, but B has {row.shape[0]} rows")
 """,
         "",
         {"hidden megatron_pair_misuse", "public megatron_pair_misuse"},
@@ -794,7 +790,7 @@ def shard_columns""",
         '    _check_columns(shards, x, "a batch")\n',
         """    for rows in (len(shard) for shard in shards):
         if rows != x.shape[1]:
-            raise ValueError(f"a batch of {x.shape[1]} columns does not fit a shard of {rows} rows")
+            raise ValueError(f"a batch has {x.shape[1]} columns, but a shard has {rows} rows")
 """,
         {"hidden forward_misuse", "public forward_misuse"},
         "for a batch of 12 columns and shards of shapes (12, 5), (12, 6), (12, 6)",
@@ -815,7 +811,7 @@ def shard_columns""",
         """        x = x.copy_(_all_gather_columns(y)) if len(saved) > 2 else _all_gather_columns(y)
     return x, saved""",
         {"hidden forward_saves", "public forward"},
-        "a saved input holds the output of layer 2 (counted from 0): was it overwritten?",
+        "a saved input holds the output of layer 2 (counted from 0): was the input overwritten?",
     ),
     Mutant(
         "no gelu from the third layer on",
