@@ -25,20 +25,18 @@ WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS CLUSTER MICRO_B
 $(foreach word,$(WORDS),$(if $(value $(word)),$(eval override $(word) := $$(value $(word)))$(eval export $(word))))
 
 # BEGIN INSTRUCTOR
-# Which of the long tests run: see grader/selftest/sampling.py. LOCKSTEP_CASES=all make test runs all.
-ifneq ($(filter test,$(MAKECMDGOALS)),)
-export LOCKSTEP_CASES ?= first
-endif
-# The tests cover the whole assignment, whatever grader/course.toml says: an empty course file means all parts.
-ifneq ($(filter test,$(MAKECMDGOALS)),)
-export LOCKSTEP_COURSE := /dev/null
-endif
+# LOCKSTEP_CASES says which of the long tests run: see grader/selftest/sampling.py. LOCKSTEP_CASES=all make test runs all.
+# The tests cover the whole assignment, whatever grader/course.toml says: an empty course file means all parts. Only the
+# recipe of test gets this, because `make handout test` packs the course that grader/course.toml describes.
+FOR_TEST := LOCKSTEP_COURSE=/dev/null LOCKSTEP_CASES="$${LOCKSTEP_CASES:-first}"
 test: how-long
 how-long: $(READY)
 	@$(if $(K)$(PART)$(IMPL),:,echo "This takes about 6 minutes on two cores. The long tests have commands of their own: make lists them.")
 # A new sample each time, unless SAMPLE_SEED repeats one.
 export LOCKSTEP_SAMPLE_SEED := $(or $(value SAMPLE_SEED),$(shell date +%s))
 # END INSTRUCTOR
+# ANYWAY=0 is the same as no ANYWAY.
+is_on = $(filter-out 0 no off false,$(1))
 BLACK := $(PY) -m black --line-length 100
 OPTIONS := $(if $(PART),--part="$$PART") $(if $(K),--only="$$K") $(if $(DEVICE),--device="$$DEVICE") $(if $(SEED),--seed="$$SEED")
 # After an exit code other than 0, make prints its own line, which looks like a crash. Say first that it is not a crash.
@@ -82,7 +80,7 @@ PYTEST_ARGUMENTS += -p no:hypothesispytest $(if $(IMPL),tests,tests grader/hidde
 endif
 # END INSTRUCTOR
 test: $(READY)  ## run the public checks on handout/
-	@$(PY) -m grader.check $(PYTEST_ARGUMENTS) $(OPTIONS) $(if $(IMPL),--submission="$$IMPL") || $(SAID)
+	@$(FOR_TEST) $(PY) -m grader.check $(PYTEST_ARGUMENTS) $(OPTIONS) $(if $(IMPL),--submission="$$IMPL") || $(SAID)
 
 watch: $(READY)  ## run the checks of what you change, each time that you save a file; PART=collectives, K=ring
 	@$(PY) -m grader.watch $(if $(PART),--part="$$PART") $(if $(K),--only="$$K") $(if $(SEED),--seed="$$SEED") -- $(if $(IMPL),"$$IMPL") || $(SAID)
@@ -136,7 +134,7 @@ bandwidth: $(READY)  ## measure this machine with your own benchmarking.py; RANK
 
 # END WITH
 submission: $(READY)  ## check handout/ and pack submission.zip; ANYWAY=1 packs it even if a file cannot be imported, or no problem is complete
-	@$(PY) -m grader.intake.hand_in $(if $(ANYWAY),--anyway) || $(SAID)
+	@$(PY) -m grader.intake.hand_in $(if $(call is_on,$(ANYWAY)),--anyway) || $(SAID)
 
 # BEGIN INSTRUCTOR
 # ENGINE=slurm SETTINGS=<file> or ENGINE=tcp://<host>:<port> grades on other machines. AT_A_TIME=2 grades two at a time on
@@ -146,7 +144,7 @@ course: $(READY)  ## grade all SUBMISSIONS=<folder or export zip> INTO=<folder>;
 	@test -n "$$SUBMISSIONS" -a -n "$$INTO" || { echo "Name both: make course SUBMISSIONS=<folder or export zip> INTO=<folder>"; exit 2; }
 	@$(PY) -m grader.course --into="$$INTO" $(if $(ENGINE),--engine="$$ENGINE") $(if $(SETTINGS),--settings="$$SETTINGS") \
 	  $(if $(AT_A_TIME),--at-a-time="$$AT_A_TIME") $(if $(ROSTER),--roster="$$ROSTER") $(if $(DUE),--due="$$DUE") \
-	  $(if $(SEED),--seed="$$SEED") $(if $(REGRADE),--regrade) $(if $(UNCONFINED),--unconfined) -- "$$SUBMISSIONS" || $(SAID)
+	  $(if $(SEED),--seed="$$SEED") $(if $(call is_on,$(REGRADE)),--regrade) $(if $(call is_on,$(UNCONFINED)),--unconfined) -- "$$SUBMISSIONS" || $(SAID)
 
 handout: $(READY) stubs  ## pack dist/handout.zip, the student's copy of the course that grader/course.toml describes
 	@$(PY) -m grader.packaging.pack handout

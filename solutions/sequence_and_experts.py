@@ -60,7 +60,8 @@ def _all_gather_rows(shard: Tensor) -> Tensor:
 
 def _reduce_scatter_rows(partial: Tensor) -> Tensor:
     """Return this rank's rows of the sum over the ranks, (T/n, K). The argument is (T, K)."""
-    shards = list(partial.contiguous().chunk(dist.get_world_size()))
+    # A product is contiguous, and so are its chunks along dimension 0.
+    shards = list(partial.chunk(dist.get_world_size()))
     total = torch.empty_like(shards[0])
     dist.reduce_scatter(total, shards)
     return total

@@ -388,7 +388,7 @@ FAR = 1.5
 
 
 def measured_again(world, tiny, wide):
-    """Call two problems in new processes. Return both runs. Fail if the results of ``wide`` are wrong."""
+    """Return the results of two problems, called in new processes. Fail if ``wide``'s are wrong."""
     of_tiny, of_wide = world(wide.n, *(p.there_and_back(weighs=SETTLED) for p in (tiny, wide)))
     of_tiny.values()
     wide.has_results(of_wide)

@@ -115,12 +115,30 @@ def test_any_path_arrives_as_it_is(asked, value):
 def test_flags_of_a_course_become_options(asked):
     course = asked("course", SUBMISSIONS="a", INTO="b", REGRADE="1", UNCONFINED="1")
     assert course[-4:] == ["--regrade", "--unconfined", "--", "a"]
+    course = asked("course", SUBMISSIONS="a", INTO="b", REGRADE="0", UNCONFINED="no")
+    assert not {"--regrade", "--unconfined"} & set(course)
+
+
+def test_only_the_tests_cover_the_whole_assignment(tmp_path):
+    player = tmp_path / "player"
+    player.write_text(
+        f"#!{sys.executable}\nimport os, sys\nprint(sys.argv[2], os.environ['LOCKSTEP_COURSE'])\n"
+    )
+    player.chmod(0o755)
+    line = ["make", "-s", "-f", str(ROOT / "Makefile"), "handout", "test", "K=1.1", f"PY={player}"]
+    environment = os.environ | {"LOCKSTEP_COURSE": "own.toml"}
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "grader.packaging.stubs own.toml",
+        "grader.packaging.pack own.toml",
+        "grader.check /dev/null",
+    ]
 
 
 def test_the_help_names_every_option_of_a_course():
     said = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True).stdout
     recipe = (ROOT / "Makefile").read_text().partition("\ncourse:")[2].partition("\n\n")[0]
-    for option in re.findall(r"\$\(if \$\((\w+)\)", recipe):
+    for option in re.findall(r"\$\(if (?:\$\(call is_on,)?\$\((\w+)\)", recipe):
         assert f"{option}=" in said, option
 
 

@@ -118,6 +118,9 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "run_schedule: del grad_y, grad_x → pass": AN_ACTION_LONGER,
     },
     "sharded_data_parallel": {
+        "ZeroAdamW.__init__: self.weights = list(weights) → self.weights = (weights)": (
+            "The caller changes the tensors of its list, but not the list."
+        ),
         "ZeroAdamW.step: for i, (gradient, weight) in enumerate(zip(gradients, self.weights)): → for i, (gradient, weight) in enumerate(zip(self.weights, gradients)):": (
             "The sentence of the error then swaps the two shapes. Checks look for the numbers."
         ),
@@ -151,6 +154,9 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "sequence_and_experts": {
         "_all_gather_rows: dist.all_gather(list(rows.chunk(n)), shard.contiguous()) → dist.all_gather(list(rows.chunk(n)), shard)": (
             STRIDES
+        ),
+        "to_experts: dist.all_to_all_single(arrived, rows[order].contiguous(), received, sent) → dist.all_to_all_single(arrived, rows[order], received, sent)": (
+            "The rows that torch picks by an index tensor are contiguous."
         ),
         "ring_attention_backward: del probabilities, grad_scores → pass": (
             "Two blocks of scores live until the next step has made its own: no more than the five"
