@@ -43,7 +43,7 @@ class UnfinishedImports:
         self.folder.mkdir(mode=0o700, exist_ok=True)
         # Another judge may read the file at any time, and must never see only a part of the text.
         whole = path.with_suffix(f".{os.getpid()}")
-        whole.write_text(text)
+        whole.write_text(text, "utf-8", "backslashreplace")
         whole.replace(path)
 
     def find(self, function: str, size: int) -> str | None:
@@ -52,7 +52,7 @@ class UnfinishedImports:
         The note must be about a world of ``size`` ranks. Return None if there is no such note.
         """
         try:
-            text = self._path(function, size).read_text()
+            text = self._path(function, size).read_text("utf-8")
         except FileNotFoundError:
             return None
         name, ranks = f"{function.partition('.')[0]}.py", "1 rank" if size == 1 else f"{size} ranks"

@@ -118,7 +118,7 @@ def _slurm(settings: Path, shared: Path) -> Any:
             "ENGINE=slurm needs the package dask-jobqueue: pip install dask-jobqueue"
         ) from None
     try:
-        arguments = yaml.safe_load(settings.read_text())
+        arguments = yaml.safe_load(settings.read_text("utf-8"))
         jobs = int(arguments.pop(JOBS))
         defaults = {
             "security": True,

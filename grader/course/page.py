@@ -69,7 +69,7 @@ def page(title: str, results: Sequence[SubmissionResult], missing: Sequence[Stud
         ),
         main=text(*(_section(id, *section, view) for id, section in sections.items())),
         footer=text(tag("p", SEEDS, class_="soft"), tag("p", written, class_="soft")),
-        style=Path(__file__).with_name("page.css").read_text(),
+        style=Path(__file__).with_name("page.css").read_text("utf-8"),
     )
 
 

@@ -195,8 +195,8 @@ def require_flow(run, ranks, m, did, where, inner=None):
     Each send has the result of one micro-batch. In the failure message, ``did`` and the number of
     the send (counted from 0) say which send was late, and ``where`` says to which stage it goes.
     The meter counts only the floating-point operations of products. With ``inner``, only products
-    of this inner dimension count. The caller has to check that the meter has recorded the products: see
-    ``PipelineProblem.require_products``.
+    of this inner dimension count. The caller has to check that the meter has recorded the products:
+    see ``PipelineProblem.require_products``.
     """
     for rank in ranks:
         ledger = run.ledger(rank)

@@ -32,19 +32,21 @@ def secrets() -> dict[str, str]:
     given_files = [ROOT / name for name in files(NOT_FOR_STUDENTS) if name.parts[0] == "handout"]
     given_files = [path for path in given_files if path.name not in answers]
     # the lines of all modules and texts that students are given in handout/, except the stubs
-    shown = {code(line) for path in given_files for line in path.read_text().splitlines()}
+    shown = {code(line) for path in given_files for line in path.read_text("utf-8").splitlines()}
     for source in stubs.sources():
-        text = source.read_text()
+        text = source.read_text("utf-8")
         given = {code(line) for line in stubs.stub(text).splitlines()}
         lines |= {line: source.name for line in _telling(text) if line not in given | shown}
     public = {
         code(line)
         for path in (ROOT / "tests").glob("*.py")
-        for line in path.read_text().splitlines()
+        for line in path.read_text("utf-8").splitlines()
     }
     for path in sorted((ROOT / "grader" / "hidden").glob("*.py")):
         lines |= {
-            line: f"hidden/{path.name}" for line in _telling(path.read_text()) if line not in public
+            line: f"hidden/{path.name}"
+            for line in _telling(path.read_text("utf-8"))
+            if line not in public
         }
     return lines
 

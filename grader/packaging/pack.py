@@ -30,7 +30,7 @@ from grader.packaging.visibility import (
     files,
     for_students,
 )
-from grader.version import COMMIT, commit
+from grader.version import COMMIT, commit, run_git
 
 WORKFLOW = ".github/workflows/lockstep.yml"  # GitHub runs the public checks in a student's copy
 FOLDER = "lockstep"  # the folder inside the student's zip
@@ -49,17 +49,19 @@ def handout() -> Contents:
     """Return the files of the student's copy.
 
     Raise CannotPack if a stub is not what its solution generates, or if the copy would hold a line
-    of an answer or of a hidden check.
+    of an answer or of a hidden check, or a file that git does not track.
     """
     for source in stubs.sources():
         target = ROOT / "handout" / source.name
-        if not target.exists() or target.read_text() != stubs.stub(source.read_text()):
+        if not target.exists() or target.read_text("utf-8") != stubs.stub(
+            source.read_text("utf-8")
+        ):
             raise CannotPack(
                 f"handout/{source.name} is not what its solution generates: run make stubs"
             )
-    contents = {str(name): (ROOT / name).read_bytes() for name in files(NOT_FOR_STUDENTS)}
+    contents = _read(files(NOT_FOR_STUDENTS))
     for name in ("Makefile", "setup.cfg"):
-        contents[name] = for_students((ROOT / name).read_text()).encode()
+        contents[name] = for_students((ROOT / name).read_text("utf-8")).encode()
     contents["README.md"] = (Path(__file__).parent / "for_students.md").read_bytes()
     contents[".gitignore"] = (ROOT / ".gitignore").read_bytes()
     workflow = ROOT / "grader" / "platforms" / "packing" / "files" / "github-workflow.yml"
@@ -75,14 +77,31 @@ def handout() -> Contents:
 
 def autograder() -> Contents:
     """Return the files that Gradescope unpacks into /autograder/source."""
-    names = [*map(str, files(NOT_FOR_GRADING)), *ONLY_FOR_GRADING]
-    contents = {name: (ROOT / name).read_bytes() for name in names}
-    contents["setup.cfg"] = for_students((ROOT / "setup.cfg").read_text()).encode()
-    for path in sorted((ROOT / "grader" / "gradescope" / "platform").iterdir()):
-        if path.is_file():
-            contents[path.name] = path.read_bytes()
+    contents = _read([*files(NOT_FOR_GRADING), *map(Path, ONLY_FOR_GRADING)])
+    contents["setup.cfg"] = for_students((ROOT / "setup.cfg").read_text("utf-8")).encode()
+    platform = Path("grader", "gradescope", "platform")
+    names = [platform / path.name for path in (ROOT / platform).iterdir() if path.is_file()]
+    contents |= {Path(name).name: data for name, data in _read(names).items()}
     contents["install.txt"] = _install(course().install)
     return for_course(contents | _origin() | _course(FOR_GRADING), course())
+
+
+def _read(names: list[Path]) -> Contents:
+    """Return the contents of these files.
+
+    Raise CannotPack if git does not track one of them, because it may be private: a list of grades,
+    or notes about the answers. Without a git repository, all files are packed.
+    """
+    # A .git in a folder above this one belongs to another project.
+    tracked = run_git(ROOT, "ls-files", "-z") if (ROOT / ".git").exists() else None
+    if tracked and (
+        unknown := [str(name) for name in names if str(name) not in tracked.split("\0")]
+    ):
+        raise CannotPack(
+            f"git does not track {', '.join(unknown)}. Type git add if everybody who gets the zip"
+            " may read these files. Otherwise move them to another folder"
+        )
+    return {str(name): (ROOT / name).read_bytes() for name in names}
 
 
 def _course(sections: Iterable[str]) -> Contents:

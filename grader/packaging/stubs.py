@@ -23,6 +23,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN = re.compile(r"( *)# BEGIN SOLUTION(?: (?P<problem>\S.*))?")
 END = re.compile(r" *# END SOLUTION")
+# Matches a line that is perhaps meant as a marker. Every such line must be one.
+LIKE_A_MARKER = re.compile(r"\s*#\W*(begin|end)\W*solution", re.IGNORECASE)
 # Matches a function or a class whose docstring begins with the number of its problem.
 DEFINED = re.compile(
     r'^(?:def|class) (\w+)(?:(?!\n(?:def|class) ).)*?:\n +"""Problem (\d+\.\d+) ',
@@ -31,7 +33,11 @@ DEFINED = re.compile(
 
 
 def stub(solution: str) -> str:
-    """Return the text of the stub. Raise ValueError if the markers do not pair up."""
+    """Return the text of the stub.
+
+    Raise ValueError if the markers do not pair up, if a comment looks like a marker but is none, or
+    if the stub of a problem's function does not raise a NotImplementedError for this problem.
+    """
     kept, inside = [], None
     for line in solution.splitlines():
         if begin := BEGIN.fullmatch(line):
@@ -50,11 +56,23 @@ def stub(solution: str) -> str:
                     kept.pop()
                 kept.extend([""] if inside[1] else ["", ""])
             inside = None
+        elif LIKE_A_MARKER.match(line):
+            raise ValueError(
+                f"“{line.strip()}” is no marker. The markers are “# BEGIN SOLUTION”, “# BEGIN"
+                " SOLUTION 1.7: ring_all_reduce” and “# END SOLUTION”, each on a line of its own"
+            )
         elif not inside:
             kept.append(line)
     if inside:
         raise ValueError(f"a solution does not end: {inside.group().strip()}")
-    return "\n".join(kept) + "\n"
+    text = "\n".join(kept) + "\n"
+    for function, problem in DEFINED.findall(solution):
+        if f'raise NotImplementedError("Problem {problem}: {function}' not in text:
+            raise ValueError(
+                f"students would get the answer of {function}: it needs the markers"
+                f" “# BEGIN SOLUTION {problem}: {function}” and “# END SOLUTION”"
+            )
+    return text
 
 
 def sources() -> list[Path]:
@@ -65,21 +83,28 @@ def parameters(module: str, solution: str) -> dict[str, list[str]]:
     """Return the names of the parameters of each public function in a solution."""
     return {
         f"{module}.{node.name}": [argument.arg for argument in node.args.args]
-        for node in ast.parse(solution).body
+        for node in ast.parse(solution, f"{module}.py").body
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
     }
 
 
 def generated() -> Iterator[tuple[Path, str]]:
-    """Yield each file that is made from the solutions, and its text."""
+    """Yield each file that is made from the solutions, and its text.
+
+    Raise ValueError with the name of a solution from which no stub can be made.
+    """
     names: dict[str, list[str]] = {}
     functions: dict[str, list[str]] = {}
     for source in sources():
-        solution = source.read_text()
-        names |= parameters(source.stem, solution)
+        try:
+            solution = source.read_text("utf-8")
+            names |= parameters(source.stem, solution)
+            text = stub(solution)
+        except (SyntaxError, ValueError) as error:
+            raise ValueError(f"solutions/{source.name}: {error}") from None
         for function, problem in DEFINED.findall(solution):
             functions.setdefault(problem, []).append(function)
-        yield ROOT / "handout" / source.name, stub(solution)
+        yield ROOT / "handout" / source.name, text
     yield ROOT / "grader" / "parameters.json", _lists(names)
     yield ROOT / "grader" / "functions.json", _lists(functions)
 
@@ -92,11 +117,16 @@ def _lists(named: dict[str, list[str]]) -> str:
 
 def main() -> int:
     stale = []
-    for target, text in generated():
-        if not target.exists() or target.read_text() != text:
+    try:
+        made = list(generated())
+    except (OSError, ValueError) as error:
+        print(f"cannot make the stubs: {error}", file=sys.stderr)
+        return 2
+    for target, text in made:
+        if not target.exists() or target.read_text("utf-8") != text:
             stale.append(target.name)
             if "--check" not in sys.argv:
-                target.write_text(text)
+                target.write_text(text, "utf-8")
     if stale:
         print(
             ("different from what the solutions generate: " if "--check" in sys.argv else "wrote ")

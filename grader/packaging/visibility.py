@@ -12,7 +12,7 @@ FOLDERS = ("handout", "tests", "grader")
 NOT_FOR_STUDENTS = (
     "grader/README.md",
     "grader/course",
-    "grader/course.toml",
+    "grader/*.toml",
     "grader/hidden",
     "grader/gradescope",
     "grader/packaging",
@@ -32,7 +32,7 @@ NOT_FOR_STUDENTS = (
 NOT_FOR_GRADING = (
     "grader/README.md",
     "grader/course",
-    "grader/course.toml",
+    "grader/*.toml",
     "grader/watch",
     "grader/gradescope",
     "grader/packaging",
@@ -61,7 +61,7 @@ def files(without: tuple[str, ...]) -> list[Path]:
             kept = path.is_file() and not any(
                 part.startswith((".", "__pycache__")) for part in name.parts
             )
-            out = any(str(name) == other or str(name).startswith(f"{other}/") for other in without)
+            out = any(name.match(other) or str(name).startswith(f"{other}/") for other in without)
             if kept and not out and path.suffix not in (".pyc", ".zip"):
                 found.append(name)
     return found

@@ -12,7 +12,7 @@ from grader.reports.palette import TEXT
 
 def whole_page(title: Html, header: Html, main: Html, footer: Html, style: str = "") -> str:
     """Return the whole page. ``style`` is CSS for this page alone. It follows the shared CSS."""
-    return Template(Path(__file__).with_name("page.html").read_text()).substitute(
+    return Template(Path(__file__).with_name("page.html").read_text("utf-8")).substitute(
         colours=" ".join(f"--{name}: {colour.light};" for name, colour in TEXT.items()),
         colours_on_dark=" ".join(f"--{name}: {colour.dark};" for name, colour in TEXT.items()),
         title=title,

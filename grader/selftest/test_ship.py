@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -300,6 +301,31 @@ def test_old_stubs_are_not_packed(monkeypatch):
     monkeypatch.setattr(stubs, "stub", lambda text: "something newer")
     with pytest.raises(pack.CannotPack, match="run make stubs"):
         pack.handout()
+
+
+def test_a_file_that_git_does_not_track_is_not_packed(tmp_path, monkeypatch):
+    monkeypatch.setattr(pack, "ROOT", tmp_path)
+    names = [Path("new.md"), Path("notes/Übung.md")]
+    (tmp_path / "notes").mkdir()
+    for name in names:
+        (tmp_path / name).write_text("x")
+    assert pack._read(names) == {"new.md": b"x", "notes/Übung.md": b"x"}  # there is no repository
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    assert len(pack._read(names)) == 2  # git tracks nothing yet
+    subprocess.run(["git", "add", "notes"], cwd=tmp_path, check=True)
+    with pytest.raises(pack.CannotPack, match="^git does not track new.md. Type git add"):
+        pack._read(names)
+    subprocess.run(["git", "add", "new.md"], cwd=tmp_path, check=True)
+    assert len(pack._read(names)) == 2
+
+
+def test_other_courses_of_the_instructor_are_not_packed(tmp_path, monkeypatch):
+    monkeypatch.setattr(visibility, "ROOT", tmp_path)
+    (tmp_path / "grader").mkdir()
+    for name in ("course.toml", "course-2027.toml", "grade.py"):
+        (tmp_path / "grader" / name).write_text("")
+    for without in (visibility.NOT_FOR_STUDENTS, visibility.NOT_FOR_GRADING):
+        assert visibility.files(without) == [Path("grader/grade.py")]
 
 
 def test_a_leak_is_not_packed(monkeypatch):

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from grader.packaging import stubs
 from grader.packaging.stubs import BEGIN, END, ROOT, sources, stub
 
 SOLUTIONS = pytest.mark.parametrize("source", sources(), ids=lambda path: path.stem)
@@ -103,6 +104,41 @@ def test_what_holds_no_marker_is_kept(text):
 def test_markers_that_do_not_pair_up_are_refused(lines, words):
     with pytest.raises(ValueError, match=words):
         stub("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    "line", ["#BEGIN SOLUTION 1.4: f", "# Begin Solution", "## END SOLUTION", "# END-SOLUTION 1.4"]
+)
+def test_a_comment_that_looks_like_a_marker_is_refused(line):
+    with pytest.raises(ValueError, match=f"“{line}” is no marker"):
+        stub(f"def f():\n    {line}\n    return 1\n")
+
+
+def test_a_problem_without_markers_is_refused():
+    text = 'def f(x):\n    """Problem 1.8 · Double."""\n    return 2 * x\n'
+    with pytest.raises(ValueError, match="students would get the answer of f: it needs"):
+        stub(text)
+    marked = text.replace("    return", "    # BEGIN SOLUTION 1.7: f\n    return")
+    with pytest.raises(ValueError, match="“# BEGIN SOLUTION 1.8: f”"):
+        stub(marked + "    # END SOLUTION\n")
+
+
+@pytest.mark.parametrize(
+    "text, sentence",
+    [
+        ("# BEGIN SOLUTION\n", "a solution does not end"),
+        ("def f(:\n", "invalid syntax (broken.py, line 1)"),
+        ("x = '\udce9'\n", "'utf-8' codec can't decode"),
+    ],
+)
+def test_what_is_no_solution_is_told_in_a_sentence(text, sentence, tmp_path, monkeypatch, capsys):
+    broken = tmp_path / "broken.py"
+    broken.write_text(text, "utf-8", "surrogateescape")
+    monkeypatch.setattr(stubs, "sources", lambda: [broken])
+    assert stubs.main() == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("cannot make the stubs: solutions/broken.py: ")
+    assert sentence in printed
 
 
 # ——— the real ones

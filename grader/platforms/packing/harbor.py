@@ -66,14 +66,14 @@ def _for_agent(student: Contents) -> Contents:
 
 
 def _script(name: str, part: str) -> bytes:
-    return (TEMPLATES / name).read_text().replace("PART", part).encode()
+    return (TEMPLATES / name).read_text("utf-8").replace("PART", part).encode()
 
 
 def toml(part: str) -> str:
     about = PARTS[part]
     return (
         (TEMPLATES / "task.toml")
-        .read_text()
+        .read_text("utf-8")
         .format(
             part=part,
             short=part.replace("_", "-"),
@@ -93,7 +93,7 @@ def instruction(part: str) -> str:
     section = _section(text, f"Part {about.number}: {about.title}")
     written = (
         (TEMPLATES / "instruction.md")
-        .read_text()
+        .read_text("utf-8")
         .format(
             part=part,
             number=about.number,
