@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 
 from grader import course_file
-from grader.course import page, scores, similarity
+from grader.course import outcomes, page, scores, similarity
 from grader.course.engine import Engine, WorkersEnded, run
 from grader.course.grading import Graded, GraderEnded, Order, version
 from grader.course.parcel import TooLarge, pack
@@ -17,6 +17,7 @@ from grader.course.results import (
     BROKE,
     FINAL,
     GRADED,
+    NO_FILES,
     REFUSED,
     SET_ASIDE,
     WAITING,
@@ -25,7 +26,7 @@ from grader.course.results import (
 )
 from grader.course.roster import Person, missing
 from grader.course.submissions import Found
-from grader.course.view import number_of, untimed
+from grader.course.view import number_of, untimed, without_files
 from grader.diagnosis.finding import printable
 from grader.gradescope import late
 from grader.gradescope.metadata import Upload, as_time
@@ -177,7 +178,9 @@ class CourseRun:
             self._fail(result, BROKE, why)
             self._stop_if_all_break(why)
             return
-        result.status, result.why, result.document = GRADED, "", document
+        result.status, result.document = GRADED, document
+        [graded_submission] = outcomes.read([result]).graded
+        result.why = "" if graded_submission.has_files else NO_FILES
         self._keep(result, graded.results, graded.report)
 
     def _keep(self, result: SubmissionResult, results: bytes = b"", report: bytes = b"") -> None:
@@ -232,8 +235,8 @@ class CourseRun:
         counts = Counter(result.status for result in results)
         said = ", ".join(f"{count} {status}" for status, count in counts.items())
         print(f"\n{number_of(len(results), 'submission')}: {said}.")
-        if sentence := untimed(results):
-            print(sentence)
+        for sentence in filter(None, (untimed(results), without_files(results))):
+            print(printable(sentence))
         if self.missing:
             print(f"{number_of(len(self.missing), 'student')} of the roster handed in nothing.")
         for result in results:

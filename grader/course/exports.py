@@ -17,6 +17,7 @@ and nothing from a zip is written outside of the folder for unpacking. The name 
 to a file must not decide whose work the file is, or which form the export has.
 """
 
+import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -277,8 +278,11 @@ def _zip_inside(path: Path) -> Path:
 
 
 def _zips(path: Path) -> list[Path]:
-    """Return the zips in a folder; [] if ``path`` is no folder."""
-    inside = _visible(path) if path.is_dir() else []
+    """Return the zips in a folder; [] if ``path`` is no folder, or a folder that cannot be read."""
+    try:
+        inside = _visible(path) if path.is_dir() else []
+    except OSError:
+        return []
     return [inner for inner in inside if inner.is_file() and _is_zip(inner)]
 
 
@@ -355,11 +359,22 @@ def _whole(latest: dict[str, tuple[int, Path]]) -> Path | None:
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """Return names that are safe for folders. A repeated name gets a number at its end."""
+    """Return names that are safe for folders.
+
+    A name that lost letters, or that would be the same as another name, gets a hash at its end. So
+    the name of a submission stays the same when other submissions come. A repeated name gets a
+    number.
+    """
+    names = list(names)
+    originals: dict[str, set[str]] = {}
+    for name in names:
+        originals.setdefault(safe_name(name).lower(), set()).add(name)
     taken: set[str] = set()
     found = []
     for name in names:
         plain = safe_name(name)
+        if len(originals[plain.lower()]) > 1 or _loses_letters(name):
+            plain += f"-{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"
         numbered, count = plain, 1
         while numbered.lower() in taken:  # some file systems ignore case
             count += 1
@@ -367,6 +382,12 @@ def unique(names: Iterable[str]) -> list[str]:
         taken.add(numbered.lower())
         found.append(numbered)
     return found
+
+
+def _loses_letters(name: str) -> bool:
+    """Return whether ``safe_name`` leaves out letters or digits, such as Chinese ones."""
+    spelled = unicodedata.normalize("NFKD", name)
+    return any(c.isalnum() and not c.isascii() for c in spelled)
 
 
 def safe_name(name: str) -> str:

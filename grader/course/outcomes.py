@@ -44,6 +44,7 @@ class Outcome:
     status: str
     score: float
     message: str
+    has_file: bool = True  # whether the submission has the file of the check's part
 
 
 @dataclass
@@ -63,6 +64,12 @@ class GradedSubmission:
         if self.score is not None:
             return self.score
         return math.fsum(outcome.score for outcome in self.outcomes.values())
+
+    @property
+    def has_files(self) -> bool:
+        """Return whether the submission has a file of the assignment."""
+        outcomes = self.outcomes.values()
+        return not outcomes or any(outcome.has_file for outcome in outcomes)
 
     @property
     def points_kept(self) -> float | None:
@@ -156,9 +163,11 @@ def _outcome(test: object) -> Outcome | None:
     is_extra = extra.get("extra_credit") is True
     check = Check(id, number, name.partition(" · ")[2] or name, points, is_extra)
     is_missing = extra["status"] == FAILED and message.startswith(NO_FILE)
-    is_untouched = is_missing or extra["status"] == NOT_ATTEMPTED
+    is_left_out = extra["status"] == NOT_ATTEMPTED
+    is_untouched = is_missing or is_left_out
+    has_file = not (is_missing or (is_left_out and NO_FILE.lower() in message))
     status = UNIMPLEMENTED if is_untouched else extra["status"]
-    return Outcome(check, status, score, message)
+    return Outcome(check, status, score, message, has_file)
 
 
 def _points(value: object) -> float | None:

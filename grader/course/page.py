@@ -20,7 +20,7 @@ from grader.course.outcomes import GradedSubmission
 from grader.course.results import BROKE, GRADED, REFUSED, SET_ASIDE, WAITING, SubmissionResult
 from grader.course.submissions import Student
 from grader.course.tables import Row, as_bytes, facts, table, three_digits
-from grader.course.view import NAME, View, link, named, number_of, untimed, view_of
+from grader.course.view import NAME, View, link, named, number_of, untimed, view_of, without_files
 from grader.diagnosis.finding import short
 from grader.reports.layout import scrolling, whole_page
 from grader.reports.markup import Html, tag, text
@@ -104,8 +104,7 @@ def _summary(view: View) -> list[Html]:
 
 def _warnings(view: View) -> list[Html]:
     course, told = view.course, []
-    if sentence := untimed(view.results):
-        told.append(sentence)
+    told += filter(None, (untimed(view.results), without_files(view.results)))
     if 0 < len(course.graded) < FEWEST_SUBMISSIONS:
         told.append(
             f"With fewer than {FEWEST_SUBMISSIONS} graded submissions (here {len(course.graded)})"

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grader.course.submissions import Found
-from grader.intake.staging import MAX_READ, PYTHON_LIKE
+from grader.intake.staging import MAX_READ, PYTHON_LIKE, places
 
 MAX_SUBMISSION_BYTES = 32 << 20  # of one submission
 MAX_SUBMISSION_FILES = 2000
-# How many levels of folders are read. The deepest folder that the intake reads is handout/ in the
-# only folder of the submission.
-MAX_SUBMISSION_DEPTH = 3
+# How many levels of folders are read at least. The intake usually finds the files in the folder
+# itself, or up to two levels below it.
+LEVELS = 3
 
 
 class TooLarge(Exception):
@@ -29,8 +29,7 @@ class PackedSubmission:
     """The names and contents of a submission's files: either one zip, or all single files.
 
     The content is None if the file is a link, or is not regular for another reason. Such a file is
-    not read. A name that ends with a slash belongs to a folder. Folders are listed because the
-    intake counts them: a folder other than ``handout/`` is read only if there is no other folder.
+    not read. A name that ends with a slash belongs to a folder.
     """
 
     files: tuple[tuple[str, bytes | None], ...]
@@ -85,10 +84,14 @@ def pack(found: Found) -> PackedSubmission:
 def _of_folder(folder: Path) -> list[tuple[str, bytes | None]]:
     """Return what the intake looks at: the folders, and the files with endings in PYTHON_LIKE.
 
+    If the intake finds the files deep in the folder, read all levels down to them.
+
     Raise TooLarge if the files are too large or too many.
     """
     files: list[tuple[str, bytes | None]] = []
     total = 0
+    depths = [len(place.relative_to(folder).parts) for place in places(folder)]
+    levels = max([LEVELS, *(depth + 1 for depth in depths)])
     to_read = [(folder, 1)]
     while to_read:
         inner, depth = to_read.pop()
@@ -96,7 +99,7 @@ def _of_folder(folder: Path) -> list[tuple[str, bytes | None]]:
             name = path.relative_to(folder).as_posix()
             if path.is_dir() and not path.is_symlink():
                 files.append((f"{name}/", b""))
-                to_read += [(path, depth + 1)] if depth < MAX_SUBMISSION_DEPTH else []
+                to_read += [(path, depth + 1)] if depth < levels else []
             elif path.suffix.lower() in PYTHON_LIKE:
                 content = _content(path)
                 total += len(content or b"")

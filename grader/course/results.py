@@ -24,6 +24,7 @@ REFUSED = "refused"  # the submission is too large
 BROKE = "broke"
 SET_ASIDE = "set aside"  # two graders or two workers ended while they graded the submission
 WAITING = "waiting"  # not graded yet
+NO_FILES = "it has none of the assignment's files"
 FINAL = (GRADED, REFUSED)  # these are not graded again
 
 SEED_BITS = 128  # of the course's seed, and of the seed of each submission
@@ -36,7 +37,8 @@ class SubmissionResult:
 
     submission: Submission
     status: str = WAITING
-    why: str = ""  # the reason for the status; empty if the status is GRADED or WAITING
+    # The reason for the status. If the status is GRADED, this is NO_FILES or empty.
+    why: str = ""
     seed: str = ""  # in decimal; text, because many readers of JSON round large numbers
     version: str = ""  # of the grader
     seconds: float = 0.0

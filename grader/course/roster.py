@@ -1,9 +1,11 @@
 """Reads a roster: the list of a course's students, as Gradescope, Canvas or Moodle export it."""
 
 import csv
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 
 from grader.course.submissions import Student
@@ -14,6 +16,7 @@ FIRST, LAST = ("first name", "firstname"), ("last name", "lastname", "surname")
 SID = ("sid", "student id", "sis user id", "id number", "id")
 EMAIL = ("email", "email address", "sis login id")
 ROLE = ("role",)
+MOST_WORDS = 5  # of a name whose words are taken in every order
 DELIMITERS = ",;\t"  # a spreadsheet writes a semicolon where a comma is the decimal separator
 # Rows of Canvas's gradebook that look like students, in small letters.
 NOT_STUDENTS = ("points possible", "student, test")
@@ -95,22 +98,24 @@ def missing(roster: Sequence[Person], present: Sequence[Student]) -> list[Person
     if present and {one.sid for one in present} <= {n for one in roster for n in one.numbers}:
         return [one for one in roster if not one.numbers & sids]
     emails = {one.email.lower() for one in present if one.email}
-    names = {_plain(one.name) for one in present if one.name}
-    without_email = {_plain(one.name) for one in present if one.name and not one.email}
+    names = {form for one in present for form in _forms(one.name)}
+    without_email = {form for one in present if not one.email for form in _forms(one.name)}
     return [
         one
         for one in roster
         if not one.numbers & sids
         and one.email.lower() not in emails
-        and _plain(one.name) not in (without_email if one.email else names)
+        and not _forms(one.name) & (without_email if one.email else names)
     ]
 
 
-def _plain(name: str) -> str:
-    """Return a name's letters and digits, sorted.
+def _forms(name: str) -> set[str]:
+    """Return the letters and digits of a name, with its words in every order.
 
-    So "Doe, Jane", "Jane Doe" and Canvas's "doejane" give equal texts. An accent may be a character
-    of its own, as in names of files from macOS, so it is first joined with its letter.
+    So "Doe, Jane", "Jane Doe" and Canvas's "doejane" have a form in common. A name of many words is
+    taken in its own order and in alphabetical order. An accent may be a character of its own, as in
+    names of files from macOS, so it is first joined with its letter.
     """
-    composed = unicodedata.normalize("NFC", name.lower())
-    return "".join(sorted(c for c in composed if c.isalnum()))
+    words = re.findall(r"[^\W_]+", unicodedata.normalize("NFC", name.lower()))
+    orders = permutations(words) if len(words) <= MOST_WORDS else (words, sorted(words))
+    return {"".join(order) for order in orders if words}

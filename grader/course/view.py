@@ -8,7 +8,7 @@ from grader.course.flags import Flag, flags
 from grader.course.item_analysis import Item, items
 from grader.course.message_clusters import MessageCluster, clusters
 from grader.course.outcomes import CourseOutcomes, read
-from grader.course.results import GRADED, SubmissionResult
+from grader.course.results import GRADED, NO_FILES, SubmissionResult
 from grader.course.submissions import Student
 from grader.diagnosis.finding import short
 from grader.reports.markup import Html, tag, text
@@ -57,6 +57,18 @@ def untimed(results: Sequence[SubmissionResult]) -> str:
         "There is a due date, but the export does not say when"
         f" {number_of(len(found), 'submission')} {'was' if len(found) == 1 else 'were'} handed in."
         f" Without a time, nothing is taken off.{on_canvas}"
+    )
+
+
+def without_files(results: Sequence[SubmissionResult]) -> str:
+    """Return a warning about submissions without the assignment's files, "" if there are none."""
+    found = [one.submission.id for one in results if one.why == NO_FILES]
+    if not found:
+        return ""
+    many = f"{number_of(len(found), 'submission')} {'has' if len(found) == 1 else 'have'}"
+    return (
+        f"{many} none of the assignment's files: {named(found)}. Look whether the files have other"
+        " names, or lie in an archive that is not read, such as a .tar.gz or a zip inside a zip."
     )
 
 

@@ -151,4 +151,7 @@ def _cannot(sentence: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(_cannot("interrupted"))

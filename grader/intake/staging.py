@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 
 from grader.assignment import FILES, GIVEN, PARTS
 from grader.course_file import course
@@ -33,6 +33,8 @@ STUB = re.compile(r'[^"]*\"\"\"(?:[^"]|"(?!""))*\"\"\"\s*raise NotImplementedErr
 DRIVE = re.compile("[A-Za-z]:")  # the beginning of a Windows path that names a drive
 MAX_FILE_BYTES = 1 << 20
 MAX_ARCHIVE_FILES = 2000
+# Where listed files are looked for: how deep, and in how many folders of a directory.
+MAX_DEPTH, MAX_FOLDERS = 8, 2000
 MAX_READ = MAX_FILE_BYTES + 1  # one byte more shows that a file is too large
 # With other compression methods, zipfile may unpack any number of bytes in one step.
 UNPACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -106,9 +108,7 @@ def read(submission: Path) -> Contents:
     """Return a submission's contents. Write no files. Bad contents raise no exception."""
     found = Contents()
     try:
-        files, others = (
-            _from_directory(submission) if submission.is_dir() else _from_zip(submission)
-        )
+        at = _from_directory(submission) if submission.is_dir() else _from_zip(submission)
     except (Refused, OSError) as error:
         why = (
             f"it cannot be read ({type(error).__name__})"
@@ -121,6 +121,7 @@ def read(submission: Path) -> Contents:
         }
         found.warnings.append(f"The submission was refused: {why}.")
         return found
+    files, others = at.files, at.others
     for name in course().files:
         part = name.removesuffix(".py")
         try:
@@ -134,6 +135,12 @@ def read(submission: Path) -> Contents:
         found.warnings.append(
             f"The submission holds none of the assignment's files ({', '.join(course().files)})."
         )
+    if at.elsewhere:
+        shown = _listed([f"{place}/" for place in at.elsewhere])
+        found.warnings.append(
+            f"The files in {f'{at.home}/' if at.home else 'the top folder'} were graded. These"
+            f" folders also hold files of the assignment, which were not graded: {shown}."
+        )
     # A copy of handout/ also holds files that the student does not hand in. They are not read, and
     # need no warning.
     known = {path.name for path in (ROOT / "handout").iterdir()}
@@ -143,11 +150,9 @@ def read(submission: Path) -> Contents:
             f"These files were not graded, because the course does not take their parts: {shown}."
         )
     if ignored := [name for name in others if name not in {*known, *FILES}]:
-        shown = ", ".join(_printable(name) for name in ignored[:8]) + (
-            " …" if len(ignored) > 8 else ""
-        )
         found.warnings.append(
-            f"These files were ignored, because the assignment does not list them: {shown}."
+            "These files were ignored, because the assignment does not list them:"
+            f" {_listed(ignored)}."
         )
     return found
 
@@ -212,34 +217,85 @@ def _printable(name: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in name)[:80]
 
 
-# A tuple: a dict from the names of the listed files to functions that read them, and the names of
-# other files that a student may expect the grader to read, too (see PYTHON_LIKE).
-Found = tuple[dict[str, Callable[[], bytes]], list[str]]
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(_printable, names[:8])) + (" …" if len(names) > 8 else "")
+
+
+@dataclass
+class Found:
+    """What is found in a submission.
+
+    ``files`` maps the names of the listed files to functions that read them. All lie in the folder
+    ``home``, which is "" for the top folder. ``others`` are files beside them that a student may
+    expect the grader to read, too (see PYTHON_LIKE). ``elsewhere`` are other folders with listed
+    files.
+    """
+
+    files: dict[str, Callable[[], bytes]]
+    home: str = ""
+    others: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+
+
+def _rank(folder: PurePath) -> tuple:
+    """Return a key that sorts folders: the first one that has listed files counts.
+
+    This is the one nearest to the top. Among folders at the same depth, handout/ is preferred,
+    because another folder may be a backup of it.
+    """
+    return len(folder.parts), folder.name != "handout", folder.as_posix()
 
 
 def candidates(directory: Path) -> list[Path]:
-    """Return where the listed files of a directory may lie. The first folder that has one counts.
-
-    These are the directory itself, its only folder, and ``handout/`` in both.
-    """
-    found = [directory, directory / "handout"]
-    folders = [
-        p
-        for p in sorted(directory.iterdir())
-        if p.is_dir() and not p.is_symlink() and p.name[0] not in "._"
-    ]
+    """Return the folders in which a listed file counts, or would count if it were there."""
+    found = [*places(directory), directory, directory / "handout"]
+    folders = [p for p in _listing(directory) if p.is_dir() and not _is_aside(p.name)]
     if len(folders) == 1:
         found += [folders[0], folders[0] / "handout"]
     return found
 
 
+def places(directory: Path) -> list[Path]:
+    """Return the folders in a directory that have listed files. The first one counts.
+
+    Look at MAX_DEPTH levels below the directory, but at no further level after MAX_FOLDERS folders.
+    The level below the first folder found is the last one: perhaps better files lie in its
+    ``handout/``, and a warning says so.
+    """
+    found: list[Path] = []
+    level, seen, is_last = [directory], 0, False
+    for _ in range(MAX_DEPTH + 1):
+        below = []
+        for folder in level:
+            try:
+                entries = _listing(folder)
+            except OSError:
+                if folder == directory:
+                    raise
+                continue
+            if any(_is_listed(path.name) for path in entries):
+                found.append(folder)
+            below += [p for p in entries if not p.is_symlink() and p.is_dir()]
+        level = [path for path in below if not _is_aside(path.name)]
+        seen += len(level)
+        if is_last or seen > MAX_FOLDERS:
+            break
+        is_last = bool(found)
+    return sorted(found, key=_rank)
+
+
+def _is_aside(folder: str) -> bool:
+    """Return whether programs, not students, make folders of this name."""
+    return folder.startswith(".") or folder == "__MACOSX"
+
+
 def _from_directory(directory: Path) -> Found:
-    """Find the listed files in one of the ``candidates`` of a directory.
+    """Find the listed files in a directory.
 
     Raise Refused if a listed file is a link, a folder or a special file.
     """
-    places = candidates(directory)
-    home = next((c for c in places if any(_is_listed(p.name) for p in _listing(c))), directory)
+    homes = places(directory) or [directory]
+    home = homes[0]
     files: dict[str, Callable[[], bytes]] = {}
     others = []
     for path in _listing(home):
@@ -253,14 +309,15 @@ def _from_directory(directory: Path) -> Found:
             raise Refused(f"{path.name} is a link, a folder or a special file, not a regular file")
         elif stat.S_ISREG(mode) and path.suffix in PYTHON_LIKE:
             others.append(path.name)
-    return files, others
+    names = ["" if p == directory else p.relative_to(directory).as_posix() for p in homes]
+    return Found(files, names[0], others, names[1:])
 
 
 def has_listed_files(directory: Path) -> bool:
     """Return whether the intake finds a file of the assignment in a directory, or refuses it."""
     try:
-        return bool(_from_directory(directory)[0])
-    except Refused:
+        return bool(_from_directory(directory).files)
+    except (Refused, OSError):
         return True
 
 
@@ -320,15 +377,13 @@ def _from_zip(archive_path: Path) -> Found:
             )
         if stat.S_ISLNK(entry.external_attr >> 16):
             raise Refused(f"the zip archive holds a link: {_printable(entry.filename)}")
-        if path.parts and not entry.filename.endswith("/") and path.parts[0] != "__MACOSX":
+        is_file = path.parts and not entry.filename.endswith("/")
+        is_near = len(path.parts) <= MAX_DEPTH + 1
+        if is_file and is_near and not any(map(_is_aside, path.parts[:-1])):
             paths[path] = entry
-    listed = [path for path in paths if _is_listed(path.name) and len(path.parts) <= 3]
-    # Among folders at the same depth, handout/ is preferred, wherever it is in the archive, because
-    # another folder may be a backup of it.
-    nearest = {
-        path.parent: (len(path.parent.parts), path.parent.name != "handout") for path in listed
-    }
-    home = min(nearest, key=lambda parent: nearest[parent], default=PurePosixPath("."))
+    listed = [path for path in paths if _is_listed(path.name)]
+    homes = sorted({path.parent for path in listed}, key=_rank) or [PurePosixPath()]
+    home = homes[0]
     files: dict[str, Callable[[], bytes]] = {}
     for path in listed:
         if path.parent == home:
@@ -338,7 +393,8 @@ def _from_zip(archive_path: Path) -> Found:
         for p in paths
         if p.parent == home and not _is_listed(p.name) and p.suffix in PYTHON_LIKE
     ]
-    return files, others
+    names = ["" if place == PurePosixPath() else place.as_posix() for place in homes]
+    return Found(files, names[0], others, names[1:])
 
 
 def _extract(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:

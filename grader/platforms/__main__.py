@@ -170,12 +170,15 @@ def grade_for_harbor(submission: Path, logs: Path, part: str) -> int:
 
 
 def grade_plainly(submission: Path, into: Path, part: str) -> int:
+    """Write the results, which replace those of an earlier submission even if the grader fails."""
     into.mkdir(parents=True, exist_ok=True)
-    grading = Grading(part, confined=False, shows=True, report=into / "report.html")
-    outcome = grading.run(submission)
+    results, junit, report = (into / name for name in ("results.json", "junit.xml", "report.html"))
+    for old in (results, junit, report):
+        old.unlink(missing_ok=True)
+    outcome = Grading(part, confined=False, shows=True, report=report).run(submission)
     if outcome.document:
-        results_json.write(into / "results.json", outcome.document)
-        formats.write([("junit", into / "junit.xml")], outcome.document)
+        results_json.write(results, outcome.document)
+        formats.write([("junit", junit)], outcome.document)
     return outcome.code
 
 
@@ -211,6 +214,9 @@ def main() -> int:
         return grade(submission, arguments.into.resolve(), arguments.part)
     except OSError as error:
         print(f"cannot grade: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("cannot grade: interrupted", file=sys.stderr)
         return 2
 
 

@@ -20,6 +20,7 @@ from grader.reports.results_json import points_of
 
 # Tango keeps 1,000 KiB of all that a job prints (MAX_OUTPUT_FILE_SIZE).
 MAX_OUTPUT_BYTES = 256 << 10
+EXTRA_CREDIT = "Extra credit"
 
 
 def text(document: dict) -> str:
@@ -35,10 +36,18 @@ def _text(document: dict) -> str:
 
 
 def autoresult(document: dict) -> str:
-    """Return the last line. The scoreboard has the points of each part, and then the total."""
-    parts = _by_part(every_check(document))
+    """Return the last line. The scoreboard has the points of each part, and then the total.
+
+    Autolab adds up the scores. So if extra credit does not count on top, it is a score of its own,
+    with the points that it adds to the total.
+    """
+    total, is_on_top = points_of(document)[0], "score" not in document
+    counted = [t for t in document["tests"] if is_on_top or not t["extra_data"].get("extra_credit")]
+    parts = _by_part(every_check(document | {"tests": counted}))
     scores = {PARTS[part].title: sum(e.score for e in entries) for part, entries in parts.items()}
-    return json.dumps({"scores": scores, "scoreboard": [*scores.values(), points_of(document)[0]]})
+    if not is_on_top:
+        scores[EXTRA_CREDIT] = round(total - sum(scores.values()), 6)
+    return json.dumps({"scores": scores, "scoreboard": [*scores.values(), total]})
 
 
 def _feedback(entries: list[ShownEntry]) -> str:

@@ -8,8 +8,12 @@ from grader.platforms.targets import Target
 
 
 def reward(document: dict) -> str:
-    """Return the points as a share of the maximum. Harbor expects this number in reward.txt."""
-    return f"{shown.share(document)}\n"
+    """Return the earned share of all points, extra credit included, as Harbor's reward.txt has it.
+
+    A task for agents measures one part. How a course counts extra credit does not matter there.
+    """
+    got, most = (sum(test[key] for test in document["tests"]) for key in ("score", "max_score"))
+    return f"{shown.share(got, most)}\n"
 
 
 # Each function turns the document of reports/results_json.py into the text of a file.

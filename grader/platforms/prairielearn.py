@@ -26,7 +26,7 @@ def _text(document: dict) -> str:
     got, most = points_of(document)
     found = {
         "gradable": True,
-        "score": share(document),
+        "score": share(got, most),
         "message": f"{points(got)} of {points(most)} points",
         "output": notes(document),
         "tests": [_test(entry) for entry in for_students(document)],

@@ -21,7 +21,6 @@ from grader.check.record import (
     UNIMPLEMENTED,
 )
 from grader.diagnosis.finding import printable
-from grader.reports.results_json import points_of
 from grader.reports.summary import points
 
 # The states of checks, worst first. Hidden checks that are shown together have the worst of their
@@ -129,9 +128,8 @@ def count_states(states: list[str]) -> dict[str, int]:
     return {state: states.count(state) for state in in_order if state in states}
 
 
-def share(document: dict) -> float:
+def share(got: float, most: float) -> float:
     """Return the points as a share of the maximum, from 0 to 1."""
-    got, most = points_of(document)
     return round(min(1.0, got / most), 6) if most else 0.0
 
 

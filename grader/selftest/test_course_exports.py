@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from grader.course import exports
 from grader.course.exports import Export, find, safe_name, unique
 from grader.course.submissions import Found, Student
 from grader.course.unpacking import CannotRead
+from grader.intake import staging
 
 
 def found_in(source: Path, unpack_into: Path) -> list[Found]:
@@ -178,7 +180,8 @@ def test_plain_folders_and_zips(tmp_path):
     (tmp_path / "jane.zip").write_bytes(b"")
     (tmp_path / "notes.txt").write_text("")
     found = found_in(tmp_path, tmp_path / "unpacked")
-    assert [one.submission.id for one in found] == ["Jane", "jane-2"]
+    first, second = (one.submission.id for one in found)
+    assert first.startswith("Jane-") and second.startswith("jane-")
     assert found[1].submission.students == (Student("jane"),)
 
 
@@ -313,7 +316,34 @@ def test_a_zip_with_a_name_that_is_no_utf_8_is_a_sentence(tmp_path):
 )
 def test_names_of_folders_are_safe(name, safe):
     assert safe_name(name) == safe
-    assert unique([name, name.upper()]) == [safe, f"{safe_name(name.upper())}-2"]
+    assert unique([name]) == unique([name]) and unique([name])[0].startswith(safe)
+
+
+def test_a_name_stays_the_same_when_others_come():
+    [li] = unique(["李娜"])
+    assert li.startswith("student-") and unique(["丁一", "李娜", "王伟"])[1] == li
+    assert unique(["Jane Doe", "jane doe", "Ann"])[::2] != ["Jane-Doe", "Ann"]
+    assert len({*unique(["Jane Doe", "jane doe", "jane-doe", "Groß"])}) == 4
+    assert unique(["a", "a", "b"]) == ["a", "a-2", "b"]  # a folder and a zip may have one name
+
+
+def test_a_folder_that_cannot_be_read_stops_no_other(tmp_path, monkeypatch):
+    for name in ("ann", "bob"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "collectives.py").write_text("x = 1")
+    visible, listing = exports._visible, staging._listing
+
+    def refusing(list_folder):
+        def listed(folder: Path) -> list[Path]:
+            if folder.name == "bob":
+                raise PermissionError(13, "Permission denied")
+            return list_folder(folder)
+
+        return listed
+
+    monkeypatch.setattr(exports, "_visible", refusing(visible))
+    monkeypatch.setattr(staging, "_listing", refusing(listing))
+    assert [one.submission.id for one in find(tmp_path, tmp_path / "x").found] == ["ann", "bob"]
 
 
 BIG = """\

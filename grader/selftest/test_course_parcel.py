@@ -35,10 +35,9 @@ def there(tmp_path, path):
         PLAIN,
         {f"handout/{name}": content for name, content in PLAIN.items()},
         {f"lockstep/handout/{name}": content for name, content in PLAIN.items()},
-        # Two folders: the intake looks into none of them, also if one holds nothing of Python.
         {"a/collectives.py": b"x = 1\n", "pictures/one.png": b""},
         {"a/collectives.py": b"x = 1\n", "empty/": b""},
-        {"a/b/c/d/collectives.py": b"x = 1\n"},
+        {"a/b/c/d/collectives.py": b"x = 1\n", "a/b/c/d/handout/collectives.py": b"x = 2\n"},
         {"collectives.py": b"x" * (MAX_FILE_BYTES + 5), "Benchmarking.py": b"x = 1\n"},
         {"collectives.py": b"\xff\xfe", "benchmarking.py": b"\0"},
         {"data_parallel.ipynb": b"{}"},

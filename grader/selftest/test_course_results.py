@@ -186,6 +186,14 @@ def test_rows_of_canvas_that_are_no_students_are_left_out(tmp_path):
     assert [one.name for one in read(tmp_path / "r.csv")] == ["Doe, Jane"]
 
 
+def test_people_with_the_same_letters_are_not_the_same_person():
+    assert missing([Person("May Chen")], [Student("Amy Chen")]) == [Person("May Chen")]
+    assert not missing([Person("Chen, May")], [Student("May Chen")])
+    of_many_words = "Ana María de la Luz Pérez Gil"
+    assert not missing([Person(of_many_words)], [Student(of_many_words.replace(" ", ""))])
+    assert not missing([Person("O'Brien, Sean-Luc")], [Student("obriensean-luc")])
+
+
 def test_names_in_different_forms_of_unicode_are_equal():
     composed, decomposed = (unicodedata.normalize(form, "Jörg Öz") for form in ("NFC", "NFD"))
     assert composed != decomposed

@@ -1,5 +1,6 @@
 """A course is graded once, goes on after a stop, and no submission stops the others."""
 
+import html
 import json
 import os
 import threading
@@ -233,6 +234,21 @@ def test_a_submission_that_cannot_be_read_keeps_its_stored_result(graded, monkey
         assert graded(found=found).results["a"].status == BROKE
     course = graded(found=found)
     assert course.results["a"].status == GRADED and course.times("a") == 1
+
+
+def test_a_submission_without_the_assignments_files_is_named(graded, tmp_path):
+    said = {"output": "The submission has no collectives.py.", "name": "1.1 a · b", "score": 0.0}
+    failed = TEST | said | {"extra_data": {"check": "x", "status": "failed"}}
+    without = replace(FULL, results=json.dumps({"tests": [failed]}).encode())
+    written = failed | {"output": "Expected 1.", "extra_data": {"check": "y", "status": "failed"}}
+    wrong = replace(FULL, results=json.dumps({"tests": [failed, written]}).encode())
+    course = graded("abc", {"a": without, "b": wrong})
+    told = "1 submission has none of the assignment's files: a. Look whether"
+    assert told in course.printed and course.code == 0
+    assert told in html.unescape((tmp_path / "out" / "course.html").read_text())
+    assert "none of the assignment's files" in (tmp_path / "out" / "scores.csv").read_text()
+    again = graded(found=list(course.found.values()))
+    assert told in again.printed  # the stored result says so, too
 
 
 def test_a_submission_that_becomes_too_large_is_refused(graded, monkeypatch):

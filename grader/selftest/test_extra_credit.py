@@ -25,6 +25,8 @@ from grader.diagnosis.finding import Finding
 from grader.gradescope.metadata import Upload
 from grader.gradescope.upload import fit
 from grader.intake.staging import read, stage_submission
+from grader.platforms import autolab
+from grader.platforms.formats import reward
 from grader.platforms.shown import share
 from grader.reports import page, results_json, terminal
 from grader.reports.summary import counted, summary
@@ -148,7 +150,12 @@ def test_all_that_read_a_document_count_alike(rules, counts, score):
     outcomes = outcomes_of([result])
     assert (result.total, outcomes.graded[0].points, outcomes.best) == (score, score, 10)
     assert not outcomes.damaged()
-    assert share(document) == min(1, score / 10)
+    assert share(*results_json.points_of(document)) == min(1, score / 10)
+    autolab_scores = json.loads(autolab.autoresult(document))
+    assert sum(autolab_scores["scores"].values()) == autolab_scores["scoreboard"][-1] == score
+    assert autolab_scores["scores"]["Collectives"] == 8
+    assert autolab_scores["scores"].get("Extra credit") == (None if counts == ON_TOP else score - 8)
+    assert float(reward(document)) == round(14 / 17, 6)  # of one part, and of no course's total
 
 
 @pytest.mark.parametrize("counts", [ON_TOP, UP_TO_THE_TOTAL, NOT])
@@ -159,7 +166,7 @@ def test_extra_credit_graded_alone_counts_as_itself(rules, counts):
     document = results_json.as_results(extra, 1.0, [], {"seed": 1})
     assert "score" not in document  # so Gradescope adds up the points of the checks
     assert results_json.points_of(document) == (6, 7)
-    assert share(document) == round(6 / 7, 6)
+    assert share(*results_json.points_of(document)) == round(6 / 7, 6)
 
 
 @pytest.mark.parametrize("counts, expected", [(ON_TOP, 7), (UP_TO_THE_TOTAL, 5), (NOT, 4)])

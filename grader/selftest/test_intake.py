@@ -5,6 +5,7 @@ is touched.
 import io
 import os
 import stat
+import tempfile
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grader.assignment import FILES, GIVEN
+from grader.intake import staging
 from grader.intake.staging import NotThere, read, stage_submission
 from grader.selftest.fuzz_intake import zipped
 
@@ -68,7 +70,10 @@ def test_a_byte_that_is_no_text_is_named_with_its_line(tmp_path, mark):
 
 
 @pytest.mark.parametrize("make", [directory, archive])
-@pytest.mark.parametrize("prefix", ["", "handout/", "my-homework/", "my-homework/handout/"])
+@pytest.mark.parametrize(
+    "prefix",
+    ["", "handout/", "my-homework/", "my-homework/handout/", "home/jane/course/lockstep/handout/"],
+)
 def test_the_files_are_found_where_students_put_them(tmp_path, folder, make, prefix):
     staged = stage_submission(make(tmp_path, {prefix + name: SOURCE for name in FILES}), folder)
     assert not staged.absent and not staged.warnings
@@ -76,11 +81,64 @@ def test_the_files_are_found_where_students_put_them(tmp_path, folder, make, pre
     assert (folder / "handout" / FILES[0]).read_text() == SOURCE
 
 
+@pytest.mark.parametrize("make", [directory, archive])
 @pytest.mark.parametrize("names", [["backup/", "handout/"], ["handout/", "backup/"]])
-def test_of_two_folders_in_a_zip_the_one_that_students_know_counts(tmp_path, folder, names):
+def test_of_two_folders_the_one_that_students_know_counts(tmp_path, folder, make, names):
     files = {prefix + name: SOURCE + f"# {prefix}" for prefix in names for name in FILES}
-    assert not stage_submission(archive(tmp_path, files), folder).absent
+    staged = stage_submission(make(tmp_path, files), folder)
+    assert not staged.absent
     assert (folder / "handout" / FILES[0]).read_text() == SOURCE + "# handout/"
+    assert staged.warnings == [
+        "The files in handout/ were graded. These folders also hold files of the assignment, which"
+        " were not graded: backup/."
+    ]
+
+
+@pytest.mark.parametrize("make", [directory, archive])
+def test_a_file_above_those_that_were_written_is_told(tmp_path, make):
+    files = {f"mine/handout/{name}": SOURCE for name in FILES} | {"mine/collectives.py": SOURCE}
+    found = read(make(tmp_path, files))
+    assert list(found.texts) == ["collectives.py"]
+    assert found.warnings[0].startswith("The files in mine/ were graded. These folders also")
+    assert "mine/handout/." in found.warnings[0]
+
+
+FOLDER_NAMES = ["a", "b", "handout", "_old", ".git", "__MACOSX"]
+
+
+@given(
+    places=st.lists(
+        st.tuples(st.lists(st.sampled_from(FOLDER_NAMES), max_size=4), st.sampled_from(FILES[:2])),
+        max_size=6,
+    )
+)
+def test_a_zip_and_its_folder_are_read_alike(places):
+    files = {"/".join([*folders, name]): f"# {folders}\n" for folders, name in places}
+    files["notes.txt"] = ""
+    with tempfile.TemporaryDirectory() as temporary:
+        from_folder, from_zip = (read(m(Path(temporary), files)) for m in (directory, archive))
+    assert (from_folder.texts, from_folder.absent) == (from_zip.texts, from_zip.absent)
+
+
+def test_folders_that_cannot_be_read_hide_no_others(tmp_path, monkeypatch):
+    submission = directory(tmp_path, {f"deep/er/{name}": SOURCE for name in FILES})
+    (submission / "private").mkdir()
+    listing = staging._listing
+
+    def listed(folder: Path) -> list[Path]:
+        if folder.name == "private":
+            raise PermissionError
+        return listing(folder)
+
+    monkeypatch.setattr(staging, "_listing", listed)
+    assert len(read(submission).texts) == len(FILES)
+
+
+def test_the_search_for_files_ends_in_a_large_tree(tmp_path, monkeypatch):
+    submission = directory(tmp_path, {f"a/b/c/{name}": SOURCE for name in FILES})
+    assert read(submission).texts
+    monkeypatch.setattr(staging, "MAX_FOLDERS", 1)  # reached on the second level
+    assert not read(submission).texts
 
 
 @pytest.mark.parametrize("make", [directory, archive])

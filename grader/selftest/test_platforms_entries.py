@@ -53,9 +53,23 @@ def test_a_grader_without_results_hands_over_nothing(platform, run, tmp_path):
     (tmp_path / "student").mkdir()
     (tmp_path / "student" / FILES[0]).touch()
     into = [tmp_path / "into"] * (platform in ("harbor", "plain"))
+    names = "reward.txt" if platform == "harbor" else "results.json junit.xml report.html"
+    (tmp_path / "into").mkdir()
+    for name in names.split():  # of an earlier submission
+        (tmp_path / "into" / name).write_text("1.0" if into else "")
     code, printed = run(platform, tmp_path, *into, leaves=None, code=2)
     assert code == 2 and "scores" not in printed
-    assert not [p for p in tmp_path.rglob("*") if p.name in ("results.json", "reward.txt")]
+    assert not into or not list((tmp_path / "into").iterdir())
+    assert not (tmp_path / "results" / "results.json").exists()
+
+
+def test_an_interruption_is_a_sentence(monkeypatch, tmp_path, capsys):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(entry.Grading, "_run", interrupted)
+    monkeypatch.setattr(sys, "argv", ["entry", "plain", str(tmp_path), str(tmp_path / "into")])
+    assert entry.main() == 2 and capsys.readouterr().err == "cannot grade: interrupted\n"
 
 
 def test_prairielearn_gets_results_that_ranks_cannot_read(run, tmp_path):
