@@ -54,8 +54,10 @@ class WrongValues:
             return "divided by 0: by the rank instead of the number of ranks?"
         known = self._known(rank)
         if found.got is None or found.expected is None:
+            # No mistake explains right values of a wrong dtype, shape or type.
+            is_right = _is_close(self.values[rank], self.expected[rank])
             fitting = (name for name in known if _is_close(self.values[rank], known[name]))
-            reason = next(fitting, None)
+            reason = None if is_right else next(fitting, None)
         else:
             reason = likely_cause(found.got, found.expected, self._context(rank, found, known))
         if not reason and self.expected[rank] is not None:

@@ -106,6 +106,8 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
             return name  # the sentence about the mistake
     if got.shape != expected.shape and same(got.ravel(), expected.ravel(), tolerance=1e-7):
         return "the right numbers in another shape"
+    if reason := _padding(got, expected):
+        return reason
     if same(got, expected, tolerance=1e-5):
         return (
             "only the last digits are wrong. Does your code use a smaller dtype, or does it round"
@@ -145,6 +147,20 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
         if sentence := explain(got, expected, context):
             return sentence
     return None
+
+
+def _padding(got: np.ndarray, expected: np.ndarray) -> str | None:
+    """Return a sentence if only the zeros at the end of the expected array are wrong."""
+    if got.shape != expected.shape:
+        return None
+    found, right = got.ravel(), expected.ravel()
+    filled = np.flatnonzero(right)
+    if not len(filled) or filled[-1] + 1 == len(right):
+        return None
+    end = filled[-1] + 1
+    if not same(found[:end], right[:end], tolerance=1e-7) or not found[end:].any():
+        return None
+    return "the padding at the end must be 0, and it is not. Use torch.zeros instead of torch.empty"
 
 
 def _is_garbage(got: np.ndarray) -> bool:

@@ -117,19 +117,21 @@ def imported(run, rank, there=0):
 def require_few_layers(run, rank, p, enough):
     """Fail if more than ``enough`` whole layers are alive on a rank during one of its products.
 
-    Activations and shards of gradients are allowed in addition. The shards are also allowed in the
-    forward pass, because a program may make the tensors for its result first. Half a layer is
-    allowed for small tensors.
+    Activations are allowed in addition, and in the backward pass shards of gradients. A program may
+    make the tensors for these shards first. So what is alive during the first product, beyond one
+    layer and its input, is allowed in the forward pass, up to the size of the shards. Half a layer
+    is allowed for small tensors.
     """
     # Each layer needs at least one product in the forward pass. In the backward pass, each layer
     # but the first needs at least one product, for the gradient of its input.
     products = run.require_products(rank, (2 * p.layers - 1) * p.product)
     activations = (p.layers + 2) * p.activation_bytes
+    gradients = p.layers * p.layer_bytes // p.n
+    early = min(max(products[0].alive - p.layer_bytes - p.activation_bytes, 0), gradients)
     for i, alive in enumerate(entry.alive for entry in products):
         # The forward pass has one product for each layer.
-        way = "forward" if i < p.layers else "backward"
-        gradients = p.layers * p.layer_bytes // p.n
-        whole = (alive - gradients - activations) / p.layer_bytes
+        way, shards = ("forward", early) if i < p.layers else ("backward", gradients)
+        whole = (alive - shards - activations) / p.layer_bytes
         text = (
             f"rank {rank}, {way}: {alive} bytes were alive during one of its matrix products."
             " Without activations and shards of gradients, this is at least as much as"

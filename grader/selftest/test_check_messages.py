@@ -112,6 +112,20 @@ def test_a_mistake_of_all_ranks_comes_before_a_mistake_of_one():
     assert "Likely: own." in told(lambda: run.returns(X, X, known_mistakes=known))
 
 
+def test_right_values_of_a_wrong_dtype_get_no_mistake():
+    """On one rank, the value of many a mistake is the right value."""
+    other = {np.float32: np.float64, np.float64: np.float32}[X.dtype.type]
+    text = told(
+        lambda: call_result("collectives.f", [X.astype(other)]).returns(
+            X, known_mistakes=[{"summed.": X, "not divided.": 2 * X}]
+        )
+    )
+    assert f"got {np.dtype(other)}" in text and "Likely" not in text
+    doubled = call_result("collectives.f", [2 * X.astype(other)])
+    mistakes = [{"summed.": X, "not divided.": 2 * X}]
+    assert "Likely: not divided." in told(lambda: doubled.returns(X, known_mistakes=mistakes))
+
+
 def test_a_ring_without_a_return_gets_one_explanation():
     run = call_result("collectives.ring_all_reduce", [None, None])
     text = told(public("collectives").test_ring_all_reduce, lambda n, *requests: [run] * 5, 2)

@@ -69,6 +69,16 @@ def test_a_sum_of_whole_numbers_is_not_taken_for_what_lies_between_entries():
     assert "exactly 2× the expected value" in likely_cause(f32(11, 55), f32(5.5, 27.5), alone)
 
 
+@pytest.mark.parametrize("left", [4.6e-41, 1e-12, -0.18, 1e30])
+def test_padding_that_is_not_zero_is_told(left):
+    padded = np.append(RIGHT, [0, 0]).astype(np.float32)
+    got = np.append(RIGHT, [0, left]).astype(np.float32)
+    assert "the padding at the end must be 0" in likely_cause(got, padded, AROUND)
+    assert likely_cause(padded, padded, AROUND) == likely_cause(RIGHT, RIGHT, AROUND)
+    shifted = np.roll(got, 1)
+    assert "padding" not in (likely_cause(shifted, padded, AROUND) or "")
+
+
 def test_one_ranks_input_on_all_ranks_is_told():
     everywhere = replace(AROUND, got=[INPUTS[1][0]] * 4)
     assert (

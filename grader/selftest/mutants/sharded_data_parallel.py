@@ -791,6 +791,20 @@ MUTANTS = [
         "Two are enough",
     ),
     mutant(
+        "two used layers stay, only in the forward pass",
+        """        # The layer gets no name here, so that it is freed after the product.
+""" + FORWARD,
+        """        kept = [*locals().get("kept", ()), _gather(shard, width)][-3:]
+        y, z = mlp.layer_forward(x, kept[-1])
+        saved.append((x, z))
+        kept = kept if len(saved) < len(shards) else []
+""",
+        {
+            "hidden two_layers_alive",
+        },
+        "forward: ",
+    ),
+    mutant(
         "a layer stays, and then its gradient",
         AVERAGED
         + "        gradients.insert(0, averaged)\n    return mlp.loss(x), gradients\n    # END SOLUTION\n\n\n# BEGIN SOLUTION\ndef _gathered_ahead",
@@ -1131,6 +1145,20 @@ def _gathered_ahead""",
             "hidden prefetch_takes_little_memory",
         },
         "Were layers kept?",
+    ),
+    mutant(
+        "four used layers stay, only in the forward pass",
+        PREFETCHED,
+        """\
+        kept = [*locals().get("kept", ()), weight][-5:]
+        y, z = layer_forward(x, weight)
+        saved.append((x, z))
+        kept = kept if len(saved) < len(shards) else []
+""",
+        {
+            "hidden four_layers_alive",
+        },
+        "forward: ",
     ),
     mutant(
         "the layers are gathered again, and kept all the same",
