@@ -1,4 +1,4 @@
-"""Finds operations that nobody waited for, or whose tensor was overwritten before the wait.
+"""Finds operations that nobody waited for, or whose tensor was overwritten too early.
 
 If the values of a call with such an operation are right, they may be right by luck.
 """
@@ -10,19 +10,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from grader.wire.events import Mark, Operation, operations
-from grader.wire.frames import IN_IMPORT, LEFT_OPEN, NEVER_AWAITED, OVERWRITTEN, UNFILLED
+from grader.wire.frames import (
+    IN_IMPORT,
+    LEFT_OPEN,
+    NEVER_AWAITED,
+    OVERLAPPING,
+    OVERWRITTEN,
+    UNFILLED,
+)
 from grader.world.report import WorldReport
 
 # At the end of a call, a rank adds one such mark to its trail for each hazard. The mark says what
 # is wrong, and names the kind and the number of the operation. The operations of each kind are
 # numbered from 0.
-HAZARD_MARK = re.compile(rf"({NEVER_AWAITED}|{OVERWRITTEN}) ([a-z_]+) ([0-9]{{1,5}})")
+HAZARD_MARK = re.compile(rf"({NEVER_AWAITED}|{OVERWRITTEN}|{OVERLAPPING}) ([a-z_]+) ([0-9]{{1,5}})")
 LEFT_OPEN_MARK = re.compile(rf"({LEFT_OPEN}) ([a-z_]+) ([0-9]{{1,5}})")
 
 
 @dataclass(frozen=True)
 class Hazard:
-    """An operation of a rank, and what is wrong with it: ``NEVER_AWAITED`` or ``OVERWRITTEN``."""
+    """An operation of a rank, and what is wrong with it.
+
+    This is ``NEVER_AWAITED``, ``OVERWRITTEN`` or ``OVERLAPPING``.
+    """
 
     what: str
     operation: Operation
@@ -34,6 +44,12 @@ class Hazard:
                 f"{rank} overwrites the tensor of the {operation} before it has waited for this"
                 " operation. Until wait() returns, the tensor is in use: do not write to it or"
                 " receive into it."
+            )
+        if self.what == OVERLAPPING:
+            return (
+                f"{rank} calls the {operation} with an output that shares memory with its input."
+                " gloo overwrites entries before it has sent them, so the results are wrong. Use"
+                " another tensor for the output."
             )
         starts = f"{rank} starts the {operation}, but never waits for it."
         if operation.kind == "recv":
@@ -54,7 +70,7 @@ class Hazard:
     @property
     def is_luck(self) -> bool:
         """Return whether a call with this hazard can give the right values only by luck."""
-        return self.what == OVERWRITTEN or self.operation.kind in ("send", "recv")
+        return self.what != NEVER_AWAITED or self.operation.kind in ("send", "recv")
 
 
 def hazards(report: WorldReport, call: int) -> list[Hazard]:

@@ -103,7 +103,8 @@ def _summary(view: View) -> list[Html]:
 
 
 def _warnings(view: View) -> list[Html]:
-    course, told = view.course, []
+    course = view.course
+    told: list[str] = []
     told += filter(None, (untimed(view.results), without_files(view.results)))
     if 0 < len(course.graded) < FEWEST_SUBMISSIONS:
         told.append(

@@ -129,6 +129,13 @@ SLIPS = [
             " into new_empty() with the shape."
         ),
     ),
+    Slip(
+        ("is not part of group",),
+        (
+            "the call names a rank that is not in the group. src and dst are ranks of the world,"
+            " also in a group. dist.get_global_rank(group, 0) is the first rank of the group."
+        ),
+    ),
 ]
 
 

@@ -195,8 +195,11 @@ def stands(
     idle = open_ones or any(
         stack_frames.in_communication(stack, report.submission_dir, False) for stack in rank.stacks
     )
+    is_idle = report.ending == Ending.STUCK or idle  # no rank of a world that is stuck computes
     waits = (
-        idle or not place or any(word in stack_frames.source(place) for word in ("wait", "sleep"))
+        is_idle
+        or not place
+        or any(word in stack_frames.source(place) for word in ("wait", "sleep"))
     )
     return f"{'waits' if waits else 'is busy'} at {at(place)}" if place else "waits", missed
 

@@ -199,7 +199,8 @@ class Hub:
         if held_bytes + unread_bytes > MAX_HELD_BYTES and not self.is_full:
             self.is_full = True
             limit = (
-                f"had more than {MAX_HELD_BYTES >> 20} MiB of data that was sent but not received"
+                f"had more than {MAX_HELD_BYTES >> 20} MiB of data under way at a time (messages"
+                " that no rank had received, or collectives that had not ended)"
             )
             self.tell({world_messages.LIMIT: limit})
 

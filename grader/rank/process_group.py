@@ -34,6 +34,7 @@ from grader.rank.work import (
     Tensors,
     dtype_of,
     is_on_host,
+    overlap,
     unfill,
 )
 from grader.wire import combine, frames
@@ -53,6 +54,10 @@ class HubGroup(dist.ProcessGroup):
         # As with gloo, each rank waits here until all ranks have made the group.
         store.set(str(rank), "")
         store.wait([str(other) for other in range(size)])
+
+    def __repr__(self) -> str:
+        """Return a text without an address, so that all ranks' errors about a group are equal."""
+        return f"<process group of the ranks {list(self.options.global_ranks_in_group)}>"
 
     # ——— what else torch asks of a group
 
@@ -149,7 +154,11 @@ class HubGroup(dist.ProcessGroup):
         if opts.rootRank == self.rank():
             sent = inputs[0]
             _check_list("scatter", sent, self.size(), outputs[0])
-        return self._issue("scatter", sent, outputs, root=opts.rootRank)
+        others = [block for rank, block in enumerate(sent) if rank != self.rank()]
+        is_overlapping = any(overlap(outputs[0], block) for block in others)
+        return self._issue(
+            "scatter", sent, outputs, root=opts.rootRank, is_overlapping=is_overlapping
+        )
 
     def reduce_scatter(
         self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None
@@ -213,7 +222,10 @@ class HubGroup(dist.ProcessGroup):
             _pieces(tensor, [index(count) for count in rows], self.size())
             for tensor, rows in ((input, input_splits), (output, output_splits))
         ]
-        return self._issue("all_to_all", [input], [output], pieces=pieces)
+        is_overlapping = self.size() > 1 and overlap(input, output)
+        return self._issue(
+            "all_to_all", [input], [output], pieces=pieces, is_overlapping=is_overlapping
+        )
 
     alltoall_base = all_to_all_single  # type: ignore[assignment]
 
@@ -259,6 +271,7 @@ class HubGroup(dist.ProcessGroup):
         silent: bool = False,
         output: Any = None,
         in_order: bool = False,
+        is_overlapping: bool = False,
         **recorded: Any,
     ) -> HubWork:
         """Start an operation that sends the tensors ``sent`` and fills the tensors ``landing``.
@@ -266,8 +279,11 @@ class HubGroup(dist.ProcessGroup):
         With ``silent``, the operation sends nothing. With ``in_order``, communicate the entries of
         the tensors in their logical order, whatever the strides are. Otherwise communicate the
         bytes in the order in which they are in memory. ``output`` is the result of the operation's
-        future, by default ``landing``. See ``operation_record`` for the other arguments.
+        future, by default ``landing``. For ``is_overlapping`` see ``Issued``, and for the other
+        arguments ``operation_record``.
         """
+        if any(tensor.layout != torch.strided for tensor in [*sent, *landing]):
+            raise ValueError(f"{kind}: only dense tensors can be communicated")
         if not all(is_on_host(x) or x.is_contiguous() for x in [*sent, *landing]):
             raise ValueError("Tensors must be contiguous")  # the words of nccl
         _require_room(kind, sent, landing)
@@ -288,6 +304,7 @@ class HubGroup(dist.ProcessGroup):
         filled = [] if kind == "broadcast" and not silent else landing
         memory = MemoryInUse(sent, filled) if sent and not silent else None
         issued = self.network.note_issue(kind)
+        issued.is_overlapping = is_overlapping
         number = self._post(record, pieces, memory, _blocks(filled, in_order))
         unfill(filled, in_order)
         if filled:
@@ -413,8 +430,6 @@ def _check(kind: str, tensors: Tensors, in_order: bool) -> None:
     for tensor in tensors:
         if kind in ("send", "recv") and not tensor.is_contiguous():
             raise RuntimeError("input tensor has to be contiguous")  # gloo says this of both kinds
-        if tensor.layout != torch.strided:
-            raise ValueError(f"{kind}: only dense tensors can be communicated")
         if not in_order and _last(tensor) > tensor.untyped_storage().nbytes():
             raise ValueError(
                 f"{kind}: the tensor has more elements than its memory. Was it expanded, or was its"

@@ -80,6 +80,8 @@ class Network:
                 marks.append(f"{frames.NEVER_AWAITED} {operation.kind} {number}")
             if operation.was_overwritten:
                 marks.append(f"{frames.OVERWRITTEN} {operation.kind} {number}")
+            if operation.is_overlapping:
+                marks.append(f"{frames.OVERLAPPING} {operation.kind} {number}")
             if operation.unfilled_at and operation.was_left_open:
                 left_open.append(f"{frames.LEFT_OPEN} {operation.kind} {number}")
         for contents in list(self.link.owed.values()):
@@ -96,6 +98,9 @@ class Issued:
     position: int  # among all operations of the rank in this call
     was_awaited: bool = False
     was_overwritten: bool = False
+    # whether a tensor that the operation fills overlaps one that it sends, so that gloo sends some
+    # entries after it has overwritten them
+    is_overlapping: bool = False
     # the file and line that issued the operation; None if it fills no tensor
     unfilled_at: tuple | None = None
     was_left_open: bool = True  # False if a wait in the line ``unfilled_at`` ended the operation
@@ -155,7 +160,7 @@ class MemoryInUse:
 
         ``landing`` are the tensors that the operation fills.
         """
-        self.is_lost |= any(_overlap(a, b) for a in self.sent for b in landing)
+        self.is_lost |= any(overlap(a, b) for a in self.sent for b in landing)
 
 
 class HubWork(dist.Work):
@@ -211,12 +216,16 @@ class HubWork(dist.Work):
         """Return whether the operation is completed.
 
         Before any wait, the first call returns False, so that a program that asks only once is not
-        right by luck. As with gloo, a send is completed only after somebody has waited for it. A
-        program that asks ``PATIENT_POLLS`` times for a collective counts as waiting.
+        right by luck. As with gloo, a send or a receive is completed only after somebody has waited
+        for it; in nccl's order, a receive is completed when its data has come. A program that asks
+        ``PATIENT_POLLS`` times for a collective counts as waiting.
         """
         if self.answer is not None:
             return True
         if self.issued.kind == "send":
+            return False
+        if self.issued.kind == "recv" and not self.network.is_strict:
+            self.network.link.pay()
             return False
         self.polls += 1
         if self.polls == 1:
@@ -306,7 +315,7 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor:
     return flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
 
 
-def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Return whether two tensors overlap in memory, if each is one block of ``nbytes`` bytes."""
     begins = max(a.data_ptr(), b.data_ptr())
     return begins < min(a.data_ptr() + a.nbytes, b.data_ptr() + b.nbytes)

@@ -1142,6 +1142,63 @@ def test_ranks_that_make_different_groups_are_told_so(submit, groups):
     assert "All ranks must make all groups in the same order, also groups that they are" in message
 
 
+def test_a_rank_of_the_group_in_place_of_one_of_the_world_is_told(submit):
+    world = submit("""
+        def broken(x):
+            group = dist.new_group([1, 2])
+            if dist.get_rank():
+                dist.broadcast(x, 0, group=group)
+            return x
+        """)
+    message = verdict(world, 3)
+    assert "Global rank 0 is not part of group <process group of the ranks [1, 2]>" in message
+    assert "Likely: the call names a rank that is not in the group. src and dst are" in message
+
+
+def test_a_rank_that_waits_for_a_group_is_not_busy(submit):
+    world = submit("""
+        def broken(x):
+            if dist.get_rank() != 1:
+                dist.all_reduce(x, group=dist.new_group([0, 1, 2]))
+            return x
+        """)
+    message = verdict(world, 3)
+    assert "Deadlock: no rank can go on." in message and "busy" not in message
+
+
+def test_a_sparse_tensor_is_refused_in_a_sentence(submit):
+    message = verdict(submit("def broken(x):\n    dist.all_reduce(x.to_sparse())\n"), 2)
+    assert "all_reduce: only dense tensors can be communicated" in message
+
+
+def test_a_scatter_shows_the_size_of_a_block_on_every_rank(submit):
+    world = submit("""
+        def broken(x):
+            rank, blocks = dist.get_rank(), [x.clone() for _ in range(3)]
+            dist.scatter(x[rank // 2:].contiguous(), None if rank else blocks)
+            return x
+        """)
+    message = verdict(world, 3)
+    assert "ranks 0, 1: scatter of 4 × float32 with root 0" in message
+    assert "rank 2: scatter of 3 × float32 with root 0" in message
+
+
+def test_whoever_asks_for_ever_whether_a_message_has_come_is_told(submit):
+    """As on gloo, where the data arrives, but the work is not completed without a wait."""
+    source = """
+        def broken(x):
+            if dist.get_rank() == 0:
+                dist.send(x, 1)
+                return x
+            work = dist.irecv(x, 0)
+            while not work.is_completed():
+                pass
+            return x
+        """
+    message = verdict(submit(source, wall_seconds=1.5), 2)
+    assert "rank 1 called is_completed() again and again" in message
+
+
 def test_a_deadlock_in_a_group_names_the_group(submit):
     world = submit("""
         def broken(x):

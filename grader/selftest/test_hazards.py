@@ -14,11 +14,6 @@ from grader.wire.frames import UNFILLED
 pytestmark = pytest.mark.usefixtures("on_hub")
 RIGHT = {
     "waits at the end": "w = dist.isend(x, 1 - rank); dist.recv(y, 1 - rank); w.wait()",
-    "polls for a receive": (
-        """w = dist.irecv(y, 1 - rank); s = dist.isend(x, 1 - rank)
-            while not w.is_completed(): pass
-            s.wait()"""
-    ),
     "a batch": (
         """ops = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]
             [w.wait() for w in dist.batch_isend_irecv(ops)]"""
@@ -101,6 +96,17 @@ BY_LUCK = {
         """parts, z = [torch.empty_like(x) for _ in range(2)], x.clone()
             w = dist.all_gather(parts, z, async_op=True); dist.barrier(); z.zero_(); w.wait(); y = parts[1 - rank]""",
         *("overwrites the tensor of the all-gather", "before it has waited"),
+    ),
+    "an all-to-all into its own input": (
+        """z = torch.cat([x, x]); dist.all_to_all_single(z, z)
+            y = z.view(2, 2)[1 - rank].clone()""",
+        *("rank 0 calls the all-to-all", "shares memory with its input", "Use another tensor"),
+    ),
+    "a scatter into another rank's block": (
+        """for root in range(2):
+                blocks = [x.clone(), x.clone()] if rank == root else None
+                dist.scatter(blocks[1 - rank] if blocks else y, blocks, src=root)""",
+        *("calls the scatter", "shares memory with its input"),
     ),
     "a broadcast of the root is overwritten": (
         """z = x.clone() if rank == 0 else torch.zeros(2); w = dist.broadcast(z, 0, async_op=True)

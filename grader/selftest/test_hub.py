@@ -748,7 +748,8 @@ def test_what_nobody_takes_is_bounded(ends, monkeypatch):
     for number in range(5):
         both.post(0, operation(number, kind="send", peer=1, received=[], **MESSAGE))
     assert [line["limit"] for line in both.told] == [
-        "had more than 0 MiB of data that was sent but not received"
+        "had more than 0 MiB of data under way at a time (messages that no rank had received, or"
+        " collectives that had not ended)"
     ]
 
 
@@ -766,9 +767,7 @@ def test_what_nobody_reads_is_bounded(ends, monkeypatch):
     for number in range(6):
         both.post(0, operation(number, blob, **alone))
     both.heard[both.ranks[0]] = bytearray()
-    assert "had more than 2 MiB of data that was sent but not received" in [
-        line.get("limit") for line in both.told
-    ]
+    assert any(line.get("limit", "").startswith("had more than 2 MiB") for line in both.told)
 
 
 def test_a_result_that_several_ranks_get_is_counted_once(ends, monkeypatch):

@@ -116,7 +116,9 @@ class Operation:
             peer = f" with root {self.root}"
         if self.kind in ("send", "recv") and self.tag:
             peer += f" with tag {self.tag}"
-        count = str(sum(self.sent) or sum(self.received))
+        # The root of a scatter sends a block to each rank; a rank receives one block.
+        is_scatter = self.kind == "scatter"
+        count = str(self.elements if is_scatter else sum(self.sent) or sum(self.received))
         if self.kind == "reduce_scatter" and len(set(self.sent)) > 1:  # blocks that are not equal
             count = f"({' + '.join(map(str, self.sent))})"
         what = "" if self.kind == "barrier" else f" of {count} × {self.dtype}"

@@ -114,6 +114,7 @@ SETTLED_KEY = "settled"
 # the order in which it issues them.
 NEVER_AWAITED = "never awaited:"
 OVERWRITTEN = "overwritten before its wait:"
+OVERLAPPING = "fills memory that it still has to send:"
 # This prefix is for an operation that fills a tensor, if the line of student code that issued the
 # operation did not wait for it. So student code may have read the tensor before it was filled.
 # A rank adds at most ``MAX_LEFT_OPEN`` such marks in a call.
