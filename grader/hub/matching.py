@@ -7,7 +7,7 @@ operations of its rank and group have ended: see ``strict``.
 
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -162,13 +162,14 @@ class Matching:
     def _match(self, lane: MessageLane) -> None:
         """Give messages to the receives of a lane, in the order in which the receives were issued.
 
-        A receive gets the earliest message from its peer, or from any rank if it names no peer. It
-        waits if there is no message, or if this message has no bytes yet, does not fit, or is
-        withheld. A message that does not fit is not given to a later receive either.
+        But receives that name their peer come before those that do not, as in gloo. A receive gets
+        the earliest message from its peer, or from any rank if it names no peer. It waits if there
+        is no message, or if this message has no bytes yet, does not fit, or is withheld. A message
+        that does not fit is not given to a later receive either.
         """
         sends, waiting = self.sends[lane], deque[Posted]()
         unfit: set[int] = set()  # the senders whose earliest message does not fit its receive
-        for receive in self.receives[lane]:
+        for receive in _named_first(self.receives[lane]):
             peer = receive.operation.peer
             senders = sends.values() if peer is None else [sends[peer]] if peer in sends else []
             send = min((own[0] for own in senders if own), key=_by_position, default=None)
@@ -216,6 +217,11 @@ def _group_lane(operation: Operation) -> GroupLane:
 
 def _by_position(posted: Posted) -> int:
     return posted.position
+
+
+def _named_first(receives: Iterable[Posted]) -> list[Posted]:
+    """Return the receives that name their sender, then the others, each in the given order."""
+    return sorted(receives, key=lambda receive: receive.operation.peer is None)
 
 
 def _fits(send: Posted, receive: Posted) -> bool:

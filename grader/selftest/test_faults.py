@@ -1009,6 +1009,30 @@ def test_a_send_that_is_missing_is_named(submit):
     assert "Likely: rank 2 returned without sending to rank 0." in verdict(world, 3)
 
 
+def test_a_receive_that_names_its_sender_comes_before_one_without_src(submit):
+    """As in gloo."""
+    world = submit("""
+        def broken(x):
+            rank = dist.get_rank()
+            if rank == 0:
+                a, b = torch.empty_like(x), torch.empty_like(x)
+                works = [dist.irecv(a, None), dist.irecv(b, 1)]
+                dist.barrier()
+                works[1].wait()
+                works[0].wait()
+                return [a, b]
+            dist.barrier()
+            if rank == 2:
+                dist.recv(torch.empty(1), 1)
+            dist.send(x * rank, 0)
+            if rank == 1:
+                dist.send(torch.ones(1), 2)
+            return [x, x]
+        """)
+    (run,) = world(3, call("collectives.broken", X))
+    run.returns([2 * X, X], [X, X], [X, X])
+
+
 def test_a_send_that_is_still_to_come_is_named(submit):
     world = submit("""
         def broken(x):

@@ -231,6 +231,29 @@ def test_a_receive_from_anybody_takes_the_earliest(ends):
     ]
 
 
+ANYBODY = {"group": [0, 1, 2], "kind": "recv", "peer": None, "sent": [], **MESSAGE}
+TO_0 = {"group": [0, 1, 2], "kind": "send", "peer": 0, "received": [], **MESSAGE}
+
+
+def test_a_receive_that_names_its_sender_comes_before_one_from_anybody(ends):
+    """As in gloo, although the other receive was issued first."""
+    three = ends(3)
+    three.post(0, operation(5, b"", **ANYBODY), operation(6, b"", **ANYBODY | {"peer": 1}))
+    three.post(1, operation(0, values(1), **TO_0))
+    assert {n: frame.blob for n, frame in three.answers(0).items()} == {6: values(1)}
+    three.post(2, operation(0, values(2), **TO_0))
+    assert three.answers(0)[5].blob == values(2)
+
+
+def test_receives_from_anybody_stay_in_order_after_one_that_names_its_sender(ends):
+    three = ends(3)
+    three.post(0, *(operation(n, b"", **ANYBODY) for n in (5, 6)))
+    three.post(0, operation(7, b"", **ANYBODY | {"peer": 1}))
+    three.post(1, *(operation(n, values(n), **TO_0) for n in (1, 2, 3)))
+    found = three.answers(0)
+    assert [found[n].blob for n in (7, 5, 6)] == [values(1), values(2), values(3)]
+
+
 def test_a_rank_is_not_heard_before_the_judge_has_spoken():
     both = Ends(silent=True)
     try:

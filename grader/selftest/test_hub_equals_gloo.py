@@ -183,6 +183,23 @@ def messages(x):
         total = x
     return [second, third, sorted(sources)]
 
+def named_first(x):
+    # A receive that names its sender gets the message before an earlier one that does not.
+    last, token = size() - 1, torch.zeros(1)
+    a, b = torch.empty_like(x), torch.empty_like(x)
+    works = [dist.irecv(a, None), dist.irecv(b, 1)] if rank() == 0 else []
+    dist.barrier()
+    if rank() == 1:
+        dist.send(x, 0)
+        if last > 1:
+            dist.send(token, last)
+    if rank() == last:
+        if last > 1:
+            dist.recv(token, 1)
+        dist.send(x * 3, 0)
+    [work.wait() for work in reversed(works)]
+    return [a, b] if works else []
+
 def asynchronous(x):
     y, z = x.clone(), x * 2
     works = [dist.all_reduce(y, async_op=True), dist.broadcast(z, 0, async_op=True)]
@@ -364,6 +381,7 @@ def numbers(n, *shape):
         "misfits",
         "layouts",
         "messages",
+        "named_first",
         "asynchronous",
         "groups",
         "objects",
