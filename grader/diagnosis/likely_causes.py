@@ -1,11 +1,17 @@
 """Says in words why ranks most likely wait for ever, or disagree about an operation."""
 
 from grader.diagnosis.finding import Line, likely_line
+from grader.diagnosis.message_counts import taken_by_any_source, unequal_counts
 from grader.diagnosis.rank_summaries import rank_list
 from grader.wire.agreement import MAKE_ALL, Disagreement, Waiting
 from grader.wire.events import Operation, operations
 from grader.world import stack_frames
 from grader.world.report import Ending, RankReport, Returned, WorldReport
+
+ANY_SOURCE = (
+    "A receive without src takes the first message that arrives, from any rank. Give src, as in"
+    " dist.recv(tensor, src), to receive from a certain rank."
+)
 
 
 def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
@@ -33,10 +39,14 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
                 "a rank waits for the others where it should go on with its own work first."
             )
         ]
+    if taken := taken_by_any_source(report, waiting):
+        return taken
     missed = sorted({rank for w in waiting for rank in w.absent} & set(returned))
     if missed:
         first = next(w for w in waiting if set(w.absent) & set(missed))
         operation, missed = first.operation, sorted(set(first.absent) & set(missed))
+        if counts := unequal_counts(report, waiting, operation):
+            return counts
         lack = {
             "recv": f"sending to rank {operation.rank}",
             "send": f"receiving from rank {operation.rank}",
@@ -56,7 +66,8 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
         return polls
     if report.ending != Ending.STUCK:
         return []  # the ranks may only be slow: an operation may find its partner later
-    if kinds == {"send"} and not returned:
+    guessed = report.matching().guessed_ranks()
+    if kinds == {"send"} and not returned and not guessed & {w.operation.peer for w in waiting}:
         return [
             likely_line(
                 f"{_who(report, waiting, 'send')} first and nobody is there to receive. A blocking"
@@ -119,6 +130,7 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
             likely_line(
                 f"rank {receiver}'s tensor does not have the size of the message.",
                 "If blocks differ in length, make the tensor as long as the block that arrives.",
+                *([ANY_SOURCE] if any(s.kind == "recv" and s.peer is None for s in sides) else []),
             )
         ]
     return []
@@ -272,6 +284,7 @@ def never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> li
 def _waits_again(report: WorldReport, waiting: list[Waiting], call: int) -> list[int]:
     """Return the ranks that hang in ``wait()`` although all their operations have partners.
 
+    A partner that is only guessed (see ``Match``) does not count, because the guess may be wrong.
     Return [] if the world is not “stuck”, because then the ranks may only be slow. Only a send or a
     receive can hang in this way. So the result has only ranks that have issued a send or a receive
     in this call. A rank that waits for a collective that the hub cannot carry out has another
@@ -281,6 +294,7 @@ def _waits_again(report: WorldReport, waiting: list[Waiting], call: int) -> list
     if report.ending != Ending.STUCK or report.calls[call].slow_gathers:
         return []
     open_on = {w.operation.rank for w in waiting} | {rank for rank, _ in report.unanswered}
+    open_on |= report.matching().guessed_ranks()
     return [
         rank.rank
         for rank in report.ranks

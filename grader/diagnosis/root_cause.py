@@ -156,7 +156,8 @@ def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnos
         )
     if not waiting and (unfit := _unanswered(report)):
         return Diagnosis(DEADLOCK, [*standing, *unfit, Line(STILL)])
-    if not waiting and not likely_cause(report, waiting, call):
+    is_guess = bool(report.matching().guessed_ranks())  # then an operation may wait nevertheless
+    if not waiting and not is_guess and not likely_cause(report, waiting, call):
         return Diagnosis(
             "No rank goes on, but no send, receive or collective waits for another rank.",
             [*standing, Line(ASK)],

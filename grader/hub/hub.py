@@ -232,7 +232,7 @@ class Hub:
             if held_ranks:  # the judge will let them go on
                 waits.believe()
             told = {world_messages.STANDSTILL: held_ranks, "frames": self.passed_on}
-            self.tell(told | self.matching.withheld())
+            self.tell(told | self.matching.report())
 
     def fileno(self) -> int:
         return self.connections.fileno()

@@ -27,6 +27,10 @@ class MessageLane(NamedTuple):
     tag: int
 
 
+# How many messages the hub reports to the judge as taken by receives that name no sender. If there
+# are more, the judge gets the latest ones, and guesses who got the others.
+MAX_PAIRS = 500
+
 GroupLane = tuple[tuple[int, ...], str]  # the key of a collective: its group, and the group's name
 
 
@@ -84,6 +88,9 @@ class Matching:
         # that get no answer because they do not fit together. The bytes of these operations are not
         # kept.
         self.unanswered: list[list[int]] = []
+        # For each receive that names no sender and that got a message: see ``_pair``. The judge
+        # knows the other pairs, because it counts the messages between two ranks.
+        self.taken_from_any: deque[list[int]] = deque(maxlen=MAX_PAIRS)
 
     def post(self, posted: Posted) -> None:
         """Take an operation that a rank has issued, and answer all operations that it completes."""
@@ -147,17 +154,46 @@ class Matching:
             self._match(lane)
         self._begin_others()
 
-    def withheld(self) -> dict:
-        """Return, for the judge, the operations that get no answer for one of two reasons.
+    def report(self) -> dict:
+        """Return what the judge cannot find out from the operations alone, if all ranks wait.
 
         In strict order, ``"behind"`` lists operations that wait for an earlier operation of their
         rank: see ``StrictOrder.behind``. ``"unanswered"`` lists [rank, time] of each operation of
-        the collectives whose operations do not fit together. Without any, this key is missing.
+        the collectives whose operations do not fit together. ``"pairs"`` lists the sends and
+        receives that belong together if a receive names no sender, or if a message does not fit its
+        receive: see ``_pair``. If one of the last two lists is empty, its key is missing.
         """
         told = {"behind": self.order.behind()} if self.order else {}
         if self.unanswered:
             told["unanswered"] = list(self.unanswered)
+        if pairs := [*self.taken_from_any, *self._unfit_pairs()]:
+            told["pairs"] = pairs
         return told
+
+    def _unfit_pairs(self) -> list[list[int]]:
+        """Return the pairs of a message and the receive that has to take it but does not fit it.
+
+        There are at most ``MAX_PAIRS``.
+        """
+        found = []
+        for lane, receives in self.receives.items():
+            claimed = set[int]()  # the senders whose earliest message belongs to an earlier receive
+            for receive in _named_first(receives):
+                send = self._earliest_send(lane, receive)
+                if send is None or send.rank in claimed:
+                    continue
+                claimed.add(send.rank)
+                if not _fits(send, receive):
+                    found.append(_pair(send, receive))
+        return found[:MAX_PAIRS]
+
+    def _earliest_send(self, lane: MessageLane, receive: Posted) -> Posted | None:
+        """Return the earliest message that a receive may take; None if there is no such message."""
+        if lane not in self.sends:
+            return None
+        sends, peer = self.sends[lane], receive.operation.peer
+        senders = sends.values() if peer is None else [sends[peer]] if peer in sends else []
+        return min((own[0] for own in senders if own), key=_by_position, default=None)
 
     def _match(self, lane: MessageLane) -> None:
         """Give messages to the receives of a lane, in the order in which the receives were issued.
@@ -170,9 +206,7 @@ class Matching:
         sends, waiting = self.sends[lane], deque[Posted]()
         unfit: set[int] = set()  # the senders whose earliest message does not fit its receive
         for receive in _named_first(self.receives[lane]):
-            peer = receive.operation.peer
-            senders = sends.values() if peer is None else [sends[peer]] if peer in sends else []
-            send = min((own[0] for own in senders if own), key=_by_position, default=None)
+            send = self._earliest_send(lane, receive)
             if send is not None and not _fits(send, receive):
                 unfit.add(send.rank)
             if send is None or not send.is_here or send.rank in unfit:
@@ -183,6 +217,8 @@ class Matching:
                 continue
             self.in_step.note_received(receive.operation, send.rank)
             sends[send.rank].popleft()
+            if receive.operation.peer is None:
+                self.taken_from_any.append(_pair(send, receive))
             self._end(send, b"")
             self._end(receive, send.blob, source=receive.operation.group.index(send.rank))
         self.receives[lane] = waiting
@@ -222,6 +258,14 @@ def _by_position(posted: Posted) -> int:
 def _named_first(receives: Iterable[Posted]) -> list[Posted]:
     """Return the receives that name their sender, then the others, each in the given order."""
     return sorted(receives, key=lambda receive: receive.operation.peer is None)
+
+
+def _pair(send: Posted, receive: Posted) -> list[int]:
+    """Return [rank, time] of a send, followed by rank and time of the receive that it belongs to.
+
+    The time identifies an operation of the rank: the hub notes it when the operation arrives.
+    """
+    return [send.rank, send.operation.at, receive.rank, receive.operation.at]
 
 
 def _fits(send: Posted, receive: Posted) -> bool:

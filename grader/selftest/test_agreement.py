@@ -444,6 +444,60 @@ def test_a_receive_from_any_rank_that_does_not_fit_disagrees():
     assert found == Disagreement("what is sent", [sent, received])
 
 
+# ——— messages of which the hub says who got them
+
+
+def pair(sent: Operation, received: Operation) -> list[int]:
+    return [sent.rank, sent.at, received.rank, received.at]
+
+
+THREE = {"group": [0, 1, 2]}
+
+
+def test_a_message_that_a_receive_from_any_rank_took_is_not_another_receives():
+    taker, waits = receive(0, None, **THREE), receive(0, 1, **THREE)
+    first, second = send(1, 0, **THREE), send(2, 0, **THREE)
+    trails = [[taker, waits], [first], [second]]
+    assert examine(trails) == ([], [])  # a guess: the receive from rank 1 got its message
+    found, waiting = agreement.examine(match(trails, [pair(first, taker)]))
+    assert found == [] and absences(waiting) == [(0, "recv", [1]), (2, "send", [0])]
+
+
+def test_a_message_that_does_not_fit_a_receive_from_any_rank_is_a_disagreement():
+    receives = [receive(0, None, 4, **THREE) for _ in range(2)]
+    short, right = send(1, 0, 2, **THREE), send(2, 0, 4, **THREE)
+    trails = [receives, [short], [right]]
+    (found,), _ = agreement.examine(match(trails, [pair(short, receives[0])]))
+    assert found == Disagreement("what is sent", [short, receives[0]])
+
+
+def test_pairs_are_certain_and_guesses_are_not():
+    taker, other = (receive(0, None, **THREE) for _ in range(2))
+    first, second = send(1, 0, **THREE), send(2, 0, **THREE)
+    trails = [[taker, other], [first], [second]]
+    assert match(trails).guessed_ranks() == {0, 1, 2}
+    assert match(trails, [pair(second, taker)]).guessed_ranks() == set()  # one of each is left
+    assert match(trails, [pair(second, taker), pair(first, other)]).guessed_ranks() == set()
+
+
+def test_pairs_that_cannot_belong_together_do_not_count():
+    taker, named = receive(0, None, **THREE), receive(0, 1, tag=1, **THREE)
+    first, second = send(1, 0, **THREE), send(2, 0, **THREE)
+    trails = [[taker, named], [first], [second]]
+    wrong = [
+        [5, 5, 5, 5],
+        [-1, first.at, 0, taker.at],
+        [1, first.at + 1000, 0, taker.at],  # this send has not arrived yet
+        pair(taker, first),
+        pair(first, second),
+        pair(first, named),  # another tag
+        pair(second, named),  # another sender
+    ]
+    assert match(trails, wrong) == match(trails)
+    once = match(trails, [pair(first, taker)])
+    assert match(trails, [pair(first, taker), pair(second, taker)]) == once != match(trails)
+
+
 def test_a_header_from_any_rank_and_then_its_payload_agree():
     """The receiver learns from the first message who sent it, and receives the second from that
     rank by name.

@@ -106,6 +106,101 @@ def test_waited_for_before(report):
     assert "rank 0 called wait() twice on the same send or receive" in text
 
 
+@pytest.fixture
+def from_any(report):
+    """Rank 0 receives from any rank, and then from rank 1; ranks 1 and 2 have sent one message."""
+    three = {"group": [0, 1, 2]}
+    receives = [
+        operation(0, "recv", peer=None, line=3, **three),
+        operation(0, "recv", peer=1, line=4, **three),
+    ]
+    sends = [operation(rank, "send", peer=0, line=5, **three) for rank in (1, 2)]
+    made = report("stuck", (receives, 5), (sends[:1], None), (sends[1:], 5))
+    made.on_hub = True
+    return made, sends[0], receives[0]
+
+
+def test_guesses_about_who_got_a_message_are_no_second_wait(from_any):
+    made, *_ = from_any
+    text = str(diagnose(made, 0))
+    assert text.startswith("Deadlock: no rank can go on.") and "Likely" not in text
+    assert "Find out: do the ranks disagree" in text
+
+
+def test_a_receive_without_src_that_took_the_message_is_named(from_any):
+    made, sent, received = from_any
+    assert made.waiting() == []
+    made.pairs = [[sent.rank, sent.at, received.rank, received.at]]
+    text = str(diagnose(made, 0))
+    assert (
+        "Likely: rank 0's receive without src (line 3) took a message of rank 1 (line 5). So its"
+        " receive from rank 1 (line 4) gets none." in text
+    )
+    assert "Give each receive its src" in text and "returned without" not in text
+
+
+def test_a_receive_without_src_is_not_blamed_if_no_other_message_is_there(from_any):
+    """The first message may be a header, and its sender may have forgotten what it announces."""
+    made, sent, received = from_any
+    made.pairs = [[sent.rank, sent.at, received.rank, received.at]]
+    made.ranks[2].trail.clear()
+    text = str(diagnose(made, 0))
+    assert (
+        "Likely: rank 0 started 2 receives from rank 1 (lines 3 and 4), but rank 1 sent only 1"
+        " message to it (line 5), and returned." in text
+    )
+    assert "the earlier receive without src (line 3) got the message" in text
+
+
+@pytest.mark.parametrize("kind", ["recv", "send"])
+def test_peers_that_exchanged_fewer_messages_are_counted(report, kind):
+    sends, receives = [send(line=3), send(line=4)], [receive(line=3), receive(line=4)]
+    if kind == "recv":
+        text = str(diagnose(report("stuck", (sends[:1], None), (receives, 4)), 0))
+        assert (
+            "Likely: rank 1 started 2 receives from rank 0 (lines 3 and 4), but rank 0 sent only 1"
+            " message to it (line 3), and returned." in text
+        )
+        assert "Messages arrive in order: the earlier receive (line 3) got the message." in text
+        assert "Remove the receive that is not needed, or add the missing send." in text
+    else:
+        text = str(diagnose(report("stuck", (sends, 4), (receives[:1], None)), 0))
+        assert (
+            "Likely: rank 0 started 2 sends to rank 1 (lines 3 and 4), but rank 1 started only 1"
+            " receive from rank 0 (line 3), and returned." in text
+        )
+        assert "Messages arrive in order: the earlier send (line 3) was received." in text
+        assert "Remove the send that is not needed, or add the missing receive." in text
+    assert "returned without" not in text
+
+
+def test_a_loop_that_runs_too_often_is_asked_about(report):
+    sends, receives = [send(line=3) for _ in range(2)], [receive(line=4) for _ in range(3)]
+    text = str(diagnose(report("stuck", (sends, None), (receives, 4)), 0))
+    assert (
+        "Likely: rank 1 started 3 receives from rank 0 (line 4), but rank 0 sent only 2 messages to"
+        " it (line 3), and returned." in text
+    )
+    assert "Does a loop run more often on rank 1 than on rank 0?" in text
+
+
+def test_messages_of_other_calls_and_tags_are_not_counted(report):
+    exchanged = {"call": 1}, {"tag": 1}
+    sends = [send(**changes) for changes in exchanged]
+    receives = [*(receive(**changes) for changes in exchanged), receive()]
+    text = str(diagnose(report("stuck", (sends, None), (receives, 4)), 0))
+    assert "rank 0 returned without sending to rank 1." in text
+
+
+def test_many_lines_are_cut_and_other_files_are_named(report):
+    sends = [send(line=line, file="another.py") for line in range(1, 7)]
+    receives = [receive(line=line) for line in range(1, 7)] + [receive(line=9)]
+    text = str(diagnose(report("stuck", (sends, None), (receives, 4)), 0))
+    assert "7 receives from rank 0 (lines 1, 2, 3, 4, …)" in text
+    assert "(another.py:1, another.py:2, another.py:3, another.py:4, …)" in text
+    assert "the earlier receives (lines 1, 2, 3, 4, …) got the messages" in text
+
+
 def test_a_collective_that_cannot_be_carried_out_is_not_a_second_wait(report):
     gathers = [operation(rank, "all_gather", received=[9], line=3) for rank in range(2)]
     made = report("stuck", ([send(), gathers[0]], 5), ([receive(), gathers[1]], 5))

@@ -1009,6 +1009,74 @@ def test_a_send_that_is_missing_is_named(submit):
     assert "Likely: rank 2 returned without sending to rank 0." in verdict(world, 3)
 
 
+def test_a_block_that_does_not_fit_a_receive_without_src_is_named(submit):
+    world = submit("""
+        def broken(x):
+            blocks = torch.arange(7.0).tensor_split(4)
+            rank = dist.get_rank()
+            if rank:
+                dist.send(blocks[rank].clone(), 0)
+                return x
+            for _ in range(3):
+                dist.recv(torch.empty(2))
+            return x
+        """)
+    message = verdict(world, 4)
+    assert "The ranks disagree about what is sent:" in message
+    assert "rank 3: send of 1 × float32 to rank 0 at collectives.py:11" in message
+    assert "rank 0: receive of 2 × float32 from any rank at collectives.py:14" in message
+    assert "Likely: rank 0's tensor does not have the size of the message." in message
+    assert "A receive without src takes the first message that arrives, from any rank." in message
+
+
+def test_the_sender_of_the_wrong_size_is_named_and_not_the_one_that_waits_behind_it(submit):
+    world = submit("""
+        def broken(x):
+            rank = dist.get_rank()
+            if rank == 0:
+                dist.barrier()
+                dist.recv(torch.empty(4))
+                dist.recv(torch.empty(4))
+            elif rank == 1:
+                sending = dist.isend(torch.ones(2), 0)
+                dist.barrier()
+                sending.wait()
+            else:
+                dist.barrier()
+                dist.send(x, 0)
+            return x
+        """)
+    message = verdict(world, 3)
+    assert "rank 1: send of 2 × float32 to rank 0 at collectives.py:14" in message
+    assert "rank 0: receive of 4 × float32 from any rank at collectives.py:11" in message
+    assert "nobody is there to receive" not in message
+
+
+def test_a_receive_without_src_that_took_another_receives_message_is_named(submit):
+    world = submit("""
+        def broken(x):
+            rank = dist.get_rank()
+            if rank == 0:
+                dist.recv(x)
+                dist.barrier()
+                dist.recv(x, 1)
+            elif rank == 1:
+                dist.send(x, 0)
+                dist.barrier()
+            else:
+                dist.barrier()
+                dist.send(x, 0)
+            return x
+        """)
+    message = verdict(world, 3)
+    assert "its receive of 4 × float32 from rank 1 at collectives.py:12 waits for rank 1" in message
+    assert (
+        "Likely: rank 0's receive without src (line 10) took a message of rank 1 (line 14). So its"
+        " receive from rank 1 (line 12) gets none." in message
+    )
+    assert "A receive without src takes the first message that arrives, from any rank." in message
+
+
 def test_a_receive_that_names_its_sender_comes_before_one_without_src(submit):
     """As in gloo."""
     world = submit("""
@@ -1031,6 +1099,25 @@ def test_a_receive_that_names_its_sender_comes_before_one_without_src(submit):
         """)
     (run,) = world(3, call("collectives.broken", X))
     run.returns([2 * X, X], [X, X], [X, X])
+
+
+def test_a_forgotten_irecv_that_got_the_message_is_named(submit):
+    world = submit("""
+        def broken(x):
+            if dist.get_rank() == 1:
+                work = dist.irecv(torch.empty(4), 0)
+                dist.recv(x, 0)
+            else:
+                dist.send(x, 1)
+            return x
+        """)
+    message = verdict(world, 2)
+    assert (
+        "Likely: rank 1 started 2 receives from rank 0 (lines 9 and 10), but rank 0 sent only 1"
+        " message to it (line 12), and returned." in message
+    )
+    assert "the earlier receive (line 9) got the message." in message
+    assert "returned without sending" not in message
 
 
 def test_a_send_that_is_still_to_come_is_named(submit):

@@ -167,8 +167,8 @@ def test_an_exchange_of_other_sizes_than_expected_gets_no_answer(ends):
         sent, received = pieces
         both.post(rank, operation(0, **EXCHANGE, sent=sent, received=received, pieces=pieces))
     assert both.answers(0) == both.answers(1) == {}
-    assert both.hub.matching.withheld().keys() == {"unanswered"}
-    assert len(both.hub.matching.withheld()["unanswered"]) == 2
+    assert both.hub.matching.report().keys() == {"unanswered"}
+    assert len(both.hub.matching.report()["unanswered"]) == 2
 
 
 def test_a_standstill_tells_of_collectives_that_cannot_be_carried_out(ends):
@@ -235,6 +235,21 @@ ANYBODY = {"group": [0, 1, 2], "kind": "recv", "peer": None, "sent": [], **MESSA
 TO_0 = {"group": [0, 1, 2], "kind": "send", "peer": 0, "received": [], **MESSAGE}
 
 
+def told_pairs(three: Ends) -> list[tuple[int, int, int]]:
+    """For each pair that the hub tells the judge: the sender, the receiver, and which receive of
+    the receiver this is.
+    """
+    issued = [
+        frame.meta["operation"]["at"]
+        for frame in three.frames_of(three.judges[0])
+        if frame.kind == frames.EVENT
+    ]
+    return [
+        (sender, receiver, issued.index(received_at))
+        for sender, _, receiver, received_at in three.hub.matching.report().get("pairs", [])
+    ]
+
+
 def test_a_receive_that_names_its_sender_comes_before_one_from_anybody(ends):
     """As in gloo, although the other receive was issued first."""
     three = ends(3)
@@ -252,6 +267,47 @@ def test_receives_from_anybody_stay_in_order_after_one_that_names_its_sender(end
     three.post(1, *(operation(n, values(n), **TO_0) for n in (1, 2, 3)))
     found = three.answers(0)
     assert [found[n].blob for n in (7, 5, 6)] == [values(1), values(2), values(3)]
+
+
+def test_the_judge_is_told_which_message_a_receive_from_anybody_took(ends):
+    three = ends(3)
+    for rank in (2, 1):
+        three.post(rank, operation(0, values(rank), **TO_0))
+    three.post(0, operation(5, b"", **ANYBODY | {"peer": 1}), operation(6, b"", **ANYBODY))
+    assert told_pairs(three) == [(2, 0, 1)]
+
+
+def test_the_judge_is_told_of_the_latest_messages_that_receives_from_anybody_took(
+    ends, monkeypatch
+):
+    monkeypatch.setattr(matching, "MAX_PAIRS", 2)
+    three = ends(3)
+    for n in range(3):
+        three.post(0, operation(n, b"", **ANYBODY))
+        three.post(1, operation(n, values(n), **TO_0))
+    assert told_pairs(three) == [(1, 0, 1), (1, 0, 2)]
+
+
+@pytest.mark.parametrize("peer", [None, 1])
+def test_the_judge_is_told_of_a_message_that_does_not_fit_its_receive(ends, peer):
+    three = ends(3)
+    smaller = {"received": [5], "bytes": 20, "peer": peer}
+    three.post(0, *(operation(n, b"", **ANYBODY | smaller) for n in (5, 6)))
+    assert told_pairs(three) == []
+    for rank in (1, 2):
+        three.post(rank, operation(0, values(1), **TO_0))
+    assert told_pairs(three) == [(1, 0, 0)]  # and not rank 2's, which comes later
+
+
+def test_a_message_that_is_withheld_from_its_receive_is_not_said_to_misfit_another(ends):
+    three = ends(3)
+    three.hub.matching.in_step.towards = [-1]
+    for n in range(2):  # rank 1 has not passed the first one on, so the second one is withheld
+        three.post(2, operation(n, values(n), **TO_0 | {"peer": 1}))
+    three.post(1, *(operation(n, b"", **ANYBODY | {"peer": 2}) for n in (5, 6)))
+    three.post(1, operation(7, b"", **ANYBODY | {"received": [5], "bytes": 20}))
+    assert three.answers(1).keys() == {5} and three.hub.matching.in_step.withheld
+    assert three.hub.matching.report() == {}
 
 
 def test_a_rank_is_not_heard_before_the_judge_has_spoken():

@@ -257,7 +257,7 @@ def _answer(judge: socket.socket, questions: list[dict], hub: Hub | None) -> Nex
             moves = hub.moves_until_now() if hub else 0
             _tell(
                 judge,
-                {world_messages.MOVES: moves} | (hub.matching.withheld() if hub else {}),
+                {world_messages.MOVES: moves} | (hub.matching.report() if hub else {}),
             )
         elif question == world_messages.RESULTS_ASKED:
             _tell(judge, {world_messages.GIVEN: hub.give_to_idle() if hub else 0})

@@ -10,7 +10,8 @@ backend. It uses two rules:
   number that rank i sends to rank j must be the number that rank j expects from rank i.
 - The k-th send from rank i to rank j with a certain group and tag belongs to the k-th receive of
   rank j from rank i with this group and tag. Both must have the same number of elements and the
-  same dtype.
+  same dtype. A receive may accept a message from any rank. Only the hub knows which send such a
+  receive has taken, and tells the judge (see ``hub.matching.Matching.report``).
 
 The messages to students, the report and the timeline all use this matching.
 """
@@ -78,8 +79,7 @@ class Match:
     """Operations of several ranks that form one communication, such as a send and its receive.
 
     ``absent`` lists the ranks whose operation for this communication is missing. ``is_certain`` is
-    False if it is unclear which send belongs to which receive, because a receive accepts any
-    source.
+    False if the match is only a guess, because a receive accepts any source.
     """
 
     operations: list[Operation]
@@ -99,22 +99,32 @@ class Matches:
             yield from of_group
         yield from self.messages
 
+    def guessed_ranks(self) -> set[int]:
+        """Return the ranks with an operation whose match is only a guess."""
+        guesses = [found for found in self.messages if not found.is_certain]
+        return {operation.rank for guess in guesses for operation in guess.operations}
 
-def match(trails: list[list]) -> Matches:
+
+def match(trails: list[list], pairs: Sequence[Sequence[int]] = ()) -> Matches:
     """Match the operations of all ranks.
 
     ``trails`` has the trail of each rank. In a group, the k-th collective of one rank belongs to
-    the k-th collective of every other rank. The k-th send on a lane (see ``lane``) belongs to the
-    k-th receive on this lane. After that, some sends may be left. Among the receives that accept
-    any source, the k-th belongs to the k-th send that is left for the same destination, in the
-    order of time.
+    the k-th collective of every other rank. ``pairs`` are the sends and receives of which the hub
+    says that they belong together: rank and time of the send, rank and time of the receive. Among
+    the others, the k-th send on a lane (see ``lane``) belongs to the k-th receive on this lane.
+    After that, some sends may be left. Among the receives that accept any source, the k-th belongs
+    to the k-th send that is left for the same destination, in the order of time.
     """
+    told = _told_matches(trails, pairs) if pairs else []
+    settled = {id(operation) for found in told for operation in found.operations}
     groups: dict[tuple, list[dict[int, Operation]]] = defaultdict(list)
     lanes: dict[tuple, tuple[list[Operation], list[Operation]]] = defaultdict(lambda: ([], []))
     from_any: list[Operation] = []
     for trail in trails:
         position: dict[tuple, int] = defaultdict(int)
         for operation in operations(trail):
+            if id(operation) in settled:
+                continue
             if operation.kind == "send":
                 lanes[lane(operation)][0].append(operation)
             elif operation.kind != "recv":
@@ -132,30 +142,51 @@ def match(trails: list[list]) -> Matches:
         present = [[came[rank] for rank in group if rank in came] for came in of_group]
         absent = [[rank for rank in group if rank not in came] for came in of_group]
         collectives.append([Match(*both) for both in zip(present, absent)])
-    return Matches(collectives, _match_messages(lanes, from_any))
+    return Matches(collectives, told + _match_messages(lanes, from_any))
+
+
+def _told_matches(trails: list[list], pairs: Sequence[Sequence[int]]) -> list[Match]:
+    """Return a match for each of these pairs, see ``match``.
+
+    Leave out a pair if an operation has not arrived yet, if the two operations are not a send and a
+    receive that may take it, or if one of them is already in another pair.
+    """
+    issued = {(o.rank, o.at): o for trail in trails for o in operations(trail)}
+    found, used = [], set[int]()
+    for from_rank, sent_at, to_rank, received_at in pairs:
+        send, receive = issued.get((from_rank, sent_at)), issued.get((to_rank, received_at))
+        if send is None or receive is None or used & {id(send), id(receive)}:
+            continue
+        if (send.kind, receive.kind) != ("send", "recv") or receive.peer not in (None, send.rank):
+            continue
+        if lane_destination(lane(send)) == lane_destination(lane(receive)):
+            used |= {id(send), id(receive)}
+            found.append(Match([send, receive], []))
+    return found
 
 
 def _match_messages(
     lanes: dict[tuple, tuple[list[Operation], list[Operation]]], from_any: list[Operation]
 ) -> list[Match]:
-    # The keys of these tables are destinations: see ``_destination``. A rank may use a new tag for
-    # each of fifty thousand messages, and to search all lanes for each destination would take long.
+    # The keys of these tables are destinations: see ``lane_destination``. A rank may use a new tag
+    # for each of fifty thousand messages, and to search all lanes for each destination would take
+    # long.
     takers: dict[tuple, list[Operation]] = defaultdict(list)
     sources: dict[tuple, set[int]] = defaultdict(set)
     left: dict[tuple, list[Operation]] = defaultdict(list)
     for receive in from_any:
-        takers[_destination(lane(receive))].append(receive)
+        takers[lane_destination(lane(receive))].append(receive)
     for key, (sends, _) in lanes.items():
         if sends:
-            sources[_destination(key)].add(key[2])
+            sources[lane_destination(key)].add(key[2])
     found = []
     for key, (sends, receives) in lanes.items():
-        is_certain = not takers[_destination(key)]
+        is_certain = not takers[lane_destination(key)]
         found += [Match([send, receive], [], is_certain) for send, receive in zip(sends, receives)]
         found += [Match([receive], [key[2]]) for receive in receives[len(sends) :]]
-        left[_destination(key)] += sends[len(receives) :]
+        left[lane_destination(key)] += sends[len(receives) :]
     # the destinations at which some receives name their source
-    mixed = {_destination(key) for key, (_, receives) in lanes.items() if receives}
+    mixed = {lane_destination(key) for key, (_, receives) in lanes.items() if receives}
     for destination, sends in left.items():
         sends.sort(key=lambda send: send.at)
         is_certain = len(sources[destination]) == 1 and destination not in mixed
@@ -222,7 +253,7 @@ def examine_groups(trails: list[list]) -> tuple[Disagreement | None, list[Incomp
     return None, incomplete
 
 
-def _destination(lane: tuple) -> tuple:
+def lane_destination(lane: tuple) -> tuple:
     """Return the destination of a lane's messages, which is the lane without its source."""
     group, name, _, target, tag = lane
     return group, name, target, tag

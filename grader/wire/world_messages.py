@@ -22,10 +22,10 @@ LIMIT = "limit"  # in words, how the ranks exceed a limit
 FAULT = "fault"  # in words, why the supervisor failed
 GONE = "gone"  # nothing of the world is left
 READY = "ready"  # the answer to NEXT_CHECK, with the pids as ``started`` if the ranks were asked
-MOVES = "moves"  # the answer to MOVES_ASKED, with what ``Matching.withheld`` returns
+MOVES = "moves"  # the answer to MOVES_ASKED, with what ``Matching.report`` returns
 GIVEN = "given"  # the answer to RESULTS_ASKED
 # Hub → judge
-STANDSTILL = "standstill"  # the held ranks; also ``frames``, and what ``Matching.withheld`` returns
+STANDSTILL = "standstill"  # the held ranks; also ``frames``, and what ``Matching.report`` returns
 # in words, why the frames of ``rank`` are not accepted; with ``not_allowed``, this names what the
 # rank sent: see ``frames.NotAllowed``
 REFUSED = "refused"

@@ -205,10 +205,17 @@ class WorldReport:
     # ranks have joined, and that the hub cannot carry out. ``time`` is when the rank issued
     # its operation.
     unanswered: list[list[int]] = field(default_factory=list)
+    # If all ranks wait on the hub: sends and receives that belong together, for ``match``. They
+    # are the pairs that the trails do not show, and the pairs that do not fit together.
+    pairs: list[list[int]] = field(default_factory=list)
     # The trails that were matched last, each with its length at that time. These lists are kept, so
     # that Python cannot give the identity of one of them to a new list.
     _matched: list[tuple[list, int]] | None = field(
         default=None, init=False, repr=False, compare=False
+    )
+    # the ``pairs`` that were used for this
+    _matched_pairs: list[list[int]] = field(
+        default_factory=list, init=False, repr=False, compare=False
     )
 
     @property
@@ -241,13 +248,16 @@ class WorldReport:
         return self._incomplete_groups
 
     def _match(self) -> None:
-        """Match the trails, unless no trail has grown or been replaced since the last time."""
+        """Match the trails, unless they and ``pairs`` are the same as the last time."""
         trails = self.trails
-        if self._matched is None or any(
+        is_new = self._matched is None or self._matched_pairs != self.pairs
+        if is_new or any(
             trail is not known or len(trail) != length
-            for trail, (known, length) in zip(trails, self._matched)
+            for trail, (known, length) in zip(trails, self._matched or ())
         ):
-            self._matched, self._matching = [(trail, len(trail)) for trail in trails], match(trails)
+            self._matched = [(trail, len(trail)) for trail in trails]
+            self._matched_pairs = list(self.pairs)
+            self._matching = match(trails, self.pairs)
             self._disagreements, self._waiting = examine(self._matching)
             about_groups, self._incomplete_groups = examine_groups(trails)
             if about_groups:

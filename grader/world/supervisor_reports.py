@@ -51,16 +51,20 @@ class SupervisorReports:
 
     def _on_moves(self, message: dict) -> None:
         self.judge.stacks.moves = message[world_messages.MOVES]
-        self.report.behind = message.get("behind", [])
-        self.report.unanswered = message.get("unanswered", [])
+        self._read_matching(message)
 
     def _on_given(self, message: dict) -> None:
         self.judge.on_results(message[world_messages.GIVEN])
 
     def _on_standstill(self, message: dict) -> None:
+        self._read_matching(message)
         self.judge.on_standstill(message[world_messages.STANDSTILL], message["frames"])
-        self.report.behind = message.get("behind", [])
-        self.report.unanswered = message.get("unanswered", [])
+
+    def _read_matching(self, message: dict) -> None:
+        """Read what ``Matching.report`` has added to a message of the hub."""
+        self.report.behind = _read_rows(message, "behind", 3)
+        self.report.unanswered = _read_rows(message, "unanswered", 2)
+        self.report.pairs = _read_rows(message, "pairs", 4)
 
     def _on_refused(self, message: dict) -> None:
         rank = self.report.ranks[message["rank"]]
@@ -93,3 +97,17 @@ class SupervisorReports:
 
     def _mark(self, rank: int, call: int, name: str, at: int) -> None:
         self.report.ranks[rank].trail.append(Mark(rank, call, name, at))
+
+
+def _read_rows(message: dict, name: str, length: int) -> list[list[int]]:
+    """Return the lists of ``length`` whole numbers in a message; [] if it has none of this name.
+
+    Raises ValueError if the message has something else there.
+    """
+    rows = message.get(name, [])
+    if not isinstance(rows, list) or not all(
+        isinstance(row, list) and len(row) == length and all(map(frames.is_whole, row))
+        for row in rows
+    ):
+        raise ValueError(f"a message of the hub whose “{name}” is of no known form")
+    return rows

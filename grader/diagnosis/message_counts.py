@@ -1,0 +1,152 @@
+"""Says in words that two ranks do not send and receive equally often, or that a message is taken.
+
+A rank may wait for a message although its peer has sent one, because an earlier receive got it.
+"""
+
+from collections.abc import Callable
+
+from grader.diagnosis.finding import Line, likely_line
+from grader.wire.agreement import Match, Waiting, lane_destination
+from grader.wire.events import Operation, lane
+from grader.world.report import WorldReport
+
+MAX_PLACES = 4  # lines of code that a sentence lists
+
+
+def taken_by_any_source(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
+    """Return a line about a receive without src that took the message another receive waits for.
+
+    Return [] if there is none. There must be a message of another rank that the receive without src
+    could have taken instead. Otherwise the receive may be right, and a send may be missing.
+    """
+    sends = [w.operation for w in waiting if w.operation.kind == "send"]
+    left = {lane_destination(lane(send)) for send in sends}
+    for found in waiting:
+        waits = found.operation
+        if waits.kind != "recv" or waits.peer is None or lane_destination(lane(waits)) not in left:
+            continue
+        pairs = [
+            pair
+            for pair in _earlier_pairs(report, waits)
+            if pair.is_certain and pair.operations[1].peer is None
+        ]
+        if pairs:
+            send, taker = pairs[-1].operations
+            place = _places_in(report, waits.call)
+            return [
+                likely_line(
+                    f"rank {waits.rank}'s receive without src ({place([taker])}) took a message of"
+                    f" rank {send.rank} ({place([send])}). So its receive from rank {send.rank}"
+                    f" ({place([waits])}) gets none.",
+                    "A receive without src takes the first message that arrives, from any rank."
+                    " Give each receive its src, as in dist.recv(tensor, src).",
+                )
+            ]
+    return []
+
+
+def unequal_counts(report: WorldReport, waiting: list[Waiting], waits: Operation) -> list[Line]:
+    """Return a line that counts the sends and receives between a rank that waits and its peer.
+
+    ``waits`` is an open operation of a rank whose peer has returned. Return [] if it is a
+    collective. Also return [] if the two have exchanged no message, because then the peer has
+    forgotten the operation altogether.
+    """
+    pairs = _earlier_pairs(report, waits) if waits.kind in ("send", "recv") else []
+    if not pairs:
+        return []
+    sends, receives = ([pair.operations[side] for pair in pairs] for side in (0, 1))
+    own, others = (sends, receives) if waits.kind == "send" else (receives, sends)
+    open_ones = [
+        w.operation
+        for w in waiting
+        if (w.operation.kind, w.operation.call) == (waits.kind, waits.call)
+        and lane(w.operation) == lane(waits)
+    ]
+    place = _places_in(report, waits.call)
+    started, got = place([*own, *open_ones]), place(others)
+    count, rank, peer = len(own) + len(open_ones), waits.rank, waits.peer
+    if waits.kind == "send":
+        sentence = (
+            f"rank {rank} started {count} sends to rank {peer} ({started}), but rank {peer} started"
+            f" only {_counted(len(others), 'receive')} from rank {rank} ({got}), and returned."
+        )
+    elif peer is None:
+        sentence = (
+            f"rank {rank} started {count} receives ({started}), but the other ranks sent only"
+            f" {_counted(len(others), 'message')} to it ({got})."
+        )
+    else:
+        sentence = (
+            f"rank {rank} started {count} receives from rank {peer} ({started}), but rank {peer}"
+            f" sent only {_counted(len(others), 'message')} to it ({got}), and returned."
+        )
+    if not all(pair.is_certain for pair in pairs):
+        return [likely_line(sentence)]
+    return [likely_line(sentence, _next_step(waits, own, open_ones, place))]
+
+
+def _next_step(
+    waits: Operation,
+    own: list[Operation],
+    open_ones: list[Operation],
+    place: Callable[[list[Operation]], str],
+) -> str:
+    """Return sentences that say what to look for, see ``unequal_counts``."""
+    kind = waits.name
+    how = " without src" if waits.kind == "recv" and all(o.peer is None for o in own) else ""
+    lacks = "send" if waits.kind == "recv" else "receive"
+    if {(o.file, o.line) for o in own} & {(o.file, o.line) for o in open_ones}:
+        if waits.peer is None:
+            return f"Does a loop on rank {waits.rank} run too often?"
+        return f"Does a loop run more often on rank {waits.rank} than on rank {waits.peer}?"
+    done = "got the message" if waits.kind == "recv" else "was received"
+    if len(own) > 1:
+        kind, done = f"{kind}s", done.replace("the message", "the messages").replace("was", "were")
+    return (
+        f"Messages arrive in order: the earlier {kind}{how} ({place(own)}) {done}. Remove the"
+        f" {waits.name} that is not needed, or add the missing {lacks}."
+    )
+
+
+def _earlier_pairs(report: WorldReport, waits: Operation) -> list[Match]:
+    """Return the sends and receives, in pairs, that belong to the same messages as ``waits``.
+
+    They have the same source, target, group and tag. If ``waits`` receives from any rank, the
+    source may differ. One operation of a pair must belong to the call of ``waits``.
+    """
+    return [
+        found
+        for found in report.matching().messages
+        if not found.absent
+        and any(operation.call == waits.call for operation in found.operations)
+        and lane_destination(lane(found.operations[0])) == lane_destination(lane(waits))
+        and lane(waits)[2] in (None, found.operations[0].rank)
+    ]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _places_in(report: WorldReport, call: int) -> Callable[[list[Operation]], str]:
+    """Return a function that lists the lines of operations, as in "lines 9 and 11".
+
+    The file is named only if it is not the file of the function that was called.
+    """
+    usual = f"{report.calls[call].function.partition('.')[0]}.py"
+
+    def places(operations: list[Operation]) -> str:
+        if all(operation.file == usual for operation in operations):
+            lines = _listed(sorted({str(o.line) for o in operations}, key=int))
+            return f"line{'s' * (not lines.isdigit())} {lines}"
+        return _listed(list(dict.fromkeys(operation.where for operation in operations)))
+
+    return places
+
+
+def _listed(places: list[str]) -> str:
+    if len(places) > MAX_PLACES:
+        return f"{', '.join(places[:MAX_PLACES])}, …"
+    *most, last = places
+    return f"{', '.join(most)} and {last}" if most else last
