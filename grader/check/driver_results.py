@@ -94,6 +94,11 @@ def before(found: Any) -> list:
     return _list(_part(found, "before"), "the list of weights")
 
 
+def first_memory(found: Any) -> list:
+    """Return what the memory that the weights had at first holds after the last step."""
+    return _list(_part(found, "first memory"), "the list of the weights' memory")
+
+
 def gradients(found: Any) -> list:
     """Return the gradients of the arguments; None for each argument without a gradient."""
     return _list(_part(found, "gradients"), "the list of gradients")

@@ -40,7 +40,7 @@ from grader.hidden.sharded_problem import (
 )
 from grader.hidden.two_calls import in_turn, returns_both
 from grader.reference import sharded, zero
-from grader.reference.training_mistakes import optimizer_difference
+from grader.reference.training_mistakes import OTHER_MEMORY, optimizer_difference
 
 SIZES = (1, 2, 3, 4)
 MIB = 2**20
@@ -202,7 +202,9 @@ def zero_runs(world, rng, n):
 @number("6.2")
 @weight(1.0)
 def test_zero_weights(world, rng):
-    """After every step of ZeroAdamW, all weights on 1 to 4 ranks are those of a single device"""
+    """After every step of ZeroAdamW, all weights on 1 to 4 ranks are those of a single device, and
+    they keep their memory
+    """
     for n in SIZES:
         for run, p in zero_runs(world, rng, n):
             run.returns(
@@ -233,6 +235,13 @@ def test_zero_weights(world, rng):
                 tolerance=p.tolerance,
                 label="the list of the caller's weights after the last step",
                 known_mistakes=[{zero.NEW_TENSORS: p.weights}] * n,
+            )
+            run.returns(
+                *[p.weights_after[-1]] * n,
+                tolerance=p.tolerance,
+                select=driver_results.first_memory,
+                label="the memory of the caller's weights after the last step",
+                known_mistakes=[{OTHER_MEMORY: p.weights}] * n,
             )
 
 

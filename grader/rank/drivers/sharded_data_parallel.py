@@ -46,9 +46,11 @@ def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     ``args[2]`` holds a function of the judge for each step but the first. The function returns the
     learning rate of its step. No rank knows this rate before the call, and it differs from rank to
     rank. Return the weights before the first step and after each step, the optimizer, and the
-    gradients as they are at the end.
+    gradients as they are at the end. Also return what the first memory of the weights holds at the
+    end. If a step gives a weight other memory, by ``weight.data = …``, this memory does not change.
     """
     weights, steps, rates = args
+    first_memory = [weight.detach() for weight in weights]
     zero = zero_class(weights, **kwargs)
     before = [weight.detach().clone() for weight in weights]
     after = []
@@ -57,7 +59,7 @@ def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
             _set_rate(zero.optimizer, rates[number - 1]())
         zero.step(list(gradients))
         after.append([weight.detach().clone() for weight in weights])
-    kept = {"before": before, "gradients": steps}
+    kept = {"before": before, "gradients": steps, "first memory": first_memory}
     return {"weights": after, "optimizer": zero.optimizer, **kept}
 
 

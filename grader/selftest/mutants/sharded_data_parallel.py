@@ -537,6 +537,24 @@ MUTANTS = [
         "the caller's tensors kept their values. Write the new values into them",
     ),
     mutant(
+        "the weights get other memory, by data",
+        WRITE,
+        "            weight.data = values\n",
+        {
+            "hidden zero_weights",
+        },
+        "the parameter was given other memory (parameter.data = …)",
+    ),
+    mutant(
+        "the weights get other memory, by set_",
+        WRITE,
+        "            weight.set_(values.clone())\n",
+        {
+            "hidden zero_weights",
+        },
+        "the memory of the caller's weights after the last step is wrong",
+    ),
+    mutant(
         "weights are written as they lie",
         WRITE,
         "            weight.as_strided(weight.shape, values.stride()).copy_(values)\n",
