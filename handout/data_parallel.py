@@ -91,8 +91,8 @@ def train(
     that trains on the whole batch.
 
     Args:
-        weights: L tensors of shape (D, D), equal on every rank. They do not require gradients.
-            Update them in place.
+        weights: L tensors of shape (D, D), equal on every rank. They do not require gradients,
+            neither before nor after the call. Update them in place. Their ``grad`` may remain.
         shards: K ≥ 1 tensors of shape (B/n, D): this rank's rows of the batch in each step.
         lr: the learning rate. Everything else in ``torch.optim.AdamW`` keeps its default.
     Returns:

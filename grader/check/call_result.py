@@ -207,15 +207,22 @@ class CallResult(CallEvidence):
         arguments = [self._returned(rank).args for rank in range(self.report.size)]
         return [own[0] if own else Unsendable("nothing that could be sent") for own in arguments]
 
-    def keeps_inputs(self) -> None:
-        """Fail if a rank changed a tensor, a list or a dict that it was given."""
+    def keeps_inputs(self, in_place: bool = False) -> None:
+        """Fail if a rank changed a tensor, a list or a dict that it was given.
+
+        If ``in_place`` is True, the function may update the tensors of its first argument. Then
+        this method does not compare ``requires_grad`` and ``.grad`` either, because an optimizer
+        leaves ``.grad`` on the tensors that it updates.
+        """
         self.values()
         for rank in self.report.ranks:
-            if self._has_changed_input(rank.rank):
-                self._fail(
-                    f"rank {rank.rank} modified its input. Inputs must stay unchanged; work on a"
-                    " copy."
+            if self._has_changed_input(rank.rank, begin=int(in_place)):
+                advice = (
+                    "Only the first argument may be updated; work on a copy of the others."
+                    if in_place
+                    else "Inputs must stay unchanged; work on a copy."
                 )
+                self._fail(f"rank {rank.rank} modified its input. {advice}")
             if not self._returned(rank.rank).intact:
                 what = _containers(self.arguments(rank.rank)[0])
                 it = "it" if " or " in what else f"the {what.rpartition(' ')[2]}"
@@ -223,7 +230,8 @@ class CallResult(CallEvidence):
                     f"rank {rank.rank} changed {what} that it was given: tensors in {it} were"
                     f" added, removed or replaced. Work on a copy of {it}."
                 )
-        self.keeps_gradient_flags()
+        if not in_place:
+            self.keeps_gradient_flags()
 
     def keeps_gradient_flags(self) -> None:
         """Fail if a rank changed ``requires_grad`` or ``.grad`` of an argument."""
@@ -289,11 +297,12 @@ class CallResult(CallEvidence):
             return f"went on to the {went_on[-1]}"
         return "did not return"
 
-    def _has_changed_input(self, rank: int) -> bool:
+    def _has_changed_input(self, rank: int, begin: int = 0) -> bool:
+        """Return whether a tensor changed in the arguments from number ``begin`` on."""
         args, kwargs = self.arguments(rank)
         outcome = self._returned(rank)
-        before = arrays([*args, *kwargs.values()])
-        after = arrays([*outcome.args, *(outcome.kwargs.get(name) for name in kwargs)])
+        before = arrays([*args[begin:], *kwargs.values()])
+        after = arrays([*outcome.args[begin:], *(outcome.kwargs.get(name) for name in kwargs)])
         # A tensor that the rank could not send back is missing in ``after``. It counts as changed.
         same = len(before) == len(after)
         for old, new in zip(before, after):

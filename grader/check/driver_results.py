@@ -134,6 +134,11 @@ def requires_gradient(found: Any) -> bool:
     return _truth(found, "requires gradient")
 
 
+def does_argument_require_gradient(found: Any) -> bool:
+    """Return whether a tensor among the arguments requires a gradient after the call."""
+    return _truth(found, "argument requires gradient")
+
+
 def is_in_new_memory(found: Any) -> bool:
     """Return whether the result shares no memory with an argument."""
     return _truth(found, "own")

@@ -603,13 +603,22 @@ def updates_what_it_was_given(run, training):
             f"the parameters of rank {rank}'s optimizer are not the tensors in the argument"
             " `weights`, in this order. Create the optimizer from `weights`, not from copies.",
         )
+    for rank, requires in enumerate(
+        run.read(driver_results.does_argument_require_gradient, "whether its input requires one")
+    ):
+        run.require(
+            not requires,
+            f"on rank {rank}, a tensor of `weights` or `shards` requires a gradient after training."
+            " Before training, none of them did. Switch it off before you return:"
+            " weight.requires_grad_(False).",
+        )
 
 
 @number("3.4")
 @weight(1.0)
 def test_train_weights(world, rng):
     """train averages the gradients in each step, and gives the caller's tensors the weights of a
-    single device (1 and 5 steps, 1 to 4 ranks)
+    single device (1 and 5 steps, 1 to 4 ranks); everything else that it gets stays unchanged
     """
     for n in SIZES:
         for run, training in run_trainings(world, rng, n):
@@ -623,6 +632,7 @@ def test_train_weights(world, rng):
                 known_mistakes=training.weight_mistakes,
                 otherwise=optimizer_hint(run.values()[0], training.lr),
             )
+            run.keeps_inputs(in_place=True)
         watched = _training(rng, n, (2, 2, 3, np.float64), rounding(np.float64), driver="trained")
         (run,) = world(n, watched.request)
         updates_what_it_was_given(run, watched)

@@ -17,6 +17,8 @@ RIGHT = {
     driver_results.schedule: ("schedule", [5], [5]),
     driver_results.fractions: ("fractions", [0.5], [0.5]),
     driver_results.requires_gradient: ("requires gradient", True, True),
+    driver_results.does_argument_require_gradient: ("argument requires gradient", False, False),
+    driver_results.first_memory: ("first memory", [6], [6]),
     driver_results.is_argument_kept: ("argument kept", False, False),
     driver_results.are_arguments_unchanged: ("arguments unchanged", True, True),
     driver_results.kept_bytes: ("kept bytes", 64, 64),

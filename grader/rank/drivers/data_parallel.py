@@ -55,16 +55,25 @@ def views(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 def trained(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Call ``train`` with views of the weights in the list ``args[0]``.
 
-    Return what ``views`` returns. Also return whether the optimizer that ``train`` returned is over
-    the weights: its parameters must lie in the memory of the weights, in the order of the weights.
+    Return the result, and the values of the views after the call, as ``views`` does. Also return
+    whether the optimizer that ``train`` returned is over the weights: its parameters must lie in
+    the memory of the weights, in the order of the weights. And return whether a view or a shard
+    requires a gradient after the call.
     """
-    found, optimizer = views(function, args, kwargs, mark), None
-    if isinstance(found["value"], (list, tuple)):
-        optimizer = next((x for x in found["value"] if isinstance(x, torch.optim.Optimizer)), None)
+    weights, shards = args
+    seen = [weight.detach() for weight in weights]
+    given = [*seen, *shards]
+    value, optimizer = function(list(seen), shards, **kwargs), None
+    if isinstance(value, (list, tuple)):
+        optimizer = next((x for x in value if isinstance(x, torch.optim.Optimizer)), None)
     groups = optimizer.param_groups if optimizer else []
     parameters = [parameter for group in groups for parameter in group["params"]]
-    is_over_them = [p.data_ptr() for p in parameters] == [w.data_ptr() for w in args[0]]
-    return found | {"over weights": is_over_them}
+    return {
+        "value": value,
+        "views": [view.detach() for view in seen],
+        "over weights": [p.data_ptr() for p in parameters] == [w.data_ptr() for w in weights],
+        "argument requires gradient": any(tensor.requires_grad for tensor in given),
+    }
 
 
 class Scaled(torch.autograd.Function):

@@ -57,7 +57,7 @@ def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     for number, gradients in enumerate(steps):
         if number:
             _set_rate(zero.optimizer, rates[number - 1]())
-        zero.step(list(gradients))
+        zero.step(gradients)
         after.append([weight.detach().clone() for weight in weights])
     kept = {"before": before, "gradients": steps, "first memory": first_memory}
     return {"weights": after, "optimizer": zero.optimizer, **kept}

@@ -1337,6 +1337,36 @@ class GradientBuckets(GradientBuckets):
         "the memory of the caller's weights after training is wrong",
     ),
     Mutant(
+        "weights that require gradients after training",
+        "data_parallel",
+        TRAINING,
+        TRAINING + """    for weight in weights:
+        weight.requires_grad_()
+""",
+        {"hidden train_weights"},
+        "a tensor of `weights` or `shards` requires a gradient after training",
+    ),
+    Mutant(
+        "a training that leaves zeros in the shards",
+        "data_parallel",
+        TRAINING,
+        TRAINING + """    for shard in shards:
+        shard.zero_()
+""",
+        {"hidden train_weights"},
+        "Only the first argument may be updated; work on a copy of the others.",
+    ),
+    Mutant(
+        "a training that empties the list of shards",
+        "data_parallel",
+        TRAINING,
+        TRAINING + """    while shards:
+        shards.pop()
+""",
+        {"hidden train_weights"},
+        "changed a list that it was given: tensors in the list were added, removed or replaced",
+    ),
+    Mutant(
         "weights that require gradients after the step",
         "data_parallel",
         "    loss, gradients = _loss_and_gradients(weights, shard)\n",

@@ -564,6 +564,15 @@ MUTANTS = [
         "the list of weights, [step][tensor], is wrong",
     ),
     mutant(
+        "the list of gradients is emptied",
+        STEP,
+        "        gradients.clear()\n" + STEP,
+        {
+            "hidden zero_weights",
+        },
+        "the caller's gradients, which must stay unchanged",
+    ),
+    mutant(
         "the gradients are divided in place",
         SCATTER + AVERAGE,
         """        for gradient in gradients:
