@@ -413,7 +413,7 @@ def misuses_of_scatter(n):
 @on_gloo
 def test_result_stands_alone(world, rng, collective):
     """{collective} returns new memory, also on the root: a tensor without requires_grad that keeps
-    no other memory alive
+    no other memory alive; its input keeps requires_grad
     """
     n = 2
     root = {"root": 0} if collective in ROOTED else {}
@@ -444,18 +444,21 @@ def test_result_stands_alone(world, rng, collective):
                 " slice is a view, which keeps the whole tensor alive. Return a copy of the slice.",
             )
         run.returns_new_memory()
+        run.keeps_gradient_flags()
 
 
 def _stands_alone(world, rng, function, right, *more):
     """Fail if a function returns a view of its tensor, or a tensor that requires a gradient.
 
-    The function gets the tensor and the arguments ``more``.
+    Also fail if the function changes ``requires_grad`` of its tensor. The function gets the tensor
+    and the arguments ``more``.
     """
     xs = [integers(rng, (5,)) for _ in range(2)]
     leaves = per_rank(*map(RequiresGrad, xs))
     (run,) = world(2, call(f"collectives.{function}", leaves, *more, driver="described"))
     run.returns_without_gradient(*right(xs))
     run.returns_new_memory()
+    run.keeps_gradient_flags()
 
 
 @number("1.2")
@@ -615,7 +618,9 @@ def require_two_parts(run, n, x):
 @weight(0.125)
 @on_gloo
 def test_sum_of_parts_requires_no_gradient(world, rng):
-    """all_reduce_from_parts returns a new tensor without requires_grad, even if its input has it"""
+    """all_reduce_from_parts returns a new tensor without requires_grad; its input keeps
+    requires_grad
+    """
     _stands_alone(world, rng, "all_reduce_from_parts", the_sum)
 
 
@@ -687,7 +692,7 @@ def test_average_of_integers(world, rng):
 @weight(0.125)
 @on_gloo
 def test_average_requires_no_gradient(world, rng):
-    """average returns a new tensor without requires_grad, even if its input has it"""
+    """average returns a new tensor without requires_grad; its input keeps requires_grad"""
     _stands_alone(world, rng, "average", the_average)
 
 
@@ -828,7 +833,9 @@ def test_compute_may_read(world, rng):
 @weight(0.125)
 @on_gloo
 def test_overlapped_sum_requires_no_gradient(world, rng):
-    """overlapped_all_reduce returns a new tensor without requires_grad, even if its input has it"""
+    """overlapped_all_reduce returns a new tensor without requires_grad; its input keeps
+    requires_grad
+    """
     _stands_alone(world, rng, "overlapped_all_reduce", _with_done, Probe("compute", "done"))
 
 
@@ -927,7 +934,7 @@ def test_shift_right_in_the_order_of_gpus(world, rng):
 @weight(0.125)
 @on_gloo
 def test_neighbours_tensor_requires_no_gradient(world, rng):
-    """shift_right returns a new tensor without requires_grad, even if its input has it"""
+    """shift_right returns a new tensor without requires_grad; its input keeps requires_grad"""
     _stands_alone(world, rng, "shift_right", shifted)
 
 
@@ -972,7 +979,7 @@ def _ring_sums(world, rng, n, tensors, kept=None, high=50):
 @weight(0.125)
 @on_gloo
 def test_ring_sum_requires_no_gradient(world, rng):
-    """ring_all_reduce returns a new tensor without requires_grad, even if its input has it"""
+    """ring_all_reduce returns a new tensor without requires_grad; its input keeps requires_grad"""
     _stands_alone(world, rng, "ring_all_reduce", the_sum)
 
 
