@@ -274,14 +274,14 @@ def _overwrites(run, own, root, way):
 def test_broadcast_parameters_misuse(world, rng):
     """A root that is not a rank raises ValueError with the root's number"""
     parameters = [rng.standard_normal(3)]
-    for run in world(
-        2,
-        *(
-            call("data_parallel.broadcast_parameters", parameters, root=r, may_raise=True)
-            for r in (2, -1)
-        ),
-    ):
-        run.raises_value_error(str(run.report.calls[run.index].arguments[0][1]["root"]))
+    for n in (2, 1):
+        roots = (n, -1)
+        requests = [
+            call("data_parallel.broadcast_parameters", parameters, root=root, may_raise=True)
+            for root in roots
+        ]
+        for run, root in zip(world(n, *requests), roots):
+            run.raises_value_error(str(root), given=f"root={root} on {n} rank{'s' * (n > 1)}")
 
 
 def step_problems(rng, n):

@@ -157,19 +157,23 @@ def test_flat_misuse(world, rng):
     wrong length
     """
     module = "sharded_data_parallel"
-    for n in (2, 3):
+    # The shapes have 5 entries together: 6 with the padding of 2 ranks or of 3.
+    for n, due in ((2, 6), (3, 6), (1, 5)):
         one, other = rng.standard_normal(3), rng.standard_normal(2).astype(np.float32)
-        # The shapes have 5 entries together: 6 with the padding of 2 ranks or of 3.
-        flats = [rng.standard_normal(length) for length in (5, 4, 6 + n)]
-        types, *runs = world(
+        # In the second list, the first and the last dtype are the same.
+        lists = [[one, other], [one, other, one]]
+        flats = [rng.standard_normal(length) for length in (5, 4, 6 + n) if length != due]
+        runs = world(
             n,
-            call(f"{module}.flatten", [one, other], may_raise=True),
+            *(call(f"{module}.flatten", tensors, may_raise=True) for tensors in lists),
             *(call(f"{module}.unflatten", flat, [(2, 2), (1,)], may_raise=True) for flat in flats),
         )
-        types.raises_value_error("float32", "float64", given="tensors of two dtypes")
-        for run, flat in zip(runs, flats):
-            given = f"{len(flat)} entries for shapes (2, 2) and (1,) on {n} ranks"
-            run.raises_value_error(str(len(flat)), "6", given=given)
+        for run in runs[: len(lists)]:
+            run.raises_value_error("float32", "float64", given="tensors of two dtypes")
+        for run, flat in zip(runs[len(lists) :], flats):
+            ranks = f"{n} rank{'s' * (n > 1)}"
+            given = f"{len(flat)} entries for shapes (2, 2) and (1,) on {ranks}"
+            run.raises_value_error(str(len(flat)), str(due), given=given)
 
 
 def drawn(rng, n):
@@ -386,8 +390,9 @@ def test_zero_misuse(world, rng):
         (((4, 5), (3, 2), (7,)), ("2", "3")),  # the same number of entries in another shape
         (((4, 5), (2, 3), (8,)), ("7", "8")),
         (((4, 5), (2, 3)), ("2", "3")),  # a gradient is missing
+        (((4, 5), (2, 3), (7,), (2,)), ("4", "3")),  # one gradient too many
     ]
-    for n in (2, 3):
+    for n in (2, 3, 1):
         requests = [
             call(
                 "sharded_data_parallel.ZeroAdamW",
@@ -506,9 +511,11 @@ def test_layers_are_freed(world, rng):
 
 def require_refusal(world, rng, function):
     """Check that shards of a wrong length raise ValueError, with the numbers that do not fit."""
-    for n, width, due in ((2, 5, 13), (3, 4, 6)):
+    for n, width, due in ((2, 5, 13), (3, 4, 6), (1, 3, 9)):
         p = ShardedProblem(rng, n, layers=3, width=width)
-        cases = [(0, due - 1), (2, due + 1), (1, width * width)]
+        cases = [(0, due - 1), (2, due + 1)]
+        if n > 1:  # one rank's shard is the whole layer
+            cases.append((1, width * width))
         requests = []
         for layer, length in cases:
             wrong = [

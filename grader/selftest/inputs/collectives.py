@@ -88,6 +88,11 @@ TABLE = {
                 f"{AT_ROOT} and tensor.shape[1:] == like.shape[1:] and len(tensor) != n *"
                 " len(like)",
             ),
+            misuse("tensor: None on the only rank", f"n == 1 and {AT_ROOT} and tensor is None"),
+            misuse(
+                "tensor: another shape, on one rank",
+                f"n == 1 and {AT_ROOT} and tensor is not None and tensor.shape != like.shape",
+            ),
             misuse(
                 "tensor: a block for one rank",
                 f"{AT_ROOT} and n > 1 and tensor.shape == like.shape",

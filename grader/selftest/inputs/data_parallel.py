@@ -205,6 +205,7 @@ TABLE = {
             *PARAMETERS,
             misuse("bucket_bytes: 0", "bucket_bytes == 0"),
             misuse("bucket_bytes: negative", "bucket_bytes < 0"),
+            misuse("bucket_bytes: not positive, on one rank", "n == 1 and bucket_bytes <= 0"),
         ),
         outcomes=(NO_OVERLAP, ONE_BUCKET),
     ),

@@ -59,7 +59,17 @@ OF_STEP = ("result 0", "result[1][0].add_(1)", "result[1][-1].add_(1)", "x.add_(
 
 TABLE = {
     "flatten": Inputs(
-        (*FLAT, misuse("tensors: two dtypes", "len({t.dtype for t in tensors}) > 1")),
+        (
+            *FLAT,
+            misuse("tensors: two dtypes", "len({t.dtype for t in tensors}) > 1"),
+            misuse(
+                "tensors: two dtypes, but the same at both ends",
+                "len({t.dtype for t in tensors}) > 1 and tensors[0].dtype == tensors[-1].dtype",
+            ),
+            misuse(
+                "tensors: two dtypes, on one rank", "n == 1 and len({t.dtype for t in tensors}) > 1"
+            ),
+        ),
         ("result", "tensors", COMMUNICATES),
     ),
     "flat_shard": Inputs(FLAT, ("result", "tensors", COMMUNICATES)),
@@ -73,9 +83,10 @@ TABLE = {
             InputClass("shapes: more than two", "len(shapes) > 2"),
             InputClass("shapes: a scalar's", "any(len(shape) == 0 for shape in shapes)"),
             InputClass("shapes: three dimensions", "any(len(shape) == 3 for shape in shapes)"),
-            misuse("flat: too short by one", "len(flat) == 5 and n < 4"),
+            misuse("flat: too short by one", "len(flat) == 5 and 1 < n < 4"),
             misuse("flat: shorter than the shapes", "len(flat) == 4"),
             misuse("flat: too long", "len(flat) == 6 + n and len(shapes) == 2"),
+            misuse("flat: another length, on one rank", "n == 1 and len(flat) in (4, 7)"),
         ),
         ("result[0].add_(1)", "result[-1].add_(1)", "flat.add_(1)", COMMUNICATES),
     ),
@@ -113,6 +124,7 @@ TABLE = {
                 "any(a.numel() != b.numel() for a, b in zip(gradients, weights))",
             ),
             misuse("gradients: one is missing", "len(gradients) < len(weights)"),
+            misuse("gradients: one too many", "len(gradients) > len(weights)"),
         ),
         (
             "weights[0].add_(1)",

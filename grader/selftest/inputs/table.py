@@ -84,6 +84,7 @@ def roots(name: str = "root") -> tuple[InputClass, ...]:
         InputClass(f"{name}: the last", f"{name} == n - 1 and n > 1"),
         InputClass(f"{name}: negative", f"{name} < 0", misuse=True),
         InputClass(f"{name}: the world's size", f"{name} == n", misuse=True),
+        InputClass(f"{name}: not the only rank", f"n == 1 and {name} != 0", misuse=True),
     )
 
 

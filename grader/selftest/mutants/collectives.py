@@ -1582,6 +1582,18 @@ def all_gather""",
         "A slice is a view, which keeps the whole tensor alive",
     ),
     Mutant(
+        "scatter on one rank returns any tensor",
+        "collectives",
+        "    blocks = None\n    if dist.get_rank() == root:\n",
+        """    if dist.get_world_size() == 1:
+        return tensor if tensor is None else tensor.detach().clone()
+    blocks = None
+    if dist.get_rank() == root:
+""",
+        {"hidden misuse[scatter]"},
+        "expected a ValueError",
+    ),
+    Mutant(
         "broadcast switches off the input's requires_grad",
         "collectives",
         "    received = tensor.detach().clone(memory_format=torch.contiguous_format)\n",

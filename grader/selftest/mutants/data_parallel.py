@@ -1337,6 +1337,22 @@ class GradientBuckets(GradientBuckets):
         "the memory of the caller's weights after training is wrong",
     ),
     Mutant(
+        "on one rank, any root",
+        "data_parallel",
+        "    if not 0 <= root < dist.get_world_size():\n",
+        "    if dist.get_world_size() > 1 and not 0 <= root < dist.get_world_size():\n",
+        {"hidden broadcast_parameters_misuse"},
+        "expected a ValueError on every rank for root=1 on 1 rank",
+    ),
+    Mutant(
+        "on one rank, buckets of any size",
+        "data_parallel",
+        "        if bucket_bytes <= 0:\n",
+        "        if dist.get_world_size() > 1 and bucket_bytes <= 0:\n",
+        {"hidden buckets_misuse"},
+        "expected a ValueError on every rank for bucket_bytes=0",
+    ),
+    Mutant(
         "weights that require gradients after training",
         "data_parallel",
         TRAINING,

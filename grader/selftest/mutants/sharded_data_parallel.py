@@ -564,6 +564,42 @@ MUTANTS = [
         "the list of weights, [step][tensor], is wrong",
     ),
     mutant(
+        "a spare gradient is not noticed",
+        COUNT,
+        "        if len(gradients) < len(self.weights):\n",
+        {
+            "hidden zero_misuse",
+        },
+        "expected a ValueError on every rank for gradients of shapes (4, 5), (2, 3), (7,), (2,)",
+    ),
+    mutant(
+        "only the first and the last dtype are compared",
+        "    for i, other in enumerate(tensors):\n",
+        "    for i, other in [(len(tensors) - 1, tensors[-1])]:\n",
+        {
+            "hidden flat_misuse",
+        },
+        "expected a ValueError on every rank for tensors of two dtypes",
+    ),
+    mutant(
+        "on one rank, tensors of several dtypes",
+        DTYPES,
+        "        if dist.get_world_size() > 1 and other.dtype != tensors[0].dtype:\n",
+        {
+            "hidden flat_misuse",
+        },
+        "expected a ValueError on every rank for tensors of two dtypes",
+    ),
+    mutant(
+        "on one rank, a flat vector of any length",
+        LENGTH,
+        "    if n > 1 and len(flat) != sum(sizes) + padding:\n",
+        {
+            "hidden flat_misuse",
+        },
+        "expected a ValueError on every rank for 4 entries for shapes (2, 2) and (1,) on 1 rank",
+    ),
+    mutant(
         "the list of gradients is emptied",
         STEP,
         "        gradients.clear()\n" + STEP,
