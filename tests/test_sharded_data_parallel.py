@@ -7,7 +7,17 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
-from grader.check.api import Delay, Probe, Strided, Tolerance, call, per_rank, rounding, tensor
+from grader.check.api import (
+    Delay,
+    Probe,
+    Strided,
+    Tolerance,
+    call,
+    listed,
+    per_rank,
+    rounding,
+    tensor,
+)
 from grader.reference import sharded, zero
 from grader.reference.training_mistakes import optimizer_difference
 
@@ -77,7 +87,7 @@ RATES = [[0.1, 0.05, 0.2], [0.1, 0.15, 0.02]]
 @weight(0.75)
 def test_zero(world):
     """After three steps of ZeroAdamW on two ranks, the weights are those of a single device, and
-    each rank holds half of the optimizer's state
+    each rank holds half of the optimizer's state; only the steps communicate
     """
     rates = per_rank(*([Probe(f"rate of step {k}", own[k]) for k in (1, 2)] for own in RATES))
     given = START, per_rank(*GRADIENTS), rates
@@ -102,6 +112,11 @@ def test_zero(world):
         known_mistakes=lambda: zero.state_mistakes(START, GRADIENTS, RATES, 0),
         otherwise="the gradients are wrong, or the state does not belong to this rank's flat shard",
     )
+    for rank in range(2):
+        # the driver leaves the mark between ZeroAdamW(…) and the first step
+        sent = listed(run.operations(rank)[: run.issued_before(rank, "constructed")])
+        text = f"on rank {rank}, ZeroAdamW(…) communicated: {sent}. Only step communicates."
+        run.require(not sent, text)
 
 
 def _whole_first(run, mistakes):
@@ -134,8 +149,10 @@ def test_zero_misuse(world):
         for of_case in shapes
     ]
     other, missing = world(2, *requests)
-    other.raises_value_error("3", "4", given="gradients of shapes (2, 2), (4,)")
-    missing.raises_value_error("1", "2", given="1 gradient for 2 weights")
+    # Only what a step sends is too late. test_zero looks at what ZeroAdamW(…) sends.
+    begin = {"since": "constructed"}
+    other.raises_value_error("3", "4", given="gradients of shapes (2, 2), (4,)", **begin)
+    missing.raises_value_error("1", "2", given="1 gradient for 2 weights", **begin)
 
 
 @number("6.3")

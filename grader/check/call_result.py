@@ -21,7 +21,6 @@ from grader.diagnosis.comparison import EXACT, Tolerance, describe, difference
 from grader.diagnosis.finding import LIKELY, VALUES, Line, likely_line
 from grader.diagnosis.rank_summaries import rank_list, trace
 from grader.diagnosis.root_cause import diagnose, not_implemented
-from grader.wire.events import operations
 from grader.world.arrays import Unsendable
 from grader.world.report import Raised, Returned
 
@@ -243,13 +242,16 @@ class CallResult(CallEvidence):
                 " memory: tensor.detach(), or, to differentiate, tensor.detach().requires_grad_().",
             )
 
-    def raises_value_error(self, *mentioning: str, given: str = "", because: str = "") -> None:
+    def raises_value_error(
+        self, *mentioning: str, given: str = "", because: str = "", since: str = ""
+    ) -> None:
         """Fail unless every rank raised a ValueError and communicated nothing.
 
         The error's text must contain all words of ``mentioning``, and at most ``MAX_NUMBERS``
         different numbers. ``given`` and ``because`` are for the message. ``given`` names the wrong
         argument, if the line about the call does not show it. ``because`` says why the error is
-        expected. Raises GraderFault if the grader itself is the reason why a rank has no outcome.
+        expected. If ``since`` is given, a rank may communicate before its first mark of this name.
+        Raises GraderFault if the grader itself is the reason why a rank has no outcome.
         """
         for rank in self.report.ranks:
             outcome = rank.outcomes.get(self.index)
@@ -278,11 +280,13 @@ class CallResult(CallEvidence):
             asked = f"expected a ValueError on every rank{given and ' for '}{given}"
             got = self._instead_of_error(rank.rank)
             self._fail(f"{asked}, but rank {rank.rank} {got}. {because or SEE_DOCSTRING}")
-        if sent := [o for trail in self.report.trails for o in operations(trail, self.index)]:
-            self._fail(
-                f"the ValueError comes too late: rank {sent[0].rank} had already issued the"
-                f" {sent[0]}. Check all arguments before you communicate."
-            )
+        for number in range(self.report.size):
+            begin = self.issued_before(number, since) if since else 0
+            if sent := self.operations(number)[begin:]:
+                self._fail(
+                    f"the ValueError comes too late: rank {number} had already issued the"
+                    f" {sent[0]}. Check all arguments before you communicate."
+                )
 
     # ——— private methods
 

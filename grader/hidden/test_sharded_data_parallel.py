@@ -15,6 +15,7 @@ from grader.check.api import (
     call,
     draw,
     imports_note,
+    listed,
     on_gloo,
     per_rank,
 )
@@ -45,6 +46,7 @@ from grader.reference.training_mistakes import OTHER_MEMORY, optimizer_differenc
 SIZES = (1, 2, 3, 4)
 MIB = 2**20
 CLOSE = Tolerance(1e-9, "a few AdamW steps in float64")
+CONSTRUCTED = "constructed"  # the driver's mark between ZeroAdamW(…) and its first step
 TWO_KINDS = "Gather layers by all-gathers, and average gradients by reduce-scatters."
 
 
@@ -207,7 +209,7 @@ def zero_runs(world, rng, n):
 @weight(1.0)
 def test_zero_weights(world, rng):
     """After every step of ZeroAdamW, all weights on 1 to 4 ranks are those of a single device, and
-    they keep their memory
+    they keep their memory; ZeroAdamW(…) itself communicates nothing
     """
     for n in SIZES:
         for run, p in zero_runs(world, rng, n):
@@ -247,6 +249,17 @@ def test_zero_weights(world, rng):
                 label="the memory of the caller's weights after the last step",
                 known_mistakes=[{OTHER_MEMORY: p.weights}] * n,
             )
+            require_silent_constructor(run)
+
+
+def require_silent_constructor(run):
+    for rank in range(run.report.size):
+        done = run.operations(rank)[: run.issued_before(rank, CONSTRUCTED)]
+        run.require(
+            not done,
+            f"on rank {rank}, ZeroAdamW(…) communicated: {listed(done)}. Every rank gets equal"
+            " weights, so __init__ needs no other rank. Only step communicates.",
+        )
 
 
 def state_of(name):
@@ -406,7 +419,8 @@ def test_zero_misuse(world, rng):
         ]
         for run, (shapes, words) in zip(world(n, *requests), cases):
             given = f"gradients of shapes {', '.join(map(str, shapes))}"
-            run.raises_value_error(*words, given=given)
+            # Another check looks at what ZeroAdamW(…) itself communicates.
+            run.raises_value_error(*words, given=given, since=CONSTRUCTED)
 
 
 def sharded_problems(rng, n):

@@ -48,10 +48,12 @@ def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     rank. Return the weights before the first step and after each step, the optimizer, and the
     gradients as they are at the end. Also return what the first memory of the weights holds at the
     end. If a step gives a weight other memory, by ``weight.data = …``, this memory does not change.
+    The mark ``constructed`` says that the object has been made, and that no step has begun.
     """
     weights, steps, rates = args
     first_memory = [weight.detach() for weight in weights]
     zero = zero_class(weights, **kwargs)
+    mark("constructed")
     before = [weight.detach().clone() for weight in weights]
     after = []
     for number, gradients in enumerate(steps):

@@ -564,6 +564,16 @@ MUTANTS = [
         "the list of weights, [step][tensor], is wrong",
     ),
     mutant(
+        "the ranks meet in the constructor",
+        "        self.weights = list(weights)\n",
+        "        self.weights = list(weights)\n        dist.barrier()\n",
+        {
+            "public zero",
+            "hidden zero_weights",
+        },
+        "ZeroAdamW(…) communicated: ",
+    ),
+    mutant(
         "a spare gradient is not noticed",
         COUNT,
         "        if len(gradients) < len(self.weights):\n",
