@@ -885,7 +885,7 @@ def test_a_file_that_does_not_import_is_said_once(tmp_path, server):
         ("collectives", "solutions", "../file/below", (), "is not a folder that can be written to"),
         ("collectives", "solutions", "", ("--ranks", "1"), "2 to 16 ranks, not 1"),
         ("collectives", "solutions", "", ("--ranks", "x"), "2 to 16 ranks, not x"),
-        ("collectives", "grader", "", (), "has no collectives.py"),
+        ("collectives", "tests", "", (), "has no collectives.py"),
     ],
 )
 def test_what_cannot_be_drawn_is_said_in_a_sentence(
