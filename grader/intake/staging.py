@@ -285,8 +285,12 @@ def places(directory: Path) -> list[Path]:
 
 
 def _is_aside(folder: str) -> bool:
-    """Return whether programs, not students, make folders of this name."""
-    return folder.startswith(".") or folder == "__MACOSX"
+    """Return whether a folder of this name holds no work of students.
+
+    Programs make hidden folders and ``__MACOSX``. ``grader``, which is in every student's copy, has
+    modules with names of listed files.
+    """
+    return folder.startswith(".") or folder in ("__MACOSX", "grader")
 
 
 def _from_directory(directory: Path) -> Found:

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from grader.assignment import FILES, GIVEN
+from grader.assignment import FILES, GIVEN, PARTS
 from grader.intake import staging
 from grader.intake.staging import NotThere, read, stage_submission
+from grader.packaging import pack
 from grader.selftest.fuzz_intake import zipped
 
 SOURCE = "def answer():\n    return 42\n"
@@ -39,6 +40,7 @@ OTHERS = {name: SOURCE for name in FILES if name != "collectives.py"}
 
 
 def archive(tmp_path: Path, files: dict) -> Path:
+    tmp_path.mkdir(exist_ok=True)
     with zipfile.ZipFile(tmp_path / "submission.zip", "w") as zipped:
         for name, content in files.items():
             zipped.writestr(name, content)
@@ -95,6 +97,15 @@ def test_of_two_folders_the_one_that_students_know_counts(tmp_path, folder, make
 
 
 @pytest.mark.parametrize("make", [directory, archive])
+def test_a_whole_copy_of_the_assignment_needs_no_warning(tmp_path, make):
+    found = read(make(tmp_path, pack.handout()))
+    assert list(found.texts) == [f for f in FILES if not PARTS[f.removesuffix(".py")].is_extra]
+    assert not found.warnings
+    without = {n: data for n, data in pack.handout().items() if "/handout/" not in n}
+    assert not read(make(tmp_path / "without", without)).texts
+
+
+@pytest.mark.parametrize("make", [directory, archive])
 def test_a_file_above_those_that_were_written_is_told(tmp_path, make):
     files = {f"mine/handout/{name}": SOURCE for name in FILES} | {"mine/collectives.py": SOURCE}
     found = read(make(tmp_path, files))
@@ -103,7 +114,7 @@ def test_a_file_above_those_that_were_written_is_told(tmp_path, make):
     assert "mine/handout/." in found.warnings[0]
 
 
-FOLDER_NAMES = ["a", "b", "handout", "_old", ".git", "__MACOSX"]
+FOLDER_NAMES = ["a", "b", "handout", "_old", ".git", "__MACOSX", "grader"]
 
 
 @given(
