@@ -39,7 +39,8 @@ def files(row: str) -> dict[str, list[Path]]:
             continue
         paths = [folder / quoted for folder in folders if (folder / quoted).exists()]
         assert paths, f"there is no {quoted}"
-        folders += [path if path.is_dir() else path.parent for path in paths]
+        new = dict.fromkeys(path if path.is_dir() else path.parent for path in paths)
+        folders += [folder for folder in new if folder not in folders]
         found[quoted] = [
             each for path in paths for each in (path.rglob("*.*"), [path])[path.is_file()]
         ]
@@ -49,9 +50,9 @@ def files(row: str) -> dict[str, list[Path]]:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[2:40])
 def test_a_row_of_the_map_names_what_is_there(row):
     there = files(row)
-    paths = [path for found in there.values() for path in found]
-    text = "\n".join(path.read_text() for path in paths if path.suffix in ("", *KINDS))
-    words = set(re.findall(r"\w+", text))
+    paths = {path for found in there.values() for path in found}
+    texts = (path.read_text() for path in paths if path.suffix in ("", *KINDS))
+    words = {word for text in texts for word in re.findall(r"\w+", text)}
     names = [each for each in QUOTED.findall(row) if NAME.fullmatch(each) and each not in there]
     names = [each for each in names if "PART" not in each]
     if there:
