@@ -1,6 +1,7 @@
 """Says in words why ranks most likely wait for ever, or disagree about an operation."""
 
 from grader.diagnosis.finding import Line, likely_line
+from grader.diagnosis.group_order import groups_in_different_orders
 from grader.diagnosis.message_counts import taken_by_any_source, unequal_counts
 from grader.diagnosis.rank_summaries import rank_list
 from grader.wire.agreement import MAKE_ALL, Disagreement, Waiting
@@ -92,6 +93,8 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
         return tags
     if same := _same_neighbour(report, waiting):
         return same
+    if groups := groups_in_different_orders(waiting):
+        return groups
     if len(kinds) > 1 and _lines_differ(waiting):
         return [likely_line("the ranks have taken different branches: compare the lines above.")]
     return []

@@ -1277,6 +1277,36 @@ def test_a_rank_that_waits_for_a_group_is_not_busy(submit):
     assert "Deadlock: no rank can go on." in message and "busy" not in message
 
 
+def test_groups_in_different_orders_are_told(submit):
+    world = submit("""
+        def broken(x):
+            r = dist.get_rank()
+            rows = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
+            columns = [dist.new_group(ranks) for ranks in ([0, 2], [1, 3])]
+            own = [rows[r // 2], columns[r % 2]]
+            for group in own if r in (0, 3) else own[::-1]:
+                dist.all_reduce(x, group=group)
+            return x
+        """)
+    message = verdict(world, 4)
+    assert (
+        "Likely: the ranks use their groups in different orders. Rank 0 waits in the group of"
+        " ranks 0 and 1, but rank 1 waits in the group of ranks 1 and 3. Let all ranks"
+    ) in " ".join(message.split())
+
+
+def test_two_groups_of_the_same_ranks_are_told_apart(submit):
+    world = submit("""
+        def broken(x):
+            groups = [dist.new_group([0, 1]) for _ in range(2)]
+            for group in groups if dist.get_rank() else groups[::-1]:
+                dist.all_reduce(x, group=group)
+            return x
+        """)
+    message = " ".join(verdict(world, 2).split())
+    assert "waits in one group of ranks 0 and 1, and rank 1 in another group of the" in message
+
+
 def test_a_sparse_tensor_is_refused_in_a_sentence(submit):
     message = verdict(submit("def broken(x):\n    dist.all_reduce(x.to_sparse())\n"), 2)
     assert "all_reduce: only dense tensors can be communicated" in message
