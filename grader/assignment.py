@@ -187,6 +187,8 @@ ALL_RECEIVE = {
 # These functions cut a tensor into one block for each rank. The world size need not divide the
 # length of the tensor.
 UNEVEN_BLOCKS = {"all_reduce_from_parts", "ring_all_reduce"}
+# The results of these functions have zeros at their end if n does not divide their length.
+PADDED = {"flatten", "flat_shard", "fully_sharded_step", "prefetched_step"}
 
 # These functions call ``step`` of a torch optimizer, and this call makes torch import its compiler.
 OPTIMIZING = {"train", "ZeroAdamW"}

@@ -117,7 +117,7 @@ def main():
 
 
 def torch_requirement(asked):
-    """Return what pip shall install as torch, such as "torch==2.13.0".
+    """Return the requirement that pip gets for torch, such as "torch==2.13.0".
 
     ``asked`` is a version ("2.13.0"), a requirement ("torch==2.13.0"), or None or "" for the
     version in handout/requirements.txt.

@@ -255,12 +255,13 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
             needs 3 on each of 4 ranks").
 
     Memory: beyond the shards and their gradients, at most two whole layers are alive during every
-    product, whatever L is: a layer and its gradient. (Activations are not counted.) A variable that
-    still refers to the weight, the gradient or the flat copy of the previous layer keeps a third
-    layer alive: ``del`` each of them, or give the work of one layer a function of its own. The
-    checks also measure the memory of your process. This memory includes copies for communication,
-    so here the limits are higher: beyond the shards and their gradients, 8 whole layers are
-    allowed, and 4 until the first operation of the backward pass.
+    product, whatever L is: a layer and its gradient. (Activations are not counted. In the forward
+    pass, tensors for gradients are counted, unless you make them before the first product.) A
+    variable that still refers to the weight, the gradient or the flat copy of the previous layer
+    keeps a third layer alive: ``del`` each of them, or give the work of one layer a function of its
+    own. The checks also measure the memory of your process. This memory includes copies for
+    communication, so here the limits are higher: beyond the shards and their gradients, 8 whole
+    layers are allowed, and 4 until the first operation of the backward pass.
     Traffic: each rank sends 3(n−1)/n times the bytes of the weights. You may keep the last layer
     for the backward pass, but no other layer. The last layer is then gathered only once.
 

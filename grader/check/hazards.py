@@ -48,8 +48,8 @@ class Hazard:
         if self.what == OVERLAPPING:
             return (
                 f"{rank} calls the {operation} with an output that shares memory with its input."
-                " gloo overwrites entries before it has sent them, so the results are wrong. Use"
-                " another tensor for the output."
+                " It may overwrite entries before it has sent them, as gloo does, so the results"
+                " may be wrong. Use another tensor for the output."
             )
         starts = f"{rank} starts the {operation}, but never waits for it."
         if operation.kind == "recv":

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.assignment import ALL_RECEIVE, COMMUNICATING, UNEVEN_BLOCKS
+from grader.assignment import ALL_RECEIVE, COMMUNICATING, PADDED, UNEVEN_BLOCKS
 from grader.check.call_evidence import CallEvidence
 from grader.check.hazards import hazards, left_open, read_early
 from grader.check.nested import arrays, at_path, by_path
@@ -126,6 +126,7 @@ class WrongValues:
             got=[at_path(value, path) for value in self.values],
             communicates=function in COMMUNICATING,
             uneven_blocks=function in UNEVEN_BLOCKS,
+            has_padding=function in PADDED,
             received=self._has_received(rank),
         )
 

@@ -361,9 +361,9 @@ def _whole(latest: dict[str, tuple[int, Path]]) -> Path | None:
 def unique(names: Iterable[str]) -> list[str]:
     """Return names that are safe for folders.
 
-    A name that lost letters, or that would be the same as another name, gets a hash at its end. So
-    the name of a submission stays the same when other submissions come. A repeated name gets a
-    number.
+    A name that lost letters gets a hash at its end, so that it stays the same when other
+    submissions come. Different names that would become the same get a hash, too. A name that occurs
+    again gets a number.
     """
     names = list(names)
     originals: dict[str, set[str]] = {}
@@ -374,7 +374,8 @@ def unique(names: Iterable[str]) -> list[str]:
     for name in names:
         plain = safe_name(name)
         if len(originals[plain.lower()]) > 1 or _loses_letters(name):
-            plain += f"-{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"
+            digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4)
+            plain += f"-{digest.hexdigest()}"
         numbered, count = plain, 1
         while numbered.lower() in taken:  # some file systems ignore case
             count += 1

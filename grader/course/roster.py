@@ -112,10 +112,12 @@ def missing(roster: Sequence[Person], present: Sequence[Student]) -> list[Person
 def _forms(name: str) -> set[str]:
     """Return the letters and digits of a name, with its words in every order.
 
-    So "Doe, Jane", "Jane Doe" and Canvas's "doejane" have a form in common. A name of many words is
-    taken in its own order and in alphabetical order. An accent may be a character of its own, as in
-    names of files from macOS, so it is first joined with its letter.
+    So "Doe, Jane", "Jane Doe" and Canvas's "doejane" have a form in common. A name of more than
+    ``MOST_WORDS`` words is taken in alphabetical order, and in each order that moves its first
+    words to the end. An accent may be a character of its own, as in names of files from macOS, so
+    it is first joined with its letter.
     """
     words = re.findall(r"[^\W_]+", unicodedata.normalize("NFC", name.lower()))
-    orders = permutations(words) if len(words) <= MOST_WORDS else (words, sorted(words))
+    turned = (words[i:] + words[:i] for i in range(len(words)))
+    orders = permutations(words) if len(words) <= MOST_WORDS else (*turned, sorted(words))
     return {"".join(order) for order in orders if words}

@@ -67,8 +67,8 @@ def without_files(results: Sequence[SubmissionResult]) -> str:
         return ""
     many = f"{number_of(len(found), 'submission')} {'has' if len(found) == 1 else 'have'}"
     return (
-        f"{many} none of the assignment's files: {named(found)}. Look whether the files have other"
-        " names, or lie in an archive that is not read, such as a .tar.gz or a zip inside a zip."
+        f"{many} none of the assignment's files: {named(found)}. Check whether the files have"
+        " other names, or are in an archive that is not read: a .tar.gz, or a zip inside a zip."
     )
 
 

@@ -11,21 +11,32 @@ NO_GROUP = ("send", "recv")  # between two ranks, whatever the group
 def groups_in_different_orders(waiting: list[Waiting]) -> list[Line]:
     """Return a line about two ranks that wait in different groups, one of them for the other.
 
-    Return [] if there are no such ranks. ``waiting`` has the operations that lack a partner.
+    Return [] unless ranks wait for each other in a circle, each in a collective of a group.
+    ``waiting`` has the operations that lack a partner.
     """
-    collectives = [w for w in waiting if w.operation.kind not in NO_GROUP]
-    first_of = {w.operation.rank: w.operation for w in reversed(collectives)}
-    for found in collectives:
-        for rank in found.absent:
-            other = first_of.get(rank)
-            if other and _key(other) != _key(found.operation):
-                return [
-                    likely_line(
-                        _sentence(found.operation, other),
-                        "Let all ranks use their groups in the same order, for example first the"
-                        " groups of rows, and then those of columns.",
-                    )
-                ]
+    first_of = {w.operation.rank: w for w in reversed(waiting)}
+    for begin in sorted(first_of):
+        path = [begin]
+        while path[-1] in first_of and first_of[path[-1]].operation.kind not in NO_GROUP:
+            following = next(iter(first_of[path[-1]].absent), begin)
+            if following in path:
+                circle = [first_of[rank].operation for rank in path[path.index(following) :]]
+                return _told(circle)
+            path.append(following)
+    return []
+
+
+def _told(circle: list[Operation]) -> list[Line]:
+    """Return a line about the first two neighbours in a circle that wait in different groups."""
+    for one, other in zip(circle, [*circle[1:], circle[0]]):
+        if _key(one) != _key(other):
+            return [
+                likely_line(
+                    _sentence(one, other),
+                    "Let all ranks use their groups in the same order, for example first the groups"
+                    " of rows, and then those of columns.",
+                )
+            ]
     return []
 
 

@@ -93,13 +93,13 @@ def _next_step(
     place: Callable[[list[Operation]], str],
 ) -> str:
     """Return sentences that say what to look for, see ``unequal_counts``."""
-    kind = waits.name
     how = " without src" if waits.kind == "recv" and all(o.peer is None for o in own) else ""
     lacks = "send" if waits.kind == "recv" else "receive"
     if {(o.file, o.line) for o in own} & {(o.file, o.line) for o in open_ones}:
         if waits.peer is None:
             return f"Does a loop on rank {waits.rank} run too often?"
         return f"Does a loop run more often on rank {waits.rank} than on rank {waits.peer}?"
+    kind = waits.name
     done = "got the message" if waits.kind == "recv" else "was received"
     if len(own) > 1:
         kind, done = f"{kind}s", done.replace("the message", "the messages").replace("was", "were")

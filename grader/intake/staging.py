@@ -136,10 +136,11 @@ def read(submission: Path) -> Contents:
             f"The submission holds none of the assignment's files ({', '.join(course().files)})."
         )
     if at.elsewhere:
+        home = _printable(f"{at.home}/") if at.home else "the top folder"
         shown = _listed([f"{place}/" for place in at.elsewhere])
         found.warnings.append(
-            f"The files in {f'{at.home}/' if at.home else 'the top folder'} were graded. These"
-            f" folders also hold files of the assignment, which were not graded: {shown}."
+            f"The files in {home} were graded. These folders also hold files of the assignment,"
+            f" which were not graded: {shown}."
         )
     # A copy of handout/ also holds files that the student does not hand in. They are not read, and
     # need no warning.

@@ -98,8 +98,9 @@ def _read(names: list[Path]) -> Contents:
         unknown := [str(name) for name in names if str(name) not in tracked.split("\0")]
     ):
         raise CannotPack(
-            f"git does not track {', '.join(unknown)}. Type git add if everybody who gets the zip"
-            " may read these files. Otherwise move them to another folder"
+            f"git does not track {', '.join(unknown)}. Run git add on these files if everybody"
+            " who gets the zip may read them. Otherwise move them out of handout/, tests/ and"
+            " grader/"
         )
     return {str(name): (ROOT / name).read_bytes() for name in names}
 

@@ -36,7 +36,8 @@ def stub(solution: str) -> str:
     """Return the text of the stub.
 
     Raise ValueError if the markers do not pair up, if a comment looks like a marker but is none, or
-    if the stub of a problem's function does not raise a NotImplementedError for this problem.
+    if a problem's function, or a method of its class, does not raise NotImplementedError in the
+    stub.
     """
     kept, inside = [], None
     for line in solution.splitlines():
@@ -66,13 +67,31 @@ def stub(solution: str) -> str:
     if inside:
         raise ValueError(f"a solution does not end: {inside.group().strip()}")
     text = "\n".join(kept) + "\n"
-    for function, problem in DEFINED.findall(solution):
-        if f'raise NotImplementedError("Problem {problem}: {function}' not in text:
-            raise ValueError(
-                f"students would get the answer of {function}: it needs the markers"
-                f" “# BEGIN SOLUTION {problem}: {function}” and “# END SOLUTION”"
-            )
+    if problems := dict(DEFINED.findall(solution)):
+        _require_no_answers(text, problems)
     return text
+
+
+def _require_no_answers(text: str, problems: dict[str, str]) -> None:
+    """Raise ValueError if the answer of a function, or of a method of a class, is in the stub.
+
+    ``problems`` has the problem's number of each function and class.
+    """
+    for node in ast.parse(text).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name in problems:
+            inner = node.body if isinstance(node, ast.ClassDef) else [node]
+            for function in inner:
+                if not isinstance(function, ast.FunctionDef):
+                    continue
+                own = node.name if function is node else f"{node.name}.{function.name}"
+                begin = f"Problem {problems[node.name]}:"
+                raised = {f'NotImplementedError("{begin} {name}")' for name in (node.name, own)}
+                source = ast.get_source_segment(text, function) or ""
+                if not any(line in source for line in raised):
+                    raise ValueError(
+                        f"students would get the answer of {own}: it needs the markers"
+                        f" “# BEGIN SOLUTION {problems[node.name]}: {own}” and “# END SOLUTION”"
+                    )
 
 
 def sources() -> list[Path]:

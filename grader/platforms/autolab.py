@@ -36,10 +36,11 @@ def _text(document: dict) -> str:
 
 
 def autoresult(document: dict) -> str:
-    """Return the last line. The scoreboard has the points of each part, and then the total.
+    """Return the last line. The scoreboard has the scores in this order, and then the total.
 
-    Autolab adds up the scores. So if extra credit does not count on top, it is a score of its own,
-    with the points that it adds to the total.
+    There is a score for each part. Autolab adds up the scores. So if extra credit does not count on
+    top, it is a score of its own, with the points that it adds to the total. Then a part that is
+    only extra credit has no score.
     """
     total, is_on_top = points_of(document)[0], "score" not in document
     counted = [t for t in document["tests"] if is_on_top or not t["extra_data"].get("extra_credit")]

@@ -154,6 +154,7 @@ class HubGroup(dist.ProcessGroup):
         if opts.rootRank == self.rank():
             sent = inputs[0]
             _check_list("scatter", sent, self.size(), outputs[0])
+        _require_dense("scatter", [*sent, *outputs])
         others = [block for rank, block in enumerate(sent) if rank != self.rank()]
         is_overlapping = any(overlap(outputs[0], block) for block in others)
         return self._issue(
@@ -222,6 +223,7 @@ class HubGroup(dist.ProcessGroup):
             _pieces(tensor, [index(count) for count in rows], self.size())
             for tensor, rows in ((input, input_splits), (output, output_splits))
         ]
+        _require_dense("all_to_all", [input, output])
         is_overlapping = self.size() > 1 and overlap(input, output)
         return self._issue(
             "all_to_all", [input], [output], pieces=pieces, is_overlapping=is_overlapping
@@ -236,6 +238,7 @@ class HubGroup(dist.ProcessGroup):
         return self._issue("all_to_all", inputs, outputs, pieces=pieces, in_order=True)
 
     def send(self, tensors: Tensors, peer: int, tag: int = 0) -> HubWork:
+        _require_dense("send", tensors)
         _check("send", tensors, in_order=False)
         if peer == self.rank():
             # gloo raises the same
@@ -282,8 +285,7 @@ class HubGroup(dist.ProcessGroup):
         future, by default ``landing``. For ``is_overlapping`` see ``Issued``, and for the other
         arguments ``operation_record``.
         """
-        if any(tensor.layout != torch.strided for tensor in [*sent, *landing]):
-            raise ValueError(f"{kind}: only dense tensors can be communicated")
+        _require_dense(kind, [*sent, *landing])
         if not all(is_on_host(x) or x.is_contiguous() for x in [*sent, *landing]):
             raise ValueError("Tensors must be contiguous")  # the words of nccl
         _require_room(kind, sent, landing)
@@ -424,6 +426,11 @@ def _require_room(kind: str, sent: Tensors, landing: Tensors) -> None:
                 f"{kind}: this rank {verb} {total / 2**20:.1f} MiB at a time. The network of the"
                 f" checks carries at most {frames.MAX_BLOB >> 20} MiB"
             )
+
+
+def _require_dense(kind: str, tensors: Tensors) -> None:
+    if any(tensor.layout != torch.strided for tensor in tensors):
+        raise ValueError(f"{kind}: only dense tensors can be communicated")
 
 
 def _check(kind: str, tensors: Tensors, in_order: bool) -> None:

@@ -324,6 +324,7 @@ def test_a_name_stays_the_same_when_others_come():
     assert li.startswith("student-") and unique(["丁一", "李娜", "王伟"])[1] == li
     assert unique(["Jane Doe", "jane doe", "Ann"])[::2] != ["Jane-Doe", "Ann"]
     assert len({*unique(["Jane Doe", "jane doe", "jane-doe", "Groß"])}) == 4
+    assert len({*unique(["caf\udce9", "caf\udcea"])}) == 2  # names of folders that are no UTF-8
     assert unique(["a", "a", "b"]) == ["a", "a-2", "b"]  # a folder and a zip may have one name
 
 

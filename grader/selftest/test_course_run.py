@@ -243,7 +243,7 @@ def test_a_submission_without_the_assignments_files_is_named(graded, tmp_path):
     written = failed | {"output": "Expected 1.", "extra_data": {"check": "y", "status": "failed"}}
     wrong = replace(FULL, results=json.dumps({"tests": [failed, written]}).encode())
     course = graded("abc", {"a": without, "b": wrong})
-    told = "1 submission has none of the assignment's files: a. Look whether"
+    told = "1 submission has none of the assignment's files: a. Check whether"
     assert told in course.printed and course.code == 0
     assert told in html.unescape((tmp_path / "out" / "course.html").read_text())
     assert "none of the assignment's files" in (tmp_path / "out" / "scores.csv").read_text()

@@ -1307,9 +1307,18 @@ def test_two_groups_of_the_same_ranks_are_told_apart(submit):
     assert "waits in one group of ranks 0 and 1, and rank 1 in another group of the" in message
 
 
-def test_a_sparse_tensor_is_refused_in_a_sentence(submit):
-    message = verdict(submit("def broken(x):\n    dist.all_reduce(x.to_sparse())\n"), 2)
-    assert "all_reduce: only dense tensors can be communicated" in message
+SPARSE = {
+    "all_reduce": "dist.all_reduce(x.to_sparse())",
+    "scatter": "dist.scatter(x.to_sparse(), [x, x] if dist.get_rank() == 0 else None)",
+    "all_to_all": "dist.all_to_all_single(x.clone(), x.to_sparse())",
+    "send": "dist.send(x.to_sparse(), 1 - dist.get_rank())",
+}
+
+
+@pytest.mark.parametrize("line", SPARSE.values(), ids=SPARSE.keys())
+def test_a_sparse_tensor_is_refused_in_a_sentence(submit, line):
+    message = verdict(submit(f"def broken(x):\n    {line}\n"), 2)
+    assert "only dense tensors can be communicated" in message or "contiguous" in message
 
 
 def test_a_scatter_shows_the_size_of_a_block_on_every_rank(submit):

@@ -313,7 +313,7 @@ def test_a_file_that_git_does_not_track_is_not_packed(tmp_path, monkeypatch):
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     assert len(pack._read(names)) == 2  # git tracks nothing yet
     subprocess.run(["git", "add", "notes"], cwd=tmp_path, check=True)
-    with pytest.raises(pack.CannotPack, match="^git does not track new.md. Type git add"):
+    with pytest.raises(pack.CannotPack, match="^git does not track new.md. Run git add"):
         pack._read(names)
     subprocess.run(["git", "add", "new.md"], cwd=tmp_path, check=True)
     assert len(pack._read(names)) == 2

@@ -123,6 +123,30 @@ def test_a_problem_without_markers_is_refused():
         stub(marked + "    # END SOLUTION\n")
 
 
+def test_a_method_without_markers_is_refused():
+    text = """class G:
+    \"\"\"Problem 3.5 · Keep.\"\"\"
+
+    def __init__(self):
+        self.kept = []
+
+    def wait(self):
+        # BEGIN SOLUTION 3.5: G.wait
+        return 1
+        # END SOLUTION
+"""
+    with pytest.raises(ValueError, match="the answer of G.__init__: it needs"):
+        stub(text)
+    begin, end = "        # BEGIN SOLUTION 3.5: G\n", "        # END SOLUTION\n"
+    line = "        self.kept = []\n"
+    assert "self.kept" not in stub(text.replace(line, begin + line + end))
+    other = (
+        'def g(x):\n    """Problem 3.5 · Add."""\n    # BEGIN SOLUTION 3.5: g_more\n    return x\n'
+    )
+    with pytest.raises(ValueError, match="the answer of g: it needs"):
+        stub(other + "    # END SOLUTION\n")
+
+
 @pytest.mark.parametrize(
     "text, sentence",
     [

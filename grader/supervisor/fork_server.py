@@ -241,7 +241,8 @@ def _start_world(
     room, rest = divmod(len(descriptors) - 1, 3)
     if request.size not in range(1, room + 1) or room > tiers.MAX_RANKS:
         raise ValueError(
-            f"{request.size} ranks, but descriptors for {room}, at most {tiers.MAX_RANKS}"
+            f"{request.size} ranks were asked for, with descriptors for {room} ranks. At most"
+            f" {tiers.MAX_RANKS} ranks are allowed"
         )
     if rest:
         raise ValueError("not three descriptors for each rank")

@@ -54,8 +54,8 @@ class Thread:
     def starves(self, before: "Thread") -> bool:
         """Return whether the thread is runnable but has not run since ``before``.
 
-        Such a thread waits for a processor or a disk. A thread that polls is none of them: it
-        runs 100 times a second.
+        Such a thread waits for a processor or a disk. A thread that polls does not starve,
+        because it has run since ``before``: it runs 100 times a second.
         """
         return self.runnable and self.ran == before.ran
 
