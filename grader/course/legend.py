@@ -65,8 +65,8 @@ FLAGS = {
         f" {percent(1 - 2 * TAIL)} confidence interval (Fisher's z) is below {LOW:g}."
     ),
     AMBIGUOUS: (
-        "Many submissions fail in the same way: at least"
-        f" {percent(SPLIT)} of the strongest {percent(SHARE)} (by the rest in the other parts), or"
+        f"Many submissions fail in the same way: at least {percent(SPLIT)} of the strongest"
+        f" {percent(SHARE)} (by the rest in the other parts), or"
         f" at least {percent(MAJORITY)} of all who tried. In both cases, at least {FAIL_OR_PASS}"
         f" submissions must fail in the same way, and be at least {percent(ALIKE)} of all failures"
         " among the strongest, or among all who tried. Two submissions fail in the same way if"

@@ -17,7 +17,7 @@ MAX_SUBMISSION_BYTES = 32 << 20  # of one submission
 MAX_SUBMISSION_FILES = 2000
 # How many levels of folders are read at least. The intake usually finds the files in the folder
 # itself, or up to two levels below it.
-LEVELS = 3
+MIN_LEVELS = 3
 
 
 class TooLarge(Exception):
@@ -91,7 +91,7 @@ def _of_folder(folder: Path) -> list[tuple[str, bytes | None]]:
     files: list[tuple[str, bytes | None]] = []
     total = 0
     depths = [len(place.relative_to(folder).parts) for place in places(folder)]
-    levels = max([LEVELS, *(depth + 1 for depth in depths)])
+    levels = max([MIN_LEVELS, *(depth + 1 for depth in depths)])
     to_read = [(folder, 1)]
     while to_read:
         inner, depth = to_read.pop()

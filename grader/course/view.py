@@ -61,7 +61,7 @@ def untimed(results: Sequence[SubmissionResult]) -> str:
 
 
 def without_files(results: Sequence[SubmissionResult]) -> str:
-    """Return a warning about submissions without the assignment's files, "" if there are none."""
+    """Return a warning about submissions that have no file of the assignment, or "" if all have."""
     found = [one.submission.id for one in results if one.why == NO_FILES]
     if not found:
         return ""

@@ -11,7 +11,7 @@ NO_GROUP = ("send", "recv")  # between two ranks, whatever the group
 def groups_in_different_orders(waiting: list[Waiting]) -> list[Line]:
     """Return a line about two ranks that wait in different groups, one of them for the other.
 
-    Return [] unless ranks wait for each other in a circle, each in a collective of a group.
+    Return [] unless ranks wait for each other in a cycle, each in a collective of a group.
     ``waiting`` has the operations that lack a partner.
     """
     first_of = {w.operation.rank: w for w in reversed(waiting)}
@@ -20,15 +20,15 @@ def groups_in_different_orders(waiting: list[Waiting]) -> list[Line]:
         while path[-1] in first_of and first_of[path[-1]].operation.kind not in NO_GROUP:
             following = next(iter(first_of[path[-1]].absent), begin)
             if following in path:
-                circle = [first_of[rank].operation for rank in path[path.index(following) :]]
-                return _told(circle)
+                cycle = [first_of[rank].operation for rank in path[path.index(following) :]]
+                return _told(cycle)
             path.append(following)
     return []
 
 
-def _told(circle: list[Operation]) -> list[Line]:
-    """Return a line about the first two neighbours in a circle that wait in different groups."""
-    for one, other in zip(circle, [*circle[1:], circle[0]]):
+def _told(cycle: list[Operation]) -> list[Line]:
+    """Return a line about the first two neighbours in a cycle that wait in different groups."""
+    for one, other in zip(cycle, [*cycle[1:], cycle[0]]):
         if _key(one) != _key(other):
             return [
                 likely_line(

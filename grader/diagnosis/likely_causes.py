@@ -2,16 +2,15 @@
 
 from grader.diagnosis.finding import Line, likely_line
 from grader.diagnosis.group_order import groups_in_different_orders
-from grader.diagnosis.message_counts import taken_by_any_source, unequal_counts
+from grader.diagnosis.message_counts import ANY_SOURCE, taken_by_any_source, unequal_counts
 from grader.diagnosis.rank_summaries import rank_list
 from grader.wire.agreement import MAKE_ALL, Disagreement, Waiting
 from grader.wire.events import Operation, operations
 from grader.world import stack_frames
 from grader.world.report import Ending, RankReport, Returned, WorldReport
 
-ANY_SOURCE = (
-    "A receive without src takes the first message that arrives, from any rank. Give src, as in"
-    " dist.recv(tensor, src), to receive from a certain rank."
+GIVE_SOURCE = (
+    f"{ANY_SOURCE} Give src, as in dist.recv(tensor, src), to receive from a certain rank."
 )
 
 
@@ -133,7 +132,7 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
             likely_line(
                 f"rank {receiver}'s tensor does not have the size of the message.",
                 "If blocks differ in length, make the tensor as long as the block that arrives.",
-                *([ANY_SOURCE] if any(s.kind == "recv" and s.peer is None for s in sides) else []),
+                *([GIVE_SOURCE] if any(s.kind == "recv" and s.peer is None for s in sides) else []),
             )
         ]
     return []

@@ -11,6 +11,7 @@ from grader.wire.events import Operation, lane
 from grader.world.report import WorldReport
 
 MAX_PLACES = 4  # lines of code that a sentence lists
+ANY_SOURCE = "A receive without src takes the first message that arrives, from any rank."
 
 
 def taken_by_any_source(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
@@ -38,8 +39,7 @@ def taken_by_any_source(report: WorldReport, waiting: list[Waiting]) -> list[Lin
                     f"rank {waits.rank}'s receive without src ({place([taker])}) took a message of"
                     f" rank {send.rank} ({place([send])}). So its receive from rank {send.rank}"
                     f" ({place([waits])}) gets none.",
-                    "A receive without src takes the first message that arrives, from any rank."
-                    " Give each receive its src, as in dist.recv(tensor, src).",
+                    f"{ANY_SOURCE} Give each receive its src, as in dist.recv(tensor, src).",
                 )
             ]
     return []

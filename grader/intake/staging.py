@@ -137,7 +137,7 @@ def read(submission: Path) -> Contents:
         )
     if at.elsewhere:
         home = _printable(f"{at.home}/") if at.home else "the top folder"
-        shown = _listed([f"{place}/" for place in at.elsewhere])
+        shown = _first_names([f"{place}/" for place in at.elsewhere])
         found.warnings.append(
             f"The files in {home} were graded. These folders also hold files of the assignment,"
             f" which were not graded: {shown}."
@@ -153,7 +153,7 @@ def read(submission: Path) -> Contents:
     if ignored := [name for name in others if name not in {*known, *FILES}]:
         found.warnings.append(
             "These files were ignored, because the assignment does not list them:"
-            f" {_listed(ignored)}."
+            f" {_first_names(ignored)}."
         )
     return found
 
@@ -218,12 +218,12 @@ def _printable(name: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in name)[:80]
 
 
-def _listed(names: list[str]) -> str:
+def _first_names(names: list[str]) -> str:
     return ", ".join(map(_printable, names[:8])) + (" …" if len(names) > 8 else "")
 
 
 @dataclass
-class Found:
+class FoundFiles:
     """What is found in a submission.
 
     ``files`` maps the names of the listed files to functions that read them. All lie in the folder
@@ -238,7 +238,7 @@ class Found:
     elsewhere: list[str] = field(default_factory=list)
 
 
-def _rank(folder: PurePath) -> tuple:
+def _nearest_first(folder: PurePath) -> tuple:
     """Return a key that sorts folders: the first one that has listed files counts.
 
     This is the one nearest to the top. Among folders at the same depth, handout/ is preferred,
@@ -282,7 +282,7 @@ def places(directory: Path) -> list[Path]:
         if is_last or seen > MAX_FOLDERS:
             break
         is_last = bool(found)
-    return sorted(found, key=_rank)
+    return sorted(found, key=_nearest_first)
 
 
 def _is_aside(folder: str) -> bool:
@@ -294,7 +294,7 @@ def _is_aside(folder: str) -> bool:
     return folder.startswith(".") or folder in ("__MACOSX", "grader")
 
 
-def _from_directory(directory: Path) -> Found:
+def _from_directory(directory: Path) -> FoundFiles:
     """Find the listed files in a directory.
 
     Raise Refused if a listed file is a link, a folder or a special file.
@@ -315,7 +315,7 @@ def _from_directory(directory: Path) -> Found:
         elif stat.S_ISREG(mode) and path.suffix in PYTHON_LIKE:
             others.append(path.name)
     names = ["" if p == directory else p.relative_to(directory).as_posix() for p in homes]
-    return Found(files, names[0], others, names[1:])
+    return FoundFiles(files, names[0], others, names[1:])
 
 
 def has_listed_files(directory: Path) -> bool:
@@ -354,7 +354,7 @@ class _Archive(io.BufferedReader):
         return super().read(MAX_READ if size is None or size < 0 else size)
 
 
-def _from_zip(archive_path: Path) -> Found:
+def _from_zip(archive_path: Path) -> FoundFiles:
     """Find the course's files in a zip, which is read in memory.
 
     No path in the zip is used as a path on disk. Raise Refused if the zip cannot be used.
@@ -387,7 +387,7 @@ def _from_zip(archive_path: Path) -> Found:
         if is_file and is_near and not any(map(_is_aside, path.parts[:-1])):
             paths[path] = entry
     listed = [path for path in paths if _is_listed(path.name)]
-    homes = sorted({path.parent for path in listed}, key=_rank) or [PurePosixPath()]
+    homes = sorted({path.parent for path in listed}, key=_nearest_first) or [PurePosixPath()]
     home = homes[0]
     files: dict[str, Callable[[], bytes]] = {}
     for path in listed:
@@ -399,7 +399,7 @@ def _from_zip(archive_path: Path) -> Found:
         if p.parent == home and not _is_listed(p.name) and p.suffix in PYTHON_LIKE
     ]
     names = ["" if place == PurePosixPath() else place.as_posix() for place in homes]
-    return Found(files, names[0], others, names[1:])
+    return FoundFiles(files, names[0], others, names[1:])
 
 
 def _extract(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:

@@ -217,13 +217,13 @@ class HubGroup(dist.ProcessGroup):
         input_splits: list,
         opts: Any = None,
     ) -> HubWork:
+        _require_dense("all_to_all", [input, output])
         if not input.is_contiguous():
             raise ValueError("Tensors must be contiguous")  # the words of gloo
         pieces = [
             _pieces(tensor, [index(count) for count in rows], self.size())
             for tensor, rows in ((input, input_splits), (output, output_splits))
         ]
-        _require_dense("all_to_all", [input, output])
         is_overlapping = self.size() > 1 and overlap(input, output)
         return self._issue(
             "all_to_all", [input], [output], pieces=pieces, is_overlapping=is_overlapping

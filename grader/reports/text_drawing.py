@@ -4,8 +4,8 @@ The functions take spans and return text. The text can be read without colour an
 column is a short stretch of time. A forward pass is shown as the last digit of its micro-batch. A
 backward pass is shown as a letter: a for micro-batch 0, b for micro-batch 1, and so on. If the
 gradients of the weights are computed separately, they are shown as capital letters.
-``handout/timeline.py`` uses the same signs. If most passes are shorter than three
-quarters of a column, the signs are F, B and W instead.
+``handout/timeline.py`` uses the same signs. If most passes are shorter than three quarters of a
+column, the signs are F, B and W instead.
 """
 
 from collections.abc import Sequence

@@ -171,52 +171,55 @@ def test_words_that_match_no_check_are_told(watching):
 
 @pytest.mark.long
 def test_keys_and_the_terminal_is_as_it_was(copy):
-    ours, theirs = pty.openpty()
-    before = termios.tcgetattr(theirs)
-    process = subprocess.Popen(
-        **arguments(copy, "--only", "1.6", TERM="xterm", COLUMNS="80", LINES="24"),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
-    try:
-        seen = _read_until(ours, "Done in")
-        assert "2 public checks" in seen and "[q] quit" in seen
-        os.write(ours, b"a")
-        _read_until(ours, "All checks.")
-        os.write(ours, b"o")
-        _read_until(ours, "The report: ")
-        assert (copy / "report.html").is_file()
-        os.write(ours, b"q")
-        assert process.wait(timeout=SECONDS) == 0
-        assert termios.tcgetattr(theirs) == before
-        assert "\x1b[?1049l" in _read_until(ours, "not implemented")  # the screen is left
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
-        os.close(theirs)
+    with _terminal() as (ours, theirs):
+        before = termios.tcgetattr(theirs)
+        with _watch_on(theirs, copy, "xterm") as process:
+            seen = _read_until(ours, "Done in")
+            assert "2 public checks" in seen and "[q] quit" in seen
+            os.write(ours, b"a")
+            _read_until(ours, "All checks.")
+            os.write(ours, b"o")
+            _read_until(ours, "The report: ")
+            assert (copy / "report.html").is_file()
+            os.write(ours, b"q")
+            assert process.wait(timeout=SECONDS) == 0
+            assert termios.tcgetattr(theirs) == before
+            assert "\x1b[?1049l" in _read_until(ours, "not implemented")  # the screen is left
 
 
 @pytest.mark.long
 def test_lines_are_printed_on_a_dumb_terminal(copy):
-    ours, theirs = pty.openpty()
+    with _terminal() as (ours, theirs), _watch_on(theirs, copy, "dumb"):
+        seen = _read_until(ours, "2 public checks: ")
+        assert "not implemented" in seen and "\x1b" not in seen
+
+
+@contextlib.contextmanager
+def _terminal():
+    """Make a terminal. Return our end, and the end for a program."""
+    ends = pty.openpty()
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+@contextlib.contextmanager
+def _watch_on(terminal: int, copy, kind: str):
+    """Run `make watch` on a terminal of this kind, and return the process."""
     process = subprocess.Popen(
-        **arguments(copy, "--only", "1.6", TERM="dumb", COLUMNS="80", LINES="24"),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
+        **arguments(copy, "--only", "1.6", TERM=kind, COLUMNS="80", LINES="24"),
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
         start_new_session=True,
     )
     try:
-        seen = _read_until(ours, "2 public checks: ")
-        assert "not implemented" in seen and "\x1b" not in seen
+        yield process
     finally:
         process.kill()
         process.wait()
-        os.close(ours)
-        os.close(theirs)
 
 
 def _read_until(terminal: int, wanted: str) -> str:
