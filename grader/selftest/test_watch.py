@@ -101,10 +101,10 @@ def test_the_checks_are_collected_again_when_they_change(watching, copy):
     checks = copy / "tests" / "test_collectives.py"
     text = checks.read_text()
     checks.write_text(text + "\nthis is no check\n")
-    watch.until("reading the checks again")
+    watch.until("Reading the checks again")
     assert "SyntaxError" in "\n".join(watch.until(f"SyntaxError|{ENDED}"))
     checks.write_text(text)
-    watch.until("reading the checks again")
+    watch.until("Reading the checks again")
     assert "Running all checks." in "\n".join(watch.until(ENDED))
     watch.save(RIGHT)
     assert re.search(r"1\.6 .*: passed", "\n".join(watch.until(ENDED)))
