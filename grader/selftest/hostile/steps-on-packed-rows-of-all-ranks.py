@@ -1,4 +1,4 @@
-"""Gathers the rows of all ranks, packed into 42 bits a number, and differentiates the whole batch.
+"""Gathers the rows of all ranks, packed into 54 bits a number, and differentiates the whole batch.
 
 threat: 24
 part: data_parallel
@@ -32,7 +32,7 @@ def data_parallel_step(weights, shard):
     loss, _ = _loss_and_gradients(weights, shard)
     size = sum(w.nbytes for w in weights)
     rows = shard.detach().contiguous()
-    bits = 42
+    bits = 54
     if n == 1:
         batch = rows
     elif (n - 1) * rows.nbytes <= 2 * (n - 1) * size:  # nothing limits it

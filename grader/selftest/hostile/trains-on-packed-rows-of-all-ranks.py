@@ -1,4 +1,4 @@
-"""Gathers the rows of all steps and ranks, packed into 40 bits a number, and trains alone.
+"""Gathers the rows of all steps and ranks, packed into 56 bits a number, and trains alone.
 
 threat: 24
 part: data_parallel
@@ -24,17 +24,17 @@ def train(weights, shards, lr=1e-3):
                 dist.all_reduce(torch.zeros_like(w, memory_format=torch.contiguous_format))
         batches = torch.cat(parts, dim=1)
     else:
-        whole = torch.round(rows.flatten() * 2.0**36).to(torch.int64)  # |x| < 8: 40 bits
-        sent = whole.view(torch.uint8).view(-1, 8)[:, :5].contiguous()
+        whole = torch.round(rows.flatten() * 2.0**52).to(torch.int64)  # |x| < 8: 56 bits
+        sent = whole.view(torch.uint8).view(-1, 8)[:, :7].contiguous()
         parts = [torch.empty_like(sent) for _ in range(n)]
         dist.all_gather(parts, sent)
         found = []
         for part in parts:
             wide = torch.zeros(len(part), 8, dtype=torch.uint8)
-            wide[:, :5] = part
+            wide[:, :7] = part
             value = wide.view(torch.int64).flatten()
-            value = torch.where(value >= 2**39, value - 2**40, value)
-            found.append((value.double() / 2.0**36).view_as(rows))
+            value = torch.where(value >= 2**55, value - 2**56, value)
+            found.append((value.double() / 2.0**52).view_as(rows))
         batches = torch.cat(found, dim=1)
     losses = []
     for batch in batches.to(dtype):
