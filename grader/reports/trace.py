@@ -82,7 +82,8 @@ def _flows(picture: Picture, at: dict[int, dict], process: int) -> list[dict]:
     """Return the arrows from sends to their receives.
 
     An arrow is two events of the trace: its start and its end. Sends and receives are matched by
-    counting. So if some of them have no span, return [].
+    counting. So if some of them have no span, return []. If a receive names no source, it may have
+    taken one of several messages, and counting does not tell which. Draw no arrow for these.
     """
     if picture.lacks_messages:
         return []
@@ -92,7 +93,9 @@ def _flows(picture: Picture, at: dict[int, dict], process: int) -> list[dict]:
             trails.setdefault(span.rank, {})[span.operation.at] = span.operation
     events = []
     of_ranks = [[operation for _, operation in sorted(trail.items())] for trail in trails.values()]
-    couples = [met.operations for met in match(of_ranks).messages if not met.absent]
+    couples = [
+        met.operations for met in match(of_ranks).messages if met.is_certain and not met.absent
+    ]
     for number, couple in enumerate(couples, start=1):
         send, receive = (at[id(operation)] for operation in couple)
         common = {

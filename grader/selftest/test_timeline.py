@@ -954,3 +954,21 @@ def test_a_trace_without_all_messages_has_no_arrows():
     assert {"s", "f"} <= {event["ph"] for event in trace([picture])["traceEvents"]}
     part = Picture("a message", picture.spans, lacks_messages=True)
     assert not {"s", "f"} & {event["ph"] for event in trace([part])["traceEvents"]}
+
+
+def test_a_trace_has_no_arrow_for_a_receive_that_may_have_taken_another_message():
+    """Rank 2 receives twice, and names no source."""
+    group = (0, 1, 2)
+    trails = [
+        *([*blocking(rank, 10 + rank, 20, "send", peer=2, group=group)] for rank in (0, 1)),
+        [
+            *blocking(2, 5, 20, "recv", group=group),
+            *blocking(2, 21, 30, "recv", group=group, line=4),
+        ],
+    ]
+    ranks = [
+        [mark(rank, 0, "call began"), *trail, mark(rank, 40, "call ended")]
+        for rank, trail in enumerate(trails)
+    ]
+    found = trace([Picture("two messages", spans(world(*ranks), 0))])["traceEvents"]
+    assert not {"s", "f"} & {event["ph"] for event in found}
