@@ -92,8 +92,8 @@ mutation-test: $(READY)  ## check that wrong submissions fail as intended and ri
 browser-test: $(READY)  ## show the report and the course's page in a headless Chromium: requests, keyboard, contrast, hostile text
 	@$(PY) -m grader.selftest.browser || $(SAID)
 
-soak: $(READY)  ## run all hostile submissions in all tiers, all malformed values, 100 kills (make test runs one of each kind)
-	LOCKSTEP_CASES=all $(PY) -m pytest -n auto --dist worksteal -m campaign grader/selftest
+soak: $(READY)  ## run all long tests: all hostile submissions in all tiers, all malformed values, 100 kills, all variants
+	LOCKSTEP_CASES=all $(PY) -m pytest -n auto --dist worksteal -m "campaign or long or varied" grader/selftest
 
 sample: $(READY) stubs  ## run a random sample of mutation-test, fuzz, rehearse and soak; SAMPLE_SEED=7 repeats one
 	@echo "A sample of the long tests, about 12 minutes. To repeat it: make sample SAMPLE_SEED=$$LOCKSTEP_SAMPLE_SEED"

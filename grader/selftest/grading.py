@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grader.course_file import FILE
+from grader.selftest.sampling import seed_of_test
 from grader.session import SERVER
 from grader.world.fork_server_client import Server
 
@@ -56,14 +57,18 @@ def command(
 
     The grader uses the fork server at the address ``server``, if one is given. Its environment is
     that of this process without the variables of the grader, of pytest and of the terminal's width,
-    plus ``environment``. The course is the default.
+    plus ``environment``. The course is the default. In a sample the checks' inputs depend on the
+    sample's seed and on the test that runs now.
     """
     own = {
         k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_", "PYTEST_", "COLUMNS"))
     }
     own |= {FILE: os.devnull} | ({SERVER: server} if server else {})
     handed = [Server(server).door] if server else []
-    line = [sys.executable, "-m", "grader", str(submission), "--results", str(results), *options]
+    seed = None if "--seed" in options else seed_of_test()
+    drawn = [] if seed is None else ["--seed", str(seed)]
+    called = [str(submission), "--results", str(results), *drawn, *options]
+    line = [sys.executable, "-m", "grader", *called]
     return {"args": line, "cwd": ROOT, "env": own | environment, "text": True, "pass_fds": handed}
 
 

@@ -1,6 +1,7 @@
 """Compare a grading of a hostile submission with what its case says."""
 
 import json
+from dataclasses import dataclass, field
 
 from grader.selftest.grading import ROOT
 from grader.selftest.hostile_case import Case
@@ -19,12 +20,26 @@ NEVER = [
 ]
 
 
-def judged(case: Case, graded, catalogue: dict[str, list]) -> list[str]:
-    """Return sentences that say what is wrong with a grading of this case.
+@dataclass
+class Faults:
+    """Sentences that say what is wrong with a grading.
+
+    ``undetected`` says that the grader did not detect the attack: the points or the words are not
+    those that the case asks for. The header of a case may excuse these with ``unless``, and never
+    the ``others``.
+    """
+
+    undetected: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+
+def judged(case: Case, graded, catalogue: dict[str, list]) -> Faults:
+    """Return what is wrong with a grading of this case.
 
     ``catalogue`` maps each check to its problem and its maximum score.
     """
-    wrong = []
+    wrong: list[str] = []
+    undetected: list[str] = []
     tests = graded.document.get("tests", [])
     if graded.code != 0:
         wrong.append(f"the grader ended with {graded.code}: {graded.complaint[-600:]}")
@@ -35,13 +50,14 @@ def judged(case: Case, graded, catalogue: dict[str, list]) -> list[str]:
         if _among(case.full, test) and test in lost:
             wrong.append(f"should keep its marks: {about}")
         if _among(case.zero, test) and test["score"]:
-            wrong.append(f"should get no marks: {about}")
+            undetected.append(f"should get no marks: {about}")
         if case.status and _among(case.zero, test) and test["extra_data"]["status"] != case.status:
-            wrong.append(f"should be {case.status}, and is {test['extra_data']['status']}: {about}")
+            is_now = test["extra_data"]["status"]
+            undetected.append(f"should be {case.status}, and is {is_now}: {about}")
     kept = [problem for problem in case.some if not any(_among([problem], test) for test in lost)]
-    wrong += [f"all checks of {problem} keep their marks" for problem in kept]
+    undetected += [f"all checks of {problem} keep their marks" for problem in kept]
     messages = "\n".join(test["output"] for test in lost)
-    wrong += [
+    undetected += [
         f"no message says {word!r}: {messages[:800]}" for word in case.says if word not in messages
     ]
     whole = graded.document.get("output", "")
@@ -62,7 +78,7 @@ def judged(case: Case, graded, catalogue: dict[str, list]) -> list[str]:
             wrong.append(f"{where} has {len(text)} characters")
     if graded.document.get("test_output_format") != "text":
         wrong.append("messages are not shown as plain text: markup in them would be obeyed")
-    return wrong
+    return Faults(undetected, wrong)
 
 
 def _incomplete(case: Case, tests: list[dict], catalogue: dict[str, list]) -> list[str]:

@@ -10,6 +10,7 @@ runs one file of tests, the first cases, all variants and all long tests are tri
 
 import hashlib
 import os
+import random
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
@@ -74,5 +75,25 @@ def is_in_sample(name: str, share: float) -> bool:
     That depends on the name and on the seed alone. The workers of one run, and a second run with
     the same seed, choose the same cases.
     """
+    return _number(name) / 2**48 < share
+
+
+def seed_of_test() -> int | None:
+    """Return the seed of what the test that runs now draws, or None for a new one each time.
+
+    In a sample, the seed depends on the test's name and on LOCKSTEP_SAMPLE_SEED. So a sample that
+    is repeated draws the same.
+    """
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    return _number(f"draws of {test}") if test and EXTENT == SAMPLE else None
+
+
+def rng_of_test() -> random.Random:
+    """Return a generator with the seed of ``seed_of_test``."""
+    return random.Random(seed_of_test())
+
+
+def _number(name: str) -> int:
+    """Return a number below 2**48 that depends on the seed and on ``name``."""
     digest = hashlib.blake2b(f"{SEED}:{name}".encode()).digest()
-    return int.from_bytes(digest[:6], "big") / 2**48 < share
+    return int.from_bytes(digest[:6], "big")

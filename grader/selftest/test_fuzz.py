@@ -2,31 +2,37 @@
 where something is wrong.
 """
 
-import secrets
 import zipfile
 
 import pytest
 
 from grader.intake import staging
 from grader.selftest import fuzz, fuzz_frames, fuzz_intake, fuzz_world
+from grader.selftest.sampling import rng_of_test
 from grader.wire import events, frames
 from grader.world import blobs
 
+NEW = "new"
+
+
+def chosen(seed: str) -> str:
+    return str(rng_of_test().getrandbits(32)) if seed == NEW else seed
+
 
 @pytest.mark.varied
-@pytest.mark.parametrize("seed", ["1", "2", pytest.param(secrets.token_hex(4), id="new")])
+@pytest.mark.parametrize("seed", ["1", "2", NEW])
 def test_no_stream_breaks_the_judge(seed):
     tally = fuzz.Tally()
-    fuzz.fuzz(fuzz_frames.make, fuzz_world.judge, seed, range(700), tally)
+    fuzz.fuzz(fuzz_frames.make, fuzz_world.judge, chosen(seed), range(700), tally)
     assert tally.outcomes["believed whole"] > 20  # else only refusals were tried
     assert len(tally.outcomes) > 25
 
 
 @pytest.mark.varied
-@pytest.mark.parametrize("seed", ["1", "2", pytest.param(secrets.token_hex(4), id="new")])
+@pytest.mark.parametrize("seed", ["1", "2", NEW])
 def test_no_submission_breaks_the_intake(seed, tmp_path):
     tally = fuzz.Tally()
-    fuzz.fuzz(fuzz_intake.make, fuzz_intake.Judge(tmp_path), seed, range(500), tally)
+    fuzz.fuzz(fuzz_intake.make, fuzz_intake.Judge(tmp_path), chosen(seed), range(500), tally)
     assert tally.outcomes["zip: taken whole"] > 2
     assert len(tally.outcomes) > 8
 

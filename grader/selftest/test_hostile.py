@@ -140,7 +140,8 @@ def test_a_hostile_submission(tmp_path, tiered, temporary, catalogue, case: Case
     began = time.monotonic()
     graded = _grade(submission, workshop.results, case.options, server.address)
     seconds = time.monotonic() - began
-    wrong = judged(case, graded, catalogue)
+    faults = judged(case, graded, catalogue)
+    wrong = faults.others
     try:
         jsonschema.validate(graded.document, SCHEMA)
     except jsonschema.ValidationError as error:
@@ -148,11 +149,14 @@ def test_a_hostile_submission(tmp_path, tiered, temporary, catalogue, case: Case
     wrong += traces.left() + workshop.canaries.touched() + worlds_left(server)
     if seconds > case.seconds:
         wrong.append(f"took {seconds:.1f} s, and may take {case.seconds}")
-    if wrong and case.unless.get(tier) in tiered.facts["gaps"]:  # and the report says so
+    is_excused = case.unless.get(tier) in tiered.facts["gaps"]  # and the report says so
+    if faults.undetected and is_excused and not wrong:
         pytest.xfail(case.unless[tier])
+    wrong += [] if is_excused else faults.undetected
+    seed = graded.document.get("extra_data", {}).get("seed")
     about = (
         f"{case.tries}\n(Threat {case.threat}: a submission {THREATS[case.threat]}. Tier:"
-        f" {tier}.)\n"
+        f" {tier}; seed {seed}.)\n"
     )
     assert not wrong, about + "\n".join(f"· {sentence}" for sentence in wrong)
 

@@ -6,7 +6,6 @@ run at the same time do not disturb each other.
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import jsonschema
 import pytest
 
 from grader.selftest.grading import ROOT, command
-from grader.selftest.sampling import IS_WHOLE, count
+from grader.selftest.sampling import IS_WHOLE, count, rng_of_test
 from grader.selftest.test_command import SCHEMA
 
 pytestmark = pytest.mark.campaign
@@ -62,8 +61,9 @@ def wait_until_gone(folder: Path, seconds: float = 10.0) -> None:
 @LINUX
 @pytest.mark.parametrize("attempt", range(KILLS))
 def test_killed_at_any_moment(tmp_path, attempt):
-    after = random.uniform(0.0, 6.0)
-    number = random.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+    rng = rng_of_test()
+    after = rng.uniform(0.0, 6.0)
+    number = rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
     folder = tmp_path / "run"
     grader = start(folder, "--workers", "2", "--part", "collectives")
     time.sleep(after)

@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 
 from grader.check.record import ERROR, FAILED, PASSED, SKIPPED, UNIMPLEMENTED
 from grader.selftest.inputs.instrument import boundaries
@@ -12,18 +13,21 @@ from grader.selftest.mutants import MUTANTS
 from grader.selftest.mutation import __main__ as command
 from grader.selftest.mutation import report
 from grader.selftest.mutation.campaign import Pass, flickers
-from grader.selftest.mutation.checks import Checks, Outcome
+from grader.selftest.mutation.checks import Checks, Outcome, _collect
 from grader.selftest.mutation.equivalent import EQUIVALENT
 from grader.selftest.mutation.findings import Findings
 from grader.selftest.mutation.systematic import changes
 from grader.selftest.mutation.trials import (
+    BOUNDARY,
     BROKEN,
     ELSEWHERE,
     KILLED,
     MUTANT,
+    NO_PROGRAM,
     PARTLY,
     REFUSED,
     RIGHT,
+    SAME,
     SURVIVED,
     SYSTEMATIC,
     UNNAMED,
@@ -57,7 +61,11 @@ WRONG = (FAILED, "of 3 ranks, 2 are wrong")
         (SYSTEMATIC, set(), {"a": (PASSED, ""), "b": WRONG}, KILLED),
         (SYSTEMATIC, set(), {"a": (PASSED, "")}, SURVIVED),
         (SYSTEMATIC, set(), {}, SURVIVED),
+        (SYSTEMATIC, set(), {"a": (FAILED, "benchmarking.py cannot be imported")}, BROKEN),
+        (BOUNDARY, set(), {"a": (FAILED, "raised RuntimeError: the change itself raised")}, BROKEN),
         (VARIANT, set(), {"a": (PASSED, "")}, RIGHT),
+        (VARIANT, set(), {}, BROKEN),
+        (SAME, set(), {}, BROKEN),
         (VARIANT, set(), {"a": (PASSED, ""), "b": WRONG}, REFUSED),
         (VARIANT, set(), {"a": (SKIPPED, "needs 2 GPUs")}, REFUSED),  # not run is not passed
         (VARIANT, {"a"}, {"a": WRONG}, RIGHT),  # what it is known to lose
@@ -81,6 +89,31 @@ def trial(kind: str, old: str, new: str, caught: set[str], words: str = "") -> T
 
 
 GIB = "size / seconds / 1e9", "size / seconds / 1024**3"
+
+
+def test_checks_of_which_some_cannot_be_collected_are_refused(monkeypatch):
+    def collect(options, plugins):
+        print("ImportError in grader/hidden/test_benchmarking.py")
+        plugins[0].items = ["a check of another file"]
+        return pytest.ExitCode.INTERRUPTED
+
+    monkeypatch.setattr(pytest, "main", collect)
+    with pytest.raises(RuntimeError, match="ImportError in grader/hidden"):
+        _collect()
+
+
+def test_a_fault_of_a_change_itself_is_told_and_the_submissions_own_exceptions_stay(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    name = "algorithm_bandwidth, seconds: 0: no ValueError"
+    (one,) = [one for one in boundaries(PART, solution(PART)) if one.name == name]
+    right, ruined = {}, {}
+    exec(one.text, right)
+    exec(one.text.replace("if (name, *(row", "if (_unknown, *(row"), ruined)
+    with pytest.raises(ValueError, match="-1"):
+        right["algorithm_bandwidth"](8, -1.0)
+    with pytest.raises(RuntimeError, match=NO_PROGRAM[0]):
+        ruined["algorithm_bandwidth"](8, -1.0)
 
 
 @pytest.mark.long
@@ -321,7 +354,8 @@ def test_the_command_fails_where_a_mutant_is_not_caught_as_intended(monkeypatch,
 
 
 @pytest.mark.parametrize(
-    "options", [["--repeat", "0"], ["--part", "poetry"], ["--kind", "solution"]]
+    "options",
+    [["--repeat", "0"], ["--part", "poetry"], ["--kind", "solution"], ["--only", "no such name"]],
 )
 def test_bad_options_are_refused(monkeypatch, tmp_path, capsys, options):
     try:

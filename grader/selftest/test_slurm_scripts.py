@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 # The stand-ins. As Slurm's own, sbatch gives the script's arguments to the script, srun runs a
-# command once on each node, and scontrol prints a node a line.
+# command once on each node, with as many CPUs as it is told, and scontrol prints a node a line.
 PROGRAMS = {
     "sbatch": """#!/bin/sh
 for option in "$@"; do case "$option" in --export=ALL,*)
@@ -20,6 +20,9 @@ esac; done
 SLURM_SUBMIT_DIR=$PWD SLURM_JOB_ID=7 exec bash "$@"
 """,
     "srun": """#!/bin/sh
+[ "$1" = --cpus-per-task ] || { echo 'since Slurm 22.05, srun needs --cpus-per-task'; exit 1; }
+[ "$2" = "$SLURM_CPUS_PER_TASK" ] || { echo "$2 CPUs"; exit 1; }
+shift 2
 for node in $(seq $SLURM_JOB_NUM_NODES); do "$@" > "$LOGS/node$node" 2>&1 & pids="$pids $!"; done
 for pid in $pids; do wait $pid || failed=1; done
 exit ${failed:-0}

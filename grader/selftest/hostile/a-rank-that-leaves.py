@@ -4,7 +4,6 @@ threat: 5
 zero: 1.6
 says: Deadlock: no rank can go on.
 says: rank 1 has already returned
-seconds: 12
 """
 
 

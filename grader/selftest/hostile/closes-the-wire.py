@@ -2,7 +2,7 @@
 
 threat: 20
 zero: 1.6
-seconds: 12
+seconds: 30
 """
 
 

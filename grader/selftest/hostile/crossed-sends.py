@@ -5,7 +5,6 @@ zero: public 1.6
 says: Deadlock: no rank can go on.
 says: rank 0 waits at collectives.py
 says: every rank sends first
-seconds: 12
 """
 
 

@@ -2,14 +2,14 @@
 
 threat: 13
 runs: 1.6
-seconds: 12
+seconds: 30
 """
 
 
 def shift_right(tensor):
     if dist.get_world_size() == 2 and os.fork() == 0:
         os.setsid()
-        end = time.monotonic() + 12
+        end = time.monotonic() + 60
         while time.monotonic() < end:
             with contextlib.suppress(OSError):
                 os.write(1, b".")

@@ -2,7 +2,7 @@
 
 threat: 13
 runs: 1.6
-seconds: 12
+seconds: 30
 """
 
 import threading

@@ -99,6 +99,9 @@ def main() -> int:
     except ValueError as error:
         print(f"cannot try: {error}", file=sys.stderr)
         return 2
+    if not any(trial.kind != SOLUTION for trial in trials):
+        print("nothing to try: no submission was chosen beside the solutions", file=sys.stderr)
+        return 2
     console, passes = Console(highlight=False, width=None if sys.stdout.isatty() else 140), []
     with Campaign(trials, arguments.workers) as campaign:
         for number in range(arguments.repeat):

@@ -143,7 +143,7 @@ def _collect() -> list[pytest.Item]:
         "no:xdist",
     ]
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        pytest.main([*options, *places], [plugin])
-    if not plugin.items:
-        raise RuntimeError(f"no check could be collected:\n{printed.getvalue()}")
+        code = pytest.main([*options, *places], [plugin])
+    if code or not plugin.items:
+        raise RuntimeError(f"the checks could not be collected:\n{printed.getvalue()}")
     return plugin.items

@@ -36,6 +36,10 @@ RIGHT = "passed"
 REFUSED = "lost points"
 BROKEN = "broke the grader"
 
+# If a message of a check holds these words, the generated mutant is no working program. The first
+# are those of grader/selftest/inputs/inside.py.
+NO_PROGRAM = "the change itself raised", "cannot be imported"
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -235,11 +239,14 @@ def judge(trial: Trial, told: dict[str, tuple[str, str]]) -> str:
     if any(status not in (PASSED, FAILED, UNIMPLEMENTED) for status, _ in told.values()):
         return BROKEN if any(status == ERROR for status, _ in told.values()) else REFUSED
     if not trial.is_wrong:
+        if not told:  # no check ran
+            return BROKEN
         return RIGHT if lost == trial.caught else REFUSED
     if not lost:
         return SURVIVED
     if trial.kind in GENERATED:
-        return KILLED
+        texts = [told[name][1] for name in lost]
+        return BROKEN if any(words in text for text in texts for words in NO_PROGRAM) else KILLED
     if not lost & trial.caught:
         return ELSEWHERE
     if not trial.caught <= lost:
