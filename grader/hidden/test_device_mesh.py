@@ -195,13 +195,21 @@ def test_groups_misuse(world, rng):
     """mesh_groups raises ValueError with the numbers if D·T is not the world size, or if D or T is
     less than 1
     """
-    for n, shapes in ((4, [(2, 3), (1, 3), (4, 4)]), (2, [(2, 2), (1, 1), (0, 2)])):
+    for n, shapes in (
+        (4, [(2, 3), (1, 3), (4, 4), (-2, -2)]),
+        (2, [(2, 2), (1, 1), (0, 2)]),
+        (1, [(1, 2), (2, 1), (-1, -1)]),
+    ):
         own = tokens(rng, n)
         runs = world(n, *(groups_call(shape, own, may_raise=True) for shape in shapes))
         for run, shape in zip(runs, shapes):
-            run.raises_value_error(*map(str, shape), str(n), given=f"a mesh of {named(shape)}")
-    (run,) = world(4, groups_call((-2, -2), tokens(rng, 4), may_raise=True))
-    run.raises_value_error("-2", because="A side of a mesh cannot be negative.")
+            is_negative = min(shape) < 0
+            wrong = shape if is_negative else (*shape, n)
+            run.raises_value_error(
+                *dict.fromkeys(map(str, wrong)),  # each number once
+                given=f"a mesh of {named(shape)}",
+                because="A side of a mesh cannot be negative." if is_negative else "",
+            )
 
 
 # ——— 7.2
@@ -262,10 +270,6 @@ class Problem:
         A single device computes the expected values: the gradients are those of the whole batch.
         """
         mesh, tolerance = self.mesh, self.tolerance
-        losses = [
-            single_device.loss_and_gradients(self.weights, mesh.own_rows(self.batch, rank))[0]
-            for rank in range(mesh.size)
-        ]
         of_loss, of_gradients = parts.step_mistakes(mesh, self.pairs, self.batch)
         # Judge the gradients first, because they tell more mistakes apart than the loss does.
         on = f"on a mesh of {named(mesh.shape)}"
@@ -277,7 +281,7 @@ class Problem:
             known_mistakes=of_gradients,
         )
         run.returns(
-            *(np.asarray(loss, self.dtype) for loss in losses),
+            *map(self.loss, range(mesh.size)),
             tolerance=tolerance,
             select=lambda found: found[0],
             label=f"the loss {on}",
@@ -317,6 +321,11 @@ class Problem:
         """Return the tolerance for shards, which may be as narrow as one column."""
         return replace(rounding(self.dtype), small=0.01)
 
+    def loss(self, rank):
+        """Return the loss of a rank's own rows of the batch."""
+        rows = self.mesh.own_rows(self.batch, rank)
+        return np.asarray(single_device.loss_and_gradients(self.weights, rows)[0], self.dtype)
+
     def gradients(self, rank):
         """Return a rank's shards of the gradients of the whole batch."""
         _, whole = single_device.loss_and_gradients(self.weights, self.batch)
@@ -349,7 +358,7 @@ def test_step(world, rng):
 @weight(0.5)
 def test_step_of_other_models(world, rng):
     """mesh_step is right for other numbers of pairs and rows, both dtypes and any layout; a later
-    step does not change its gradients
+    step does not change its loss or its gradients
     """
     for shape in (SQUARE, (1, 2), (2, 1)):
         problems = [
@@ -369,6 +378,13 @@ def test_step_of_other_models(world, rng):
             *([p.gradients(rank) for rank in range(n)] for p in (first, second)),
             "the lists of the gradients",
             select=lambda step: step[1],
+            tolerance=first.tolerance,
+        )
+        returns_both(
+            kept,
+            *([p.loss(rank) for rank in range(n)] for p in (first, second)),
+            "the losses",
+            select=lambda step: step[0],
             tolerance=first.tolerance,
         )
 
@@ -524,7 +540,7 @@ def test_step_misuse(world, rng):
         ([(a, b), (a, b), (a, b[:2])], x, ("4", "2")),
         ([(a, b[:, :5]), (a, b)], x, ("5", "6")),
     ]
-    for shape in ((1, 2), (2, 1)):
+    for shape in ((1, 1), (1, 2), (2, 1)):
         requests = (
             call(
                 "device_mesh.mesh_step",
@@ -536,7 +552,7 @@ def test_step_misuse(world, rng):
             )
             for pairs, rows, _ in cases
         )
-        for run, (pairs, rows, numbers) in zip(world(2, *requests), cases):
+        for run, (pairs, rows, numbers) in zip(world(Mesh(shape).size, *requests), cases):
             shapes = "; ".join(f"{first.shape} with {second.shape}" for first, second in pairs)
             run.raises_value_error(
                 *numbers, given=f"a batch of {rows.shape[1]} columns and pairs of {shapes}"

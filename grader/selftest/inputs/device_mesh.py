@@ -62,6 +62,9 @@ TABLE = {
             misuse("shape: more places than ranks", "shape[0] * shape[1] > n"),
             misuse("shape: no row", "shape[0] == 0"),
             misuse("shape: negative sides", "shape[0] < 0 and shape[0] * shape[1] == n"),
+            misuse("shape: two columns for one rank", "n == 1 == shape[0] < shape[1]"),
+            misuse("shape: two rows for one rank", "n == 1 == shape[1] < shape[0]"),
+            misuse("shape: negative sides, one rank", "n == 1 and shape[0] < 0"),
         ),
         ("result 0", "result 1"),
     ),
@@ -98,6 +101,7 @@ TABLE = {
                 "between two pairs",
                 f"{ALONE} and any(b.shape[1] != len(a) for (_, b), (a, _) in zip(pairs, pairs[1:]))",
             ),
+            misuse("one rank", f"n == 1 and not ({FITS})"),
         ),
         (
             "result 0",

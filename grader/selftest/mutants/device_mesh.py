@@ -629,4 +629,34 @@ MUTANTS = [
         STEP - {"public step"},
         "must match the size of tensor b",
     ),
+    mutant(
+        "one rank makes a mesh of any shape",
+        SIZE,
+        "    if n > 1 and (min(shape) < 1 or num_rows * num_columns != n):\n",
+        {"hidden groups_misuse"},
+        "ValueError does not mention 1, nor 2:",
+    ),
+    mutant(
+        "one rank may make a mesh of negative sides",
+        SIZE,
+        "    if n > 1 and min(shape) < 1 or num_rows * num_columns != n:\n",
+        {"hidden groups_misuse"},
+        "A side of a mesh cannot be negative",
+    ),
+    mutant(
+        "one rank checks no weights",
+        "    _check_shapes(pairs, x)\n",
+        "    if dist.get_world_size() > 1:\n        _check_shapes(pairs, x)\n",
+        {"hidden step_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "the loss is in the memory of an earlier loss",
+        RETURN,
+        "    loss = mlp.loss(x)\n"
+        "    loss = mesh_step.__dict__.setdefault(str(x.dtype), loss.clone()).copy_(loss)\n"
+        "    return loss, [",
+        {"hidden step_of_other_models"},
+        "the first call's result was overwritten by the second call's",
+    ),
 ]
