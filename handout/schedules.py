@@ -20,6 +20,8 @@ runs schedules, and simulates how long they take.
 
 For every schedule here:
 - A schedule contains each of its actions once. Each call returns a new list.
+- The micro-batches may come in any order, for example from the last to the first, if all conditions
+  hold: those here, and those in the docstring of the function.
 - The schedules of all stages fit each other: they can be executed together without a deadlock,
   however long F, B and W take. A stage does its actions in the order of its list. F of a part needs
   F of the previous part. B and BW of a part need B or BW of the next part. B and BW need F of the
@@ -136,9 +138,9 @@ def backward_input(weights: list[Tensor], saved: Saved, grad_y: Tensor) -> tuple
         grad_y: (B/m, D), the gradient of the chunk's output.
     Returns:
         ``(grad_x, kept)``. grad_x is the gradient of the chunk's input, (B/m, D). kept has, for
-        each layer in the order of the layers, the pair ``(x, grad_z)``: the same tensor x, and the
-        gradient of z. W does not need z, and the caller frees z. So do not keep any z, or a copy of
-        it, in memory: neither in a result nor anywhere else.
+        each layer in the order of the layers, the pair ``(x, grad_z)``: the same tensor x, not a
+        copy of it, and the gradient of z. W does not need z, and the caller frees z. So do not keep
+        any z, or a copy of it, in memory: neither in a result nor anywhere else.
 
     With one layer [[2]], x = [[1]], z = [[2]] and grad_y = [[3]]:  gelu′(2) = 1.0852. So grad_z is
     [[3.2557]], grad_x is [[6.5114]], and kept is [([[1]], [[3.2557]])].

@@ -90,6 +90,7 @@ def test_chunk_layers(world, rng):
         ((8, 2, 2, 2), ("2",)),
         ((8, -1, 2, 2), ("-1",)),
         ((8, 0, 0, 2), ("0",)),
+        ((8, 0, -2, 2), ("-2",)),
         ((8, 0, 2, 0), ("0",)),
         ((8, 0, 2, -2), ("-2",)),
     )
@@ -171,6 +172,7 @@ MISUSE = (
     ((2, 2, 2, 4), ("2",)),
     ((-1, 3, 2, 3), ("-1",)),
     ((0, 0, 2, 4), ("0",)),
+    ((0, -2, 2, 4), ("-2",)),  # -2 divides 4
     ((1, 2, 0, 4), ("0",)),
     ((1, 2, -3, 4), ("-3",)),
     ((1, 2, 2, 0), ("0",)),
@@ -355,8 +357,8 @@ def require_no_more_than_its_products(world, rng, times=12):
 @number("8.2")
 @weight(0.25)
 def test_input_frees_z(world, rng):
-    """backward_input keeps x and grad_z of each layer, but neither z nor a copy of z: z is freed
-    when the caller drops it
+    """backward_input keeps grad_z and the saved x of each layer, but no copy of x, and neither z nor
+    a copy of z: z is freed when the caller drops it
     """
     for layers in (1, 4):
         p = ChunkProblem(rng, layers=layers, rows=6)
@@ -408,6 +410,20 @@ KEEP_NO_Z = (
 )
 
 
+def require_no_copy_of_x(run, times):
+    """Fail if ``kept`` does not hold the saved x itself, or if the driver did not compare them."""
+    told = run.told(0, "x copied")
+    text = "backward_input returned, but the check could not compare the x in kept with the x in"
+    run.require(bool(told), f"{text} saved.")
+    most = int(max(number for numbers in told for number in numbers))
+    text = (
+        f"backward_input returned a copy of x in kept, in {most} of {times} calls. A copy takes as"
+        " much memory as z, which has just been freed. Put the tensor x itself into kept, as it"
+        " stands in saved."
+    )
+    run.require(most == 0, text)
+
+
 def require_z_freed(world, rng, times=24):
     """Fail if z, or a copy of z, stays in memory after B, when the caller has dropped its own z.
 
@@ -425,6 +441,7 @@ def require_z_freed(world, rng, times=24):
         of_tiny.values()
         run.values()
         require_none_left(run, 0, "z", KEEP_NO_Z)
+        require_no_copy_of_x(run, times)
         needed = 2 * times * p.message  # grad_x and grad_z; all micro-batches share their x
         run.require_grown(0, int(0.9 * needed), "grad_x and grad_z of all micro-batches")
         grown = run.grown_since(of_tiny, 0, at_most=32 * p.message)
@@ -652,6 +669,7 @@ def test_zero_bubble_misuse(world, rng):
         ((7, 5, 4), "7"),
         ((-1, 3, 4), "-1"),
         ((0, 0, 4), "0"),
+        ((0, -2, 4), "-2"),
         ((1, 2, 0), "0"),
         ((1, 2, -3), "-3"),
     )

@@ -86,19 +86,23 @@ def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
 def freed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Compute B, the first half of the backward pass, for ``times`` micro-batches.
 
-    As a pipeline does, keep the results, and drop the saved tensors z. A mark says how many z are
-    still in memory. Then the ranks meet, so that the hub measures how much memory they use. All
-    micro-batches have the same x, so only the results take memory. Return the number of results.
+    As a pipeline does, keep the results, and drop the saved tensors z. One mark says how many z are
+    still in memory, and another one in how many results some x is not the saved tensor itself. Then
+    the ranks meet, so that the hub measures how much memory they use. All micro-batches have the
+    same x, so only the results take memory. Return the number of results.
     """
     weights, saved, grad_y = args
-    watch, results = _Watch(), []
+    watch, results, copies = _Watch(), [], 0
     for _ in range(kwargs["times"]):
         own = [(x, z.clone()) for x, z in saved]
         watch.add([z for _, z in own])
         results.append(function(weights, own, grad_y))
         del own
+        _, kept = results[-1]
+        copies += not all(_share_memory(a, x) for (a, _), (x, _) in zip(kept, saved))
     watch.look()
     mark(f"z left {watch.most}")
+    mark(f"x copied {copies}")
     meet_at_rest()
     return len(results)
 

@@ -72,8 +72,7 @@ TABLE = {
             *chunks(LAYERS),
             InputClass("one layer in each part", f"{LAYERS} and num_layers == {N} * {V}"),
             InputClass("several layers in each part", f"{LAYERS} and num_layers > {N} * {V}"),
-            *counts(V),
-            misuse("num_stages: none", f"{N} == 0"),
+            *counts(N, V),
             misuse("num_layers: none", "num_layers == 0"),
             misuse("num_layers: negative", "num_layers < 0"),
             misuse("num_layers: fewer than parts", f"0 < num_layers < {N} * {V}"),
@@ -88,12 +87,11 @@ TABLE = {
             *stages(RIGHT),
             *chunks(RIGHT),
             *GROUPS,
-            *counts(V, M),
-            misuse("num_stages: none", f"{N} == 0"),
+            *counts(N, V, M),
             InputClass("six stages or more", f"{RIGHT} and {N} > 5"),
         )
     ),
-    "interleaved_bubble": Inputs((AGAIN, *chunks(INTERLEAVED), *GROUPS, *counts(V, M))),
+    "interleaved_bubble": Inputs((AGAIN, *chunks(INTERLEAVED), *GROUPS, *counts(N, V, M))),
     "backward_input": Inputs(
         (
             *pairs("saved"),
@@ -111,8 +109,7 @@ TABLE = {
             InputClass("as many micro-batches as stages", f"{ZERO_BUBBLE} and {M} == {N} > 1"),
             InputClass("more micro-batches than stages", f"{ZERO_BUBBLE} and {M} > {N} > 1"),
             InputClass("ten stages or more", f"{ZERO_BUBBLE} and {N} > 9"),
-            *counts(M),
-            misuse("num_stages: none", f"{N} == 0"),
+            *counts(N, M),
         )
     ),
 }
