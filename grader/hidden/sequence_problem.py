@@ -5,11 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from grader.check import driver_results
 from grader.check.api import LAYOUTS, SETTLED, Strided, Tolerance, call, listed, per_rank, rounding
+from grader.hidden.two_calls import returns_both
 from grader.reference import experts, sequences, single_device
 
 MODULE = "sequence_and_experts"
 NESTED = (list, tuple)
+# What mixture_forward saves, in this order.
+SAVED = ("x", "probabilities", "routes", "arrived", "z", "outputs")
 
 
 def laid_out(value, rank):
@@ -305,6 +309,13 @@ class ExpertProblem(SharedCalls):
         equal.mixture = experts.Mixture(equal.gate, self.weights, self.tokens)
         return equal
 
+    def with_half_tokens(self):
+        """Return the same problem with all tokens divided by 2. They choose the same experts."""
+        half = copy(self)
+        half.tokens = [x / 2 for x in self.tokens]
+        half.mixture = experts.Mixture(self.gate, self.weights, half.tokens)
+        return half
+
     @property
     def gates(self):
         return [self.gate] * self.n
@@ -327,15 +338,35 @@ class ExpertProblem(SharedCalls):
         )
 
     def has_saved(self, run):
-        names = "x", "probabilities", "routes", "arrived", "z", "outputs"
         by_p = [{experts.SAVED_TIMES_P: y} for y in self.mixture.ys]
-        for index, name in enumerate(names):
+        for index, name in enumerate(SAVED):
             run.returns(
-                *self.cast([self.mixture.saved(rank)[index] for rank in range(self.n)]),
+                *self.saved(index),
                 tolerance=self.tolerance,
                 select=lambda r, index=index: r[1][index],
                 label=f"the saved value {name}",
                 known_mistakes=by_p if name == "outputs" else None,
+            )
+
+    def saved(self, index):
+        """Return part ``index`` of what each rank saves."""
+        return self.cast([self.mixture.saved(rank)[index] for rank in range(self.n)])
+
+    def has_both(self, run, later):
+        """Fail unless a forward pass returned the right y and saved, also after a second one.
+
+        ``run`` is a run of a request of ``in_turn``, and ``later`` the problem of its second call.
+        """
+        ys = (p.cast(p.mixture.ys) for p in (self, later))
+        returns_both(run, *ys, "the outputs", lambda r: r[0], tolerance=self.tolerance)
+        for index, name in enumerate(SAVED):
+            returns_both(
+                run,
+                self.saved(index),
+                later.saved(index),
+                f"the saved values {name}",
+                lambda r, index=index: r[1][index],
+                tolerance=self.tolerance,
             )
 
     def has_gradients(self, run):
@@ -344,6 +375,18 @@ class ExpertProblem(SharedCalls):
             tolerance=self.tolerance,
             label="(grad_x, grad_gate, gradients)",
             known_mistakes=lambda: self.mixture.backward_mistakes(self.grads),
+        )
+
+
+def require_no_gradient(run):
+    """Fail if a rank returned a tensor that requires a gradient. The driver is ``described``."""
+    found = run.read(driver_results.requires_gradient, "whether a result requires a gradient")
+    for rank, requires in enumerate(found):
+        run.require(
+            not requires,
+            f"rank {rank} returned a tensor that requires a gradient. Such a tensor keeps all"
+            " tensors in memory that autograd has saved. Compute without autograd, or return"
+            " tensor.detach().",
         )
 
 

@@ -24,6 +24,7 @@ from grader.hidden.sequence_problem import (
     AttentionProblem,
     ExpertProblem,
     PairProblem,
+    require_no_gradient,
     require_traffic,
 )
 from grader.hidden.two_calls import in_turn, returns_both
@@ -76,12 +77,15 @@ def test_pair_forward(world, rng):
 @on_gloo
 def test_pair_saves(world, rng):
     """sequence_parallel_forward saves this rank's rows of x and columns of z, and does not keep all
-    rows of x
+    rows of x; no result requires a gradient
     """
     for n in SIZES:
         p = PairProblem(rng, n, rows=4, width=6, hidden=1)
-        (run,) = world(n, p.forward(driver="described"))
+        run, backward = world(n, p.forward(driver="described"), p.backward(driver="described"))
         p.has_saved(run, lambda r: driver_results.value(r)[1])
+        # Judged before the memory, because it may be the reason why memory is kept.
+        require_no_gradient(run)
+        require_no_gradient(backward)
         kept = run.read(driver_results.kept_bytes, "the memory that the results keep alive")
         most = 2 * p.bytes // n + p.saved[0][1].nbytes
         for rank, found in enumerate(kept):
@@ -235,7 +239,6 @@ def require_normalized(run, p, rank, way):
 def test_pair_misuse(world, rng):
     """Shards and gradients that do not fit raise ValueError with the numbers"""
     a, b, x = (rng.standard_normal(shape) for shape in ((6, 4), (4, 6), (3, 6)))
-    z = rng.standard_normal((6, 4))
     cases = [
         ((a, b), x[:, :5], ("5", "6")),
         ((a, b[:3]), x, ("4", "3")),
@@ -246,15 +249,17 @@ def test_pair_misuse(world, rng):
         f"{MODULE}.sequence_parallel_backward",
     )
     grads = [(x[:2], ("2", "3")), (x[:, :5], ("5", "6"))]
-    runs = world(
-        2,
-        *(call(forward, pair, rows, may_raise=True) for pair, rows, _ in cases),
-        *(call(backward, pair, (rows, z), x, may_raise=True) for pair, rows, _ in cases),
-        *(call(backward, (a, b), (x, z), grad, may_raise=True) for grad, _ in grads),
-    )
     words = [w for *_, w in cases] * 2 + [w for _, w in grads]
-    for run, numbers in zip(runs, words):
-        run.raises_value_error(*numbers)
+    for n in (1, 2):
+        z = rng.standard_normal((3 * n, 4))
+        runs = world(
+            n,
+            *(call(forward, pair, rows, may_raise=True) for pair, rows, _ in cases),
+            *(call(backward, pair, (rows, z), x, may_raise=True) for pair, rows, _ in cases),
+            *(call(backward, (a, b), (x, z), grad, may_raise=True) for grad, _ in grads),
+        )
+        for run, numbers in zip(runs, words):
+            run.raises_value_error(*numbers)
 
 
 # ——— 9.2
@@ -398,7 +403,13 @@ def measured_again(world, tiny, wide):
 @number("9.2")
 @weight(0.75)
 def test_ring_memory(world, rng):
-    """A rank's process never holds all ranks' keys or values, or the scores of all keys"""
+    """A rank's process never holds all ranks' keys or values, or the scores of all keys, and no
+    result requires a gradient
+    """
+    # Judged first, because it may be the reason why a rank holds much memory.
+    p = AttentionProblem(rng, 2, causal=False)
+    for run in world(p.n, p.forward(driver="described"), p.backward(driver="described")):
+        require_no_gradient(run)
     n = 12
     # In ``wide``, the keys and values take the most memory. In ``long``, the scores take the most.
     wide = LargeAttention(rng, n, rows=int(rng.integers(8, 10)), width=6144, causal=False)
@@ -450,24 +461,29 @@ def test_ring_misuse(world, rng):
     """Ring attention raises ValueError with the numbers if k, v, output or grad_output does not
     have the shape of q
     """
-    right, other = rng.standard_normal((4, 6)), rng.standard_normal((4, 5))
-    short, sums = rng.standard_normal((3, 6)), rng.standard_normal(4)
-    forward, backward = f"{MODULE}.ring_attention_forward", f"{MODULE}.ring_attention_backward"
-    cases = [
-        (forward, [right, *own, True], w)
-        for own, w in (
-            ((other, right), ("5", "6")),
-            ((right, other), ("5", "6")),
-            ((short, short), ("3", "4")),
+    right, sums = rng.standard_normal((4, 6)), rng.standard_normal(4)
+    # A tensor of one column can be added to, or multiplied by, a tensor of six columns.
+    wrong = [
+        (rng.standard_normal(shape), numbers)
+        for shape, numbers in (
+            ((4, 5), ("5", "6")),
+            ((4, 1), ("1", "6")),
+            ((3, 6), ("3", "4")),
         )
     ]
-    for place in (1, 2, 3, 5):
-        given = [right, right, right, right, sums, right, False]
-        given[place] = short
-        cases.append((backward, given, ("3", "4")))
-    runs = world(2, *(call(name, *given, may_raise=True) for name, given, _ in cases))
-    for run, (_, _, numbers) in zip(runs, cases):
-        run.raises_value_error(*numbers)
+    forward, backward = f"{MODULE}.ring_attention_forward", f"{MODULE}.ring_attention_backward"
+    cases = []
+    for bad, numbers in wrong:
+        for own in ((bad, right), (right, bad), (bad, bad)):
+            cases.append((forward, [right, *own, True], numbers))
+        for place in (1, 2, 3, 5):
+            given = [right, right, right, right, sums, right, False]
+            given[place] = bad
+            cases.append((backward, given, numbers))
+    for n in (1, 2):
+        runs = world(n, *(call(name, *given, may_raise=True) for name, given, _ in cases))
+        for run, (_, _, numbers) in zip(runs, cases):
+            run.raises_value_error(*numbers)
 
 
 # ——— 9.3
@@ -491,7 +507,7 @@ def choices_of_others(rng, n, each):
 @weight(0.5)
 def test_routes(world, rng):
     """exchange_routes tells each rank how many tokens come from each rank, and for which experts (1
-    to 4 ranks)
+    to 4 ranks); a later call does not change its result
     """
     for n in SIZES:
         drawn = [(choices(rng, n, each), each) for each in (1, 2, 3)]
@@ -509,6 +525,34 @@ def test_routes(world, rng):
             run.keeps_inputs()
             # A count takes at least one byte, whatever its dtype.
             require_traffic(run, 8 * each * (n - 1), COUNTED, least=each * (n - 1))
+        keeps_routes(world, rng, n)
+
+
+def keeps_routes(world, rng, n, each=2):
+    """Fail if a later call of exchange_routes changes the result of an earlier one."""
+    own = choices(rng, n, each)
+    # The other expert of the same rank: as many tokens travel between any two ranks as before, so
+    # all tensors of the second call have the shapes of the first call's.
+    same_rank = [choice ^ 1 for choice in own]
+    # The expert of the opposite number: other numbers of tokens travel.
+    opposite = [n * each - 1 - choice for choice in own]
+    function, first = f"{MODULE}.exchange_routes", experts.routes(own, each)
+    laters = (same_rank, opposite)
+
+    def request(chosen):
+        return call(function, per_rank(*chosen), each)
+
+    runs = world(n, *(in_turn(n, request(own), request(later)) for later in laters))
+    for run, later in zip(runs, laters):
+        second = experts.routes(later, each)
+        # Each part on its own, because a program may overwrite only one of them.
+        for part, name in ((0, "order"), (slice(1, 3), "(sent, received)"), (3, "arrived")):
+            returns_both(
+                run,
+                *([of_rank[part] for of_rank in routes] for routes in (first, second)),
+                f"the values {name}",
+                lambda r, part=part: r[part],
+            )
 
 
 @number("9.3")
@@ -597,14 +641,17 @@ def test_mixture_forward(world, rng):
     for n in SIZES:
         problems, other = expert_problems(rng, n), ExpertProblem(rng, n, [6] * n, each=3, width=3)
         first = problems[-1]
-        both = in_turn(n, first.forward(), other.forward())
-        *runs, kept = world(n, *(p.forward() for p in problems), both)
+        # In the second call, either the routes differ, or all tensors have the shapes of the first
+        # call's.
+        laters = (other, first.with_half_tokens())
+        pairs = (in_turn(n, first.forward(), later.forward()) for later in laters)
+        runs = world(n, *(p.forward() for p in problems), *pairs)
         for run, p in zip(runs, problems):
             p.has_y(run)
             p.has_saved(run)
             run.keeps_inputs()
-        ys = (p.cast(p.mixture.ys) for p in (first, other))
-        returns_both(kept, *ys, "the outputs", lambda r: r[0], tolerance=first.tolerance)
+        for run, later in zip(runs[len(problems) :], laters):
+            first.has_both(run, later)
 
 
 @number("9.3")
@@ -649,8 +696,13 @@ def test_idle_experts(world, rng):
 @number("9.3")
 @weight(0.25)
 def test_mixture_traffic(world, rng):
-    """In each pass, a token travels once to its expert and once back; no weight travels"""
+    """In each pass, a token travels once to its expert and once back; no weight travels, and no
+    result requires a gradient
+    """
     for n in (2, 4):
+        p = ExpertProblem(rng, n, COUNTS[n])
+        for run in world(n, p.forward(driver="described"), p.backward(driver="described")):
+            require_no_gradient(run)
         p = ExpertProblem(rng, n, COUNTS[n], width=20)
         forward, backward = world(n, p.forward(), p.backward())
         p.has_y(forward)
@@ -669,23 +721,44 @@ def test_mixture_traffic(world, rng):
 @weight(0.25)
 def test_mixture_misuse(world, rng):
     """Gates, experts, rows and gradients that do not fit raise ValueError with the numbers"""
-    n = 2
-    p = ExpertProblem(rng, n, (4, 4), width=5)
+    for n in (1, 2):
+        problem = ExpertProblem(rng, n, [4] * n, width=5)
+        cases = mixture_misuse(problem)
+        requests = (problem.request(name, *given, may_raise=True) for name, given, _ in cases)
+        for run, (name, _, words) in zip(world(n, *requests), cases):
+            run.raises_value_error(*words, given=f"wrong arguments of {name}")
+
+
+def mixture_misuse(p):
+    """Return triples for a problem of four tokens of five columns on each of one or two ranks.
+
+    A triple has the name of a function, its wrong arguments, and the numbers that its error names.
+    """
+    n = p.n
     saved = [p.mixture.saved(rank) for rank in range(n)]
     routes = [route for _, _, route, *_ in saved]
     short = [weights[:1] + [weights[1][:, :4]] for weights in p.own_weights]
     one_less = [x[:3] for x in p.tokens]
-    of_four = experts.routes([np.arange(4)] * n, 2)  # each rank gets four rows
-    cases = [
+    of_four = experts.routes([np.arange(4) % (2 * n)] * n, 2)  # each rank gets four rows
+    narrow, columns = [p.gate[:, :-1]] * n, str(2 * n - 1)
+    wide, more = [np.hstack([p.gate, p.gate[:, :1]])] * n, str(2 * n + 1)
+    low = [weights[:1] + [weights[1][:4]] for weights in p.own_weights]
+    thin = [grad[:, :4] for grad in p.grads]
+    return [
         ("exchange_routes", ([np.zeros(2, np.int64)] * n, [0] * n), ("0",)),
+        ("exchange_routes", ([np.zeros(2, np.int64)] * n, [-1] * n), ("-1",)),
         ("to_experts", (one_less, routes), ("3", "4")),
         ("from_experts", ([np.ones((5, 5))] * n, of_four), ("5", "4")),
         ("mixture_forward", ([p.gate[:4]] * n, p.own_weights, p.tokens), ("5", "4")),
-        ("mixture_forward", ([p.gate[:, :3]] * n, p.own_weights, p.tokens), ("3",)),
+        ("mixture_forward", (narrow, p.own_weights, p.tokens), (columns,)),
+        ("mixture_forward", (wide, p.own_weights, p.tokens), (more,)),
         ("mixture_forward", (p.gates, short, p.tokens), ("4", "5")),
-        ("mixture_backward", ([p.gate[:, :3]] * n, p.own_weights, saved, p.grads), ("3",)),
+        ("mixture_forward", (p.gates, low, p.tokens), ("4", "5")),
+        ("mixture_backward", ([p.gate[:4]] * n, p.own_weights, saved, p.grads), ("5", "4")),
+        ("mixture_backward", (narrow, p.own_weights, saved, p.grads), (columns,)),
+        ("mixture_backward", (wide, p.own_weights, saved, p.grads), (more,)),
+        ("mixture_backward", (p.gates, short, saved, p.grads), ("4", "5")),
+        ("mixture_backward", (p.gates, low, saved, p.grads), ("4", "5")),
+        ("mixture_backward", (p.gates, p.own_weights, saved, thin), ("4", "5")),
         ("mixture_backward", (p.gates, p.own_weights, saved, one_less), ("3", "4")),
     ]
-    runs = world(n, *(p.request(name, *given, may_raise=True) for name, given, _ in cases))
-    for run, (name, _, words) in zip(runs, cases):
-        run.raises_value_error(*words, given=f"wrong arguments of {name}")

@@ -16,9 +16,15 @@ def types(name: str, right: str) -> tuple[InputClass, ...]:
     )
 
 
+def alone(fits: str) -> InputClass:
+    """Return the class of wrong arguments of one rank."""
+    return misuse("one rank", f"n == 1 and not ({fits})")
+
+
 def pairs(x: str) -> tuple[InputClass, ...]:
     """Return the classes of pairs that do not fit each other, or rows."""
     return (
+        alone(FITS.replace("x.", f"{x}.")),
         misuse("x: fewer columns than A has rows", f"{x}.shape[1] < len(pair[0])"),
         misuse(
             "B: fewer rows than A has columns",
@@ -28,6 +34,16 @@ def pairs(x: str) -> tuple[InputClass, ...]:
             "B: fewer columns than x",
             f"{x}.shape[1] == len(pair[0]) and pair[1].shape[1] < {x}.shape[1]",
         ),
+    )
+
+
+def gates_and_experts(x: str, gated: str) -> tuple[InputClass, ...]:
+    """Return the classes of gates and experts that do not fit each other, or tokens."""
+    return (
+        misuse("gate: more columns than experts", "gate.shape[1] > n * len(weights)"),
+        misuse("an expert of another width", f"weights[-1].shape[1] < {x}.shape[1] and {gated}"),
+        misuse("an expert of fewer rows", f"len(weights[-1]) < {x}.shape[1] and {gated}"),
+        alone(gated),
     )
 
 
@@ -86,6 +102,10 @@ TABLE = {
             misuse("k: fewer columns than q", "k.shape[1] < q.shape[1]"),
             misuse("v: fewer columns than q", "v.shape[1] < q.shape[1] == k.shape[1]"),
             misuse("k and v: fewer rows than q", "len(v) == len(k) < len(q)"),
+            misuse("k: fewer rows than q", "len(k) < len(q) == len(v)"),
+            misuse("v: fewer rows than q", "len(v) < len(q) == len(k)"),
+            misuse("v: one column", "v.shape[1] == 1 < q.shape[1] == k.shape[1]"),
+            alone(SAME),
         ),
         ("result 0", "result 1"),
     ),
@@ -104,6 +124,17 @@ TABLE = {
             *(misuse(f"{name}: fewer rows than q", f"len({name}) < len(q)") for name in "kv"),
             misuse("output: fewer rows than q", "len(output) < len(q)"),
             misuse("grad_output: fewer rows than q", "len(grad_output) < len(q)"),
+            *(
+                misuse(
+                    f"{name}: {columns}", f"{name}.shape[1] {condition} and len({name}) == len(q)"
+                )
+                for name in ("k", "v", "output", "grad_output")
+                for columns, condition in (
+                    ("fewer columns than q", "< q.shape[1]"),
+                    ("one column", "== 1 < q.shape[1]"),
+                )
+            ),
+            alone(f"{SAME} == output.shape == grad_output.shape"),
         ),
         ("result 0", "result 1", "result 2"),
     ),
@@ -118,11 +149,25 @@ TABLE = {
                 "len(choice) > 1 and len(set(choice.tolist())) == 1",
             ),
             misuse("experts: none", "experts == 0"),
+            misuse("experts: negative", "experts < 0"),
+            misuse("one rank", "n == 1 and experts < 1"),
         ),
         ("result 0", "result[1][0] += 1", "result[2][0] += 1", "result 3"),
     ),
-    "to_experts": Inputs((*ROUTED, misuse("rows: one less", "len(rows) == len(routes[0]) - 1"))),
-    "from_experts": Inputs((*ROUTED, misuse("rows: one more", "len(rows) == sum(routes[2]) + 1"))),
+    "to_experts": Inputs(
+        (
+            *ROUTED,
+            misuse("rows: one less", "len(rows) == len(routes[0]) - 1"),
+            alone("len(rows) == len(routes[0])"),
+        )
+    ),
+    "from_experts": Inputs(
+        (
+            *ROUTED,
+            misuse("rows: one more", "len(rows) == sum(routes[2]) + 1"),
+            alone("len(rows) == sum(routes[2])"),
+        )
+    ),
     "mixture_forward": Inputs(
         (
             *worlds(),
@@ -138,10 +183,7 @@ TABLE = {
             InputClass("x: one row", f"len(x) == 1 and {GATED}"),
             misuse("gate: fewer rows than x has columns", "len(gate) < x.shape[1]"),
             misuse("gate: fewer columns than experts", "gate.shape[1] < n * len(weights)"),
-            misuse(
-                "an expert of another width",
-                f"weights[-1].shape[1] < x.shape[1] and {GATED}",
-            ),
+            *gates_and_experts("x", GATED),
         ),
         ("result 0", *(f"result[1][{i}].add_(1)" for i in (1, 3, 4, 5))),
     ),
@@ -155,8 +197,11 @@ TABLE = {
             InputClass("several experts on each rank", f"len(weights) > 1 and {SAVED_GATED}"),
             InputClass("grad_y: no row", f"len(grad_y) == 0 and {SAVED_GATED}"),
             InputClass("no token arrives", f"len(saved[3]) == 0 and {SAVED_GATED}"),
+            misuse("gate: fewer rows than x has columns", "len(gate) < saved[0].shape[1]"),
             misuse("gate: fewer columns than experts", "gate.shape[1] < n * len(weights)"),
+            *gates_and_experts("saved[0]", SAVED_GATED),
             misuse("grad_y: fewer rows than x", "len(grad_y) < len(saved[0])"),
+            misuse("grad_y: fewer columns than x", "grad_y.shape[1] < saved[0].shape[1]"),
         ),
         ("result 0", "result 1", "result[2][0].add_(1)", "result[2][-1].add_(1)"),
     ),

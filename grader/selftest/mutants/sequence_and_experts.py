@@ -1,6 +1,6 @@
 """Part 9 · Long sequences and many experts: wrong submissions."""
 
-from grader.selftest.mutants.mutant import Mutant, in_old_memory
+from grader.selftest.mutants.mutant import IN_OLD_MEMORY, Mutant, in_old_memory
 
 # The checks that fail if rows do not come to the right experts.
 ROWS_OF_EXPERTS = {
@@ -1063,5 +1063,200 @@ MUTANTS = [
         'ValueError("wrong number of rows")',
         {"hidden mixture_misuse"},
         "ValueError does not mention 5, nor 4",
+    ),
+    mutant(
+        "what mixture_forward saves is in the memory of an earlier result",
+        "    return p * outputs, (x, probabilities, routes, arrived, z, outputs)\n",
+        "    return p * outputs, _saved(x, probabilities, routes, arrived, z, outputs)\n\n"
+        + IN_OLD_MEMORY
+        + "def _saved(*saved):\n    return saved\n",
+        {"hidden mixture_forward"},
+        "the first call's result was overwritten by the second call's",
+    ),
+    mutant(
+        "the tokens that arrive, and z, are in the memory of an earlier result",
+        "    return p * outputs, (x, probabilities, routes, arrived, z, outputs)\n",
+        "    arrived, z = _arrived(arrived, z)\n"
+        "    return p * outputs, (x, probabilities, routes, arrived, z, outputs)\n\n"
+        + IN_OLD_MEMORY
+        + "def _arrived(*arrived):\n    return arrived\n",
+        {"hidden mixture_forward"},
+        "the first call's result was overwritten by the second call's",
+    ),
+    in_old_memory(
+        "sequence_and_experts",
+        "exchange_routes",
+        {"hidden mixture_forward", "hidden routes"},
+    ),
+    mutant(
+        "exchange_routes returns the lists of an earlier result",
+        "    return order, sent, received, arrived\n",
+        '    for name, numbers in (("sent", sent), ("received", received)):\n'
+        "        exchange_routes.__dict__.setdefault((name, n), [])[:] = numbers\n"
+        "    kept = exchange_routes.__dict__\n"
+        '    return order, kept["sent", n], kept["received", n], arrived\n',
+        {"hidden mixture_forward", "hidden routes"},
+        "the first call's result was overwritten by the second call's",
+    ),
+    mutant(
+        "one rank checks no pair",
+        "    first, second = pair\n    if x.shape[1] != first.shape[0]:\n",
+        "    first, second = pair\n    if dist.get_world_size() == 1:\n        return\n    if x.shape[1] != first.shape[0]:\n",
+        {"hidden pair_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "one rank checks no gradient of y",
+        "    _check_pair(pair, x)\n    if grad_y.shape != x.shape:\n",
+        "    _check_pair(pair, x)\n    if grad_y.shape != x.shape and dist.get_world_size() > 1:\n",
+        {"hidden pair_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "one rank checks no keys",
+        "    for name, other in others.items():\n",
+        "    for name, other in others.items() if dist.get_world_size() > 1 else ():\n",
+        {"hidden ring_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "one rank checks no gate",
+        "    n, width = dist.get_world_size(), x.shape[1]\n    if gate",
+        "    n, width = dist.get_world_size(), x.shape[1]\n    if n == 1:\n        return\n    if gate",
+        {"hidden mixture_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "one rank sends any number of rows",
+        "    if len(rows) != len(order):\n",
+        "    if len(rows) != len(order) and len(sent) > 1:\n",
+        {"hidden mixture_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "one rank gets back any number of rows",
+        "    if len(rows) != sum(received):\n",
+        "    if len(rows) != sum(received) and len(sent) > 1:\n",
+        {"hidden mixture_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "a gate may have more columns than there are experts",
+        "    if gate.shape[1] != n * len(weights):\n",
+        "    if gate.shape[1] < n * len(weights):\n",
+        {"hidden mixture_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "only the columns of an expert are checked",
+        "        if weight.shape != (width, width):\n",
+        "        if weight.shape[1] != width:\n",
+        {"hidden mixture_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "the backward pass does not check the gate's rows",
+        "    _check_gate(gate, weights, x)\n    if grad_y.shape != x.shape:\n",
+        "    _check_gate(gate.new_empty(x.shape[1], gate.shape[1]), weights, x)\n    if grad_y.shape != x.shape:\n",
+        {"hidden mixture_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "the backward pass checks no expert",
+        "    _check_gate(gate, weights, x)\n    if grad_y.shape != x.shape:\n",
+        "    _check_gate(gate, [gate @ gate.T] * len(weights), x)\n    if grad_y.shape != x.shape:\n",
+        {"hidden mixture_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "only the rows of the gradient are checked",
+        "    _check_gate(gate, weights, x)\n    if grad_y.shape != x.shape:\n",
+        "    _check_gate(gate, weights, x)\n    if len(grad_y) != len(x):\n",
+        {"hidden mixture_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "there may be -1 experts",
+        "    if experts < 1:\n",
+        "    if experts == 0:\n",
+        {"hidden mixture_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "v may have fewer rows than q",
+        "    _check_blocks(q, k=k, v=v)\n",
+        "    _check_blocks(q, k=k, v=q[:, : v.shape[1]])\n",
+        {"hidden ring_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "k may have fewer rows than q",
+        "    _check_blocks(q, k=k, v=v)\n",
+        "    _check_blocks(q, k=q[:, : k.shape[1]], v=v)\n",
+        {"hidden ring_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "v may have one column",
+        "    _check_blocks(q, k=k, v=v)\n",
+        "    _check_blocks(q, k=k, v=v.expand(-1, q.shape[1]) if v.shape[1] == 1 else v)\n",
+        {"hidden ring_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "the backward pass of attention compares only rows",
+        "    _check_blocks(q, k=k, v=v, output=output, grad_output=grad_output)\n",
+        "    _check_blocks(q[:, 0], k=k[:, 0], v=v[:, 0], output=output[:, 0], grad_output=grad_output[:, 0])\n",
+        {"hidden ring_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "the gradient of the output may have one column",
+        "    _check_blocks(q, k=k, v=v, output=output, grad_output=grad_output)\n",
+        "    if grad_output.shape[1] == 1:\n        grad_output = grad_output.expand(-1, q.shape[1])\n    _check_blocks(q, k=k, v=v, output=output, grad_output=grad_output)\n",
+        {"hidden ring_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    mutant(
+        "y of the pair requires a gradient",
+        "    return x + y, (x, z)\n",
+        "    return (x + y).requires_grad_(), (x, z)\n",
+        {"hidden pair_saves"},
+        "return tensor.detach()",
+    ),
+    mutant(
+        "grad_x of the pair requires a gradient",
+        "    return grad_x, (grad_first, grad_second)\n",
+        "    return grad_x.requires_grad_(), (grad_first, grad_second)\n",
+        {"hidden pair_saves"},
+        "return tensor.detach()",
+    ),
+    mutant(
+        "the output of attention requires a gradient",
+        "    return numerator / denominator, (running_max + denominator.log()).squeeze(1)\n",
+        "    return (numerator / denominator).requires_grad_(), (running_max + denominator.log()).squeeze(1)\n",
+        {"hidden ring_memory"},
+        "return tensor.detach()",
+    ),
+    mutant(
+        "grad_q requires a gradient",
+        "    return grad_q, grad_k, grad_v\n",
+        "    return grad_q.requires_grad_(), grad_k, grad_v\n",
+        {"hidden ring_memory"},
+        "return tensor.detach()",
+    ),
+    mutant(
+        "y of the mixture requires a gradient",
+        "    return p * outputs, (x,",
+        "    return (p * outputs).requires_grad_(), (x,",
+        {"hidden mixture_traffic"},
+        "return tensor.detach()",
+    ),
+    mutant(
+        "grad_x of the mixture requires a gradient",
+        "    return grad_x, grad_gate, gradients\n",
+        "    return grad_x.requires_grad_(), grad_gate, gradients\n",
+        {"hidden mixture_traffic"},
+        "return tensor.detach()",
     ),
 ]
