@@ -357,8 +357,8 @@ def require_no_more_than_its_products(world, rng, times=12):
 @number("8.2")
 @weight(0.25)
 def test_input_frees_z(world, rng):
-    """backward_input keeps grad_z and the saved x of each layer, but no copy of x, and neither z nor
-    a copy of z: z is freed when the caller drops it
+    """backward_input keeps grad_z and x of each layer, but neither z nor a copy of x or z: z is
+    freed when the caller drops it
     """
     for layers in (1, 4):
         p = ChunkProblem(rng, layers=layers, rows=6)
