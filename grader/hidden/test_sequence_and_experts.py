@@ -77,15 +77,14 @@ def test_pair_forward(world, rng):
 @on_gloo
 def test_pair_saves(world, rng):
     """sequence_parallel_forward saves this rank's rows of x and columns of z, and does not keep all
-    rows of x; no result requires a gradient
+    rows of x; its results require no gradient
     """
     for n in SIZES:
         p = PairProblem(rng, n, rows=4, width=6, hidden=1)
-        run, backward = world(n, p.forward(driver="described"), p.backward(driver="described"))
+        (run,) = world(n, p.forward(driver="described"))
         p.has_saved(run, lambda r: driver_results.value(r)[1])
         # Judged before the memory, because it may be the reason why memory is kept.
         require_no_gradient(run)
-        require_no_gradient(backward)
         kept = run.read(driver_results.kept_bytes, "the memory that the results keep alive")
         most = 2 * p.bytes // n + p.saved[0][1].nbytes
         for rank, found in enumerate(kept):
@@ -112,11 +111,12 @@ def test_pair_backward(world, rng):
 @weight(0.25)
 def test_pair_traffic(world, rng):
     """sequence_parallel_forward sends the bytes of one all-reduce, and sequence_parallel_backward
-    sends 1.5 times as many
+    sends 1.5 times as many; its results require no gradient
     """
     for n in (2, 4):
         p = PairProblem(rng, n, rows=8, width=24, hidden=20)
-        forward, backward = world(n, p.forward(), p.backward())
+        described = p.backward(driver="described")
+        forward, backward, of_backward = world(n, p.forward(), p.backward(), described)
         p.has_y(forward)
         p.has_gradients(backward)
         shard = p.bytes * (n - 1) / n
@@ -124,6 +124,7 @@ def test_pair_traffic(world, rng):
         require_traffic(forward, 2 * shard, sentence, least=2 * shard)
         sentence = f"Two all-gathers and one reduce-scatter send {3 * shard:.0f} bytes."
         require_traffic(backward, 3 * shard, sentence, least=3 * shard)
+        require_no_gradient(of_backward)
 
 
 @number("9.1")

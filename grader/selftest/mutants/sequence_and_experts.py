@@ -1228,7 +1228,7 @@ MUTANTS = [
         "grad_x of the pair requires a gradient",
         "    return grad_x, (grad_first, grad_second)\n",
         "    return grad_x.requires_grad_(), (grad_first, grad_second)\n",
-        {"hidden pair_saves"},
+        {"hidden pair_traffic"},
         "return tensor.detach()",
     ),
     mutant(
