@@ -24,7 +24,7 @@ def cannot_write(what: str, target: Path) -> str:
     if target.is_symlink():
         return f"{what} would replace a link: {target}. Name the file that it leads to"
     if target.exists() and not target.is_file():
-        return f"{what} would replace something that is no ordinary file: {target}"
+        return f"{what} would replace {target}, which is not an ordinary file"
     try:
         with tempfile.TemporaryFile(dir=folder):
             return ""

@@ -97,9 +97,9 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
         return
     if dist.is_initialized():
         raise RuntimeError(
-            "this process has a process group already. Either launch() was called on a rank: call"
-            " it once, outside of the function that the ranks run. Or the program called"
-            " init_process_group: remove this call, because launch() calls it on each rank."
+            "this process has a process group already. If launch() was called on a rank, call it"
+            " once, outside of the function that the ranks run. If the program called"
+            " init_process_group, remove this call, because launch() calls it on each rank."
         )
     ranks: list[BaseProcess] = []
     is_main = threading.current_thread() is threading.main_thread()

@@ -56,9 +56,9 @@ def chart(timelines: list[list[Span]], width: int = 72) -> str:
     """Return a chart of the timelines as text, with one row for each stage; "" without any span.
 
     The chart begins at the earliest start of a span, and ends at the latest end of a span. A
-    forward pass is drawn as the last digit of its micro-batch. A backward pass is drawn as a letter
-    (a for micro-batch 0, b for 1, …). If the gradients of the weights have a span of their own, it
-    is drawn as a capital letter. Waiting is drawn as dots.
+    forward pass is drawn as the last digit of its micro-batch's number. A backward pass is drawn as
+    a letter (a for micro-batch 0, b for 1, …). If the gradients of the weights have a span of their
+    own, it is drawn as a capital letter. Waiting is drawn as dots.
     """
     spans = [span for of_stage in timelines for span in of_stage]
     if not spans:

@@ -66,7 +66,7 @@ def _reduction(op: str, tensor: Tensor) -> dist.ReduceOp.RedOpType:
 def _check_divisible_dtype(tensor: Tensor) -> None:
     if not tensor.is_floating_point():
         raise ValueError(
-            f"an average of {tensor.dtype} tensors would have to round:"
+            f"an average of {tensor.dtype} tensors would have to be rounded:"
             " convert to a float dtype first"
         )
 

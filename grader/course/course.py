@@ -135,9 +135,9 @@ class CourseRun:
             )
         if self.store.can_be_guessed:
             print(
-                "The course's seed is short. A student who has a report could find it by trying,"
-                " and hand in a program that knows its inputs. For a long seed, grade into a new"
-                " folder without SEED=.",
+                "The course's seed is short. A student who has a report could find the seed by"
+                " trying all numbers, and hand in a program that knows the checks' inputs. To get"
+                " a long seed, grade into a new folder without SEED=.",
                 flush=True,
             )
         began = time.monotonic()

@@ -97,7 +97,7 @@ def _wrong(item: Item) -> Flag | None:
     if (~item.passed[strong]).mean() < STRONG_FAIL:
         return None
     often = "less" if r < 0 else "hardly more"
-    what = f"Students who do well in the other checks pass this one {often} often than others"
+    what = f"Students who do well in other checks pass this check {often} often than weak students"
     lost = [f"{int((~item.passed[group]).sum())} of the {int(group.sum())} {name}"
             for group, name in ((strong, "strongest"), (weak, "weakest"))]  # fmt: skip
     return Flag(WRONG, f"{what}: {lost[0]} fail it, and {lost[1]}. Is the check wrong?")

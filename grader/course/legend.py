@@ -66,13 +66,13 @@ FLAGS = {
     ),
     AMBIGUOUS: (
         f"Many submissions fail in the same way: at least {percent(SPLIT)} of the strongest"
-        f" {percent(SHARE)} (by the rest in the other parts), or"
-        f" at least {percent(MAJORITY)} of all who tried. In both cases, at least {FAIL_OR_PASS}"
-        f" submissions must fail in the same way, and be at least {percent(ALIKE)} of all failures"
-        " among the strongest, or among all who tried. Two submissions fail in the same way if"
-        " their messages belong to one cluster. If the messages say only that a value is wrong,"
-        " the wrong entries or the wrong values must be the same, too. (Checks of the same part do"
-        " not count for the rest here, because one misunderstanding often fails several of them.)"
+        f" {percent(SHARE)} (by “Rest” in the other parts), or at least {percent(MAJORITY)} of all"
+        f" who tried. In both cases, these must be at least {FAIL_OR_PASS} submissions, and at"
+        f" least {percent(ALIKE)} of the failures in this group. Two submissions fail in the same"
+        " way if their messages belong to one cluster. If the messages say only that a value is"
+        " wrong, the wrong entries or the wrong values must be the same, too. (Checks of the same"
+        " part do not count for this “Rest”, because one misunderstanding often fails several of"
+        " them.)"
     ),
     NOBODY: f"At most {percent(HARD)} pass.",
     EVERYBODY: f"At least {percent(EASY)} pass. This need not be a fault of the check.",

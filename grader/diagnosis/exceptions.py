@@ -88,9 +88,9 @@ SLIPS = [
     Slip(
         ("Boolean value of Tensor",),
         (
-            "this line asks for the truth of a tensor with several entries. To ask whether there"
-            " is a tensor: `tensor is not None`. To compare two: torch.equal(a, b). `tensor in"
-            " list` compares entries, too."
+            "this line uses a tensor with several entries as one True or False. To ask whether"
+            " there is a tensor: `tensor is not None`. To compare two: torch.equal(a, b). `tensor"
+            " in list` can raise this error, too."
         ),
         (OWN_LINE,),
     ),

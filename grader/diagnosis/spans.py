@@ -44,7 +44,7 @@ class Span:
 
     ``end`` is None if the activity was still going on when the world was ended. ``background`` is
     True for two kinds of spans: a communication that goes on while the rank's program does other
-    work, and the time that a stopwatch measures. All other spans of a rank do not overlap.
+    work, and the time that a stopwatch measures. The other spans of a rank do not overlap.
     """
 
     rank: int

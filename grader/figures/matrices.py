@@ -62,9 +62,8 @@ def _matrix(
 def megatron() -> Picture:
     described = (
         "Two ranks, with the same x. On each rank x goes through f, its columns of A, gelu, its"
-        " rows of B, g and gelu to y. Forward, f copies, and the two g together all-reduce the"
-        " partial results. Backward, from right to left, g copies, and the two f together"
-        " all-reduce the partial gradients."
+        " rows of B, g and gelu to y. Forward: f copies, and g all-reduces the partial results."
+        " Backward, from right to left: g copies, and f all-reduces the partial gradients."
     )
     picture = Picture(
         340, 206, "The Megatron pair: one all-reduce forward, one backward", described

@@ -302,8 +302,8 @@ def require_work_between_waits(run, rank, sender, what, share):
     last = idle[-1]
     run.require(
         False,
-        f"Between its waits for {what} {last} and {last + 1} (counted from 0), rank {rank} used"
-        f" only {work[last] / 1e6:.1f} ms of processor time. That is too little: rank {sender} used"
+        f"rank {rank} used only {work[last] / 1e6:.1f} ms of processor time between its waits for"
+        f" {what} {last} and {last + 1} (counted from 0). That is too little: rank {sender} used"
         f" {usual / 1e6:.1f} ms for one micro-batch. Compute with each message before you wait for"
         " the next one.",
     )

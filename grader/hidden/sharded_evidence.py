@@ -63,8 +63,8 @@ def require_step_traffic(run, layers, layer_bytes):
     """
     n = run.report.size
     sentence = (
-        f"Each of the {layers} layers needs only two all-gathers and one reduce-scatter of"
-        f" {layer_bytes} bytes."
+        f"Each of the {layers} layers needs only two all-gathers and one reduce-scatter, of"
+        f" {layer_bytes} bytes each."
     )
     require_traffic(run, 3 * layers * (n - 1) / n * layer_bytes, sentence)
     require_gathers(run, layers, layer_bytes)

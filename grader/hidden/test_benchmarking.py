@@ -630,7 +630,7 @@ def require_unchanged(run):
     run.values()
     run.require(
         "an argument was changed" not in events(run, 0),
-        "the function changed a list that it was given. Inputs stay unchanged: work on a copy.",
+        "the function changed a list that it was given. Inputs must stay unchanged: use a copy.",
     )
 
 

@@ -44,7 +44,7 @@ KEPT = "the list of two calls' results, kept together,"
 ONE_MEMORY = "all parts are equal. [tensor] * n is the same tensor n times: make n tensors"
 BY_ENTRIES = "every n-th entry, or row, was taken. A block consists of consecutive entries"
 BEFORE = (
-    "the values were divided by n before the sum, so that n quotients were rounded. Sum first, then"
+    "the values were divided by n before the sum, so n quotients were rounded. Sum first, then"
     " divide the sum once"
 )
 SHAPED = ("broadcast", "reduce", "all_reduce")  # results have the shape of the input

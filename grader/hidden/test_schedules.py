@@ -574,8 +574,8 @@ def require_steps(world, rng, function, shapes_and_stages):
 @number("8.2")
 @weight(0.5)
 def test_run_halves(world, rng):
-    """Your B and W give the gradients of a single device on 1 to 4 ranks, in schedules with W right
-    after B or at the end
+    """On 1 to 4 ranks, your B and W give the gradients of a single device, with W right after B or
+    at the end of the schedule
     """
     cases = [
         ((1, 2, 3), better_schedules.weights_last(1, 2, 3)),

@@ -1,6 +1,6 @@
-"""Weighs ranks in their calls, if a check asks for it, and tells the judge how they have grown.
+"""Tells the judge how much the memory of ranks grows in their calls, if a check asks for it.
 
-``weighing`` knows how to weigh a rank. This module decides when.
+``weighing`` measures the memory of a rank. This module decides when.
 """
 
 from collections import Counter

@@ -349,7 +349,7 @@ class Hub:
             self._tell_spent(world_messages.SPENT, rank)
         try:
             self.answers.write(rank, {"to": number, "gives": options.use(name)})
-        except LookupError:  # more runs than there are answers
+        except LookupError:  # the rank asks for more runs than the check has
             self.answers.write(rank, {"to": number})
 
     def _tell_spent(self, kind: str, rank: int) -> None:

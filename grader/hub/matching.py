@@ -392,6 +392,6 @@ def check(posted: Posted) -> None:
     if operation.kind != "barrier" and operation.bytes % itemsize:
         raise frames.NotAllowed("an operation whose bytes do not fit its dtype")
     if sum(operation.received) * itemsize > frames.MAX_BLOB:
-        raise frames.NotAllowed("an operation whose result is too large for the network")
+        raise frames.NotAllowed(f"an operation with a result above {frames.MAX_BLOB >> 20} MiB")
     if operation.bytes != sum(operation.sent or operation.received) * itemsize:
         raise frames.NotAllowed("an operation whose bytes do not match its elements")

@@ -62,7 +62,7 @@ class SlowGathers:
             self.awaited[rank].add(number)
 
     def on_use(self, rank: int) -> list[tuple[Posted, bytes]]:
-        """Count that a function of the judge has ended; return the rank's withheld results."""
+        """Record that a function of the judge has ended; return the rank's withheld results."""
         self.uses[rank] += 1
         return self._taken([own for own in self.withheld if own[0].rank == rank])
 

@@ -90,9 +90,9 @@ class Weighing:
     def before_calls(self, rank: int, has_settled: bool) -> None:
         """Note how much memory a rank has when a frame arrives before its first call.
 
-        Student code has not run yet. If the rank will be weighed, it sends one more frame when it
-        has its arguments and has given back the memory that it does not need: see ``Rank._settle``.
-        For this frame ``has_settled`` is True. The rank then waits, and is measured once more.
+        Student code has not run yet. If the rank will be weighed, it reads its arguments, frees
+        memory that it does not need, and sends one more frame: see ``Rank._settle``. For this frame
+        ``has_settled`` is True. The rank then waits, and is measured once more.
         """
         if rank not in self.began_with or has_settled:
             found = self.measures.resident(rank, True) if has_settled else MemoryUsage()

@@ -54,8 +54,8 @@ def secrets() -> dict[str, str]:
 def _telling(text: str) -> list[str]:
     """Return the lines of SHORTEST characters or more that could show a part of an answer.
 
-    Imports, decorators, comments, lines that begin with three quotes, and lines with only a quoted
-    name are left out. The lines are returned without indentation and comments, as by ``code``.
+    Leave out imports, decorators, comments, lines that begin with three quotes, and lines with only
+    a quoted name. Remove indentation and comments from the other lines, as ``code`` does.
     """
     lines = (code(line) for line in text.splitlines())
     return [

@@ -85,8 +85,8 @@ CONNECTING = {
         **{"utime": 132, "utimes": 235, "futimesat": 261, "utimensat": 280},
         **{"setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "setxattrat": 463},
         # These change or show which pages of a file are in memory. The last three read a file
-        # asynchronously, and their answer shows it. So processes could communicate through a file
-        # that all processes may read.
+        # asynchronously, and their results show which pages were there. So processes could
+        # communicate through a file that all processes may read.
         **{"fadvise64": 221, "readahead": 187, "preadv2": 327, "mincore": 27, "cachestat": 451},
         **{"io_setup": 206, "io_submit": 209, "io_pgetevents": 333},
     },

@@ -196,7 +196,7 @@ def bubble_mistakes(cases: list[tuple[int, int, int]]) -> dict[str, list[np.ndar
         "this is the idle time divided by the ideal time. Divide it by the total time": [
             np.array((n - 1) / (v * m)) for n, v, m in cases
         ],
-        "this is the bubble of one chunk. With v chunks it is smaller": [
+        "this is the bubble for one chunk per stage. With v chunks it is smaller": [
             np.array((n - 1) / (m + n - 1)) for n, v, m in cases
         ],
         "this is the bubble of 1F1B divided by v. The total time also becomes shorter": [

@@ -35,7 +35,7 @@ NOT_NORMALIZED_INPUT = (
     "the gradient of A was computed from x. Use normalize(x), which is the input of A"
 )
 
-OWN_BLOCK = "each query saw the keys of its own rank only. Keys and values must travel the ring"
+OWN_BLOCK = "each query saw the keys of its own rank only. Pass keys and values around the ring"
 UNSCALED = "the scores were not divided by √d"
 BY_D = "the scores were divided by d, not by √d"
 NOT_CAUSAL = (

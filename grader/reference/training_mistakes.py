@@ -53,7 +53,7 @@ DIVIDED_OWN_LOSS = (
     " up over the ranks, too"
 )
 LATE_LOSS = "these are the losses after the updates. Return the losses before them"
-STOPPED = "this is right up to step {} of {}. Then no step was made. Make one step for each shard"
+STOPPED = "after step {} of {}, no step was made. Make one step for each shard"
 BY_TWO = "the sum was divided by 2. For the average over {}, divide it by {}"
 OF_ROWS = (
     "the loss was the sum over each row, averaged over the rows. It must be the mean over all"

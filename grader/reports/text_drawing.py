@@ -1,9 +1,9 @@
 """Draws ranks over time as text for a terminal.
 
 The functions take spans and return text. The text can be read without colour and at 80 columns. A
-column is a short stretch of time. A forward pass is shown as the last digit of its micro-batch. A
-backward pass is shown as a letter: a for micro-batch 0, b for micro-batch 1, and so on. If the
-gradients of the weights are computed separately, they are shown as capital letters.
+column is a short stretch of time. A forward pass is shown as the last digit of its micro-batch's
+number. A backward pass is shown as a letter: a for micro-batch 0, b for micro-batch 1, and so on.
+If the gradients of the weights are computed separately, they are shown as capital letters.
 ``handout/timeline.py`` uses the same signs. If most passes are shorter than three quarters of a
 column, the signs are F, B and W instead.
 """
@@ -114,7 +114,7 @@ def _chosen(lanes: list) -> list:
 def _lane(
     own: Sequence[Span], note: str, width: int, room: int, until: float, numbered: bool
 ) -> list[Text]:
-    """Return the lines of one rank: its program with its note, and further lines below it.
+    """Return the lines of one rank: its program with ``note`` beside it, then further lines.
 
     The further lines are there only if they have something to show: when a stopwatch ran, which
     communications were under way while the program went on, and where the rank waits for ever.

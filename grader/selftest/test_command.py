@@ -201,8 +201,8 @@ def test_results_replace_nothing_but_a_file(tmp_path, kind):
     reason = cannot_write("the results", path)
     told = {
         "link": "would replace a link",
-        "pipe": "no ordinary file",
-        "device": "no ordinary file",
+        "pipe": "not an ordinary file",
+        "device": "not an ordinary file",
     }
     assert told[kind] in reason and str(path) in reason
     assert not cannot_write("the results", tmp_path / "other.json")

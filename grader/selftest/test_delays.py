@@ -207,5 +207,5 @@ def test_who_is_to_come_late_and_does_not_say_so_has_no_result(submit, on_hub):
         for _ in range(2)
     )
     runs = world(2, first, second)  # the first one is delayed before this file is imported
-    with pytest.raises(CheckFailed, match="a result of a rank that should have been held first"):
+    with pytest.raises(CheckFailed, match="a result of a call that was not yet allowed to begin"):
         runs[1].values()

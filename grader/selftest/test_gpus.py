@@ -331,7 +331,7 @@ def graded(submission: Path, results: Path, *options: str) -> tuple[str, dict]:
     """Grade on CPUs and on pretended GPUs; return what was printed, and what results.json says."""
     asked = command(submission, results, "--workers", "2", "--device", "cuda", *options)
     line = [sys.executable, str(PRETEND), *asked.pop("args")[2:]]
-    done = subprocess.run(line, **asked, capture_output=True, timeout=300)
+    done = subprocess.run(line, **asked, capture_output=True, timeout=900)
     assert done.returncode == 0, done.stderr
     document = json.loads(results.read_text())
     jsonschema.validate(document, SCHEMA)

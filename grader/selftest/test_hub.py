@@ -592,7 +592,7 @@ EXCHANGE = {"kind": "all_to_all", "reduction": None}
         (operation(0, sent=[3], received=[6]), "bytes"),
         (
             operation(0, kind="all_gather", received=[frames.MAX_BLOB], reduction=None),
-            "result is too large",
+            "an operation with a result above 16 MiB",
         ),
         (SEND[:1] + operation(1, BYTES + BYTES, **TO_RANK_1)[1:], "bytes"),
         (SEND + SEND[1:], "bytes"),

@@ -179,7 +179,10 @@ def test_whoever_computes_between_its_waits_passes(submit, way, measured):
 
 @pytest.mark.usefixtures("on_hub")
 def test_whoever_receives_all_messages_first_is_told(submit):
-    told = r"Between its waits for micro-batches 3 and 4 \(counted from 0\), rank 1 used only \d\.\d ms"
+    told = (
+        r"rank 1 used only \d\.\d ms of processor time between its waits for micro-batches 3 and 4"
+        r" \(counted from 0\)\."
+    )
     with pytest.raises(CheckFailed, match=told):
         require_work_between_waits(received(submit, "all first"), 1, 0, "micro-batches", share=0.6)
 

@@ -25,8 +25,8 @@ from grader.wire.world_request import WorldRequest
 def best(engine: Path) -> tuple[str, dict[str, str]]:
     """Try tiers from the best to the worst, and return the first one that works.
 
-    Also return a dict from each tier that was tried before to the reason why this tier does not
-    work. If the environment variable ``LOCKSTEP_TIER`` names a tier, only this tier is tried.
+    Also return a dict that maps each tier that failed before to the reason why it failed. If the
+    environment variable ``LOCKSTEP_TIER`` names a tier, only this tier is tried.
 
     Raises:
         Unconfined: none of the tiers that were tried works.

@@ -186,7 +186,7 @@ def use_huge_pages() -> None:
 
 
 def close_from(first: int) -> None:
-    """Close all descriptors from ``first`` on, however high they are.
+    """Close all descriptors from ``first`` on.
 
     If the system does not list the open descriptors, close only those below 65,536.
     """

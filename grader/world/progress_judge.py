@@ -44,7 +44,7 @@ class ProgressJudge:
     needs evidence that every rank waits. Either the hub reports this, or the threads are idle and
     the stacks are the same in two readings in a row.
 
-    Three words are related. A *standstill* is what the hub reports: every rank waits for an
+    Do not confuse three words. A *standstill* is what the hub reports: every rank waits for an
     operation or for the judge, and no operation can be completed. A world is *stuck* when the judge
     has concluded that no rank will go on. If the ranks wait for each other, the message to the
     student calls this a *deadlock* (``diagnosis.root_cause``).
@@ -225,7 +225,7 @@ class ProgressJudge:
         return bool(raised) or rank.exit is not None or rank.refused is not None
 
     def _is_victim(self, rank: RankReport) -> bool:
-        """Return whether a rank failed only because another rank has gone."""
+        """Return whether a rank failed only because another rank has ended."""
         raised = [outcome for outcome in rank.outcomes.values() if isinstance(outcome, Raised)]
         return (
             rank.exit is None
@@ -299,10 +299,11 @@ class ProgressJudge:
         return {pid: seconds - self.cpu_before[pid] for pid, seconds in spent.items()}
 
     def _is_over(self, seconds: float, limit: float, before: dict[int, float]) -> bool:
-        """Return whether ``seconds``, less the excused seconds of all processes, exceed a limit.
+        """Return whether ``seconds`` minus the excused seconds of all processes exceed a limit.
 
-        ``before`` has the excused seconds of each pid when the time began. The excused seconds are
-        at most ``MAX_STRETCH`` times the limit.
+        Excused seconds do not count against limits: see ``Watch.excused``. ``before`` maps each pid
+        to its excused seconds at the time from which ``seconds`` are counted. At most
+        ``MAX_STRETCH`` times the limit is excused.
         """
         excused = sum(now - before.get(pid, 0.0) for pid, now in self.watch.excused.items())
         return seconds - min(excused, MAX_STRETCH * limit) > limit
@@ -351,8 +352,8 @@ class ProgressJudge:
         if not self.stacks.have_arrived(asked, now):
             return
         are_as_before = self.stacks.read(asked)
-        # Ranks that have sent nothing for long, and whose stacks show communications, are stuck,
-        # even if their threads did not seem idle.
+        # A rank is stuck if it has sent nothing for long and its stack shows a communication, even
+        # if its threads did not seem idle.
         silent_for_long = (
             not any(rank.busy for rank in asked)
             and now - self.heard > self.limits.wall_seconds * LONG_PART

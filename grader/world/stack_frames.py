@@ -152,8 +152,8 @@ def line_in_import(stacks: list[list[StackFrame]], submission_dir: Path) -> Stac
 def _is_own(place: StackFrame, submission_dir: Path) -> bool:
     """Return whether a line is in a file of the submission.
 
-    A rank may claim any path, but must never get to see a line of another file. So a path with
-    ``..`` in it does not count.
+    A rank can report any path, but a message must never show a line of another file. So a path
+    with ``..`` in it does not count.
     """
     return place.file.startswith(f"{submission_dir}/") and ".." not in Path(place.file).parts
 

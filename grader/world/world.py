@@ -442,9 +442,9 @@ class World:
         if isinstance(event, Mark) and self.held.leaves_out_its_delay(
             rank.rank, event.call, event.name
         ):
-            raise frames.FrameError("a mark before which the rank should have been held")
+            raise frames.FrameError("a mark that the rank was not yet allowed to pass")
         if isinstance(event, Operation) and self.held.leaves_out_its_delay(rank.rank, event.call):
-            raise frames.FrameError("an operation of a rank that should have been held first")
+            raise frames.FrameError("an operation of a call that was not yet allowed to begin")
         self.events += weight(event)
         if self.events > self.limits.events:
             raise frames.FrameError(
@@ -461,7 +461,7 @@ class World:
         if call in rank.outcomes:
             raise frames.FrameError("a second result for one call")
         if self.held.leaves_out_its_delay(rank.rank, call):
-            raise frames.FrameError("a result of a rank that should have been held first")
+            raise frames.FrameError("a result of a call that was not yet allowed to begin")
         rank.outcomes[call] = outcome
         self.judge.on_outcome()
         has_raised = isinstance(outcome, Raised)

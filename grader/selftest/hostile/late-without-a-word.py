@@ -3,7 +3,7 @@
 threat: 20
 extends: solutions
 some: 1.5
-says: of a rank that should have been held first
+says: of a call that was not yet allowed to begin
 seconds: 60
 """
 

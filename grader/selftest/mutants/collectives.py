@@ -736,7 +736,7 @@ def all_gather""",
         "collectives",
         """    if not tensor.is_floating_point():
         raise ValueError(
-            f"an average of {tensor.dtype} tensors would have to round:"
+            f"an average of {tensor.dtype} tensors would have to be rounded:"
             " convert to a float dtype first"
         )
 """,

@@ -1031,7 +1031,7 @@ def train""",
             optimizer.step()
 """,
         {"hidden train_weights", "hidden train_state", "hidden train_losses"},
-        "this is right up to step 3 of 5. Then no step was made",
+        "after step 3 of 5, no step was made",
     ),
     Mutant(
         "no step from the fifth on",
@@ -1042,7 +1042,7 @@ def train""",
             optimizer.step()
 """,
         {"hidden train_weights", "hidden train_state"},
-        "this is right up to step 4 of 5. Then no step was made",
+        "after step 4 of 5, no step was made",
     ),
     Mutant(
         "training works on contiguous copies of the weights",

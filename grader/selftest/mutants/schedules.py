@@ -328,7 +328,7 @@ MADE = {}
         IN_THEORY,
         "    return (n - 1) / (m + n - 1)\n",
         BUBBLE,
-        "this is the bubble of one chunk. With v chunks it is smaller",
+        "this is the bubble for one chunk per stage. With v chunks it is smaller",
     ),
     mutant(
         "the bubble is that of one chunk, divided by v",
