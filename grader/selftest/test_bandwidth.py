@@ -15,6 +15,7 @@ import types
 from pathlib import Path
 from unittest import mock
 
+import numpy
 import pytest
 import torch
 import torch.distributed as dist
@@ -22,7 +23,7 @@ from rich.console import Console
 
 from grader.selftest.grading import ROOT
 from handout.bandwidth import __main__ as command_line
-from handout.bandwidth import cases, gpu, machine, measurement, report, units
+from handout.bandwidth import answers, cases, gpu, machine, measurement, report, units
 
 MIB, GIB = 2**20, 2**30
 LIMIT = 60  # seconds, for a command on a busy machine
@@ -618,18 +619,24 @@ def test_two_agents_give_the_same_columns(tmp_path):
 # ——— the fit
 
 
-def fitted(fit, sizes, capsys) -> str:
-    """Return what a report prints about the fit of a student's function."""
+def fits_of(fit, sizes, **others) -> dict[str, dict]:
+    """Return the fits that a report makes with a student's functions."""
     made = object.__new__(report.Report)
     made.console, made.fits = Console(soft_wrap=True, highlight=False), {}
     made.rows = [
-        {"collective": "all_reduce", "size": size, "seconds": 1.0, "skipped": None}
+        {"collective": name, "size": size, "seconds": 1.0, "skipped": None}
+        for name in ("all_reduce", "broadcast")
         for size in sizes
     ]
-    made.student = types.SimpleNamespace(
-        fit_latency_bandwidth=fit, half_peak_size=lambda a, b: 1, predict_seconds=lambda a, b, s: 1
-    )
+    right = {"half_peak_size": lambda a, b: 1, "predict_seconds": lambda a, b, s: 1}
+    made.student = types.SimpleNamespace(fit_latency_bandwidth=fit, **right | others)
     made.fit()
+    return made.fits
+
+
+def fitted(fit, sizes, capsys) -> str:
+    """Return what a report prints about the fit of a student's function."""
+    fits_of(fit, sizes)
     return capsys.readouterr().out
 
 
@@ -651,9 +658,96 @@ def test_fit_that_raises_is_told_in_its_own_words(text, capsys):
     assert f"all_reduce     no fit: fit_latency_bandwidth {words}" in printed
 
 
-def test_fit_of_three_numbers_is_no_missing_fit(capsys):
-    with pytest.raises(ValueError, match="too many values"):
-        fitted(lambda sizes, seconds: (1.0, 2.0, 3.0), [8, 16], capsys)
+@pytest.mark.parametrize(
+    "returned",
+    [
+        *[None, 3.0, (1.0,), (1.0, 2.0, 3.0), ("a", "b"), (1e-5, None), torch.ones(2, 2)],
+        *[(1e-5, -3e9), (1e-5, 0.0), (1e-5, float("inf")), (float("nan"), float("nan"))],
+    ],
+    ids=repr,
+)
+def test_fit_that_is_no_model_is_told_and_the_other_collectives_go_on(returned, capsys):
+    both = iter([returned, (1e-5, 2e9)])
+    fits = fits_of(lambda sizes, seconds: next(both), [8, 16])
+    words = f"returned {answers.short_repr(returned)}, not two finite numbers with β > 0\n"
+    assert f"all_reduce     no fit: fit_latency_bandwidth {words}" in capsys.readouterr().out
+    assert fits == {"broadcast": {"alpha": 1e-5, "beta": 2e9, "half_peak_size": 1}}
+
+
+@pytest.mark.parametrize("name", ["half_peak_size", "predict_seconds"])
+def test_model_without_a_number_is_told(name, capsys):
+    fits = fits_of(lambda *_: (1e-5, 2e9), [8, 16], **{name: lambda *_: None})
+    words = f"{name} returned None, not a finite number\n"
+    assert fits == {} and f"all_reduce     no fit: {words}" in capsys.readouterr().out
+
+
+# ——— numbers that are not Python's
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """A report of two ranks on CPUs, for the functions of the solutions."""
+    from solutions import benchmarking
+
+    where = {"hardware": "cores", "ranks": 2, "machines": 1, "backend": "gloo", "python": "3.11"}
+    where |= {"device": "cpu", "torch": "2.13.0", "nccl": "", "topology": "", "cores": 2}
+    monkeypatch.setattr(report, "environment", lambda ranks: where | {"link": None})
+    options = types.SimpleNamespace(collectives=["all_reduce"], sizes=[1024, 2048], warm_up=1)
+    options.out, options.module, options.iterations = str(tmp_path / "out"), "solutions", 3
+    return report.Report(types.SimpleNamespace(**vars(benchmarking)), [], options)
+
+
+MEASURED = {"count": 256, "dtype": "float32", "op": "sum", "seconds": 1e-3, "fastest": 1e-3}
+MEASURED |= {"slowest": 1e-3, "wrong_out_of_place": 0, "wrong_in_place": 0}
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, numpy.float32])
+def test_numbers_of_torch_and_numpy_are_written_and_drawn(kind, made, tmp_path):
+    """So are those of a size, of a row, of the fit and of what it predicts."""
+    student = made.student
+    student.fit_latency_bandwidth = lambda sizes, seconds: (kind(1e-5), kind(2e9))
+    student.half_peak_size = lambda a, b: kind(a * b)
+    student.predict_seconds = lambda a, b, size: kind(a + size / b)
+    for size in made.options.sizes:
+        row = student.Row("all_reduce", numpy.int64(size), 1e-3, kind(1.5), kind(2.5), 0)
+        made.add(row, MEASURED | {"collective": "all_reduce", "size": size})
+    assert made.finish(None) == 0
+    found = document(tmp_path)
+    assert [(row["size"], row["busbw"]) for row in found["rows"]] == [(1024, 2.5), (2048, 2.5)]
+    assert {row["busbw"] for row in table(tmp_path)} == {"2.5"}
+    assert found["fits"]["all_reduce"] == pytest.approx(
+        {"alpha": 1e-5, "beta": 2e9, "half_peak_size": 2e4}
+    )
+
+
+def test_row_without_a_number_is_told_unless_it_was_skipped(made, tmp_path):
+    row = made.student.Row("all_reduce", 1024, float("inf"), 0, float("nan"), 0)
+    figures = MEASURED | {"collective": "all_reduce", "size": 1024}
+    made.add(row, figures | {"skipped": "not enough memory"})
+    with pytest.raises(SystemExit) as ended:
+        made.add(row, figures)
+    assert ended.value.code == "the busbw of all_reduce for 1 KiB is nan, not a finite number"
+    assert "NaN" not in (tmp_path / "out.json").read_text()
+
+
+def test_stopwatch_of_tensors_gives_floats_and_one_of_nothing_is_told(monkeypatch, tmp_path):
+    from solutions import benchmarking
+
+    options = types.SimpleNamespace(dtype="float32", warm_up=0, iterations=1)
+    student = types.SimpleNamespace()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        times = torch.tensor([0.25, 0.5, 0.75])
+        student.stopwatch = lambda *_, **__: benchmarking.Timing(times.median(), times)
+        found = measurement.measure(student, "broadcast", 1024, options)
+        assert json.dumps([found[name] for name in ("seconds", "fastest", "slowest")]) == (
+            "[0.5, 0.25, 0.75]"
+        )
+        student.stopwatch = lambda *_, **__: benchmarking.Timing(None, [1.0])
+        with pytest.raises(SystemExit, match="the median of stopwatch is None, not a finite"):
+            measurement.measure(student, "broadcast", 1024, options)
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(

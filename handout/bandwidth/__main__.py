@@ -18,8 +18,9 @@ one GPU starts one rank. Sizes go up to 4 MiB on CPUs and up to 8 GiB on GPUs. I
 the largest size do not fit into 90 % of a rank's share of the free memory, sizes go up to the
 largest power of two whose buffers fit.
 
-The exit code is 0 if all went well; 1 if a function is not implemented yet or raises an error, or
-if a value is wrong; 2 for bad input; and 130 after Ctrl-C.
+The exit code is 0 if all went well; 1 if a function is not implemented yet or raises an error, if a
+time or a bandwidth is not a finite number, or if a value is wrong; 2 for bad input; and 130 after
+Ctrl-C.
 """
 
 import argparse

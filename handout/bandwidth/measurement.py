@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from handout.bandwidth import gpu
+from handout.bandwidth.answers import number
 from handout.bandwidth.cases import REDUCTIONS, Case, default_largest, entries, fill, pattern, sizes
 from handout.bandwidth.machine import available, hardware
 from handout.bandwidth.report import Report, refuse, unwritable
@@ -62,6 +63,8 @@ def measure(student: ModuleType, collective: str, size: int, options: argparse.N
     """
     dtype = getattr(torch, options.dtype)
     more = {
+        "collective": collective,
+        "size": size,
         "count": size // dtype.itemsize,
         "dtype": options.dtype,
         "op": "sum" if collective in REDUCTIONS else "-",
@@ -93,9 +96,9 @@ def measure(student: ModuleType, collective: str, size: int, options: argparse.N
         "wrong_in_place": None if in_place is None else int(wrong[1]),
     }
     return more | {
-        "seconds": timing.seconds,
-        "fastest": min(timing.samples),
-        "slowest": max(timing.samples),
+        "seconds": number(timing.seconds, "the median of stopwatch"),
+        "fastest": number(min(timing.samples), "the shortest sample of stopwatch"),
+        "slowest": number(max(timing.samples), "the longest sample of stopwatch"),
     }
 
 
@@ -120,6 +123,7 @@ def benchmark(options: argparse.Namespace) -> None:
     more: dict[tuple[str, int], dict] = {}
 
     def run(collective: str, size: int) -> tuple[float, int]:
+        size = int(size)  # a student's sweep may pass a number of numpy's, which JSON does not know
         if report:
             report.begins(collective, size)
         more[collective, size] = found = measure(student, collective, size, options)
@@ -131,7 +135,7 @@ def benchmark(options: argparse.Namespace) -> None:
     try:
         for row in student.sweep(options.collectives, options.sizes, n, run):
             if report:
-                report.add(row, more[row.collective, row.size])
+                report.add(row, more[row.collective, int(row.size)])
     except KeyboardInterrupt as exception:
         ended = exception
     except NotImplementedError as stub:

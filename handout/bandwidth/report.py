@@ -15,6 +15,7 @@ from typing import NoReturn
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from handout.bandwidth.answers import model, number
 from handout.bandwidth.machine import cores_text, environment, in_memory
 from handout.bandwidth.picture import draw
 from handout.bandwidth.units import size_text
@@ -148,6 +149,10 @@ class Report:
             busbw = self.student.bus_bandwidth(row.collective, row.size, n, seconds)
             more = more | {"busbw_by_events": busbw}
         row = {"skipped": None} | row._asdict() | more
+        of = f"of {row['collective']} for {size_text(row['size'])}"
+        for name in ("algbw", "busbw", "busbw_by_events"):
+            if name in row and not row["skipped"]:
+                row[name] = number(row[name], f"the {name} {of}")
         # COLUMNS[5:10] are the times and the bandwidths, which a skipped row does not have.
         row = {
             name: None if row["skipped"] and name in COLUMNS[5:10] else row.get(name)
@@ -220,20 +225,11 @@ class Report:
                 row for row in self.rows if row["collective"] == collective and not row["skipped"]
             ]
             sizes, seconds = [r["size"] for r in done], [r["seconds"] for r in done]
-            try:
-                fitted = self.student.fit_latency_bandwidth(sizes, seconds)
-            except ValueError as error:
-                said = f": {error}"[:300] if str(error) else ""
-                why = f"fit_latency_bandwidth raised ValueError{said}"
-                if len(set(sizes)) < 2:
-                    why = "it needs two sizes"
-                self.console.print(f"{collective:<14} no fit: {why}")
+            found = model(self.student, sizes, seconds)
+            if isinstance(found, str):
+                self.console.print(f"{collective:<14} no fit: {found}")
                 continue
-            alpha, beta = fitted
-            half = self.student.half_peak_size(alpha, beta)
-            # The picture needs ``predict_seconds``. If ``predict_seconds`` is a stub, this call
-            # raises NotImplementedError before the picture is begun.
-            self.student.predict_seconds(alpha, beta, 1)
+            alpha, beta, half = found
             self.fits[collective] = {"alpha": alpha, "beta": beta, "half_peak_size": half}
             at = (
                 f"β/2 at {size_text(half)}"

@@ -1,0 +1,58 @@
+"""Read the numbers that a student's functions return. Given, not graded."""
+
+import contextlib
+import math
+import sys
+from types import ModuleType
+from typing import Any
+
+
+def finite(value: Any) -> float | None:
+    """Return a student's value as a float, or None if it is not a finite number.
+
+    The files and the picture need floats. A tensor of one entry is a number, too.
+    """
+    # torch raises RuntimeError for a tensor of several entries.
+    with contextlib.suppress(TypeError, ValueError, OverflowError, RuntimeError):
+        if math.isfinite(found := float(value)):
+            return found
+    return None
+
+
+def short_repr(value: object) -> str:
+    return " ".join(repr(value).split())[:200]
+
+
+def number(value: object, what: str) -> float:
+    """Return a student's value as a float. Exit with a sentence if it is not a finite number."""
+    if (found := finite(value)) is None:
+        sys.exit(f"{what} is {short_repr(value)}, not a finite number")
+    return found
+
+
+def model(
+    student: ModuleType, sizes: list[int], seconds: list[float]
+) -> tuple[float, float, float] | str:
+    """Return α, β and the size at which half the peak is reached, or why there is no fit."""
+    try:
+        returned = student.fit_latency_bandwidth(sizes, seconds)
+    except ValueError as error:
+        if len(set(sizes)) < 2:
+            return "it needs two sizes"
+        said = f": {error}"[:300] if str(error) else ""
+        return f"fit_latency_bandwidth raised ValueError{said}"
+    try:
+        alpha, beta = map(finite, returned)
+    except (TypeError, ValueError):  # not two values
+        alpha = beta = None
+    if alpha is None or beta is None or beta <= 0:
+        why = "not two finite numbers with β > 0"
+        return f"fit_latency_bandwidth returned {short_repr(returned)}, {why}"
+    half = student.half_peak_size(alpha, beta)
+    # The picture needs ``predict_seconds``. If ``predict_seconds`` is a stub, this call raises
+    # NotImplementedError before the picture is begun.
+    predicted = student.predict_seconds(alpha, beta, 1)
+    for name, value in (("half_peak_size", half), ("predict_seconds", predicted)):
+        if finite(value) is None:
+            return f"{name} returned {short_repr(value)}, not a finite number"
+    return alpha, beta, float(half)
