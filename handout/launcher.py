@@ -70,6 +70,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def most_ranks() -> int:
+    """Return how many ranks ``launch`` starts on this machine at most: 4 for each core, or 16.
+
+    Each rank takes memory and processor time. Hundreds of ranks would stop the whole machine.
+    """
+    return max(16, 4 * cores())
+
+
 def launch(function: Callable, world_size: int, *arguments) -> None:
     """Run ``function(*arguments)`` on ``world_size`` ranks, and wait for them.
 
@@ -85,7 +93,7 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
     this program ends with that code.
 
     Raises:
-        ValueError: ``world_size`` is not positive.
+        ValueError: ``world_size`` is not positive, or larger than ``most_ranks()``.
         RuntimeError: this process has a process group already, for example because it is a rank.
         SystemExit: a rank failed.
         Interrupted: Ctrl-C was pressed.
@@ -95,6 +103,8 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
     if dist.is_torchelastic_launched():
         _join(function, arguments, init_method="env://")
         return
+    if world_size > (most := most_ranks()):
+        raise ValueError(f"this machine takes at most {most} ranks, not {world_size}")
     if dist.is_initialized():
         raise RuntimeError(
             "this process has a process group already. If launch() was called on a rank, call it"

@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 
 from handout import mlp
-from handout.launcher import cores, device, launch
+from handout.launcher import cores, device, launch, most_ranks
 
 
 def show(text: str) -> None:
@@ -366,14 +366,14 @@ def main() -> None:
         type=int,
         default=4,
         metavar="N",
-        help="local ranks to start (default 4); ignored under torchrun",
+        help=f"local ranks to start, 1 to {most_ranks()} (default 4); ignored under torchrun",
     )
     parser.add_argument(
         "--module", default="handout", help="the package with your functions (default: handout)"
     )
     arguments = parser.parse_args()
-    if arguments.world_size < 1:
-        parser.error("--world-size must be at least 1")
+    if not 1 <= arguments.world_size <= most_ranks():
+        parser.error(f"--world-size must be from 1 to {most_ranks()}, not {arguments.world_size}")
     # The launcher needs Python's usual handler to handle Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     launch(PARTS[arguments.part], arguments.world_size, arguments.module)

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import types
 from pathlib import Path
@@ -23,7 +24,7 @@ from rich.console import Console
 
 from grader.selftest.grading import ROOT
 from handout.bandwidth import __main__ as command_line
-from handout.bandwidth import answers, cases, gpu, machine, measurement, report, units
+from handout.bandwidth import answers, cases, gpu, machine, measurement, report, signals, units
 
 MIB, GIB = 2**20, 2**30
 LIMIT = 60  # seconds, for a command on a busy machine
@@ -489,6 +490,7 @@ def test_without_anything_implemented_nothing_is_written(tmp_path):
         ("--factor 1", "'1' is not a whole number from 2 to"),
         ("--world-size 99 --device cuda", "each of the 99 local ranks needs a GPU of its own"),
         ("--dtype bfloat16 --world-size 300", "not exact in bfloat16"),
+        ("--world-size 5000 --device cpu", "ranks (4 for each core, or 16), not 5000"),
         ("--dtype float8", "invalid choice"),
         ("--module nowhere", "there is no module nowhere.benchmarking"),
         ("--out missing/out", "cannot write missing/out.csv: No such file or directory"),
@@ -579,6 +581,51 @@ def test_an_interrupted_sweep_keeps_its_rows(tmp_path, number):
     assert [row["collective"] for row in table(tmp_path)] == ["broadcast", "gather"]
     assert not document(tmp_path)["complete"] and len(document(tmp_path)["rows"]) == 2
     assert not list(tmp_path.glob(".out*"))
+
+
+@pytest.fixture
+def interrupted(monkeypatch, capsys):
+    """What the launching process does after signals, with pretended ranks and pretended time."""
+    now = types.SimpleNamespace(
+        time=0.0, ranks=[mock.Mock(), mock.Mock()], timers=[], react=signals.pass_on()
+    )
+    monkeypatch.setattr(signals, "STOP", threading.Event())
+    monkeypatch.setattr(signals.time, "monotonic", lambda: now.time)
+    monkeypatch.setattr(signals.multiprocessing, "active_children", lambda: now.ranks)
+
+    def timer(seconds, call):
+        now.timers.append((seconds, call))
+        return mock.Mock()
+
+    monkeypatch.setattr(signals.threading, "Timer", timer)
+    now.react()
+    return now
+
+
+def test_first_ctrl_c_says_what_the_next_one_does_and_asks_the_ranks_to_stop(interrupted, capsys):
+    said = "\nEnding after the current call. Ctrl-C again ends at once.\n"
+    assert capsys.readouterr().err == said and signals.STOP.is_set()
+    interrupted.react()  # one Ctrl-C may arrive as two signals
+    assert capsys.readouterr().err == ""
+    for rank in interrupted.ranks:
+        rank.terminate.assert_called_once_with()
+        rank.kill.assert_not_called()
+
+
+def test_ranks_that_do_not_listen_yet_are_killed_by_the_launcher(interrupted):
+    ((seconds, kill),) = interrupted.timers
+    assert seconds == signals.GRACE
+    interrupted.ranks.append(mock.Mock())  # started after the signal
+    kill()
+    for rank in interrupted.ranks:
+        rank.kill.assert_called_once_with()
+
+
+def test_later_ctrl_c_kills_the_ranks(interrupted):
+    interrupted.time = 1.5
+    interrupted.react()
+    for rank in interrupted.ranks:
+        rank.kill.assert_called_once_with()
 
 
 # ——— torchrun

@@ -21,6 +21,7 @@ import pytest
 
 from grader.selftest.grading import ROOT
 from handout import launcher
+from handout import run as demos
 
 LIMIT = 120  # seconds, for a command on a busy machine
 LINUX = sys.platform.startswith("linux")
@@ -611,10 +612,22 @@ def test_the_demo_of_pipelines_ends_although_the_bubble_is_not_written(tmp_path)
     assert done.stdout.count("bubble: not implemented yet (Problem 5.6)") == 2, done.stdout
 
 
-def test_a_demo_on_no_rank_is_refused_in_a_sentence(tmp_path):
-    done = demo(tmp_path, "collectives", "--world-size", "0")
-    assert done.returncode == 2 and "--world-size must be at least 1" in done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize("asked", [0, 5000])
+def test_demo_on_no_or_too_many_ranks_is_refused_in_a_sentence(monkeypatch, capsys, asked):
+    monkeypatch.setattr(demos, "launch", lambda *_: pytest.fail("ranks were started"))
+    monkeypatch.setattr(sys, "argv", ["run", "collectives", "--world-size", str(asked)])
+    with pytest.raises(SystemExit) as ended:
+        demos.main()
+    said = f"--world-size must be from 1 to {launcher.most_ranks()}, not {asked}\n"
+    assert ended.value.code == 2 and capsys.readouterr().err.endswith(said)
+
+
+@pytest.mark.parametrize("cores, most", [(1, 16), (4, 16), (64, 256)])
+def test_machine_takes_four_ranks_for_each_core_or_sixteen(monkeypatch, cores, most):
+    monkeypatch.setattr(launcher, "cores", lambda: cores)
+    monkeypatch.setattr(launcher, "_start", lambda *_: pytest.fail("ranks were started"))
+    with pytest.raises(ValueError, match=f"takes at most {most} ranks, not {most + 1}"):
+        launcher.launch(print, most + 1)
 
 
 @FORK_ONLY

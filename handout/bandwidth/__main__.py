@@ -10,13 +10,15 @@ itself, on one machine or on many. Rank 0 prints a table, and writes it to ``<ou
 bytes of the whole array. Each size is rounded down so that the array can be cut into n equal parts,
 one for each of the n ranks. A part has at least one entry, so very small sizes are rounded up. In
 the files, times are in seconds and bandwidths in GB/s. Ctrl-C ends the sweep and keeps the finished
-rows. A second Ctrl-C, more than a second later, ends the program at once.
+rows. Ranks that have not ended 20 seconds later are killed. A second Ctrl-C, more than a second
+after the first, ends the program at once.
 
 By default there is one rank for each GPU, but at most 4. With fewer than two GPUs, or with
 ``--device cpu``, there is one rank for each core, at least 2 and at most 4. ``--device cuda`` with
-one GPU starts one rank. Sizes go up to 4 MiB on CPUs and up to 8 GiB on GPUs. If the buffers for
-the largest size do not fit into 90 % of a rank's share of the free memory, sizes go up to the
-largest power of two whose buffers fit.
+one GPU starts one rank. ``--world-size`` may be up to 4 for each core, or 16 if that is more. Sizes
+go up to 4 MiB on CPUs and up to 8 GiB on GPUs. If the buffers for the largest size do not fit into
+90 % of a rank's share of the free memory, sizes go up to the largest power of two whose buffers
+fit.
 
 The exit code is 0 if all went well; 1 if a function is not implemented yet or raises an error, if a
 time or a bandwidth is not a finite number, or if a value is wrong; 2 for bad input; and 130 after
@@ -47,7 +49,7 @@ from handout.bandwidth.measurement import benchmark
 from handout.bandwidth.report import refuse, unwritable
 from handout.bandwidth.signals import SIGNALS, STOP, on_signal, pass_on
 from handout.bandwidth.units import in_bytes
-from handout.launcher import cores, launch
+from handout.launcher import cores, launch, most_ranks
 
 
 class Parser(argparse.ArgumentParser):
@@ -104,7 +106,8 @@ def parse() -> argparse.Namespace:
         "--world-size",
         type=whole(1),
         metavar="N",
-        help="local ranks to start (default: GPUs or cores, up to 4); ignored under torchrun",
+        help=f"local ranks to start, at most {most_ranks()} (default: GPUs or cores, up to 4);"
+        " ignored under torchrun",
     )
     say("--device", choices=("cpu", "cuda"), help="default: cuda if every local rank has a GPU")
     say("--module", default="handout", help="the package with your functions (default: handout)")
@@ -156,6 +159,8 @@ def parse() -> argparse.Namespace:
         refuse(
             f"on cuda each of the {local} local ranks needs a GPU of its own; GPUs found: {gpus}"
         )
+    if not dist.is_torchelastic_launched() and local > (most := most_ranks()):
+        refuse(f"this machine takes at most {most} ranks (4 for each core, or 16), not {local}")
     try:
         importlib.import_module(f"{options.module}.benchmarking")
     except (ModuleNotFoundError, TypeError) as error:  # TypeError: the name begins with a dot

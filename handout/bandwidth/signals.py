@@ -3,9 +3,11 @@
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE = 20  # seconds that an interrupted rank has to finish its current iteration
@@ -48,20 +50,35 @@ def interrupt() -> None:
 def pass_on() -> Callable[[], None]:
     """Return the function that the launching process calls for each signal, without arguments.
 
-    The first signal asks the ranks to stop. A later signal kills the ranks if it comes more than 1
-    second after the first, and otherwise has no effect.
+    The first signal asks the ranks to stop, and says so. Ranks that still run after ``GRACE``
+    seconds are killed. A rank may not listen yet, because it starts, or waits for other ranks to
+    start. A later signal kills the ranks if it comes more than 1 second after the first, and
+    otherwise has no effect.
     """
     asked: list[float] = []
 
     def react() -> None:
         STOP.set()
         asked.append(time.monotonic())
-        while not (ranks := multiprocessing.active_children()):
-            time.sleep(0.05)  # the ranks are still being started
-        for rank in ranks:
-            if len(asked) == 1:
+        if len(asked) == 1:
+            print("\nEnding after the current call. Ctrl-C again ends at once.", file=sys.stderr)
+            timer = threading.Timer(GRACE, kill)
+            timer.daemon = True
+            timer.start()
+            for rank in started():
                 rank.terminate()
-            elif asked[-1] - asked[0] > 1:  # one Ctrl-C may arrive as two signals
-                rank.kill()
+        elif asked[-1] - asked[0] > 1:  # one Ctrl-C may arrive as two signals
+            kill()
 
     return react
+
+
+def kill() -> None:
+    for rank in started():
+        rank.kill()
+
+
+def started() -> list[BaseProcess]:
+    while not (ranks := multiprocessing.active_children()):
+        time.sleep(0.05)  # the ranks are still being started
+    return ranks
