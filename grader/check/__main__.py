@@ -4,9 +4,17 @@ The fork server is started first. It imports torch, which takes about a second. 
 process imports pytest and collects the checks.
 """
 
+import signal as _signal
+
+# Until ``main`` can handle it, Ctrl-C ends the program without a traceback.
+if __name__ == "__main__":
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
 import os
+import signal
 import sys
 from importlib.util import find_spec
+from typing import NoReturn
 
 from grader.command_line import print_in_any_encoding
 from grader.session import SERVER, SESSION, EarlyServer
@@ -33,14 +41,34 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    if SESSION not in os.environ and SERVER not in os.environ:
-        EarlyServer.start()
+    signal.signal(signal.SIGINT, _interrupt_once)
     try:
+        if SESSION not in os.environ and SERVER not in os.environ:
+            EarlyServer.start()
         import pytest
 
-        return pytest.main()
+        from grader.check.interruption import Interruption
+
+        return pytest.main(plugins=[Interruption()])
+    except KeyboardInterrupt:  # before or after the session of pytest, which handles its own
+        print("interrupted", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader has gone, as in `make test | head -1`
+        return _end_without_reader()
     finally:
         EarlyServer.end()
+
+
+def _interrupt_once(*_: object) -> NoReturn:
+    """Raise KeyboardInterrupt, and ignore every later Ctrl-C, so that all processes are ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _end_without_reader() -> int:
+    """Let Python write the rest of the output nowhere. Return the exit code of a closed pipe."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 128 + signal.SIGPIPE
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from grader.check.check_metadata import (
     shared_with,
 )
 from grader.check.input_rng import make_rng
+from grader.check.interruption import INTERRUPTED
 from grader.check.record import (
     ERROR,
     FAILED,
@@ -280,8 +281,8 @@ def pytest_terminal_summary(terminalreporter) -> None:
     """Print which problems are not implemented or not attempted, and a text about hidden checks.
 
     The text about hidden checks is printed only in a student's copy, and only if the user did not
-    choose checks by ``--only``. Also, at least one check must have passed, no check may have
-    failed, and no problem may be unimplemented.
+    choose checks by ``--only``. Also, all checks must have run, at least one must have passed, none
+    may have failed, and no problem may be unimplemented.
     """
     counted = terminalreporter.stats
     reports = [report for status in TO_DO for report in counted.get(status, ())]
@@ -289,6 +290,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
         terminalreporter.line(textwrap.fill(line, 100))
     if (
         not is_students_copy()
+        or terminalreporter.config.stash.get(INTERRUPTED, False)
         or terminalreporter.config.getoption("only", None)
         or counted.get("failed")
         or counted.get(UNIMPLEMENTED)

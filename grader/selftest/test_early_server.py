@@ -1,6 +1,8 @@
 """The fork server that ``make test`` starts before it knows what is graded."""
 
 import os
+import re
+import signal
 import subprocess
 import sys
 
@@ -58,3 +60,64 @@ def test_an_environment_that_lacks_packages_is_told_in_one_sentence(monkeypatch,
     monkeypatch.setattr(check_command, "find_spec", lambda name: name not in ("rich", "xdist"))
     assert check_command.main() == 2
     assert "lacks pytest-xdist, rich. `make setup`" in capsys.readouterr().err
+
+
+# ——— Ctrl-C, and a reader that goes away
+
+# A plugin of pytest that presses Ctrl-C twice, at the end of the second check's call.
+PRESSES = """
+import signal
+
+called = []
+
+def pytest_runtest_logreport(report):
+    called.extend([report] * (report.when == "call"))
+    if len(called) == 2:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+"""
+
+
+def checks(folder, *options: str, **more) -> subprocess.Popen:
+    (folder / "temporary").mkdir()
+    (folder / "presses.py").write_text(PRESSES)
+    paths = os.pathsep.join([str(folder), str(ROOT)])
+    more |= {"env": {**os.environ, "TMPDIR": str(folder / "temporary"), "PYTHONPATH": paths}}
+    command = [sys.executable, "-m", "grader.check", *options, "tests/test_collectives.py"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=ROOT, **pipes, **more)
+
+
+def test_ctrl_c_says_in_one_line_how_many_checks_ran(tmp_path, no_server_yet):
+    chosen = ("-p", "presses", "-p", "no:hypothesispytest", "--only=1.1", "--submission=handout")
+    out, err = (process := checks(tmp_path, *chosen)).communicate(timeout=60)
+    assert process.returncode == 2 and err == "", out + err
+    assert re.search(r"^interrupted; 2 of \d+ checks were made$", out, re.MULTILINE), out
+    assert "KeyboardInterrupt" not in out and "Traceback" not in out
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_ctrl_c_before_the_checks_is_one_line_and_a_second_has_no_effect(
+    monkeypatch, capsys, no_server_yet
+):
+    press = staticmethod(lambda: signal.raise_signal(signal.SIGINT))
+    ended = []
+    monkeypatch.setattr(EarlyServer, "start", press)
+    monkeypatch.setattr(EarlyServer, "end", staticmethod(lambda: ended.append(press())))
+    usual = signal.getsignal(signal.SIGINT)
+    try:
+        assert check_command.main() == 2
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert capsys.readouterr().err == "interrupted\n" and ended
+
+
+def test_output_that_nobody_reads_costs_no_traceback(tmp_path, no_server_yet):
+    process = checks(tmp_path, "--collect-only")
+    process.stdout.close()
+    process.stdout = None
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (128 + signal.SIGPIPE, "")
+    assert list((tmp_path / "temporary").iterdir()) == []
