@@ -113,7 +113,7 @@ def main() -> int:
     except BadCourse as refused:
         return _cannot(str(refused))
     if wrong := [why for why in found.absent.values() if not why.startswith(NOT_ATTEMPTED)]:
-        return _cannot(" ".join(wrong))
+        return _cannot(" ".join(dict.fromkeys(wrong)))  # one reason may hold for all files
     left, broken = unwritten(found.texts), import_errors(found.texts)
     problems = {number: part for part in course().parts for number in PARTS[part].problems}
     for number, title in course().problems.items():

@@ -297,7 +297,7 @@ def _is_aside(folder: str) -> bool:
 def _from_directory(directory: Path) -> FoundFiles:
     """Find the listed files in a directory.
 
-    Raise Refused if a listed file is a link, a folder or a special file.
+    A listed file that is a link, a folder or a special file is not read: its reader raises Refused.
     """
     homes = places(directory) or [directory]
     home = homes[0]
@@ -311,7 +311,7 @@ def _from_directory(directory: Path) -> FoundFiles:
         if _is_listed(path.name) and stat.S_ISREG(mode):
             files[path.name] = partial(_read, path)
         elif _is_listed(path.name):
-            raise Refused(f"{path.name} is a link, a folder or a special file, not a regular file")
+            files[path.name] = partial(_refuse, path.name)
         elif stat.S_ISREG(mode) and path.suffix in PYTHON_LIKE:
             others.append(path.name)
     names = ["" if p == directory else p.relative_to(directory).as_posix() for p in homes]
@@ -319,10 +319,13 @@ def _from_directory(directory: Path) -> FoundFiles:
 
 
 def has_listed_files(directory: Path) -> bool:
-    """Return whether the intake finds a file of the assignment in a directory, or refuses it."""
+    """Return whether the intake finds a file of the assignment in a directory.
+
+    Return True also if the directory cannot be read, because its grading then says so.
+    """
     try:
         return bool(_from_directory(directory).files)
-    except (Refused, OSError):
+    except OSError:
         return True
 
 
@@ -334,6 +337,10 @@ def _listing(directory: Path) -> list[Path]:
     if directory.is_symlink() or not directory.is_dir():
         return []
     return sorted(directory.iterdir())
+
+
+def _refuse(name: str) -> bytes:
+    raise Refused(f"{name} is a link, a folder or a special file, not a regular file")
 
 
 def _read(path: Path) -> bytes:

@@ -261,9 +261,10 @@ def test_what_only_looks_like_a_file(tmp_path, folder, kind):
         "fifo": lambda: os.mkfifo(target),
         "directory": target.mkdir,
     }[kind]()
-    assert "is a link, a folder or a special file, not a regular file" in refused(
-        tmp_path, folder, submission
-    )
+    staged = stage_submission(submission, folder)
+    why = "collectives.py is a link, a folder or a special file, not a regular file."
+    assert staged.absent["collectives"] == why and "data_parallel" not in staged.absent
+    assert "secret" not in "".join(p.read_text() for p in folder.rglob("*.py"))
 
 
 def test_a_zip_bomb_is_not_unpacked(tmp_path, folder):

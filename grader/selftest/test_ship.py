@@ -15,6 +15,7 @@ from grader.assignment import FILES, PARTS
 from grader.check.plugin import about_hidden_checks
 from grader.course_file import FILE
 from grader.intake import hand_in
+from grader.intake.staging import Contents
 from grader.packaging import leaks, pack, stubs, visibility
 from grader.packaging.visibility import for_students
 from grader.selftest.grading import ROOT
@@ -473,3 +474,11 @@ def test_files_without_a_complete_problem_are_packed_anyway(anyway, tmp_path, mo
     assert (tmp_path / "s.zip").exists() == anyway
     said = capsys.readouterr().err
     assert anyway or "no problem is complete yet" in said and "ANYWAY=1 packs" in said
+
+
+def test_reason_that_holds_for_all_files_is_told_once(monkeypatch, capsys):
+    absent = {"collectives": "It was refused.", "benchmarking": "It was refused."}
+    monkeypatch.setattr(hand_in, "read", lambda folder: Contents(absent=absent))
+    monkeypatch.setattr(sys, "argv", ["hand_in"])
+    assert hand_in.main() == 2
+    assert capsys.readouterr().err == "not packed: It was refused.\n"
