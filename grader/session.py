@@ -16,13 +16,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from grader.intake.staging import NotThere, stage_submission
+from grader.intake.staging import HIDDEN, NotThere, stage_submission
 from grader.wire import removal
 from grader.world.fork_server_client import Server, WorldsUnavailable
 from grader.world.gpus import Gpus
 
 ROOT = Path(__file__).resolve().parents[1]
-HIDDEN = ROOT / "grader" / "hidden"  # not in a student's copy
 # This environment variable names the file that describes the session to all its processes.
 SESSION = "LOCKSTEP_SESSION"
 # This environment variable gives the address of a running fork server. This process has inherited

@@ -21,6 +21,7 @@ from grader.course_file import course
 from grader.intake.compiled import compile_all
 
 ROOT = Path(__file__).resolve().parents[2]
+HIDDEN = ROOT / "grader" / "hidden"  # not in a student's copy
 # A student who hands in other files with these endings may think that the grader reads them. So a
 # warning names these files.
 PYTHON_LIKE = (".py", ".pyc", ".pth", ".so", ".ini", ".cfg", ".toml")
@@ -249,11 +250,20 @@ def _nearest_first(folder: PurePath) -> tuple:
 
 def candidates(directory: Path) -> list[Path]:
     """Return the folders in which a listed file counts, or would count if it were there."""
+    directory = _top(directory)
     found = [*places(directory), directory, directory / "handout"]
     folders = [p for p in _listing(directory) if p.is_dir() and not _is_aside(p.name)]
     if len(folders) == 1:
         found += [folders[0], folders[0] / "handout"]
     return found
+
+
+def _top(directory: Path) -> Path:
+    """Return the directory of a submission. In a student's copy, a link to a directory is followed.
+
+    Elsewhere a student may have made the link, to read what is not theirs. No link is followed.
+    """
+    return directory if HIDDEN.exists() else directory.resolve()
 
 
 def places(directory: Path) -> list[Path]:
@@ -299,6 +309,7 @@ def _from_directory(directory: Path) -> FoundFiles:
 
     A listed file that is a link, a folder or a special file is not read: its reader raises Refused.
     """
+    directory = _top(directory)
     homes = places(directory) or [directory]
     home = homes[0]
     files: dict[str, Callable[[], bytes]] = {}

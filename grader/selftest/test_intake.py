@@ -267,6 +267,26 @@ def test_what_only_looks_like_a_file(tmp_path, folder, kind):
     assert "secret" not in "".join(p.read_text() for p in folder.rglob("*.py"))
 
 
+@pytest.mark.parametrize("is_students", [True, False])
+def test_link_to_the_submission_is_followed_only_in_a_students_copy(
+    tmp_path, folder, monkeypatch, is_students
+):
+    monkeypatch.setattr(staging, "HIDDEN", tmp_path if not is_students else tmp_path / "none")
+    submission = directory(tmp_path, {"collectives.py": SOURCE})
+    (link := tmp_path / "link").symlink_to(submission)
+    assert ("collectives" not in stage_submission(link, folder).absent) is is_students
+    assert (submission.resolve() in staging.candidates(link)) is is_students
+
+
+def test_link_inside_a_submission_is_never_followed(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(staging, "HIDDEN", tmp_path / "none")
+    (other := tmp_path / "other").mkdir()
+    (other / "collectives.py").write_text(SOURCE)
+    submission = directory(tmp_path, {"data_parallel.py": SOURCE})
+    (submission / "handout").symlink_to(other)
+    assert "has no collectives.py" in stage_submission(submission, folder).absent["collectives"]
+
+
 def test_a_zip_bomb_is_not_unpacked(tmp_path, folder):
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as zipped:
         with zipped.open("collectives.py", "w") as file:
