@@ -10,8 +10,8 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -75,6 +75,23 @@ class Session:
         return cls(**found | {"submission_dir": Path(found["submission_dir"]), "gpus": gpus})
 
 
+class TemporaryFolderError(OSError):
+    """Raised if a session cannot write its files. The message names the folder for them."""
+
+
+@contextmanager
+def _names_temporary_folder() -> Iterator[None]:
+    """Turn an OSError, which may name no file, into one that names the temporary folder."""
+    try:
+        yield
+    except OSError as error:
+        folder = tempfile.gettempdir()
+        raise TemporaryFolderError(
+            f"cannot write into {folder}: {error.strerror or error} (the environment variable"
+            " TMPDIR names another folder)"
+        ) from None
+
+
 def _make_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="lockstep-run-"))
 
@@ -91,6 +108,7 @@ class EarlyServer:
     here: ClassVar["EarlyServer | None"] = None
 
     @classmethod
+    @_names_temporary_folder()
     def start(cls) -> None:
         folder = _make_folder()
         cls.here = cls(folder, Server.start((), folder))
@@ -118,6 +136,7 @@ class EarlyServer:
 class SessionOwner:
     """Stages a submission and starts a fork server for a session, and cleans up afterwards."""
 
+    @_names_temporary_folder()
     def __init__(
         self,
         submission: Path,
@@ -127,6 +146,8 @@ class SessionOwner:
         gpus: Gpus | None = None,
     ) -> None:
         """Stage the submission and start a server; raise NotThere if there is no submission.
+
+        Raise TemporaryFolderError if the temporary folder cannot be written, or is full.
 
         If ``seed`` is None, a random seed is used. ``seconds`` is the time for all checks together.
         ``ahead`` names modules that the server imports before it is asked for ranks. The ranks run

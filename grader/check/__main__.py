@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import NoReturn
 
 from grader.command_line import print_in_any_encoding
-from grader.session import SERVER, SESSION, EarlyServer
+from grader.session import SERVER, SESSION, EarlyServer, TemporaryFolderError
 
 # Maps each module that checks need to the package that installs it: see handout/requirements.txt.
 PACKAGES = {
@@ -52,6 +52,9 @@ def main() -> int:
         return pytest.main(plugins=[Interruption()])
     except KeyboardInterrupt:  # before or after the session of pytest, which handles its own
         print("interrupted", file=sys.stderr)
+        return 2
+    except TemporaryFolderError as error:
+        print(f"cannot check: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader has gone, as in `make test | head -1`
         return _end_without_reader()

@@ -50,7 +50,14 @@ from grader.command_line import seed
 from grader.course_file import course
 from grader.diagnosis.finding import Finding, Line
 from grader.intake.staging import NotThere
-from grader.session import ROOT, SESSION, Session, SessionOwner, is_students_copy
+from grader.session import (
+    ROOT,
+    SESSION,
+    Session,
+    SessionOwner,
+    TemporaryFolderError,
+    is_students_copy,
+)
 from grader.wire.os_support import hide_from_tracers
 from grader.world.fork_server_client import WorldsUnavailable
 from grader.world.gpus import usable
@@ -86,8 +93,8 @@ def pytest_configure(config: pytest.Config) -> None:
         owner = SessionOwner(submission, config.option.seed, gpus=gpus)
     except NotThere as error:
         raise pytest.UsageError(f"nothing to grade: {error}") from None
-    except WorldsUnavailable as error:
-        raise pytest.UsageError(str(error)) from None
+    except (TemporaryFolderError, WorldsUnavailable) as error:
+        raise pytest.UsageError(f"cannot check: {error}") from None
     owner.share()
     config.add_cleanup(owner.end)
 

@@ -1,5 +1,6 @@
 """The fork server that ``make test`` starts before it knows what is graded."""
 
+import errno
 import os
 import re
 import signal
@@ -8,9 +9,10 @@ import sys
 
 import pytest
 
+from grader import session
 from grader.check import __main__ as check_command
 from grader.selftest.grading import ROOT
-from grader.session import SERVER, SESSION, EarlyServer, SessionOwner
+from grader.session import SERVER, SESSION, EarlyServer, SessionOwner, TemporaryFolderError
 
 
 @pytest.fixture
@@ -121,3 +123,30 @@ def test_output_that_nobody_reads_costs_no_traceback(tmp_path, no_server_yet):
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (128 + signal.SIGPIPE, "")
     assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.parametrize("moment", ["_make_folder", "stage_submission"])
+def test_full_temporary_folder_is_named(moment, monkeypatch, tmp_path, no_server_yet):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(session.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(session, moment, full)
+    monkeypatch.setattr(session.Server, "start", lambda *_: session.Server("0:0"))
+    with pytest.raises(TemporaryFolderError) as told:
+        SessionOwner(ROOT / "handout", 1)
+    why = f"cannot write into {tmp_path}: No space left on device"
+    assert str(told.value) == f"{why} (the environment variable TMPDIR names another folder)"
+
+
+def test_full_temporary_folder_is_one_line_of_make_test(monkeypatch, capsys, no_server_yet):
+    def full():
+        raise TemporaryFolderError("no space")
+
+    monkeypatch.setattr(EarlyServer, "start", full)
+    usual = signal.getsignal(signal.SIGINT)
+    try:
+        assert check_command.main() == 2
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert capsys.readouterr().err == "cannot check: no space\n"
