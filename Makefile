@@ -92,7 +92,7 @@ mutation-test: $(READY)  ## check that wrong submissions fail as intended and ri
 browser-test: $(READY)  ## show the report and the course's page in a headless Chromium: requests, keyboard, contrast, hostile text
 	@$(PY) -m grader.selftest.browser || $(SAID)
 
-soak: $(READY)  ## run all long tests: all hostile submissions in all tiers, all malformed values, 100 kills, all variants
+soak: $(READY)  ## run for hours what make test leaves out: all hostile submissions in all tiers, all malformed values, all long tests
 	LOCKSTEP_CASES=all $(PY) -m pytest -n auto --dist worksteal -m "campaign or long or varied" grader/selftest
 
 sample: $(READY) stubs  ## run a random sample of mutation-test, fuzz, rehearse and soak; SAMPLE_SEED=7 repeats one

@@ -14,8 +14,7 @@ Write forward and backward passes by hand, without autograd. The two passes of o
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
 - Inputs keep their values, may be non-contiguous, and are float32 or float64. Results have the
   dtype of the inputs.
-- Inputs do not require gradients, and results must not require gradients. If you use autograd
-  inside a function, return ``tensor.detach()``.
+- Inputs do not require gradients, and results must not require gradients.
 - The function works for 1, 2, 3, 4, … ranks, and when it is called twice. A later call
   must not change an earlier result.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.

@@ -80,7 +80,7 @@ def find(source: Path, unpack_into: Path) -> Export:
             *_doubt("These files of the zip cannot be unpacked", broken),
             *export.doubts,
             *_doubt(
-                "These folders have no file of the assignment. Their zips are not read",
+                "These folders have no file of the assignment, and their zips are not read",
                 (one.paths[0].name for one in export.found if _hides_zips(one.paths[0])),
             ),
             *_shared_numbers(export.found),

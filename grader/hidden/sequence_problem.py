@@ -381,9 +381,9 @@ class ExpertProblem(SharedCalls):
 def require_no_gradient(run):
     """Fail if a rank returned a tensor that requires a gradient. The driver is ``described``."""
     found = run.read(driver_results.requires_gradient, "whether a result requires a gradient")
-    for rank, requires in enumerate(found):
+    for rank, has_gradient in enumerate(found):
         run.require(
-            not requires,
+            not has_gradient,
             f"rank {rank} returned a tensor that requires a gradient. Such a tensor keeps all"
             " tensors in memory that autograd has saved. Compute without autograd, or return"
             " tensor.detach().",

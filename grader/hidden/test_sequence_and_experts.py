@@ -529,13 +529,14 @@ def test_routes(world, rng):
         keeps_routes(world, rng, n)
 
 
-def keeps_routes(world, rng, n, each=2):
+def keeps_routes(world, rng, n):
     """Fail if a later call of exchange_routes changes the result of an earlier one."""
+    each = 2  # experts of a rank: an even number, so that ``choice ^ 1`` is on the same rank
     own = choices(rng, n, each)
     # The other expert of the same rank: as many tokens travel between any two ranks as before, so
     # all tensors of the second call have the shapes of the first call's.
     same_rank = [choice ^ 1 for choice in own]
-    # The expert of the opposite number: other numbers of tokens travel.
+    # The expert of the opposite number: with several ranks, other numbers of tokens travel.
     opposite = [n * each - 1 - choice for choice in own]
     function, first = f"{MODULE}.exchange_routes", experts.routes(own, each)
     laters = (same_rank, opposite)

@@ -82,8 +82,9 @@ def _flows(picture: Picture, at: dict[int, dict], process: int) -> list[dict]:
     """Return the arrows from sends to their receives.
 
     An arrow is two events of the trace: its start and its end. Sends and receives are matched by
-    counting. So if some of them have no span, return []. If a receive names no source, it may have
-    taken one of several messages, and counting does not tell which. Draw no arrow for these.
+    counting. So if some of them have no span, return []. If a rank has a receive that names no
+    source, counting does not tell which message each of its receives took. Draw no arrow for the
+    messages that such a receive may have taken.
     """
     if picture.lacks_messages:
         return []

@@ -35,7 +35,9 @@ must be there:
                memory and message queues
     unless TIER, TIER
                the gap of these tiers that excuses a failure of the case, in the words of
-               ``Tier.gaps``; "any" means all tiers
+               ``Tier.gaps``; "any" means all tiers. If the gap does not let an attack reach the
+               grader or its files, it excuses only points, words and ACHIEVED: see
+               ``hostile_verdict.Faults``
 
 Some things cannot be held by a text file. They are made when the submission is built. Names are
 those in the submission:

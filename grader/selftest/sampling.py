@@ -1,5 +1,7 @@
 """Chooses which cases of a campaign, which long tests and which variants of a test are tried.
 
+In a sample it also gives the seeds of random inputs.
+
 A test with the marker ``varied`` has many parameter sets that try much the same: its variants.
 
 `make test` (LOCKSTEP_CASES=first) tries the first case of each kind, a few variants, and no long
@@ -79,10 +81,10 @@ def is_in_sample(name: str, share: float) -> bool:
 
 
 def seed_of_test() -> int | None:
-    """Return the seed of what the test that runs now draws, or None for a new one each time.
+    """Return a seed for the random inputs of the test that runs now. None: new inputs each time.
 
-    In a sample, the seed depends on the test's name and on LOCKSTEP_SAMPLE_SEED. So a sample that
-    is repeated draws the same.
+    In a sample, the seed depends on the test's name and on LOCKSTEP_SAMPLE_SEED. So if a sample is
+    repeated, the commands of ``grading`` grade with the same inputs.
     """
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
     return _number(f"draws of {test}") if test and EXTENT == SAMPLE else None

@@ -395,7 +395,7 @@ def test_zips_that_are_not_read_are_doubted(tmp_path):
         (tmp_path / folder).mkdir()
     export = exported(tmp_path, *(f"jane/{n}.zip" for n in "ab"), "bob/a.zip", "bob/scratch.py")
     assert export.doubts == [
-        "These folders have no file of the assignment. Their zips are not read: “jane”."
+        "These folders have no file of the assignment, and their zips are not read: “jane”."
     ]
     assert [one.paths[0].name for one in export.found] == ["a.zip", "jane"]
 

@@ -371,6 +371,7 @@ SKIPPED = [
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1000)
 def test_solutions_pass_on_gpus_as_far_as_these_can_be_pretended(tmp_path):
     _, document = graded(ROOT / "solutions", tmp_path / "results.json")
     also = document["extra_data"]["also"]

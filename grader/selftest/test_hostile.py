@@ -141,18 +141,18 @@ def test_a_hostile_submission(tmp_path, tiered, temporary, catalogue, case: Case
     graded = _grade(submission, workshop.results, case.options, server.address)
     seconds = time.monotonic() - began
     faults = judged(case, graded, catalogue)
-    wrong = faults.others
+    others = faults.others
     try:
         jsonschema.validate(graded.document, SCHEMA)
     except jsonschema.ValidationError as error:
-        wrong.append(f"results.json is not as the platform wants it: {error.message[:300]}")
-    wrong += traces.left() + workshop.canaries.touched() + worlds_left(server)
+        others.append(f"results.json is not as the platform wants it: {error.message[:300]}")
+    others += traces.left() + workshop.canaries.touched() + worlds_left(server)
     if seconds > case.seconds:
-        wrong.append(f"took {seconds:.1f} s, and may take {case.seconds}")
-    is_excused = case.unless.get(tier) in tiered.facts["gaps"]  # and the report says so
-    if faults.undetected and is_excused and not wrong:
-        pytest.xfail(case.unless[tier])
-    wrong += [] if is_excused else faults.undetected
+        others.append(f"took {seconds:.1f} s, and may take {case.seconds}")
+    gap = case.unless.get(tier, "")
+    wrong = faults.remaining(gap if gap in tiered.facts["gaps"] else "")  # and the report says so
+    if not wrong and (faults.of_success or faults.others):
+        pytest.xfail(gap)
     seed = graded.document.get("extra_data", {}).get("seed")
     about = (
         f"{case.tries}\n(Threat {case.threat}: a submission {THREATS[case.threat]}. Tier:"

@@ -21,6 +21,7 @@ from grader.selftest.mutation.trials import (
     BOUNDARY,
     BROKEN,
     ELSEWHERE,
+    INVALID,
     KILLED,
     MUTANT,
     NO_PROGRAM,
@@ -61,11 +62,16 @@ WRONG = (FAILED, "of 3 ranks, 2 are wrong")
         (SYSTEMATIC, set(), {"a": (PASSED, ""), "b": WRONG}, KILLED),
         (SYSTEMATIC, set(), {"a": (PASSED, "")}, SURVIVED),
         (SYSTEMATIC, set(), {}, SURVIVED),
-        (SYSTEMATIC, set(), {"a": (FAILED, "benchmarking.py cannot be imported")}, BROKEN),
-        (BOUNDARY, set(), {"a": (FAILED, "raised RuntimeError: the change itself raised")}, BROKEN),
+        (SYSTEMATIC, set(), {"a": (FAILED, "benchmarking.py cannot be imported")}, INVALID),
+        (
+            BOUNDARY,
+            set(),
+            {"a": (FAILED, "raised RuntimeError: the change itself raised")},
+            INVALID,
+        ),
         (VARIANT, set(), {"a": (PASSED, "")}, RIGHT),
-        (VARIANT, set(), {}, BROKEN),
-        (SAME, set(), {}, BROKEN),
+        (VARIANT, set(), {}, INVALID),
+        (SAME, set(), {}, INVALID),
         (VARIANT, set(), {"a": (PASSED, ""), "b": WRONG}, REFUSED),
         (VARIANT, set(), {"a": (SKIPPED, "needs 2 GPUs")}, REFUSED),  # not run is not passed
         (VARIANT, {"a"}, {"a": WRONG}, RIGHT),  # what it is known to lose

@@ -202,6 +202,7 @@ def test_torchs_own_schedules_go_on(submit, in_strict_order, schedule, stages):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1300)
 def test_the_solutions_keep_the_order(tmp_path):
     """One check fails: in it the stages are so far apart that one group for both directions is not
     enough.

@@ -44,10 +44,10 @@ class ProgressJudge:
     needs evidence that every rank waits. Either the hub reports this, or the threads are idle and
     the stacks are the same in two readings in a row.
 
-    Do not confuse three words. A *standstill* is what the hub reports: every rank waits for an
-    operation or for the judge, and no operation can be completed. A world is *stuck* when the judge
-    has concluded that no rank will go on. If the ranks wait for each other, the message to the
-    student calls this a *deadlock* (``diagnosis.root_cause``).
+    Three words mean different things. A *standstill* is what the hub reports: every rank waits for
+    an operation or for the judge, and no operation can be completed. A world is *stuck* when the
+    judge has concluded that no rank will go on. If the ranks wait for each other, the message to
+    the student calls this a *deadlock* (``diagnosis.root_cause``).
     """
 
     def __init__(
@@ -352,8 +352,8 @@ class ProgressJudge:
         if not self.stacks.have_arrived(asked, now):
             return
         are_as_before = self.stacks.read(asked)
-        # A rank is stuck if it has sent nothing for long and its stack shows a communication, even
-        # if its threads did not seem idle.
+        # If no rank has sent anything for long, and the stacks show communications, the world is
+        # stuck, even if the threads did not seem idle.
         silent_for_long = (
             not any(rank.busy for rank in asked)
             and now - self.heard > self.limits.wall_seconds * LONG_PART

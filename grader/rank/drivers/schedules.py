@@ -83,11 +83,25 @@ def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
+def _has_copies(result: Any, saved: list) -> bool:
+    """Return whether ``kept`` holds a copy in the place of some x.
+
+    Return False if the result does not have the form that the docstring asks for: other checks tell
+    that.
+    """
+    try:
+        _, kept = result
+        pairs = [(a, x) for (a, _), (x, _) in zip(kept, saved)]
+        return any(torch.equal(a, x) and not _share_memory(a, x) for a, x in pairs)
+    except (TypeError, ValueError, AttributeError, RuntimeError):
+        return False
+
+
 def freed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Compute B, the first half of the backward pass, for ``times`` micro-batches.
 
     As a pipeline does, keep the results, and drop the saved tensors z. One mark says how many z are
-    still in memory, and another one in how many results some x is not the saved tensor itself. Then
+    still in memory, and another one in how many results some x is a copy. Then
     the ranks meet, so that the hub measures how much memory they use. All micro-batches have the
     same x, so only the results take memory. Return the number of results.
     """
@@ -98,8 +112,7 @@ def freed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
         watch.add([z for _, z in own])
         results.append(function(weights, own, grad_y))
         del own
-        _, kept = results[-1]
-        copies += not all(_share_memory(a, x) for (a, _), (x, _) in zip(kept, saved))
+        copies += _has_copies(results[-1], saved)
     watch.look()
     mark(f"z left {watch.most}")
     mark(f"x copied {copies}")

@@ -100,7 +100,7 @@ def main() -> int:
         print(f"cannot try: {error}", file=sys.stderr)
         return 2
     if not any(trial.kind != SOLUTION for trial in trials):
-        print("nothing to try: no submission was chosen beside the solutions", file=sys.stderr)
+        print("nothing to try: no submission matches these options", file=sys.stderr)
         return 2
     console, passes = Console(highlight=False, width=None if sys.stdout.isatty() else 140), []
     with Campaign(trials, arguments.workers) as campaign:

@@ -25,7 +25,7 @@ SYSTEMATIC, BOUNDARY = GENERATED = "systematic", "boundary"
 SUBMISSIONS = ROOT / "grader" / "selftest" / "submissions"
 
 # The verdicts on a wrong submission, and then those on a right one. Two of them may be on either:
-# ``BROKEN``, and ``REFUSED`` if a check was skipped.
+# ``BROKEN``, and ``REFUSED`` if a check was skipped. ``INVALID`` says that nothing was tried.
 KILLED = "killed"
 # All checks that should fail have failed, but no message names the mistake.
 UNNAMED = "killed without the words"
@@ -35,6 +35,7 @@ SURVIVED = "survived"
 RIGHT = "passed"
 REFUSED = "lost points"
 BROKEN = "broke the grader"
+INVALID = "was not tried: no check ran, or it is no working program"
 
 # If a message of a check holds these words, the generated mutant is no working program. The first
 # are those of grader/selftest/inputs/inside.py.
@@ -239,14 +240,14 @@ def judge(trial: Trial, told: dict[str, tuple[str, str]]) -> str:
     if any(status not in (PASSED, FAILED, UNIMPLEMENTED) for status, _ in told.values()):
         return BROKEN if any(status == ERROR for status, _ in told.values()) else REFUSED
     if not trial.is_wrong:
-        if not told:  # no check ran
-            return BROKEN
+        if not told:
+            return INVALID
         return RIGHT if lost == trial.caught else REFUSED
     if not lost:
         return SURVIVED
     if trial.kind in GENERATED:
         texts = [told[name][1] for name in lost]
-        return BROKEN if any(words in text for text in texts for words in NO_PROGRAM) else KILLED
+        return INVALID if any(words in text for text in texts for words in NO_PROGRAM) else KILLED
     if not lost & trial.caught:
         return ELSEWHERE
     if not trial.caught <= lost:
