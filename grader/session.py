@@ -4,6 +4,7 @@ All processes of the session share these three. This module imports nothing that
 the server can already import torch while the judges import what they need.
 """
 
+import errno
 import json
 import math
 import os
@@ -75,17 +76,26 @@ class Session:
         return cls(**found | {"submission_dir": Path(found["submission_dir"]), "gpus": gpus})
 
 
+# A disk is full, a user may write no more to it, or nobody may write to it.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
 class TemporaryFolderError(OSError):
     """Raised if a session cannot write its files. The message names the folder for them."""
 
 
 @contextmanager
 def _names_temporary_folder() -> Iterator[None]:
-    """Turn an OSError, which may name no file, into one that names the temporary folder."""
+    """Turn an OSError about the temporary folder, which may name no file, into one that names it.
+
+    Leave other errors, such as an unreadable submission, as they are.
+    """
     try:
         yield
     except OSError as error:
         folder = tempfile.gettempdir()
+        if error.errno not in FULL and not str(error.filename).startswith(folder):
+            raise
         raise TemporaryFolderError(
             f"cannot write into {folder}: {error.strerror or error} (the environment variable"
             " TMPDIR names another folder)"

@@ -139,6 +139,16 @@ def test_full_temporary_folder_is_named(moment, monkeypatch, tmp_path, no_server
     assert str(told.value) == f"{why} (the environment variable TMPDIR names another folder)"
 
 
+def test_unreadable_submission_is_not_taken_for_a_full_folder(monkeypatch, no_server_yet):
+    def denied(*_):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/a/submission")
+
+    monkeypatch.setattr(session, "stage_submission", denied)
+    with pytest.raises(PermissionError, match="/a/submission") as told:
+        SessionOwner(ROOT / "handout", 1)
+    assert not isinstance(told.value, TemporaryFolderError)
+
+
 def test_full_temporary_folder_is_one_line_of_make_test(monkeypatch, capsys, no_server_yet):
     def full():
         raise TemporaryFolderError("no space")
