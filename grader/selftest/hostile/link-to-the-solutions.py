@@ -4,5 +4,5 @@ threat: 18
 links: collectives.py = @ROOT@/solutions/collectives.py
 control: none
 zero: 1.6
-note: collectives.py is a link
+says: collectives.py is a link
 """

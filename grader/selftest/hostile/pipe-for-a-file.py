@@ -4,5 +4,5 @@ threat: 18
 fifos: collectives.py
 control: none
 zero: 1.6
-note: not a regular file
+says: not a regular file
 """
