@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grader.check.call_evidence import OVERWRITTEN_ALLOWED_BYTES, imports_note
+from grader.check.call_measurements import OVERWRITTEN_ALLOWED_BYTES, imports_note
 from grader.check.call_note import call_note
 from grader.check.call_result import CallResult, as_argument, tensor
 from grader.check.check_exceptions import CheckFailed, GraderFault, NotAttempted, Skipped

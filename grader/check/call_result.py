@@ -12,7 +12,8 @@ import numpy as np
 
 from grader.assignment import COMMUNICATING, IN_PLACE
 from grader.check import driver_results
-from grader.check.call_evidence import NO_GRADIENT, NO_RETURN, CallEvidence
+from grader.check.call_evidence import NO_GRADIENT, NO_RETURN
+from grader.check.call_measurements import CallMeasurements
 from grader.check.check_exceptions import CheckFailed, GraderFault
 from grader.check.hazards import hazards
 from grader.check.nested import arrays
@@ -94,7 +95,7 @@ def as_argument(value: Any) -> Any:
 
 
 @dataclass
-class CallResult(CallEvidence):
+class CallResult(CallMeasurements):
     """The result of one call on all ranks.
 
     Its assertions raise CheckFailed with a message for the student.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from grader.check.api import CheckFailed, call
-from grader.check.call_evidence import CallEvidence
+from grader.check.call_measurements import CallMeasurements
 from grader.hidden.pipeline_problem import require_work_between, require_work_between_waits
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import Ends, use
@@ -256,7 +256,7 @@ def test_a_process_that_is_gone_has_no_time():
 def test_wrong_number_of_measurements_is_told(passed, looks, told):
     trail = [Mark(0, 0, frames.PAUSE, at) for at in range(passed)]
     rank = RankReport(0, trail, spent={0: [1] * looks})
-    evidence = CallEvidence(
+    evidence = CallMeasurements(
         WorldReport(1, [Call("schedules.f", [([], {})])], Path("/nowhere"), [rank]), 0
     )
     with pytest.raises(CheckFailed, match=f"was measured {told} times?, not 3 times"):
