@@ -56,8 +56,9 @@ def test_bandwidths(world):
     bus.returns(np.array(3.0), tolerance=CLOSE, select=as_number, known_mistakes=[plain])
     for run, gibibytes, parts, exchanged in ((whole, 277, 1, 4), (part_of_rank, 70, 4, 1)):
         bytes_ = gibibytes * 1024**3
+        swapped = "a figure for a “part” is multiplied by n, and one for the “whole” array is not"
         known = {
-            "“whole” and “part” are swapped": np.array(bytes_ * exchanged / 1e9),
+            swapped: np.array(bytes_ * exchanged / 1e9),
             "this is still in 2³⁰ bytes per second": np.array(float(gibibytes * parts)),
         }
         usual = np.array(bytes_ * parts / 1e9)

@@ -374,7 +374,8 @@ class CallResult(CallMeasurements):
         if values[rank] is None and not select:
             lines.append(likely_line(NO_RETURN))
         ranks = range(self.report.size)
-        if self.function not in IN_PLACE and any(map(self._has_changed_input, ranks)):
+        came_back = [rank for rank in ranks if not _lacks(self._returned(rank).args)]
+        if self.function not in IN_PLACE and any(map(self._has_changed_input, came_back)):
             lines.append(Line("Your function changed its argument: work on a copy.", LIKELY))
         disagreements = self.report.disagreements()
         if ours := [d for d in disagreements if any(side.call == self.index for side in d.sides)]:
@@ -393,3 +394,12 @@ class CallResult(CallMeasurements):
             (hazard for hazard in hazards(self.report, self.index) if hazard.is_luck), None
         ):
             self._fail(f"The values are right, but by luck: {by_luck}")
+
+
+def _lacks(value: Any) -> bool:
+    """Return whether a part of a value could not be sent back by its rank."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return any(map(_lacks, value))
+    return isinstance(value, Unsendable)

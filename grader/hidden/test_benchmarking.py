@@ -147,7 +147,7 @@ def test_usual_bandwidth(world, rng):
         ("this is still in units of 2³⁰ bytes, not of 10⁹", binary),
         ("the size of one part was used. The whole array has n parts", same),
         (
-            "“whole” and “part” are swapped",
+            "a figure for a “part” is multiplied by n, and one for the “whole” array is not",
             [v * (n if c == "whole" else 1) for v, (_, n, c) in zip(same, cases)],
         ),
         (
@@ -170,12 +170,14 @@ def test_bandwidth_misuse(world, rng):
         (truth.NO_COLLECTIVE, 4, 2, truth.NO_COLLECTIVE),
         ("reduce", 4, 0, "0"),
         ("all_gather", 4, -2, "-2"),
+        (truth.NO_COLLECTIVE, 4, 1, truth.NO_COLLECTIVE),
     )
     refuses(world, "algorithm_bandwidth", (4, 0.0, "0"), (4, -1.5, "-1.5"))
     refuses(
         world,
         "bus_bandwidth",
         (truth.NO_COLLECTIVE, 4, 2, 1.0, truth.NO_COLLECTIVE),
+        (truth.NO_COLLECTIVE, 4, 1, 1.0, truth.NO_COLLECTIVE),
         ("all_reduce", 4, -3, 1.0, "-3"),
         ("broadcast", 4, 0, 1.0, "0"),
         ("all_reduce", 4, 2, 0.0, "0"),
@@ -188,6 +190,7 @@ def test_bandwidth_misuse(world, rng):
         world,
         "usual_bandwidth",
         (1.0, 2, "half", "half"),
+        (1.0, 1, "half", "half"),
         (1.0, 0, "part", "0"),
         (1.0, -2, "whole", "-2"),
     )
@@ -358,7 +361,7 @@ def test_slowest_rank(world, rng):
     """stopwatch returns the slowest rank's times on every rank, and sends nothing while the clock
     runs
     """
-    for n in (1, 2, 3):
+    for n in (1, 2, 3, 4):
         cases = []
         for warm_up in _with_warm_up(rng):
             timed = _times(rng, n)
@@ -569,15 +572,23 @@ def test_stopwatch_misuse(world, rng):
     the operation
     """
     asked = [(1, 0), (1, -1), (-2, 3)]
-    runs = world(
-        2, *(watch([[1.0]] * 2, warm_up, may_raise=True, iterations=n) for warm_up, n in asked)
-    )
-    for run, number_ in zip(runs, ("0", "-1", "-2")):
-        run.raises_value_error(number_)
-        made = events(run, 0).count("operation")
+    for size in (1, 2):
+        runs = world(
+            size,
+            *(watch([[1.0]] * size, warm_up, may_raise=True, iterations=n) for warm_up, n in asked),
+        )
+        for run, number_ in zip(runs, ("0", "-1", "-2")):
+            run.raises_value_error(number_)
+            require_no_operation(run)
+
+
+def require_no_operation(run):
+    """Fail if a rank called the operation before it refused its arguments."""
+    for rank in range(run.report.size):
+        made = events(run, rank).count("operation")
         run.require(
             made == 0,
-            f"the ValueError comes after {counted(made, 'call')} of the operation."
+            f"rank {rank}'s ValueError comes after {counted(made, 'call')} of the operation."
             " Check the arguments first.",
         )
 

@@ -44,6 +44,13 @@ def test_split_layers(world, rng):
         expected = [list(stage) for stage in pipeline.stages(layers, num_stages)]
         text = f"split_layers({layers}, {num_stages}): expected {expected}, got {got!r:.300}"
         run.require(parts.as_lists(got) == expected, text)
+    (again,) = world(1, call("pipeline_parallel.split_layers", 5, 3, driver="emptied"))
+    (cut,) = again.read(parts.as_lists, "the ranges of a second call")
+    again.require(
+        cut == [[0, 1], [2, 3], [4]],
+        "split_layers(5, 3) was called twice. The check emptied the first list, and the second call"
+        f" then returned {cut}. Make a new list in each call.",
+    )
 
 
 @number("5.1")
@@ -190,10 +197,11 @@ def test_forward_misuse(world, rng):
     """pipeline_forward raises ValueError with the numbers on every stage if m does not divide the
     batch size, or if m ≤ 0
     """
-    p = PipelineProblem(rng, 3, 2)
-    requests = (p.forward(num_micro_batches=m, may_raise=True) for m in NO_COUNTS)
-    for run, m in zip(world(3, *requests), NO_COUNTS):
-        run.raises_value_error(*p.numbers(m))
+    for n in (3, 1):
+        p = PipelineProblem(rng, n, 2)
+        requests = (p.forward(num_micro_batches=m, may_raise=True) for m in NO_COUNTS)
+        for run, m in zip(world(n, *requests), NO_COUNTS):
+            run.raises_value_error(*p.numbers(m))
 
 
 @number("5.3")
@@ -282,14 +290,14 @@ def test_backward_twice(world, rng):
         call("pipeline_parallel.pipeline_backward", *inputs, driver="in_turn"),
     )
     doubled = [
-        {"the second pass's gradients were added to the first's": [2 * g for g in own]} | known
+        {"the second pass's gradients were added to the first's": [own, [2 * g for g in own]]}
+        | {name: [wrong, wrong] for name, wrong in known.items()}
         for known, own in zip(p.mistakes(), p.gradients_of_stages)
     ]
     run.returns(
-        *p.gradients_of_stages,
+        *([own, own] for own in p.gradients_of_stages),
         tolerance=p.tolerance,
-        select=lambda r: r[1],
-        label=GRADIENTS,
+        label=f"{GRADIENTS}, [call],",
         known_mistakes=doubled,
     )
     # The results of two passes with different tensors are judged after the second pass, because the

@@ -45,6 +45,9 @@ GRADIENTS = "the list of the weights' gradients"
 OVERWRITTEN = (
     "these gradients were overwritten by those of a later step. Return new tensors from each step"
 )
+OVERWRITTEN_LOSS = (
+    "this loss was overwritten by that of a later step. Return a new tensor from each step"
+)
 
 
 def made_by(world, rng, function):
@@ -170,6 +173,8 @@ def test_schedules_misuse(world, rng):
         ((-1, 3, 4), "-1"),
         ((0, 0, 4), "0"),
         ((1, 2, 0), "0"),
+        ((1, 1, 4), "1"),
+        ((0, 1, 0), "0"),
         ((1, 2, -3), "-3"),
     )
     made = [
@@ -350,6 +355,15 @@ def test_run_schedule_twice(world, rng):
         (2, "of a third step, with other tensors,", other.mistakes()),
         (0, "of the first step, after two others,", later),
     ):
+        own = other if i == 2 else p
+        run.returns(
+            None,
+            own.cast(own.loss),
+            tolerance=p.tolerance,
+            select=lambda r: driver_results.values(r)[i][0],
+            label=f"the loss {label}",
+            known_mistakes=[{}, {} if i == 2 else {OVERWRITTEN_LOSS: other.cast(other.loss)}],
+        )
         run.returns(
             *(other.gradients_of_stages if i == 2 else expected),
             tolerance=p.tolerance,
@@ -712,14 +726,14 @@ def test_own_timeline(world, rng):
     """
     # One of the two numbers of stages is drawn. So a program that records true spans only on one
     # known number of stages fails.
-    for n in (3, int(rng.choice([2, 4]))):
+    for n in (1, 3, int(rng.choice([2, 4]))):
         m = int(rng.integers(4, 7))
         p = PipelineProblem(rng, n, m)
         made = [one_forward_one_backward(stage, n, m) for stage in range(n)]
-        held_at = moments_to_hold(n, m)
+        held_at = moments_to_hold(n, m) if n > 1 else []
         run, *held_runs = world(
             n,
-            p.run(made, delays=late_ends(n), marks_sends=True),
+            p.run(made, delays=late_ends(n) if n > 1 else None, marks_sends=True),
             *(p.run(made, **held(rank, send)) for rank, send in held_at),
         )
         require_own_timeline(run, p, made)
@@ -800,15 +814,23 @@ def test_run_schedule_misuse(world, rng):
     """run_schedule raises ValueError on every stage if m ≤ 0, if m does not divide the batch size,
     or if the schedule misses or repeats a pass
     """
-    p = PipelineProblem(rng, 3, 2)
+    for n in (3, 1):
+        refuses_schedules(world, PipelineProblem(rng, n, 2))
+
+
+def refuses_schedules(world, p):
+    """Fail unless run_schedule refuses wrong schedules and wrong numbers of micro-batches."""
+    n = p.n
     schedule = gpipe(0, 3, 2)
     twice = [("backward", 1) if action == ("backward", 0) else action for action in schedule]
     beyond = [(kind, 2 if i == 1 else i) for kind, i in schedule]
-    broken = [schedule[:-1], schedule + [("forward", 0)], gpipe(0, 3, 1), twice, beyond, []]
+    forward_twice = [("forward", 1) if action == ("forward", 0) else action for action in schedule]
+    longer, shorter = schedule + [("forward", 0)], gpipe(0, 3, 1)
+    broken = [schedule[:-1], longer, shorter, twice, forward_twice, beyond, []]
     runs = world(
-        3,
-        *(p.run([own] * 3, may_raise=True) for own in broken),
-        *(p.run([gpipe(0, 3, m)] * 3, num_micro_batches=m, may_raise=True) for m in NO_COUNTS),
+        n,
+        *(p.run([own] * n, may_raise=True) for own in broken),
+        *(p.run([gpipe(0, 3, m)] * n, num_micro_batches=m, may_raise=True) for m in NO_COUNTS),
     )
     for run, own in zip(runs, broken):
         run.raises_value_error("2", given=f"the schedule {own} of 2 micro-batches")
@@ -827,7 +849,7 @@ def test_bubble_in_theory(world, rng):
     """
     cases = [(p, m) for p in (1, 2, 3, 8) for m in (1, 2, 5, 8, 64)]
     cases += [(p, m) for p, m in rng.integers((2, 3), (40, 100), (5, 2)).tolist()]
-    bad = ((0, 3, "0"), (3, 0, "0"), (-2, 1, "-2"), (3, -4, "-4"))
+    bad = ((0, 3, "0"), (3, 0, "0"), (1, 0, "0"), (-2, 1, "-2"), (3, -4, "-4"))
     name = "pipeline_parallel.bubble_fraction"
     run, *misused = world(
         1,
@@ -897,7 +919,7 @@ def test_bubble_measured(world, rng):
     run, *empty = world(
         1,
         call(name, *timelines, driver="of_spans"),
-        *(call(name, none, driver="of_spans", may_raise=True) for none in ([[], []], [])),
+        *(call(name, none, driver="of_spans", may_raise=True) for none in ([[], []], [], [[]])),
     )
     for index, spans in enumerate(timelines):
         brief = [

@@ -460,7 +460,7 @@ def shapes_of_gradients(shards):
 @weight(0.25)
 def test_forward_misuse(world, rng):
     """Shards that do not fit the batch, or each other, raise ValueError with the numbers"""
-    for n in (2, 3):
+    for n in (1, 2, 3):
         p = Problem(rng, n)
         cases = [(shards, p.x, words) for shards, words in p.misfits()]
         cases += [(*given, words) for given, words in p.misfits_of(p.x)]
@@ -648,7 +648,7 @@ def test_backward_traffic_of_reduce_scatters(world, rng):
 @weight(0.25)
 def test_backward_misuse(world, rng):
     """A gradient that does not fit the shards raises ValueError with the numbers"""
-    for n in (2, 3):
+    for n in (1, 2, 3):
         p = Problem(rng, n)
         own = per_rank(*(p.saved_by(rank) for rank in range(n)))
         name = "tensor_parallel.tensor_parallel_backward"
@@ -687,7 +687,7 @@ def added_as_it_lies(partials):
 @weight(0.75)
 def test_copy_to_ranks(world, rng):
     """CopyToRanks (f) returns x unchanged forward, and sums the ranks' gradients backward, for any
-    shape and layout
+    shape and layout; a later call does not change an earlier gradient
     """
     for n in SIZES:
         x, upstream = rng.standard_normal((3, 4)), [rng.standard_normal((3, 4)) for _ in range(n)]
@@ -759,13 +759,18 @@ def test_copy_to_ranks(world, rng):
                 " already, so f returns it as it is, and sends nothing."
             )
             runs[0].require(not sent, text)
+        ups = [upstream, [rng.standard_normal((3, 4)) for _ in range(n)]]
+        calls = (call(name, RequiresGrad(x), per_rank(*u), driver="differentiate") for u in ups)
+        totals = ([sum(own)] for own in ups)
+        keeps_results(world, n, *calls, totals, "x's gradients", driver_results.gradients)
 
 
 @number("4.4")
 @weight(0.5)
 def test_sum_over_ranks(world, rng):
     """SumOverRanks (g) sums a partial x over the ranks in the forward pass, and leaves the gradient
-    as it is in the backward pass, for any shape and layout
+    as it is in the backward pass, for any shape and layout; a later call does not change an earlier
+    sum
     """
     for n in SIZES:
         partials = [rng.standard_normal((3, 4)) for _ in range(n)]
@@ -842,12 +847,28 @@ def test_sum_over_ranks(world, rng):
                 " complete gradient already, so this pass returns it unchanged, and sends nothing."
             )
             run.require(not after, text)
+        xs = [partials, [rng.standard_normal((3, 4)) for _ in range(n)]]
+        calls = (
+            call(name, per_rank(*map(RequiresGrad, own)), upstream, driver="differentiate")
+            for own in xs
+        )
+        keeps_results(world, n, *calls, map(sum, xs), "sums g(x)", driver_results.value)
         flat.returns(
             *[[np.ones(4)]] * n,
             tolerance=CLOSE,
             select=driver_results.gradients,
             label="x's gradient",
         )
+
+
+def keeps_results(world, n, first, later, expected, what, select):
+    """Fail if a second call on autograd's tensors changes what a first one has returned.
+
+    ``first`` and ``later`` are requests for the two calls, with the driver ``differentiate``.
+    ``expected`` has the right results of both. They are the same on all ranks.
+    """
+    (run,) = world(n, in_turn(n, first, later, driver="differentiate_in_turn"))
+    returns_both(run, *([own] * n for own in expected), what, select, tolerance=CLOSE)
 
 
 @number("4.4")
@@ -949,7 +970,7 @@ def pair_call(pair, x, upstream, layout="contiguous", trained=ALL):
 @weight(1.25)
 def test_megatron_pair(world, rng):
     """megatron_pair gives the output and the gradients of a single device on 1 to 4 ranks, also if
-    shards or x require no gradient
+    shards or x require no gradient; a later call does not change an earlier output
     """
     for n in SIZES:
         narrow, one_row = Pair(rng, n, hidden=3, dtype=np.float32), Pair(rng, n, hidden=1)
@@ -965,6 +986,10 @@ def test_megatron_pair(world, rng):
         runs = world(n, *(pair_call(p, *own, *how) for (p, _, *how), own in zip(made, inputs)))
         for run, (pair, _, _, trained), (x, upstream) in zip(runs, made, inputs):
             judge_pair(run, pair, x, upstream, trained)
+        pair, xs = Pair(rng, n), rng.standard_normal((2, 3, 6))
+        calls = (pair_call(pair, x, None, trained=FROZEN[-1]) for x in xs)
+        ys = [single_device.forward([pair.a, pair.b], x)[0] for x in xs]
+        keeps_results(world, n, *calls, ys, "the outputs", driver_results.value)
 
 
 def judge_pair(run, pair, x, upstream, trained):
@@ -1099,10 +1124,32 @@ def test_megatron_pair_traffic(world, rng):
         made = [(Pair(rng, n, hidden=hidden[0], width=wide["width"]), wide["rows"])]
         made += [(Pair(rng, n, hidden=hidden[1], width=high["width"]), high["rows"])]
         inputs = [pair.inputs(rng, rows) for pair, rows in made]
-        runs = world(n, *(pair_call(pair, *own) for (pair, _), own in zip(made, inputs)))
+        runs = world(
+            n,
+            *(pair_call(pair, *own) for (pair, _), own in zip(made, inputs)),
+            *(forward_call(pair, x) for (pair, _), (x, _) in zip(made, inputs)),
+        )
         for run, (pair, _), (x, upstream) in zip(runs, made, inputs):
             judge_pair(run, pair, x, upstream, ALL)
             require_pair_traffic(run, n, x)
+        for run, (pair, _), (x, _) in zip(runs[len(made) :], made, inputs):
+            run.values()
+            needed = 2 * 2 * len(x) * pair.columns[0].size
+            for rank in range(n):
+                done = sum(entry.amount for entry in run.require_products(rank, 0))
+                run.require(
+                    done <= 1.4 * needed,
+                    f"rank {rank} computed products of matrices with {done} floating-point"
+                    f" operations. The products with its own two shards take {needed}. Multiply"
+                    " with the rank's shards, not with tensors as large as the full weights.",
+                )
+
+
+def forward_call(pair, x):
+    """Return a call of a pair's forward pass, whose products are metered."""
+    of_ranks = (pair.columns, pair.rows)
+    given = [on_ranks(pair.n, lambda rank, own=own: own[rank]) for own in of_ranks]
+    return call("tensor_parallel.megatron_pair", *given, x, driver="metered")
 
 
 def require_pair_traffic(run, n, x):
@@ -1125,7 +1172,7 @@ def test_megatron_pair_misuse(world, rng):
     column = rng.standard_normal((6, 4))
     row = rng.standard_normal((4, 6))
     x = rng.standard_normal((3, 6))
-    for n in (2, 3):
+    for n in (1, 2, 3):
         cases = [
             (column, row, x[:, :5], ("5", "6")),
             (column, row, np.hstack([x, x[:, :1]]), ("7", "6")),

@@ -264,9 +264,8 @@ class World:
         if any(call.weighs for call in self.calls):
             return list(frames.HEAVY)
         trains = any(call.function.partition(".")[2] in OPTIMIZING for call in self.calls)
-        differentiates = any(
-            call.driver in ("differentiate", "stack_of_pairs") for call in self.calls
-        )
+        drivers = {"differentiate", "differentiate_in_turn", "stack_of_pairs"}
+        differentiates = any(call.driver in drivers for call in self.calls)
         return [frames.COMPILER] * trains + [frames.SYMBOLIC_SHAPES] * differentiates
 
     def _make_reusable(self) -> bool:

@@ -44,6 +44,7 @@ DRIVERS: dict[str, Callable] = {
     "backward_passes": data_parallel.backward_passes,
     "differentiate": tensor_parallel.differentiate,
     "apply_and_drop": tensor_parallel.apply_and_drop,
+    "differentiate_in_turn": tensor_parallel.differentiate_in_turn,
     "stack_of_pairs": tensor_parallel.stack_of_pairs,
     "remembered": tensor_parallel.remembered,
     "in_step +1": partial(pipeline_parallel.in_step, 1),

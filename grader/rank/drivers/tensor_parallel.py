@@ -28,6 +28,11 @@ def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
     return {"value": value, "gradients": [arg.grad for arg in args], "upstream": upstream}
 
 
+def differentiate_in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> list:
+    """Make several calls as ``differentiate`` does, and return all results at the end."""
+    return [differentiate(function, list(each), kwargs, mark) for each in args]
+
+
 def apply_and_drop(
     function: type[torch.autograd.Function], args: list, kwargs: dict, mark: Mark
 ) -> Any:

@@ -393,7 +393,7 @@ MUTANTS = [
         raise ValueError(f"{warm_up} calls of warm-up and {iterations} iterations")
 """,
         {"hidden stopwatch_misuse"},
-        "the ValueError comes after 1 call of the operation",
+        "ValueError comes after 1 call of the operation",
     ),
     Mutant(
         "one call of warm-up too many",
@@ -745,7 +745,7 @@ MUTANTS = [
         '(world_size if counted == "part" else 1)\n',
         '(world_size if (counted == "part") != (world_size == 4) else 1)\n',
         {"hidden usual_bandwidth", "public bandwidths"},
-        "“whole” and “part” are swapped",
+        "a figure for a “part” is multiplied by n, and one for the “whole” array is not",
     ),
     Mutant(
         "the lecture's array has one part less",
@@ -1009,5 +1009,37 @@ MUTANTS = [
         "    if max(zip(sizes, seconds))[1] <= min(zip(sizes, seconds))[1]:\n",
         {"hidden fit_misuse"},
         "[1000, 2000, 3000]",
+    ),
+    Mutant(
+        "the slowest of a rank and its neighbours",
+        "benchmarking",
+        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n",
+        "    if (n := dist.get_world_size()) > 1:\n        rank, own, others = dist.get_rank(), slowest.clone(), torch.empty(2, len(times)).double()\n        for k, step in enumerate((1, -1)):\n            work = dist.isend(own, (rank + step) % n)\n            dist.recv(others[k], (rank - step) % n)\n            work.wait()\n        slowest = torch.maximum(own, others.amax(0))\n",
+        {"hidden slowest_rank"},
+        "expected",
+    ),
+    Mutant(
+        "one rank makes any number of iterations",
+        "benchmarking",
+        "    if iterations < 1 or warm_up < 0:\n",
+        "    if dist.get_world_size() > 1 and (iterations < 1 or warm_up < 0):\n",
+        {"hidden stopwatch_misuse"},
+        "ValueError does not mention 0",
+    ),
+    Mutant(
+        "the other ranks call the operation before they refuse",
+        "benchmarking",
+        "    if iterations < 1 or warm_up < 0:\n",
+        "    if dist.get_rank() and iterations < 1:\n        operation()\n    if iterations < 1 or warm_up < 0:\n",
+        {"hidden stopwatch_misuse"},
+        "rank 1's ValueError comes after",
+    ),
+    Mutant(
+        "the usual bandwidth of one rank may be of anything",
+        "benchmarking",
+        '    if counted not in ("whole", "part"):\n',
+        '    if world_size != 1 and counted not in ("whole", "part"):\n',
+        {"hidden bandwidth_misuse"},
+        "expected a ValueError",
     ),
 ]
