@@ -289,10 +289,17 @@ def test_backward_twice(world, rng):
         p.backward(driver="twice", delays=late(2, 0)),
         call("pipeline_parallel.pipeline_backward", *inputs, driver="in_turn"),
     )
+    doubles = [[2 * g for g in own] for own in p.gradients_of_stages]
     doubled = [
-        {"the second pass's gradients were added to the first's": [own, [2 * g for g in own]]}
+        {
+            "the second pass's gradients were added to the first's": [own, twice],
+            (
+                "both are twice the right gradients. If a single pass is right, the second pass's"
+                " gradients were added to the first's, in the same tensors"
+            ): [twice, twice],
+        }
         | {name: [wrong, wrong] for name, wrong in known.items()}
-        for known, own in zip(p.mistakes(), p.gradients_of_stages)
+        for known, own, twice in zip(p.mistakes(), p.gradients_of_stages, doubles)
     ]
     run.returns(
         *([own, own] for own in p.gradients_of_stages),

@@ -385,7 +385,7 @@ def test_forward(world, rng):
 @on_gloo
 def test_forward_saves(world, rng):
     """For every layer, each rank saves the replicated input x and its own columns of z = x @ W"""
-    for n in (1, 2, 3):
+    for n in (2, 3, 1):
         # There are two calls, one after the other, each with its own batch. Both results are judged
         # at the end, because the second call must not change what the first call returned.
         first, second = Problem(rng, n), Problem(rng, n)
@@ -460,7 +460,7 @@ def shapes_of_gradients(shards):
 @weight(0.25)
 def test_forward_misuse(world, rng):
     """Shards that do not fit the batch, or each other, raise ValueError with the numbers"""
-    for n in (1, 2, 3):
+    for n in (2, 3, 1):
         p = Problem(rng, n)
         cases = [(shards, p.x, words) for shards, words in p.misfits()]
         cases += [(*given, words) for given, words in p.misfits_of(p.x)]
@@ -648,7 +648,7 @@ def test_backward_traffic_of_reduce_scatters(world, rng):
 @weight(0.25)
 def test_backward_misuse(world, rng):
     """A gradient that does not fit the shards raises ValueError with the numbers"""
-    for n in (1, 2, 3):
+    for n in (2, 3, 1):
         p = Problem(rng, n)
         own = per_rank(*(p.saved_by(rank) for rank in range(n)))
         name = "tensor_parallel.tensor_parallel_backward"
@@ -1172,7 +1172,7 @@ def test_megatron_pair_misuse(world, rng):
     column = rng.standard_normal((6, 4))
     row = rng.standard_normal((4, 6))
     x = rng.standard_normal((3, 6))
-    for n in (1, 2, 3):
+    for n in (2, 3, 1):
         cases = [
             (column, row, x[:, :5], ("5", "6")),
             (column, row, np.hstack([x, x[:, :1]]), ("7", "6")),
