@@ -2063,7 +2063,7 @@ MUTANTS = [
         "            with timeline.span(kind, i):\n                y_i, alive[i] = _stage_forward(weights, x_i)\n",
         "            if last_stage == 0:\n                timeline = Timeline()\n            with timeline.span(kind, i):\n                y_i, alive[i] = _stage_forward(weights, x_i)\n",
         {"hidden own_timeline"},
-        "",
+        "stage 0 recorded []",
     ),
     Mutant(
         "only backward passes are counted",
