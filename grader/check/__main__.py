@@ -4,7 +4,7 @@ The fork server is started first. It imports torch, which takes about a second. 
 process imports pytest and collects the checks.
 """
 
-import signal as _signal
+import _signal  # the built-in part of signal, which imports no other module
 
 # Until ``main`` can handle it, Ctrl-C ends the program without a traceback.
 if __name__ == "__main__":

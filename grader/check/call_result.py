@@ -16,7 +16,7 @@ from grader.check.call_evidence import NO_GRADIENT, NO_RETURN
 from grader.check.call_measurements import CallMeasurements
 from grader.check.check_exceptions import CheckFailed, GraderFault
 from grader.check.hazards import hazards
-from grader.check.nested import arrays
+from grader.check.nested import arrays, is_whole
 from grader.check.wrong_values import WrongValues
 from grader.diagnosis.comparison import EXACT, Tolerance, describe, difference
 from grader.diagnosis.finding import LIKELY, VALUES, Line, likely_line
@@ -373,8 +373,9 @@ class CallResult(CallMeasurements):
             lines.append(likely_line(reason))
         if values[rank] is None and not select:
             lines.append(likely_line(NO_RETURN))
-        ranks = range(self.report.size)
-        came_back = [rank for rank in ranks if not _lacks(self._returned(rank).args)]
+        # An argument that a rank could not send back, for want of space, is no sign of a change.
+        outcomes = enumerate(map(self._returned, range(self.report.size)))
+        came_back = [rank for rank, own in outcomes if is_whole([own.args, own.kwargs])]
         if self.function not in IN_PLACE and any(map(self._has_changed_input, came_back)):
             lines.append(Line("Your function changed its argument: work on a copy.", LIKELY))
         disagreements = self.report.disagreements()
@@ -394,12 +395,3 @@ class CallResult(CallMeasurements):
             (hazard for hazard in hazards(self.report, self.index) if hazard.is_luck), None
         ):
             self._fail(f"The values are right, but by luck: {by_luck}")
-
-
-def _lacks(value: Any) -> bool:
-    """Return whether a part of a value could not be sent back by its rank."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return any(map(_lacks, value))
-    return isinstance(value, Unsendable)

@@ -1,10 +1,10 @@
-"""Finds the arrays inside nested values: in arguments, and in what ranks return."""
+"""Finds arrays and missing parts in nested values: in arguments, and in what ranks return."""
 
 from typing import Any
 
 import numpy as np
 
-from grader.world.arrays import RequiresGrad, Strided
+from grader.world.arrays import RequiresGrad, Strided, Unsendable
 
 
 def arrays(value: Any) -> list[np.ndarray]:
@@ -20,6 +20,15 @@ def arrays(value: Any) -> list[np.ndarray]:
         if isinstance(value, (list, tuple))
         else []
     )
+
+
+def is_whole(value: Any) -> bool:
+    """Return whether a rank could send back all parts of nested lists, tuples and dictionaries."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return all(map(is_whole, value))
+    return not isinstance(value, Unsendable)
 
 
 def by_path(value: Any, path: str = "") -> dict[str, np.ndarray]:

@@ -34,7 +34,7 @@ GRADIENTS = "the list of the weights' gradients"
 @weight(1.0)
 def test_split_layers(world, rng):
     """split_layers cuts the layers, in order, into stages whose sizes differ by at most one, larger
-    stages first
+    stages first, and makes a new list in each call
     """
     cuts = [(layers, stages) for layers in range(1, 17) for stages in range(1, layers + 1)]
     for stages, more in rng.integers((2, 1), (30, 100), (5, 2)).tolist():

@@ -339,8 +339,8 @@ def test_run_schedule_in_the_order_of_gpus(world, rng):
 @weight(0.25)
 @on_gloo
 def test_run_schedule_twice(world, rng):
-    """run_schedule returns the same gradients in a second step with the same tensors, and a later
-    step does not change them
+    """run_schedule returns the same loss and gradients in a second step with the same tensors, and
+    a later step does not change them
     """
     p, other = PipelineProblem(rng, 2, 3), PipelineProblem(rng, 2, 3)
     made = [one_forward_one_backward(s, 2, 3) for s in range(2)]

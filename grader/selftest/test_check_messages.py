@@ -18,6 +18,7 @@ from grader.hidden import test_collectives as hidden_collectives
 from grader.selftest.grading import ROOT
 from grader.selftest.test_agreement import operation
 from grader.wire.events import Mark
+from grader.world.arrays import Unsendable
 from grader.world.report import Call, RankReport, Returned, WorldReport
 
 
@@ -50,6 +51,15 @@ def told(function, *arguments) -> str:
     with pytest.raises(CheckFailed) as failed:
         function(*arguments)
     return str(failed.value)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_argument_that_did_not_come_back_is_not_told_as_changed(lost):
+    run = call_result("pipeline_parallel.f", [np.zeros(2)], args=[np.ones(2)])
+    came_back = [Unsendable("too large")] if lost else [np.zeros(2)]
+    run.report.ranks[0].outcomes[0] = Returned(np.zeros(2), came_back, {})
+    text = told(run.returns, np.ones(2))
+    assert ("changed its argument" in text) is not lost
 
 
 def test_wrong_split_names_its_call():
