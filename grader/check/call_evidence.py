@@ -3,8 +3,10 @@
 Checks use this module through ``CallResult``.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from grader.check import driver_results
@@ -28,6 +30,9 @@ NO_GRADIENT = (
     "autograd found no gradient of this tensor. Does each backward that you wrote return a"
     " gradient? Or did detach() or no_grad() hide an operation from autograd?"
 )
+# For each function that returns a tuple, the names of its values. ``packaging.stubs`` writes this
+# JSON file.
+RETURNED_TUPLES = json.loads((Path(__file__).parents[1] / "returned_tuples.json").read_text())
 
 
 @dataclass
@@ -283,9 +288,27 @@ class CallEvidence:
                     f"{label or 'the result'} cannot be found in what rank {rank} returned:"
                     f" {describe(own)}"
                 )
-                lines = [likely_line(NO_RETURN)] if own is None else []
+                lines = self._wrong_form(rank)
+                if own is None and not lines:
+                    lines = [likely_line(NO_RETURN)]
                 self._fail(f"{sentence}{reason}", lines)
         return picked
+
+    def _wrong_form(self, rank: int) -> list[Line]:
+        """Return a line if the function must return a tuple, and a rank returned something else.
+
+        Return no line if the driver sends no result as the function returned it.
+        """
+        value, call = self._returned(rank).value, self.report.calls[self.index]
+        names = RETURNED_TUPLES.get(call.function, ())
+        if isinstance(value, dict) and "value" in value:
+            value = value["value"]
+        elif call.driver != "plain":
+            return []
+        if not names or (isinstance(value, (list, tuple)) and len(value) == len(names)):
+            return []
+        text = f"{self.function} must return a tuple of {len(names)} values, ({', '.join(names)}),"
+        return [likely_line(f"{text} on every rank. Rank {rank} returned {describe(value)}")]
 
     def _fail(
         self,

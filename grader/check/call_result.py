@@ -369,9 +369,11 @@ class CallResult(CallMeasurements):
         known_mistakes = known_mistakes() if callable(known_mistakes) else known_mistakes
         earlier = [run.expected for run in self.earlier if run.expected]
         wrong_values = WrongValues(self, values, expected, known_mistakes, earlier)
-        if reason := wrong_values.likely_cause(rank, first, otherwise):
+        if wrong_form := self._wrong_form(rank):
+            lines += wrong_form
+        elif reason := wrong_values.likely_cause(rank, first, otherwise):
             lines.append(likely_line(reason))
-        if values[rank] is None and not select:
+        if values[rank] is None and not select and not wrong_form:
             lines.append(likely_line(NO_RETURN))
         # An argument that a rank could not send back, for want of space, is no sign of a change.
         outcomes = enumerate(map(self._returned, range(self.report.size)))

@@ -1,7 +1,8 @@
 """Makes the stubs in ``handout/`` from the answers in ``solutions/``.
 
-Stubs are never written by hand. Two more files are made from the solutions:
+Stubs are never written by hand. Three more files are made from the solutions:
 ``grader/parameters.json`` has the names of the functions' parameters, which messages show.
+``grader/returned_tuples.json`` has the names of the values that a function returns as a tuple.
 ``grader/functions.json`` lists each problem's functions, so that ``make test K=…`` finds them.
 
     python -m grader.packaging.stubs            writes these files
@@ -30,6 +31,8 @@ DEFINED = re.compile(
     r'^(?:def|class) (\w+)(?:(?!\n(?:def|class) ).)*?:\n +"""Problem (\d+\.\d+) ',
     re.MULTILINE | re.DOTALL,
 )
+# Matches the part of a docstring that names the values of a returned tuple.
+RETURNED_TUPLE = re.compile(r"^Returns:\s+``\((\w+(?:, \w+)+)\)``", re.MULTILINE)
 
 
 def stub(solution: str) -> str:
@@ -107,17 +110,33 @@ def parameters(module: str, solution: str) -> dict[str, list[str]]:
     }
 
 
+def returned_tuples(module: str, solution: str) -> dict[str, list[str]]:
+    """Return the names of the values that each public function returns, if it returns a tuple.
+
+    The docstring has the names, as in "Returns: ``(loss, gradients)``".
+    """
+    named = {}
+    for node in ast.parse(solution, f"{module}.py").body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.returns:
+            found = RETURNED_TUPLE.search(ast.get_docstring(node) or "")
+            if found and ast.unparse(node.returns).startswith("tuple["):
+                named[f"{module}.{node.name}"] = found[1].split(", ")
+    return named
+
+
 def generated() -> Iterator[tuple[Path, str]]:
     """Yield each file that is made from the solutions, and its text.
 
     Raise ValueError with the name of a solution from which no stub can be made.
     """
     names: dict[str, list[str]] = {}
+    tuples: dict[str, list[str]] = {}
     functions: dict[str, list[str]] = {}
     for source in sources():
         try:
             solution = source.read_text("utf-8")
             names |= parameters(source.stem, solution)
+            tuples |= returned_tuples(source.stem, solution)
             text = stub(solution)
         except (SyntaxError, ValueError) as error:
             raise ValueError(f"solutions/{source.name}: {error}") from None
@@ -125,6 +144,7 @@ def generated() -> Iterator[tuple[Path, str]]:
             functions.setdefault(problem, []).append(function)
         yield ROOT / "handout" / source.name, text
     yield ROOT / "grader" / "parameters.json", _lists(names)
+    yield ROOT / "grader" / "returned_tuples.json", _lists(tuples)
     yield ROOT / "grader" / "functions.json", _lists(functions)
 
 

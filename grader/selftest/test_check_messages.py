@@ -3,6 +3,7 @@
 import importlib
 import re
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -140,6 +141,27 @@ def test_a_ring_without_a_return_gets_one_explanation():
     run = call_result("collectives.ring_all_reduce", [None, None])
     text = told(public("collectives").test_ring_all_reduce, lambda n, *requests: [run] * 5, 2)
     assert re.findall("Likely: .*", text) == [f"Likely: {NO_RETURN}"]
+
+
+@pytest.mark.parametrize("driver", ["plain", "metered"])
+@pytest.mark.parametrize("form", ["None", "alone", "three", "right"])
+def test_what_is_no_tuple_is_told_with_the_names_of_its_values(driver, form):
+    value = {"None": None, "alone": X, "three": [X, X, X], "right": [X + 1, X]}[form]
+    sent = value if driver == "plain" else {"value": value, "ledger": []}
+    run = call_result("pipeline_parallel.pipeline_forward", [sent])
+    run.report.calls[0] = replace(run.report.calls[0], driver=driver)
+
+    def second(found):
+        return (found if driver == "plain" else found["value"])[0]
+
+    text = told(lambda: run.returns(2 * X, select=second, known_mistakes=[{"swapped": X + 1}]))
+    got = {"None": "None", "alone": "a tensor of shape", "three": "a list of length 3"}
+    if form == "right":
+        assert re.findall("Likely: .*", text) == ["Likely: swapped."]
+    else:
+        (line,) = re.findall("Likely: .*", text)
+        words = "pipeline_forward must return a tuple of 2 values, (y, saved), on every rank."
+        assert line.startswith(f"Likely: {words} Rank 0 returned {got[form]}")
 
 
 def test_a_ring_that_reads_before_its_wait_is_told_so(submit, on_hub):

@@ -207,6 +207,21 @@ def test_the_stub_promises_what_the_solution_does(source):
 
 
 @SOLUTIONS
+def test_a_function_that_returns_a_tuple_names_its_values(source):
+    """Messages have these names: "must return a tuple of 2 values, (loss, gradients)"."""
+    module, tree = source.stem, ast.parse(source.read_text())
+    counts = {
+        f"{module}.{node.name}": len(node.returns.slice.elts)
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        and not node.name.startswith("_")
+        and ast.unparse(node.returns).startswith("tuple[")
+    }
+    named = stubs.returned_tuples(module, source.read_text())
+    assert {name: len(names) for name, names in named.items()} == counts
+
+
+@SOLUTIONS
 def test_everything_public_says_what_it_does(source):
     assert [
         name

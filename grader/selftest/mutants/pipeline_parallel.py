@@ -571,6 +571,14 @@ MUTANTS = [
     ),
     # ——— 5.2
     Mutant(
+        "the forward pass returns y alone",
+        "pipeline_parallel",
+        "    return torch.cat(outputs) if stage == last_stage else None, saved\n",
+        "    return torch.cat(outputs) if stage == last_stage else None\n",
+        FORWARD | {"hidden forward_saves"},
+        "must return a tuple of 2 values, (y, saved), on every rank. Rank 0 returned",
+    ),
+    Mutant(
         "z is what comes after gelu",
         "pipeline_parallel",
         "        saved.append((x, z))\n",
@@ -2048,6 +2056,14 @@ MUTANTS = [
         "    if num_stages == 1:\n        return 0.0\n    _check_micro_batches(num_micro_batches)\n    return (num_stages - 1) /",
         {"hidden bubble_in_theory"},
         "expected a ValueError",
+    ),
+    Mutant(
+        "the bubble of m + n time slots",
+        "pipeline_parallel",
+        "(num_stages - 1) / (num_micro_batches + num_stages - 1)",
+        "(num_stages - 1) / (num_micro_batches + num_stages)",
+        {"public bubble", "hidden bubble_in_theory"},
+        "takes m + n − 1 time slots",
     ),
     Mutant(
         "one timeline without spans has no bubble",
