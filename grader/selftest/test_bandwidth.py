@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ import torch.distributed as dist
 from rich.console import Console
 
 from grader.selftest.grading import ROOT
+from handout import benchmarking
 from handout.bandwidth import __main__ as command_line
 from handout.bandwidth import answers, cases, gpu, machine, measurement, report, signals, units
 
@@ -795,6 +797,36 @@ def test_stopwatch_of_tensors_gives_floats_and_one_of_nothing_is_told(monkeypatc
             measurement.measure(student, "broadcast", 1024, options)
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    "returned, words",
+    [
+        (None, "stopwatch returned None, not a Timing(seconds, samples)"),
+        (0.25, "stopwatch returned 0.25, not a Timing(seconds, samples)"),
+        (benchmarking.Timing(0.25, 0.25), "not a Timing(seconds, samples)"),
+        (benchmarking.Timing(0.25, []), "stopwatch returned a Timing without samples"),
+        (benchmarking.Timing(0.25, [None]), "a sample of stopwatch is None, not a finite number"),
+    ],
+    ids=repr,
+)
+def test_stopwatch_that_returns_no_timing_is_told(returned, words):
+    with pytest.raises(SystemExit, match=re.escape(words)):
+        answers.timing(returned)
+
+
+@pytest.mark.parametrize(
+    "returned, words",
+    [
+        (None, "sweep returned None, not the rows of a table"),
+        ([{"size": 8}], "sweep made a row {'size': 8}, not a Row(collective, size, …)"),
+        ([("all_reduce", 8)], "sweep made a row ('all_reduce', 8), not a Row"),
+    ],
+    ids=repr,
+)
+def test_sweep_that_returns_no_rows_is_told(returned, words):
+    with pytest.raises(SystemExit, match=re.escape(words)):
+        list(answers.rows(returned))
 
 
 @pytest.mark.parametrize(

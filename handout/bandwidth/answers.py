@@ -1,8 +1,9 @@
-"""Read the numbers that a student's functions return. Given, not graded."""
+"""Read what a student's functions return. Given, not graded."""
 
 import contextlib
 import math
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -28,6 +29,33 @@ def number(value: object, what: str) -> float:
     if (found := finite(value)) is None:
         sys.exit(f"{what} is {short_repr(value)}, not a finite number")
     return found
+
+
+def timing(returned: Any) -> tuple[float, float, float]:
+    """Return the median, the shortest and the longest time that ``stopwatch`` returned.
+
+    Exit with a sentence if ``stopwatch`` did not return a ``Timing`` with finite times.
+    """
+    try:
+        seconds, samples = returned.seconds, list(returned.samples)
+    except (AttributeError, TypeError):
+        sys.exit(f"stopwatch returned {short_repr(returned)}, not a Timing(seconds, samples)")
+    if not samples:
+        sys.exit("stopwatch returned a Timing without samples")
+    times = [number(sample, "a sample of stopwatch") for sample in samples]
+    return number(seconds, "the median of stopwatch"), min(times), max(times)
+
+
+def rows(returned: Any) -> Iterator[Any]:
+    """Yield the rows that ``sweep`` returned. Exit with a sentence at the first that is no Row."""
+    try:
+        found = iter(returned)
+    except TypeError:
+        sys.exit(f"sweep returned {short_repr(returned)}, not the rows of a table")
+    for row in found:
+        if getattr(row, "_fields", ())[:2] != ("collective", "size"):
+            sys.exit(f"sweep made a row {short_repr(row)}, not a Row(collective, size, …)")
+        yield row
 
 
 def model(

@@ -12,8 +12,7 @@ from types import ModuleType
 import torch
 import torch.distributed as dist
 
-from handout.bandwidth import gpu
-from handout.bandwidth.answers import number
+from handout.bandwidth import answers, gpu
 from handout.bandwidth.cases import REDUCTIONS, Case, default_largest, entries, fill, pattern, sizes
 from handout.bandwidth.machine import available, hardware
 from handout.bandwidth.report import Report, refuse, unwritable
@@ -82,6 +81,7 @@ def measure(student: ModuleType, collective: str, size: int, options: argparse.N
     if gpu.in_use():
         watch["synchronize"] = torch.cuda.synchronize
     timing = student.stopwatch(operation, options.warm_up, options.iterations, **watch)
+    seconds, fastest, slowest = answers.timing(timing)
     if gpu.in_use():
         agree()  # a barrier that returns only after its own collective has ended
         mine = gpu.back_to_back(operation, options.iterations)
@@ -95,11 +95,7 @@ def measure(student: ModuleType, collective: str, size: int, options: argparse.N
         "wrong_out_of_place": int(wrong[0]),
         "wrong_in_place": None if in_place is None else int(wrong[1]),
     }
-    return more | {
-        "seconds": number(timing.seconds, "the median of stopwatch"),
-        "fastest": number(min(timing.samples), "the shortest sample of stopwatch"),
-        "slowest": number(max(timing.samples), "the longest sample of stopwatch"),
-    }
+    return more | {"seconds": seconds, "fastest": fastest, "slowest": slowest}
 
 
 def benchmark(options: argparse.Namespace) -> None:
@@ -120,7 +116,7 @@ def benchmark(options: argparse.Namespace) -> None:
     part = n * getattr(torch, options.dtype).itemsize
     options.sizes = sizes(options.min_bytes, max(most, options.min_bytes), options.factor, part)
     report = Report(student, ranks, options) if first else None
-    more: dict[tuple[str, int], dict] = {}
+    more: dict[tuple[str, float | None], dict] = {}
 
     def run(collective: str, size: int) -> tuple[float, int]:
         size = int(size)  # a student's sweep may pass a number of numpy's, which JSON does not know
@@ -133,9 +129,12 @@ def benchmark(options: argparse.Namespace) -> None:
 
     ended: BaseException | None = None
     try:
-        for row in student.sweep(options.collectives, options.sizes, n, run):
+        for row in answers.rows(student.sweep(options.collectives, options.sizes, n, run)):
+            key = row.collective, answers.finite(row.size)
+            if key not in more:
+                sys.exit(f"sweep made a row of {key[0]!r} and {row.size!r} bytes without a run")
             if report:
-                report.add(row, more[row.collective, int(row.size)])
+                report.add(row, more[key])
     except KeyboardInterrupt as exception:
         ended = exception
     except NotImplementedError as stub:
