@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from grader.intake.staging import HIDDEN, NotThere, stage_submission
+from grader.intake.found_files import HIDDEN
+from grader.intake.staging import NotThere, stage_submission
 from grader.wire import removal
 from grader.world.fork_server_client import Server, WorldsUnavailable
 from grader.world.gpus import Gpus

@@ -32,7 +32,7 @@ from grader.course import gradescope_metadata
 from grader.course.gradescope_metadata import METADATA
 from grader.course.submissions import Found, Student, Submission
 from grader.course.unpacking import CannotRead, unpack
-from grader.intake.staging import has_listed_files
+from grader.intake.found_files import has_listed_files
 
 # A name may contain numbers, too. The first two numbers in a row count, and doubts are told.
 CANVAS = re.compile(r"(?P<name>.+?)(?P<late>_LATE)?_(?P<user>\d+)_\d+_(?P<file>.+)")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grader.course.submissions import Found
-from grader.intake.staging import MAX_READ, PYTHON_LIKE, places
+from grader.intake.found_files import MAX_READ, PYTHON_LIKE, places
 
 MAX_SUBMISSION_BYTES = 32 << 20  # of one submission
 MAX_SUBMISSION_FILES = 2000

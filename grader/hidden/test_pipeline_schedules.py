@@ -867,7 +867,7 @@ def test_bubble_in_theory(world, rng):
                 "this is the idle time divided by the ideal time. Divide it by the total time": (
                     of_ideal
                 ),
-                "a pipeline of n stages takes m + n − 1 time slots for m micro-batches, not m + n": [
+                "n stages need m + n − 1 time slots for m micro-batches, not m + n": [
                     np.array((p - 1) / (m + p)) for p, m in cases
                 ],
             }

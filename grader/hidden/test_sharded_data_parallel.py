@@ -433,6 +433,31 @@ def sharded_problems(rng, n):
     ]
 
 
+def two_steps(function, first, second):
+    """Return a call that makes one step of each of two models, one after the other."""
+    arguments = (
+        per_rank(*([own.shards[rank], own.batches[rank]] for rank in range(first.n)))
+        for own in (first, second)
+    )
+    return call(f"sharded_data_parallel.{function}", *arguments, driver="in_turn")
+
+
+def require_first_gradients_kept(run, first, second):
+    """Fail unless the shards that each of ``two_steps`` returned are right after both steps."""
+    both = [list(own) for own in zip(first.gradients, second.gradients)]
+    overwritten = (
+        "the first step's gradients were overwritten by the second step's. In each step,"
+        " return new tensors"
+    )
+    run.returns(
+        *both,
+        tolerance=first.tolerance,
+        select=lambda r: [own[1] for own in r],
+        label="the list of the shards of two steps, read after both steps, [step][layer],",
+        known_mistakes=[{overwritten: [later, later]} for _, later in both],
+    )
+
+
 @number("6.3")
 @weight(1.25)
 def test_sharded_gradients(world, rng):
@@ -443,34 +468,18 @@ def test_sharded_gradients(world, rng):
         problems = sharded_problems(rng, n)
         first, *others = problems
         again, other = others[-1], ShardedProblem(rng, n, layers=4, width=6, rows=1)
-        turns = [
-            per_rank(*([own.shards[rank], own.batches[rank]] for rank in range(n)))
-            for own in (again, other)
-        ]
-        name = "sharded_data_parallel.fully_sharded_step"
-        *runs, twice, kept = world(
+        *runs, twice, in_turn = world(
             n,
             first.step(layouts=True, delays=late(n)),
             *(p.step() for p in others),
             again.step(driver="twice"),
-            call(name, *turns, driver="in_turn"),
+            two_steps("fully_sharded_step", again, other),
         )
         for run, p in zip(runs, problems):
             p.has_gradients(run)
             run.keeps_inputs()
         again.has_gradients(twice, lambda r: r[1][1])
-        both = [list(own) for own in zip(again.gradients, other.gradients)]
-        overwritten = (
-            "the first step's gradients were overwritten by the second step's. In each step,"
-            " return new tensors"
-        )
-        kept.returns(
-            *both,
-            tolerance=again.tolerance,
-            select=lambda r: [own[1] for own in r],
-            label="the list of the shards of two steps, read after both steps, [step][layer],",
-            known_mistakes=[{overwritten: [later, later]} for _, later in both],
-        )
+        require_first_gradients_kept(in_turn, again, other)
 
 
 @number("6.3")
@@ -554,13 +563,19 @@ def test_sharded_misuse(world, rng):
 @weight(0.25)
 @on_gloo
 def test_prefetched_values(world, rng):
-    """prefetched_step returns each rank's loss and its shards of the gradients, on 1 to 4 ranks"""
+    """prefetched_step returns each rank's loss and its shards of the gradients, on 1 to 4 ranks,
+    and a second step does not change them
+    """
     for n in SIZES:
         problems = sharded_problems(rng, n)
-        for run, p in zip(world(n, *(p.prefetched() for p in problems)), problems):
+        both = [ShardedProblem(rng, n, layers=3, width=4, rows=1) for _ in range(2)]
+        requests = [p.prefetched() for p in problems]
+        *runs, in_turn = world(n, *requests, two_steps("prefetched_step", *both))
+        for run, p in zip(runs, problems):
             p.has_gradients(run, local=p.followed)
             p.has_losses(run, local=p.followed)
             run.keeps_inputs()
+        require_first_gradients_kept(in_turn, *both)
 
 
 @number("6.4")

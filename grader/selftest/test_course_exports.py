@@ -10,7 +10,7 @@ from grader.course import exports
 from grader.course.exports import Export, find, safe_name, unique
 from grader.course.submissions import Found, Student
 from grader.course.unpacking import CannotRead
-from grader.intake import staging
+from grader.intake import found_files
 
 
 def found_in(source: Path, unpack_into: Path) -> list[Found]:
@@ -332,7 +332,7 @@ def test_a_folder_that_cannot_be_read_stops_no_other(tmp_path, monkeypatch):
     for name in ("ann", "bob"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "collectives.py").write_text("x = 1")
-    visible, listing = exports._visible, staging._listing
+    visible, listing = exports._visible, found_files._listing
 
     def refusing(list_folder):
         def listed(folder: Path) -> list[Path]:
@@ -343,7 +343,7 @@ def test_a_folder_that_cannot_be_read_stops_no_other(tmp_path, monkeypatch):
         return listed
 
     monkeypatch.setattr(exports, "_visible", refusing(visible))
-    monkeypatch.setattr(staging, "_listing", refusing(listing))
+    monkeypatch.setattr(found_files, "_listing", refusing(listing))
     assert [one.submission.id for one in find(tmp_path, tmp_path / "x").found] == ["ann", "bob"]
 
 

@@ -9,7 +9,8 @@ import pytest
 from grader.course import parcel
 from grader.course.parcel import TooLarge, pack
 from grader.course.submissions import Found, Submission
-from grader.intake.staging import MAX_FILE_BYTES, read
+from grader.intake.found_files import MAX_FILE_BYTES
+from grader.intake.staging import read
 
 PLAIN = {"collectives.py": b"x = 1\n", "notes.txt": b"not read", "extra.py": b"y = 2\n"}
 

@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 
-from grader.intake import staging
+from grader.intake import found_files
 from grader.selftest import fuzz, fuzz_frames, fuzz_intake, fuzz_world
 from grader.selftest.sampling import rng_of_test
 from grader.wire import events, frames
@@ -73,11 +73,13 @@ def test_the_fuzzer_finds_a_check_that_is_missing(module, name, weaker, monkeypa
 
 def test_the_fuzzer_finds_what_the_intake_does_not_catch(tmp_path, monkeypatch):
     monkeypatch.setattr(zipfile, "is_zipfile", lambda file: True)
-    monkeypatch.setattr(staging, "_extract", lambda archive, entry: archive.read(entry))
+    monkeypatch.setattr(found_files, "_extract", lambda archive, entry: archive.read(entry))
     assert "input " in bites(fuzz_intake.make, fuzz_intake.Judge(tmp_path))
 
 
 def test_the_fuzzer_finds_a_link_that_is_followed(tmp_path, monkeypatch):
     # a pipe would never end
-    monkeypatch.setattr(staging.stat, "S_ISREG", lambda mode: not staging.stat.S_ISFIFO(mode))
+    monkeypatch.setattr(
+        found_files.stat, "S_ISREG", lambda mode: not found_files.stat.S_ISFIFO(mode)
+    )
     assert "input " in bites(lambda random: b"D" + random.randbytes(8), fuzz_intake.Judge(tmp_path))

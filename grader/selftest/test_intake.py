@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grader.assignment import FILES, GIVEN, PARTS
-from grader.intake import staging
+from grader.intake import found_files
 from grader.intake.staging import NotThere, read, stage_submission
 from grader.packaging import pack
 from grader.selftest.fuzz_intake import zipped
@@ -134,21 +134,21 @@ def test_a_zip_and_its_folder_are_read_alike(places):
 def test_folders_that_cannot_be_read_hide_no_others(tmp_path, monkeypatch):
     submission = directory(tmp_path, {f"deep/er/{name}": SOURCE for name in FILES})
     (submission / "private").mkdir()
-    listing = staging._listing
+    listing = found_files._listing
 
     def listed(folder: Path) -> list[Path]:
         if folder.name == "private":
             raise PermissionError
         return listing(folder)
 
-    monkeypatch.setattr(staging, "_listing", listed)
+    monkeypatch.setattr(found_files, "_listing", listed)
     assert len(read(submission).texts) == len(FILES)
 
 
 def test_the_search_for_files_ends_in_a_large_tree(tmp_path, monkeypatch):
     submission = directory(tmp_path, {f"a/b/c/{name}": SOURCE for name in FILES})
     assert read(submission).texts
-    monkeypatch.setattr(staging, "MAX_FOLDERS", 1)  # reached on the second level
+    monkeypatch.setattr(found_files, "MAX_FOLDERS", 1)  # reached on the second level
     assert not read(submission).texts
 
 
@@ -271,15 +271,15 @@ def test_what_only_looks_like_a_file(tmp_path, folder, kind):
 def test_link_to_the_submission_is_followed_only_in_a_students_copy(
     tmp_path, folder, monkeypatch, is_students
 ):
-    monkeypatch.setattr(staging, "HIDDEN", tmp_path if not is_students else tmp_path / "none")
+    monkeypatch.setattr(found_files, "HIDDEN", tmp_path if not is_students else tmp_path / "none")
     submission = directory(tmp_path, {"collectives.py": SOURCE})
     (link := tmp_path / "link").symlink_to(submission)
     assert ("collectives" not in stage_submission(link, folder).absent) is is_students
-    assert (submission.resolve() in staging.candidates(link)) is is_students
+    assert (submission.resolve() in found_files.candidates(link)) is is_students
 
 
 def test_link_inside_a_submission_is_never_followed(tmp_path, folder, monkeypatch):
-    monkeypatch.setattr(staging, "HIDDEN", tmp_path / "none")
+    monkeypatch.setattr(found_files, "HIDDEN", tmp_path / "none")
     (other := tmp_path / "other").mkdir()
     (other / "collectives.py").write_text(SOURCE)
     submission = directory(tmp_path, {"data_parallel.py": SOURCE})
@@ -369,11 +369,11 @@ def test_what_the_system_will_not_read_is_refused(tmp_path, monkeypatch):
     def denied(path: Path) -> bytes:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("grader.intake.staging._read", denied)
+    monkeypatch.setattr("grader.intake.found_files._read", denied)
     assert (
         read(submission).absent["collectives"] == "collectives.py cannot be read (PermissionError)."
     )
-    monkeypatch.setattr("grader.intake.staging._listing", denied)
+    monkeypatch.setattr("grader.intake.found_files._listing", denied)
     assert (
         "The submission was refused: it cannot be read (PermissionError)."
         in read(submission).warnings
@@ -428,6 +428,6 @@ def test_a_file_that_is_removed_meanwhile_harms_nothing(tmp_path, folder, monkey
     """Such as the temporary file of an editor that is saving."""
     source = directory(tmp_path, {"collectives.py": SOURCE})
     listed = [*source.iterdir(), source / "4913"]
-    monkeypatch.setattr("grader.intake.staging._listing", lambda _: listed)
+    monkeypatch.setattr("grader.intake.found_files._listing", lambda _: listed)
     assert "collectives" not in stage_submission(source, folder).absent
     assert "handout/collectives.py" in staged_names(folder)

@@ -16,7 +16,8 @@ from grader.assignment import GIVEN
 from grader.check.record import NOT_RUN, UNIMPLEMENTED
 from grader.course_file import course
 from grader.grade import Options
-from grader.intake.staging import candidates, read
+from grader.intake.found_files import candidates
+from grader.intake.staging import read
 from grader.reports import page
 from grader.session import ROOT
 from grader.watch import checker, keyboard

@@ -2063,7 +2063,7 @@ MUTANTS = [
         "(num_stages - 1) / (num_micro_batches + num_stages - 1)",
         "(num_stages - 1) / (num_micro_batches + num_stages)",
         {"public bubble", "hidden bubble_in_theory"},
-        "takes m + n − 1 time slots",
+        "need m + n − 1 time slots",
     ),
     Mutant(
         "one timeline without spans has no bubble",

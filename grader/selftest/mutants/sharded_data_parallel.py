@@ -1029,6 +1029,21 @@ def _gathered_ahead""",
         "the first step's gradients were overwritten by the second step's",
     ),
     mutant(
+        "a prefetched step overwrites the gradients of the step before",
+        "        del weight, grad_weight  # before another gather starts\n    return mlp.loss(x), gradients\n",
+        """        del weight, grad_weight  # before another gather starts
+    key = len(shards), x.shape, x.dtype
+    own = prefetched_step.__dict__.setdefault(key, gradients)
+    for old, new in zip(own, gradients):
+        old.copy_(new)
+    return mlp.loss(x), own
+""",
+        {
+            "hidden prefetched_values",
+        },
+        "the first step's gradients were overwritten by the second step's",
+    ),
+    mutant(
         "shards must divide the layer",
         "    needed = math.ceil(width * width / n)\n",
         "    needed = width * width // n\n",
