@@ -17,9 +17,7 @@ and nothing from a zip is written outside of the folder for unpacking. The name 
 to a file must not decide whose work the file is, or which form the export has.
 """
 
-import hashlib
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -30,6 +28,7 @@ import yaml
 
 from grader.course import gradescope_metadata
 from grader.course.gradescope_metadata import METADATA
+from grader.course.submission_ids import safe_name, unique
 from grader.course.submissions import Found, Student, Submission
 from grader.course.unpacking import CannotRead, unpack
 from grader.intake.found_files import has_listed_files
@@ -356,45 +355,6 @@ def _whole(latest: dict[str, tuple[int, Path]]) -> Path | None:
             return path
     zips = [one for one in latest.values() if _is_zip(one[1])]
     return max(zips)[1] if zips else None
-
-
-def unique(names: Iterable[str]) -> list[str]:
-    """Return names that are safe for folders.
-
-    A name that lost letters gets a hash at its end, so that it stays the same when other
-    submissions come. Different names that would become the same get a hash, too. A name that occurs
-    again gets a number.
-    """
-    names = list(names)
-    originals: dict[str, set[str]] = {}
-    for name in names:
-        originals.setdefault(safe_name(name).lower(), set()).add(name)
-    taken: set[str] = set()
-    found = []
-    for name in names:
-        plain = safe_name(name)
-        if len(originals[plain.lower()]) > 1 or _loses_letters(name):
-            digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4)
-            plain += f"-{digest.hexdigest()}"
-        numbered, count = plain, 1
-        while numbered.lower() in taken:  # some file systems ignore case
-            count += 1
-            numbered = f"{plain}-{count}"
-        taken.add(numbered.lower())
-        found.append(numbered)
-    return found
-
-
-def _loses_letters(name: str) -> bool:
-    """Return whether ``safe_name`` leaves out letters or digits, such as Chinese ones."""
-    spelled = unicodedata.normalize("NFKD", name)
-    return any(c.isalnum() and not c.isascii() for c in spelled)
-
-
-def safe_name(name: str) -> str:
-    """Return a similar name that has only ASCII letters, digits, ``.``, ``_`` and ``-``."""
-    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
-    return re.sub(r"[^A-Za-z0-9._]+", "-", plain).strip("-.")[:80] or "student"
 
 
 def _natural(name: str) -> list:

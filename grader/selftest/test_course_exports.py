@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from grader.course import exports
-from grader.course.exports import Export, find, safe_name, unique
+from grader.course.exports import Export, find
+from grader.course.submission_ids import safe_name, unique
 from grader.course.submissions import Found, Student
 from grader.course.unpacking import CannotRead
 from grader.intake import found_files
