@@ -175,7 +175,7 @@ class CopyToRanks(torch.autograd.Function):
 
     In a ``torch.autograd.Function``, ``backward`` gets the gradient of the result of ``forward``,
     and returns the gradient of the input of ``forward``. ``ctx`` can save tensors in ``forward``
-    for use in ``backward``. Here nothing has to be saved.
+    for use in ``backward``. Here ``backward`` needs none: save nothing.
 
     With 2 ranks whose gradients of y are [1, 2] and [3, 4]:  the gradient of x is [4, 6] on both.
     About 5 lines, forward and backward.

@@ -194,10 +194,10 @@ def stopwatch(
     - Barrier: before each timed call, all ranks meet in a barrier. Without it, a rank would time
       how long it waits for a late rank. The barrier itself is not timed.
     - GPU: a call only starts the work of the GPU, and ``synchronize()`` waits until it is done.
-      Earlier work must be over when you start the clock, and the operation must be over when you
-      stop it. So synchronize twice: before the barrier, and after the operation. (If a rank
-      synchronized after the barrier, it would start late, and the other ranks would time its
-      delay.)
+      Earlier work must be over when you start the clock, also an exchange of times. The operation
+      must be over when you stop the clock. So synchronize twice: before the barrier, and after the
+      operation. (If a rank synchronized after the barrier, it would start late, and the other ranks
+      would time its delay.)
     - Slowest rank: a collective has ended when its slowest rank has ended. So each sample is the
       maximum over the ranks. (Exchange the times after the measurement or between iterations, but
       never while the clock runs. Use a tensor on ``device()``, best in float64. Communicate with

@@ -152,6 +152,22 @@ class PipelineProblem:
         for stage in stages:
             run.require_products(stage, passes * self.m * len(self.cut[stage]) * self.product)
 
+    def require_single_micro_batches(self, run):
+        """Fail if a rank multiplied the rows of several micro-batches by a weight at once.
+
+        The inner dimension of such a product is the width. Products for the gradients of weights
+        have another one, and may be of several micro-batches: the width must be no multiple of a
+        micro-batch's rows.
+        """
+        for rank in range(self.n):
+            products = (e for e in run.ledger(rank) if e.kind == PRODUCT and e.inner == self.width)
+            most = max((entry.amount for entry in products), default=0)
+            text = (
+                f"rank {rank} multiplied {most * self.rows // self.product} rows at once; a"
+                f" micro-batch has {self.rows}. Multiply one micro-batch at a time."
+            )
+            run.require(most <= self.product, text)
+
     def mistakes(self):
         return parts.pipeline_mistakes(self.weights, self.saved, self.y, self.cut, self.m)
 

@@ -346,7 +346,9 @@ def test_synchronize(world, rng):
 @number("2.2")
 @weight(0.25)
 def test_synchronize_before_the_barrier(world, rng):
-    """stopwatch synchronises before the barrier, not only after it, so that no rank starts late"""
+    """stopwatch synchronises before the barrier, not only after it, so that no rank starts late,
+    and between an exchange of times and the next call
+    """
     cases = [(rng.uniform(1, 2, warm_up + 3).tolist(), warm_up) for warm_up in _with_warm_up(rng)]
     runs = world(2, *(watch([own] * 2, warm_up, asynchronous=True) for own, warm_up in cases))
     for run in runs:
@@ -431,12 +433,14 @@ def _demand_meetings_of(run, rank, seen, warm_up):
 def _require_synchronized_before_barrier(run, rank):
     """Fail if a rank synchronises between a barrier and its call, and not before the barrier.
 
-    Also fail if the rank never calls the operation, the barrier or ``synchronize``: then there is
-    no order to judge.
+    Also fail if it does not synchronise between an exchange of times and the next call, or if it
+    never calls the operation, the barrier or ``synchronize``: then there is no order to judge.
     """
     # Whether the rank has synchronised, and whether it has called the barrier, since the last
     # operation.
     has_synchronized = has_met = False
+    # whether the device may still work on an exchange of times
+    is_exchanging = False
     seen = events(run, rank)
     for name, function in (
         ("operation", "the operation"),
@@ -446,7 +450,15 @@ def _require_synchronized_before_barrier(run, rank):
         run.require(name in seen, f"rank {rank} never called {function}.")
     for event in seen:
         if event == "operation":
+            run.require(
+                not is_exchanging,
+                f"rank {rank} did not call synchronize between an exchange of times and the next"
+                " call of the operation. On a GPU the exchange may still be running when the clock"
+                " starts. Before each barrier, call synchronize.",
+            )
             has_synchronized = has_met = False
+        elif event.startswith("comm "):
+            is_exchanging = True
         elif event == "barrier":
             has_met = True
         elif event == "synchronize":
@@ -457,7 +469,7 @@ def _require_synchronized_before_barrier(run, rank):
                 " delay, too."
                 " Synchronise first, then call the barrier, then read the clock.",
             )
-            has_synchronized = True
+            has_synchronized, is_exchanging = True, False
 
 
 def require_exchange(run):

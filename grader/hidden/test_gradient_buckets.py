@@ -22,6 +22,10 @@ from grader.reference.buckets import FROZEN_TAKES_ROOM, TIED_LAST, TIED_TWICE
 from grader.reference.training_mistakes import RESET
 
 SIZES = (1, 2, 3, 4)
+ALL_IN_HOOKS = (
+    "All of them can begin before that, also the last one: start each bucket in the hook of the"
+    " parameter that completes it."
+)
 
 
 def started_early(run, rank, p=0):
@@ -53,7 +57,7 @@ def _unlike_the_first(run, rank, p):
 
 
 def on_their_way(run, made, plain):
-    """Fail unless the all-reduces of all buckets but the last began before the end of each pass.
+    """Fail unless the all-reduces of all buckets began before the end of each pass.
 
     This is required only in passes in which every parameter has a gradient, and only of ranks that
     started an all-reduce during the backward pass of the ``plain`` run. On the other ranks nothing
@@ -65,12 +69,10 @@ def on_their_way(run, made, plain):
             early, buckets = started_early(run, rank, p), len(made.buckets)
             text = (
                 f"rank {rank} started {early} of {buckets} all-reduces before its backward pass had"
-                f" ended{_number_of(p, made)}. All of them except the last can begin before that."
+                f" ended{_number_of(p, made)}. {ALL_IN_HOOKS}"
             )
             text += _unlike_the_first(run, rank, p)
-            run.require(
-                early >= buckets - 1 or any(made.local[rank][p][i] is None for i in used), text
-            )
+            run.require(early >= buckets or any(made.local[rank][p][i] is None for i in used), text)
 
 
 @number("3.5")
@@ -294,7 +296,7 @@ def test_buckets_overlap(world, rng):
 
 
 def _starts_during_each_pass(run, made):
-    """Fail unless each rank starts 2 of 3 all-reduces before the end of each backward pass."""
+    """Fail unless each rank starts all 3 all-reduces before the end of each backward pass."""
     for p, which in zip(made.passes, ("the first", "the second", "the third"), strict=True):
         for rank in made.ranks:
             early = started_early(run, rank, p)
@@ -304,11 +306,10 @@ def _starts_during_each_pass(run, made):
                 f" so nothing overlaps.{_unlike_the_first(run, rank, p)}",
             )
             sentence = (
-                f"rank {rank} started {early} of 3 all-reduces during {which} backward pass."
-                " All of them except the last can begin during that pass."
-                f"{_unlike_the_first(run, rank, p)}"
+                f"rank {rank} started {early} of 3 all-reduces before {which} backward pass had"
+                f" ended. {ALL_IN_HOOKS}{_unlike_the_first(run, rank, p)}"
             )
-            run.require(early >= 2, sentence)
+            run.require(early >= 3, sentence)
 
 
 def _starts_as_they_fill(run, made):

@@ -590,6 +590,34 @@ def test_gradients_are_no_larger_than_shards(world, rng):
                 f" gradient of a full weight has {p.weights[0].nbytes} bytes. A slice is a view,"
                 " which keeps the whole tensor alive. No rank needs a full weight's gradient.",
             )
+    require_no_full_gradient(world, rng)
+
+
+def require_no_full_gradient(world, rng, n=4, layers=2):
+    """Fail if a backward pass makes a tensor as large as a full weight, and keeps it for a while.
+
+    The weights are much larger than the activations. A rank may have, beside the gradients of its
+    shards, a copy of each shard and one more shard. The tensors alive are counted after each
+    product.
+    """
+    p = Problem(rng, n, layers, rows=1, width=128)
+    (run,) = world(n, p.backward(driver="metered"))
+    run.returns(
+        *p.of_ranks(p.gradients),
+        tolerance=p.tolerance,
+        select=lambda r: driver_results.value(r)[1],
+        label="the list of gradients",
+    )
+    shard, full = p.shards[0][0].nbytes, p.weights[0].nbytes
+    for rank in range(n):
+        most = max(entry.alive for entry in run.require_products(rank, 1))
+        text = (
+            f"rank {rank} had {most} bytes of new tensors alive after one of its products. The"
+            f" gradients of its {layers} shards have {layers * shard} bytes together, and the"
+            f" gradient of a full weight has {full} bytes. Do you make a tensor as large as a full"
+            " weight? No rank needs one: compute the gradient of the shard itself."
+        )
+        run.require(most <= (2 * layers + 1.5) * shard + 16 * p.bytes, text)
 
 
 def backward_traffic(world, rng, budget, sentence):
@@ -873,40 +901,48 @@ def keeps_results(world, n, first, later, expected, what, select):
 
 @number("4.4")
 @weight(0.25)
-def test_sum_keeps_nothing(world, rng):
-    """SumOverRanks (g) saves no tensor for its backward pass: its partial input is freed when
-    nothing else needs it
+def test_f_and_g_keep_nothing(world, rng):
+    """CopyToRanks (f) and SumOverRanks (g) save no tensor for their backward passes: the input is
+    freed when nothing else needs it
     """
     for n in (1, 2):
         partials = [rng.standard_normal((3, 4)) for _ in range(n)]
-        (run,) = world(
+        x = rng.standard_normal((3, 4))  # replicated
+        of_g, of_f = world(
             n,
             call(
                 "tensor_parallel.SumOverRanks",
                 per_rank(*map(RequiresGrad, partials)),
                 driver="apply_and_drop",
             ),
+            call("tensor_parallel.CopyToRanks", RequiresGrad(x), driver="apply_and_drop"),
         )
-        run.returns(
+        of_g.returns(
             *[sum(partials)] * n, tolerance=CLOSE, select=driver_results.value, label="g(x)"
         )
-        for rank, kept in enumerate(
-            run.read(driver_results.is_argument_kept, "whether the partial input is still there")
-        ):
-            text = (
-                f"rank {rank}'s partial input is still in memory after the forward pass. Does ctx"
-                " keep this input, or a view of it? The backward pass needs neither: save nothing."
-            )
-            run.require(not kept, text)
-        for rank, beside in enumerate(
-            run.read(driver_results.bytes_beside, "the memory that the forward pass leaves")
-        ):
-            text = (
-                f"rank {rank}'s forward pass keeps {beside} bytes of tensors alive besides its"
-                f" output; the partial input has {partials[rank].nbytes} bytes. Does ctx keep a"
-                " copy of the input? The backward pass needs none: save nothing."
-            )
-            run.require(beside <= 0, text)
+        require_nothing_kept(of_g, "the partial input", x.nbytes)
+        require_nothing_kept(of_f, "the input", x.nbytes)
+
+
+def require_nothing_kept(run, what, size):
+    """Fail if f or g keeps its input of ``size`` bytes, or a copy of it, for its backward pass."""
+    for rank, kept in enumerate(
+        run.read(driver_results.is_argument_kept, "whether the input is still there")
+    ):
+        text = (
+            f"{what} of rank {rank} is still in memory after the forward pass. Does ctx keep this"
+            " input, or a view of it? The backward pass needs neither: save nothing."
+        )
+        run.require(not kept, text)
+    for rank, beside in enumerate(
+        run.read(driver_results.bytes_beside, "the memory that the forward pass leaves")
+    ):
+        text = (
+            f"rank {rank}'s forward pass keeps {beside} bytes of tensors alive besides its output;"
+            f" {what} has {size} bytes. Does ctx keep a copy of the input? The backward pass needs"
+            " none: save nothing."
+        )
+        run.require(beside <= 0, text)
 
 
 F_AND_G_FIRST = (

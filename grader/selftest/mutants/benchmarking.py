@@ -907,6 +907,32 @@ MUTANTS = [
         "a negative time was replaced by 0",
     ),
     Mutant(
+        "an exchange after each call, and then no waiting for the device",
+        "benchmarking",
+        """        synchronize()
+        barrier()
+        start = clock()
+        operation()
+        synchronize()
+        times.append(clock() - start)
+    slowest = torch.tensor(times, dtype=torch.float64, device=device())
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    samples = slowest.tolist()
+""",
+        """        if not times:
+            synchronize()
+        barrier()
+        start = clock()
+        operation()
+        synchronize()
+        times.append(torch.tensor(clock() - start, dtype=torch.float64, device=device()))
+        dist.all_reduce(times[-1], op=dist.ReduceOp.MAX)
+    samples = [float(slowest) for slowest in times]
+""",
+        {"hidden synchronize_before_the_barrier"},
+        "between an exchange of times and the next call of the operation",
+    ),
+    Mutant(
         "a device awaited after the barrier",
         "benchmarking",
         "        synchronize()\n        barrier()\n        start",

@@ -571,6 +571,41 @@ MUTANTS = [
     ),
     # ——— 5.2
     Mutant(
+        "on one stage, the forward pass computes the whole batch at once",
+        "pipeline_parallel",
+        START_OF_FORWARD,
+        """    if last_stage == 0:
+        y, whole = _stage_forward(weights, x)
+        parts = [slice(i * rows, (i + 1) * rows) for i in range(num_micro_batches)]
+        return y, [[(own_x[part], z[part]) for own_x, z in whole] for part in parts]
+""" + START_OF_FORWARD,
+        {"hidden forward_flows"},
+        "rank 0 multiplied 15 rows at once; a micro-batch has 3",
+    ),
+    Mutant(
+        "on one stage, the backward pass computes the whole batch at once",
+        "pipeline_parallel",
+        "    grad_loss = mlp.loss_backward(y) if stage == last_stage else None\n",
+        """    grad_loss = mlp.loss_backward(y) if stage == last_stage else None
+    if last_stage == 0:
+        whole = [tuple(map(torch.cat, zip(*of_layer))) for of_layer in zip(*saved)]
+        _stage_backward(weights, whole, grad_loss, totals)
+        return totals
+""",
+        {"hidden backward_flows"},
+        "rank 0 multiplied 15 rows at once; a micro-batch has 3",
+    ),
+    Mutant(
+        "a barrier on one stage",
+        "pipeline_parallel",
+        START_OF_FORWARD,
+        """    if last_stage == 0:
+        dist.barrier()
+""" + START_OF_FORWARD,
+        {"hidden forward_flows"},
+        "rank 0 used a barrier",
+    ),
+    Mutant(
         "the forward pass returns y alone",
         "pipeline_parallel",
         "    return torch.cat(outputs) if stage == last_stage else None, saved\n",
@@ -2056,6 +2091,41 @@ MUTANTS = [
         "    if num_stages == 1:\n        return 0.0\n    _check_micro_batches(num_micro_batches)\n    return (num_stages - 1) /",
         {"hidden bubble_in_theory"},
         "expected a ValueError",
+    ),
+    Mutant(
+        "a send is awaited inside the next backward span",
+        "pipeline_parallel",
+        """                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
+            if sending_back is not None:
+                sending_back.wait()
+""",
+        """                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
+                if sending_back is not None:
+                    sending_back.wait()
+""",
+        {"hidden own_timeline"},
+        "Leave the span before you receive or wait",
+    ),
+    Mutant(
+        "all tensors to receive into are made at the start",
+        "pipeline_parallel",
+        "    _, received = _exchange(rows, weights[0], receive_from=sources[0])\n",
+        """    buffers = [_empty_rows(rows, weights[0]) for source in sources if source is not None]
+
+    def _exchange(rows, like, *, receive_from, outgoing=None, send_to=None):
+        messages = [dist.P2POp(dist.isend, outgoing, send_to)] if send_to is not None else []
+        received = buffers.pop() if receive_from is not None else None
+        if received is not None:
+            messages.append(dist.P2POp(dist.irecv, received, receive_from))
+        works = dist.batch_isend_irecv(messages) if messages else []
+        if received is not None:
+            works[-1].wait()
+        return works[0] if send_to is not None else None, received
+
+    _, received = _exchange(rows, weights[0], receive_from=sources[0])
+""",
+        {"hidden run_schedule_frees_what_was_sent"},
+        "Is something made for all micro-batches at the start",
     ),
     Mutant(
         "the bubble of m + n time slots",

@@ -902,15 +902,35 @@ def shard_columns""",
         dist.all_reduce(y)
         return y
         # END SOLUTION""",
-        {"hidden sum_keeps_nothing"},
+        {"hidden f_and_g_keep_nothing"},
         "Does ctx keep this input, or a view of it?",
+    ),
+    Mutant(
+        "f saves a copy of its input",
+        "tensor_parallel",
+        "        return x.view_as(x)  # replicated\n",
+        "        ctx.save_for_backward(x.clone())\n        return x.view_as(x)  # replicated\n",
+        {"hidden f_and_g_keep_nothing"},
+        "the input has 96 bytes. Does ctx keep a copy of the input?",
+    ),
+    Mutant(
+        "the gradient of the full weight is made, and its columns are copied",
+        "tensor_parallel",
+        "        gradients.insert(0, grad_weight)\n",
+        """        n, rank = dist.get_world_size(), dist.get_rank()
+        full = grad_weight.new_zeros(len(grad_weight), n * grad_weight.shape[1])
+        full.chunk(n, 1)[rank].copy_(grad_weight)
+        gradients.insert(0, full.chunk(n, 1)[rank].clone(memory_format=torch.contiguous_format))
+""",
+        {"hidden gradients_are_no_larger_than_shards"},
+        "Do you make a tensor as large as a full weight?",
     ),
     Mutant(
         "ctx saves a copy of the partial input",
         "tensor_parallel",
         SUM,
         "        ctx.save_for_backward(x.clone())\n" + SUM,
-        {"hidden sum_keeps_nothing"},
+        {"hidden f_and_g_keep_nothing"},
         "Does ctx keep a copy of the input?",
     ),
     Mutant(
@@ -918,7 +938,7 @@ def shard_columns""",
         "tensor_parallel",
         SUM,
         "        ctx.input = x.detach()\n" + SUM,
-        {"hidden sum_keeps_nothing"},
+        {"hidden f_and_g_keep_nothing"},
         "Does ctx keep this input, or a view of it?",
     ),
     Mutant(
@@ -926,7 +946,7 @@ def shard_columns""",
         "tensor_parallel",
         SUM,
         '        globals().setdefault("KEPT", []).append(x.clone())\n' + SUM,
-        {"hidden sum_keeps_nothing"},
+        {"hidden f_and_g_keep_nothing"},
         "of tensors alive besides its output",
     ),
     Mutant(
