@@ -7,11 +7,12 @@ The functions take spans and return text. They read and write no files. An SVG n
 keeps its text as text, and follows the reader's choice of light or dark.
 """
 
+import html
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 
+from grader.diagnosis.finding import printable
 from grader.diagnosis.spans import COMMUNICATING, COMPUTING, TIMED, WAITING, Span
 from grader.reports.palette import FONT, STYLE, paint
 
@@ -87,7 +88,7 @@ def sheet(pictures: Sequence[Picture], title: str = "", above: Sequence[str] = (
         drawn, top = _picture(picture, top, until)
         parts += drawn
     drawn, top = _legend(pictures, top)
-    name = escape(title or "; ".join(p.title for p in pictures) or "Ranks over time")
+    name = _escaped(title or "; ".join(p.title for p in pictures) or "Ranks over time")
     return "\n".join(
         [
             (
@@ -244,7 +245,7 @@ def _bar(span: Span, top: float, height: float, scale: float, until: float) -> s
         rect += _text(
             left + width / 2, top + height / 2 + 4, str(span.micro_batch), "on", 11, middle=True
         )
-    return f"<g><title>{escape(described(span))}</title>{rect}</g>"
+    return f"<g><title>{_escaped(described(span))}</title>{rect}</g>"
 
 
 def _compact(
@@ -369,7 +370,12 @@ def _text(
 ) -> str:
     attributes = f'x="{x:.2f}" y="{y:g}"' + (f' font-size="{size}"' if size != 12 else "")
     attributes += ' text-anchor="middle"' if middle else ""
-    return f"<text {attributes} {_painted(kind)}>{escape(text)}</text>"
+    return f"<text {attributes} {_painted(kind)}>{_escaped(text)}</text>"
+
+
+def _escaped(text: str) -> str:
+    """Return the text as it may stand in an SVG, which may have no control characters."""
+    return html.escape(printable(text))
 
 
 def _wrapped(sentence: str, most: int = 140) -> list[str]:

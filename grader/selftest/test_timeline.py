@@ -604,6 +604,24 @@ def test_what_a_rank_wrote_cannot_leave_its_text():
     assert not [e for e in root.iter() if e.tag.rpartition("}")[2] in ("script", "a", "b")]
 
 
+def test_control_characters_of_a_submission_reach_neither_the_terminal_nor_the_drawing(
+    tmp_path, server
+):
+    submission = with_stubs(tmp_path, "collectives")
+    with open(submission / "collectives.py", "a") as file:
+        file.write(
+            "\ndef all_reduce(tensor, op='sum'):\n"
+            "    if dist.get_rank() == 1:\n"
+            "        raise ValueError('\\x1b[2J\\x00 red')\n"
+            "    dist.all_reduce(tensor)\n"
+        )
+    (tmp_path / "out").mkdir()
+    done = timeline("collectives", submission, tmp_path / "out", "--ranks", "2", server=server)
+    assert done.returncode == 1 and "raised ValueError: \ufffd[2J\ufffd red" in done.stdout
+    assert "\x1b" not in done.stdout and "\0" not in done.stdout
+    ElementTree.fromstring((tmp_path / "out" / "timeline.svg").read_text())
+
+
 def test_drawings_of_one_sheet_have_one_scale():
     short = Picture("short", [Span(0, COMPUTING, "", 0.0, 0.5)], ["50 % busy"])
     long = Picture("long", [Span(0, COMPUTING, "", 0.0, 1.0)])

@@ -32,6 +32,7 @@ from grader.atomic_write import written_whole
 from grader.check.selection import NothingChosen, part_named
 from grader.command_line import print_in_any_encoding
 from grader.course_file import BadCourse, course
+from grader.diagnosis.finding import printable
 from grader.intake.staging import NotThere
 from grader.reports import svg_drawing, text_drawing
 from grader.reports.trace import trace
@@ -255,8 +256,11 @@ def _show(played: list[PlayedScene], above: list[str], notes: list[str], into: P
 
 
 def _say(console: Console, text: str) -> None:
-    """Print the lines of a text, wrapped so that they keep their indentation."""
-    for line in text.splitlines():
+    """Print the lines of a text, wrapped so that they keep their indentation.
+
+    The text may be from student code, so control characters are replaced.
+    """
+    for line in printable(text).splitlines():
         indent = line[: len(line) - len(line.lstrip())]
         wrapped = textwrap.wrap(line, console.width, subsequent_indent=indent and f"{indent}    ")
         console.print(Text("\n".join(wrapped)), soft_wrap=True)
