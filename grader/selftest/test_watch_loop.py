@@ -103,6 +103,14 @@ def test_a_checker_gets_the_number_of_the_run(watch, checkers):
     assert checkers[0].recv() == Request(2, [])
 
 
+def test_a_report_without_checks_does_not_replace_the_last_one(watch, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "REPORT", tmp_path / "report.html")
+    (tmp_path / "report.html").write_text("the last one")
+    watch._on_keys("o")
+    assert watch.screen.told[-1].startswith("There is nothing to report yet")
+    assert (tmp_path / "report.html").read_text() == "the last one"
+
+
 def test_files_are_seen_where_the_system_cannot_watch_them(tmp_path, monkeypatch):
     """The system limits how many files and folders all programs of a user may watch."""
     way = watchfiles.watch

@@ -216,6 +216,8 @@ class Watch:
     def _open_report(self) -> str:
         """Write the page, open it if there is a graphical screen, and return a sentence on this."""
         records = list(self.state.records.values())
+        if not records:  # a page without checks would replace the last report
+            return "There is nothing to report yet: the checks have not been read."
         try:
             page.write(REPORT, records, self.submission.resolve().name, [])
         except OSError as error:
