@@ -78,30 +78,29 @@ class GradingOutput:
 
         Raise CannotGrade if the result must not be trusted. In this case, results.json and the
         other formats are written first, but the page is not written. Also raise CannotGrade if a
-        file cannot be written. The result is printed in any case.
+        file cannot be written. The result is printed in any case, and after all files are written:
+        the reader of a pipe may close it before everything is printed.
         """
+        fault = grade.fault
+        if not fault and grade.also and grade.also.fault:
+            fault = f"graded on CPUs, but not on GPUs: {grade.also.fault}"
         unwritten = ""
         try:
             self._write_results(grade)
             formats.write(self.others, self._document(grade))
         except OSError as error:
             unwritten = f"graded, but the results cannot be written: {error.strerror or error}"
+        try:
+            if self.report and not fault and not unwritten:
+                page.write(self.report, grade.records, self.name, grade.notes())
+        except OSError as error:
+            unwritten = f"graded, but the report cannot be written: {error.strerror or error}"
         if grade.also:
             terminal.show_also(self.console, grade.also.records, grade.also.device)
         terminal.show(self.console, grade.records, grade.notes())
-        if grade.fault:
-            raise CannotGrade(grade.fault)
-        if grade.also and grade.also.fault:
-            raise CannotGrade(f"graded on CPUs, but not on GPUs: {grade.also.fault}")
-        if unwritten:
-            raise CannotGrade(unwritten)
+        if fault or unwritten:
+            raise CannotGrade(fault or unwritten)
         if self.report:
-            try:
-                page.write(self.report, grade.records, self.name, grade.notes())
-            except OSError as error:
-                raise CannotGrade(
-                    f"graded, but the report cannot be written: {error.strerror or error}"
-                ) from None
             self.console.print(Text(f"The report: {self.report}"), soft_wrap=True)
 
     def _update_results(self, grade: Grade) -> None:

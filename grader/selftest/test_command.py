@@ -13,6 +13,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from rich.console import Console
 
 from grader.assignment import PARTS
 from grader.assignment import POINTS as OF_PROBLEMS
@@ -225,6 +226,23 @@ def test_a_full_disk_does_not_hide_the_result(tmp_path, monkeypatch, capsys):
     with pytest.raises(CannotGrade, match="^graded, but the results cannot be written: No space"):
         output.show(found)
     assert "1.1" in capsys.readouterr().out
+
+
+def test_a_pipe_that_its_reader_closes_does_not_lose_the_report(tmp_path, monkeypatch):
+    """As in `make report | head -1`."""
+    one = Record("a", "collectives", "1.1", "a check", 1.0, "visible", PASSED, Finding("Passed."))
+    found = Grade([one], [], 7, None, 0.0)
+    monkeypatch.setattr(Grade, "notes", lambda _: [])
+    output = GradingOutput(ROOT / "handout", tmp_path / "results.json", tmp_path / "report.html")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with contextlib.suppress(BrokenPipeError), open(writer, "w") as closed:
+        output.console = Console(file=closed)
+        monkeypatch.setattr(output.console, "on_broken_pipe", lambda: sys.exit(1))
+        with pytest.raises(SystemExit):
+            output.show(found)
+    assert json.loads((tmp_path / "results.json").read_text())["tests"]
+    assert "a check" in (tmp_path / "report.html").read_text()
 
 
 def test_results_that_cannot_be_written(tmp_path):
