@@ -48,7 +48,7 @@ from grader.check.selection import OPTIONS, NothingChosen, chosen, part_named
 from grader.check.world_lending import TimedWorld, WorldRunner, judge_fairly
 from grader.command_line import seed
 from grader.course_file import course
-from grader.diagnosis.finding import Finding, Line
+from grader.diagnosis.finding import Finding, Line, printable
 from grader.intake.staging import NotThere
 from grader.session import (
     ROOT,
@@ -234,13 +234,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
         return report
     record.status, record.finding = verdict(call.excinfo.value if call.excinfo else None)
     if record.status in (FAILED, UNIMPLEMENTED):
-        report.longrepr = record.message
+        report.longrepr = printable(record.message)
     elif record.status in (SKIPPED, NOT_ATTEMPTED):  # the student has made no mistake
         report.outcome = "skipped"
         report.longrepr = (
             str(item.path),
             item.location[1],
-            record.message,
+            printable(record.message),
         )
     timed = item.stash.get(TIMED, [])
     record.seconds, record.in_worlds = call.duration, sum(world.seconds for world in timed)
@@ -281,7 +281,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         own = [report for report in failed if hasattr(report, "lockstep")]
         told = messages(Record.read(report.lockstep) for report in own)
         for report, message in zip(own, told):
-            report.longrepr = message
+            report.longrepr = printable(message)
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from grader.assignment import PARTS
 from grader.atomic_write import written_whole
 from grader.course_file import BadCourse, course
+from grader.diagnosis.finding import printable
 from grader.intake.staging import NOT_ATTEMPTED, ROOT, read
 
 STUB = re.compile(r"raise NotImplementedError\(\"Problem (\d+\.\d+): ")
@@ -124,7 +125,7 @@ def main() -> int:
         )
         print(f"{number}  {title:<46} {state}")
     for name, error in broken.items():
-        print(f"handout/{name} cannot be imported: {error}")
+        print(f"handout/{name} cannot be imported: {printable(error)}")
     if broken and not arguments.anyway:
         return _cannot(
             "first fix the files that cannot be imported. make submission ANYWAY=1 packs these"

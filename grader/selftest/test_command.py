@@ -245,6 +245,21 @@ def test_a_pipe_that_its_reader_closes_does_not_lose_the_report(tmp_path, monkey
     assert "a check" in (tmp_path / "report.html").read_text()
 
 
+def test_make_test_prints_no_control_characters_of_a_submission(tmp_path):
+    raises = "def shift_right(tensor):\n    raise ValueError('\\x1b[2J\\x00 red')\n"
+    options = ["-n", "0", f"--submission={submission(tmp_path, collectives=raises)}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "grader.check", *options, "--only=shift_right", "tests"],
+        env={k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_", "PYTEST_"))},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1 and "ValueError: \ufffd[2J\ufffd red" in done.stdout
+    assert "\x1b" not in done.stdout and "\0" not in done.stdout
+
+
 def test_results_that_cannot_be_written(tmp_path):
     graded = grade(ROOT / "handout", tmp_path / "nowhere" / "results.json")
     assert graded.code == 2 and "there is no directory for the results" in graded.complaint

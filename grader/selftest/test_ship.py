@@ -476,6 +476,13 @@ def test_files_without_a_complete_problem_are_packed_anyway(anyway, tmp_path, mo
     assert anyway or "no problem is complete yet" in said and "ANYWAY=1 packs" in said
 
 
+def test_control_characters_of_an_exception_are_not_printed(monkeypatch, capsys):
+    monkeypatch.setattr(hand_in, "import_errors", lambda _: {"collectives.py": "E: \x1b[2J\0red"})
+    monkeypatch.setattr(sys, "argv", ["hand_in"])
+    assert hand_in.main() == 2
+    assert "collectives.py cannot be imported: E: \ufffd[2J\ufffdred\n" in capsys.readouterr().out
+
+
 def test_reason_that_holds_for_all_files_is_told_once(monkeypatch, capsys):
     absent = {"collectives": "It was refused.", "benchmarking": "It was refused."}
     monkeypatch.setattr(hand_in, "read", lambda folder: Contents(absent=absent))
