@@ -130,6 +130,22 @@ def test_what_is_no_such_file_is_one_sentence(tmp_path, text):
         of(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"traceEvents": [' + "0, " * 9999,
+        GOOD.replace("[cluster]", f"[\x1b{'c' * 9999}]"),
+        GOOD.replace("ranks", f"\x1b{'r' * 9999}"),
+        GOOD.replace("ranks = ", f"ranks = {'9' * 9999}"),
+    ],
+    ids=["another file", "section", "key", "value"],
+)
+def test_a_mistake_is_a_short_sentence_without_control_characters(tmp_path, text):
+    with pytest.raises(BadCluster) as raised:
+        of(tmp_path, text)
+    assert str(raised.value).isprintable() and len(str(raised.value)) < 600
+
+
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path):
     for path in (tmp_path / "nowhere.ini", tmp_path):
         with pytest.raises(BadCluster, match="cannot be read"):

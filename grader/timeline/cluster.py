@@ -19,6 +19,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from grader.diagnosis.finding import short
 from grader.wire.tiers import MAX_RANKS
 
 # The number of rounds that a collective makes on a ring of n ranks. A round has n − 1 steps.
@@ -286,7 +287,7 @@ def _parsed(path: Path) -> dict[str, dict[str, str]]:
     except (IniError, UnicodeDecodeError) as error:
         raise BadCluster(
             f"{path.name} is not a file of sections, keys and values:"
-            f" {' '.join(str(error).split())}"
+            f" {short(' '.join(str(error).split()))}"
         ) from None
     return {section: dict(ini.items(section)) for section in ini.sections()}
 
@@ -294,7 +295,7 @@ def _parsed(path: Path) -> dict[str, dict[str, str]]:
 def _section(file: str, section: str, values: dict[str, str]) -> dict[str, Any]:
     if section not in KEYS:
         raise BadCluster(
-            f"{file}: [{section}] is not a section; there are"
+            f"{file}: [{short(section)}] is not a section; there are"
             f" {', '.join(f'[{name}]' for name in KEYS)}"
         )
     found = {}
@@ -302,13 +303,13 @@ def _section(file: str, section: str, values: dict[str, str]) -> dict[str, Any]:
         if key not in KEYS[section]:
             near = get_close_matches(key, KEYS[section], n=1)
             raise BadCluster(
-                f"{file}: [{section}] has no key {key}"
+                f"{file}: [{section}] has no key {short(key)}"
                 + (f"; did you mean {near[0]}?" if near else "")
             )
         try:
             found[key] = KEYS[section][key](text.strip())
         except ValueError as error:
             raise BadCluster(
-                f"{file}: {key} in [{section}] must be {error}, not {text!r}"
+                f"{file}: {key} in [{section}] must be {error}, not {short(repr(text))}"
             ) from None
     return found
