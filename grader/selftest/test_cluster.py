@@ -5,7 +5,7 @@ import math
 import pytest
 
 from grader.selftest.grading import ROOT
-from grader.timeline.cluster import KEYS, MAY_LACK, BadCluster, Cluster, Link, read
+from grader.timeline.cluster import KEYS, MAY_LACK, BadCluster, Cluster, Link, plain, read
 from grader.wire.events import KINDS
 from grader.wire.tiers import MAX_RANKS
 
@@ -159,6 +159,14 @@ def test_a_section_that_is_missing_is_named(tmp_path):
         text = GOOD[:begin] + (GOOD[end:] if end > 0 else "")
         with pytest.raises(BadCluster, match=rf"mine.ini has no section \[{section}\]"):
             of(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(0.0034, "0.0034"), (9.6, "9.6"), (999.4, "999"), (999.6, "1,000"), (36864, "36,864")],
+)
+def test_numbers_need_no_exponent(value, text):
+    assert plain(value) == text
 
 
 def test_the_assumptions_name_what_is_modelled_and_what_is_not(tmp_path):

@@ -12,8 +12,9 @@ from grader.diagnosis.spans import COMMUNICATING, COMPUTING, WAITING
 from grader.selftest.grading import ROOT
 from grader.selftest.programs import ALPHA, BETA, FREE, cluster, data_parallel, replayed, writers
 from grader.timeline.cluster import Link, read, whole_of
+from grader.timeline.play import _bytes
 from grader.timeline.replay import program_of
-from grader.timeline.virtual_time import account, spans_of
+from grader.timeline.virtual_time import account, milliseconds, spans_of
 from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, PASSES, Program, Step
 
 # ——— computing and messages
@@ -288,6 +289,15 @@ def test_spans_say_what_each_rank_did_in_virtual_time():
         (1, COMMUNICATING, "receive of 32 × uint8 from rank 0", 2.0, 3.0, None),
     ]
     assert [(s.rank, s.begin, s.end) for s in found if s.background] == [(0, 2.0, 3.0)]
+
+
+def test_times_and_sizes_need_no_exponent():
+    assert [milliseconds(seconds) for seconds in (0.9994, 0.9996)] == ["999 ms", "1000 ms"]
+    assert [_bytes(size << 20) for size in (144, 1008, 1 << 20)] == [
+        "144 MiB",
+        "1,008 MiB",
+        "1,024 GiB",
+    ]
 
 
 def test_the_account_says_what_is_computing_waiting_and_hidden():

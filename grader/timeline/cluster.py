@@ -179,8 +179,8 @@ class Cluster:
             ),
             (
                 f"Assumed: each dimension of a tensor is {self.scale:g} times as long as in the run"
-                f" ({number}). So a tensor has {self.scale**2:.4g} times as many entries, and a"
-                f" product takes {self.scale**3:.4g} times as many floating-point operations."
+                f" ({number}). So a tensor has {plain(self.scale**2)} times as many entries, and a"
+                f" product takes {plain(self.scale**3)} times as many floating-point operations."
             ),
             (
                 "Not modelled: memory and its limits, operations other than products of matrices,"
@@ -200,8 +200,13 @@ def whole_of(kind: str, sizes: Iterable[float], n: int) -> float:
     return max(sizes) * (n if kind in ("all_gather", "gather") else 1)
 
 
+def plain(value: float) -> str:
+    """Return a number as text: whole if it is large, otherwise with three digits that matter."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
+
+
 def _link(link: Link) -> str:
-    return f"α = {link.latency * 1e6:.3g} µs and β = {link.bandwidth / 1e9:.3g} GB/s"
+    return f"α = {plain(link.latency * 1e6)} µs and β = {plain(link.bandwidth / 1e9)} GB/s"
 
 
 # ——— its file

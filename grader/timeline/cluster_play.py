@@ -11,7 +11,7 @@ from functools import partial
 
 from grader.reports.svg_drawing import MAX_SPANS_IN_FULL
 from grader.session import Session
-from grader.timeline.cluster import Cluster
+from grader.timeline.cluster import Cluster, plain
 from grader.timeline.ideal import is_pass
 from grader.timeline.play import NO_PASS, PlayedScene, counted, failed_scene, picture_of
 from grader.timeline.replay import Replay, program_of, size_on
@@ -111,7 +111,7 @@ class Model:
         """Return a sentence about the sizes that the tensors have on the modelled cluster."""
         options, scale = scene.options, self.cluster.scale
         if "elements" in options:
-            return f"A tensor of {options['elements'] * scale**2:.3g} numbers."
+            return f"A tensor of {plain(options['elements'] * scale**2)} numbers."
         rows, width = (f"{options[name] * scale:g}" for name in ("rows", "width"))
         own = {
             "pipeline": " on each stage",

@@ -12,7 +12,7 @@ from grader.diagnosis.root_cause import diagnose
 from grader.diagnosis.spans import COMPUTING, Span, on_core, spans
 from grader.reports.svg_drawing import LATE, Picture, work
 from grader.session import Session
-from grader.timeline.cluster import whole_of
+from grader.timeline.cluster import plain, whole_of
 from grader.timeline.ideal import ideal, idle_share, is_pass, measured_shares
 from grader.timeline.scenes import Scene
 from grader.wire import machine_limits
@@ -227,7 +227,7 @@ def counted(
 
 
 def _bytes(size: float) -> str:
-    return f"{size / (1 << 20):.3g} MiB" if size < 1 << 30 else f"{size / (1 << 30):.3g} GiB"
+    return f"{plain(size / (1 << 20))} MiB" if size < 1 << 30 else f"{plain(size / (1 << 30))} GiB"
 
 
 def _named(ranks: list[int]) -> str:

@@ -157,4 +157,4 @@ def _common(some: list[tuple[float, float]], others: list[tuple[float, float]]) 
 
 
 def milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds * 1e3:.0f} ms"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds * 1e3:.0f} ms"
