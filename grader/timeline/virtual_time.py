@@ -98,7 +98,7 @@ class Account:
     """The seconds that a replay spent on each kind of work, averaged over the ranks.
 
     ``whole`` is the time of the whole replay. ``computing`` and ``waiting`` may add up to less,
-    because a rank does neither after the end of its program.
+    because a rank does neither after the end of its program: see ``ended``.
     """
 
     whole: float
@@ -112,17 +112,25 @@ class Account:
         """Return the fraction of the whole time in which a rank does not compute, on average."""
         return 1 - self.computing / self.whole if self.whole else 0.0
 
+    @property
+    def ended(self) -> float:
+        """Return the seconds between the end of a rank's program and that of the last program."""
+        return max(0.0, self.whole - self.computing - self.waiting)
+
     def __str__(self) -> str:
         if not self.whole:
             return "Nothing takes any time on this cluster."
         hidden = max(0.0, 1 - self.exposed / self.communicating) if self.communicating else 0.0
         beside = f", {100 * hidden:.0f} % of it without waiting" if self.communicating else ""
+        share = f"{100 * self.ended / self.whole:.0f} %"
+        ended = f" In the last {milliseconds(self.ended)} ({share}) a rank has ended."
+        after = "" if share == "0 %" else ended
         return (
             f"The step takes {milliseconds(self.whole)}. On average over the ranks,"
             f" {milliseconds(self.computing)} are computing"
             f" ({100 * self.computing / self.whole:.0f} %) and {milliseconds(self.waiting)} waiting"
-            f" ({100 * self.waiting / self.whole:.0f} %). Communication is under way for"
-            f" {milliseconds(self.communicating)}{beside}."
+            f" ({100 * self.waiting / self.whole:.0f} %).{after} Communication is under"
+            f" way for {milliseconds(self.communicating)}{beside}."
         )
 
 
