@@ -386,6 +386,9 @@ def test_communications_are_counted_once_each_and_by_rank():
     assert _communications(drawn) == [
         f"Communications of each rank: 2 × all-reduce ({48 / (1 << 20):.3g} MiB)."
     ]
+    alone = operation(0, 3, "all_reduce", group=(0,))
+    drawn.append(Span(0, COMMUNICATING, "", 2.0, 3.0, operation=alone))
+    assert "each rank: 2 × all-reduce" in _communications(drawn)[0]
     drawn.append(Span(1, COMPUTING, "", 0.0, 2.0))
     assert _communications(drawn)[0].endswith("; of rank 1: none.")
 

@@ -202,11 +202,13 @@ def counted(
     """Return sentences on how many operations each rank started, and on their bytes.
 
     ``size`` returns the bytes of an operation's tensor on its rank. The sentences give S, the bytes
-    of the whole array, as in ``whole_of``.
+    of the whole array, as in ``whole_of``. In a group of one rank nothing is communicated, so its
+    operations are left out.
     """
     own: dict[int, list[Operation]] = {rank: [] for rank in sorted(ranks)}
     for operation in started:
-        own[operation.rank].append(operation)
+        if len(operation.group) > 1:
+            own[operation.rank].append(operation)
     said: dict[str, list[int]] = {}
     for rank, operations in own.items():
         many: Counter[str] = Counter()
