@@ -86,9 +86,9 @@ def messages(records: Iterable[Record]) -> Iterator[str]:
         said.add(what)
 
 
-def to_do(records: Iterable[Record]) -> Iterator[tuple[str, str]]:
-    """Yield each status of TO_DO that a record has, with a line about the checks of this status."""
-    numbers: dict[str, list[str]] = {status: [] for status in TO_DO}
+def to_do(records: Iterable[Record], statuses: dict[str, str] = TO_DO) -> Iterator[tuple[str, str]]:
+    """Yield each of the statuses that a record has, with a line about the checks of this status."""
+    numbers: dict[str, list[str]] = {status: [] for status in statuses}
     for record in records:
         if record.status in numbers:
             numbers[record.status].append(record.number)
@@ -97,4 +97,4 @@ def to_do(records: Iterable[Record]) -> Iterator[tuple[str, str]]:
             in_order = sorted(set(own), key=lambda number: [int(n) for n in number.split(".")])
             checks = "1 check" if len(own) == 1 else f"{len(own)} checks"
             problems = "problem" if len(in_order) == 1 else "problems"
-            yield status, f"{TO_DO[status]}, {checks}: {problems} {', '.join(in_order)}"
+            yield status, f"{statuses[status]}, {checks}: {problems} {', '.join(in_order)}"

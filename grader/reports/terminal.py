@@ -28,6 +28,8 @@ from grader.reports.results_json import clean
 from grader.reports.summary import Group, points, rule, summary
 from grader.session import is_students_copy
 
+# The checks of these statuses are listed together. If a grading is interrupted, most have not run.
+TOGETHER = TO_DO | {NOT_RUN: "Not run"}
 STATUS_STYLES = {
     PASSED: TEXT["good"].terminal,
     FAILED: TEXT["bad"].terminal,
@@ -74,7 +76,7 @@ def show_also(console: Console, records: list[Record], device: str) -> None:
 
 
 def _messages(console: Console, records: list[Record], has_points: bool = True) -> None:
-    shown = [record for record in records if record.status not in (PASSED, *TO_DO)]
+    shown = [record for record in records if record.status not in (PASSED, *TOGETHER)]
     for record, message in zip(shown, messages(shown)):
         head = Text(f"\n{record.number} {clean(record.name)}  ", style="bold")
         lost = f", −{points(record.points)}" if has_points else ""
@@ -83,7 +85,7 @@ def _messages(console: Console, records: list[Record], has_points: bool = True) 
         console.print(Text(clean(message)), soft_wrap=True)
         if (told := record.finding.for_instructor) and not is_students_copy():
             console.print(Text(clean(f"For the instructor: {told}")), soft_wrap=True)
-    for status, line in to_do(records):
+    for status, line in to_do(records, TOGETHER):
         console.print(Text(f"\n{line}", style=STATUS_STYLES[status]))
 
 

@@ -22,7 +22,7 @@ from grader.check.record import PASSED, Record
 from grader.diagnosis.finding import Finding
 from grader.grade import Grade
 from grader.grading_output import GradingOutput
-from grader.reports import results_json
+from grader.reports import results_json, terminal
 from grader.selftest.grading import ROOT, command, grade
 from grader.session import CannotGrade
 
@@ -258,6 +258,13 @@ def test_make_test_prints_no_control_characters_of_a_submission(tmp_path):
     )
     assert done.returncode == 1 and "ValueError: \ufffd[2J\ufffd red" in done.stdout
     assert "\x1b" not in done.stdout and "\0" not in done.stdout
+
+
+def test_checks_that_have_not_run_are_told_in_one_line(capsys):
+    left = [Record(n, "collectives", n, "a check", 1.0, "visible") for n in ("1.2", "1.1")]
+    terminal.show(Console(), left, [])
+    printed = capsys.readouterr().out
+    assert "Not run, 2 checks: problems 1.1, 1.2" in printed and "a check" not in printed
 
 
 def test_results_that_cannot_be_written(tmp_path):
