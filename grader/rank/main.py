@@ -97,10 +97,10 @@ def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tu
     # Renumber the kept descriptors as 0, 1, …, and close all others, because a rank must not have
     # the socket of another rank.
     null = os.open(os.devnull, os.O_RDONLY)
-    kept = [
-        fcntl.fcntl(fd, fcntl.F_DUPFD, 100)
-        for fd in (null, output_fd, output_fd, wire_fd, stacks_fd, *_own_files())
-    ]
+    wanted = [null, output_fd, output_fd, wire_fd, stacks_fd, *_own_files()]
+    # First copy them to numbers that are not among the new ones. These numbers are small, because
+    # the user's limit on open files may be low.
+    kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, len(wanted)) for fd in wanted]
     for target, descriptor in enumerate(kept):
         os.dup2(descriptor, target, inheritable=target < 3)
     os_support.close_from(len(kept))

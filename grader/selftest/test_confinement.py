@@ -331,6 +331,22 @@ print("entered", os.getuid() > 0, len(os.listdir("/proc/self/fd")) > 2)
     assert (done.stdout, done.stderr) == ("hidden\nentered True True\n", "")
 
 
+FEW_DESCRIPTORS = """
+import os, resource
+from grader.rank import main
+wire, output, stacks = (os.memfd_create(name) for name in ("wire", "output", "stacks"))
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+assert main._leave_everything_behind(wire, output, stacks) == (3, 4)
+for number, name in enumerate(("null", "output", "output", "wire", "stacks")):
+    assert name in os.readlink(f"/proc/self/fd/{number}"), name
+"""
+
+
+def test_a_rank_begins_where_few_files_may_be_open():
+    """Otherwise right submissions got no points, and nothing said why."""
+    subprocess.run([sys.executable, "-c", FEW_DESCRIPTORS], cwd=ROOT, check=True)
+
+
 @pytest.mark.long
 def test_a_tier_that_does_not_work_is_a_sentence(monkeypatch):
     monkeypatch.setenv("LOCKSTEP_TIER", "fortress")
