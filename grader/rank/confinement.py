@@ -3,6 +3,7 @@
 Nothing in here is secret.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -89,8 +90,10 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
 
 
 def _limit(device: str) -> None:
-    with open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # if memory runs out, the system ends a rank first, and not the judge
+    # If memory runs out, the system ends a rank first, and not the judge. Some sandboxes forbid to
+    # write to /proc; ranks can be confined without this.
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
     _bound(resource.RLIMIT_FSIZE, FILE_BYTES)
     _bound(resource.RLIMIT_NOFILE, FILES_OPEN[device])
     # POSIX message queues would outlive the rank, and other processes could find them by name.

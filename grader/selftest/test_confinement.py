@@ -347,6 +347,28 @@ def test_a_rank_begins_where_few_files_may_be_open():
     subprocess.run([sys.executable, "-c", FEW_DESCRIPTORS], cwd=ROOT, check=True)
 
 
+def test_a_rank_begins_where_nobody_may_write_to_proc(grounds):
+    """Some sandboxes show /proc read-only."""
+    program = f"""
+import builtins, sys
+sys.path.insert(0, {str(ROOT)!r})
+from grader.rank import confinement
+from grader.wire import tiers
+def refuse(path, *arguments, real=open):
+    if str(path).startswith("/proc") and "w" in "".join(arguments):
+        raise OSError(30, "Read-only file system", path)
+    return real(path, *arguments)
+builtins.open = refuse
+confinement.get_ready()
+confinement.enter(tiers.TIERS["none"], 0, [], [], "cpu")
+print("entered")
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program], cwd=grounds, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("entered\n", "")
+
+
 @pytest.mark.long
 def test_a_tier_that_does_not_work_is_a_sentence(monkeypatch):
     monkeypatch.setenv("LOCKSTEP_TIER", "fortress")
