@@ -39,6 +39,10 @@ from grader.world.processes import Processes
 from grader.world.report import IN_ALL_CALLS, Call, Ending, WorldReport
 
 ROOM = 4  # only worlds of at most this many ranks are lent; few checks need more
+# If no ranks can be started, wait this many seconds, and try again.
+PAUSE_SECONDS = 0.5
+# A process that judges checks waits at most this often, so that a lasting fault is reported soon.
+MOST_PAUSES = 20
 
 
 @dataclass
@@ -59,6 +63,7 @@ class KeptProcesses:
     processes: Processes | None = None
     # The keys of checks that have failed. Checks with such a key get fresh ranks.
     failed: set[Hashable] = field(default_factory=set)
+    pauses_left: int = MOST_PAUSES  # how often this process may still wait until ranks can start
 
     def take(self, key: Hashable) -> Processes | None:
         """Return the processes kept for this key, or None. Close processes kept for another key."""
@@ -116,6 +121,7 @@ class WorldRunner:
         self.on_report: Callable[[WorldReport], None] = lambda report: None
         self.is_doubtful = False  # whether an earlier check may be the reason for a failure
         self.is_second_try = False
+        self.had_ranks = False  # whether all ranks of the last world were started
 
     def __call__(self, size: int, calls: list[Call]) -> WorldReport:
         try:
@@ -125,6 +131,12 @@ class WorldRunner:
         # they can be made on the new server.
         except WorldsUnavailable:
             self.session.replace_server()
+            report = self._run_world(size, calls)
+        # Perhaps another world uses up the processes or the disk of this machine. That world will
+        # be ended soon. If some ranks of this world were started, they have ended by now.
+        while report.grader_fault and not self.had_ranks and KEPT.pauses_left:
+            KEPT.pauses_left -= 1
+            time.sleep(PAUSE_SECONDS)
             report = self._run_world(size, calls)
         # Perhaps the submission did not cause this ending. If the second try of the check also ends
         # like this, the ending counts as the submission's fault.
@@ -178,6 +190,7 @@ class WorldRunner:
             self.is_doubtful = self.is_doubtful or world.is_reused
             timed = TimedWorld(size, time.monotonic() - began, not world.is_reused)
             self.timed.append(timed)
+        self.had_ranks = bool(world.processes and world.processes.pids)
         timed.answers = answers_in(report)
         if world.is_reusable and world.processes:
             KEPT.give(self.key, world.processes)

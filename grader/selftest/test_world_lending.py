@@ -73,6 +73,29 @@ def pids(world: CheckWorld, size: int, name: str = "who") -> list[int]:
     return [pid for pid, _, _ in found]
 
 
+def test_a_check_waits_until_ranks_can_be_started_again(grounds, on_hub):
+    """Another world may use up all processes, or the whole disk, for a moment. Here the server's
+    folder is gone, as if the disk had no room for another one.
+    """
+    submission, folder = grounds / "submission", grounds / "stage"
+    submission.mkdir()
+    (submission / "collectives.py").write_text(PREAMBLE + textwrap.dedent(WHO))
+    stage_submission(submission, folder)
+    server = Server.start()
+    try:
+        assert server.facts() and server.folder
+        away = server.folder.with_name(f"{server.folder.name}-away")
+        server.folder.rename(away)
+        back = threading.Timer(0.8, lambda: away.rename(server.folder))
+        back.start()
+        try:
+            pids(CheckWorld(WorldRunner(Session(folder, server.address), []), None, {}), 1)
+        finally:
+            back.join()
+    finally:
+        server.stop()
+
+
 def is_alive(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")
 
