@@ -373,6 +373,15 @@ def test_sends_meet_receives_in_order():
     assert sorted([side.elements for side in d.sides] for d in found) == [[4, 6], [6, 4]]
 
 
+@pytest.mark.parametrize("calls", [(0, 1), (1, 0)])
+def test_a_message_of_another_call_that_does_not_fit_is_none(calls):
+    message = send(0, 1, 4, call=calls[0]), receive(1, 0, 6, call=calls[1])
+    found, waiting = examine([[message[0]], [message[1]]])
+    assert found == [] and absences(waiting) == [(0, "send", [1]), (1, "recv", [0])]
+    fitting = send(0, 1, 4, call=calls[0]), receive(1, 0, 4, call=calls[1])
+    assert examine([[fitting[0]], [fitting[1]]]) == ([], [])
+
+
 def test_sends_meet_receives_of_their_tag():
     trails = [
         [send(0, 1, 4, tag=1), send(0, 1, 6, tag=2)],

@@ -252,6 +252,26 @@ def test_dtypes_that_differ(submit, how):
     assert "with another dtype.\n        Without a dtype, torch.empty and torch.zeros" in message
 
 
+def test_a_message_of_a_later_call_is_not_compared_with_an_earlier_receive(submit):
+    world = submit("""
+        def broken(x):
+            for _ in range(1 if dist.get_rank() == 0 else 2):
+                if dist.get_rank() == 0:
+                    dist.send(x, 1)
+                else:
+                    dist.recv(x.new_empty(x.shape), 0)
+            return x
+        """)
+    longer = np.ones(6)
+    run, _ = world(2, call("collectives.broken", X), call("collectives.broken", longer))
+    with pytest.raises(CheckFailed) as failure:
+        run.returns(X, X)
+    message = str(failure.value)
+    assert "rank 0 has already returned" in message and "disagree" not in message
+    assert "rank 1 started 2 receives from rank 0 (line 12)" in message
+    assert "but rank 0 sent only 1 message to it (line 10), and returned." in message
+
+
 def test_send_and_receive_that_disagree_about_the_size(submit):
     world = submit("""
         def broken(x):

@@ -113,7 +113,8 @@ def match(trails: list[list], pairs: Sequence[Sequence[int]] = ()) -> Matches:
     says that they belong together: rank and time of the send, rank and time of the receive. Among
     the others, the k-th send on a lane (see ``lane``) belongs to the k-th receive on this lane.
     After that, some sends may be left. Among the receives that accept any source, the k-th belongs
-    to the k-th send that is left for the same destination, in the order of time.
+    to the k-th send that is left for the same destination, in the order of time. A send and a
+    receive of different calls do not belong together if the message does not fit.
     """
     told = _told_matches(trails, pairs) if pairs else []
     settled = {id(operation) for found in told for operation in found.operations}
@@ -142,7 +143,22 @@ def match(trails: list[list], pairs: Sequence[Sequence[int]] = ()) -> Matches:
         present = [[came[rank] for rank in group if rank in came] for came in of_group]
         absent = [[rank for rank in group if rank not in came] for came in of_group]
         collectives.append([Match(*both) for both in zip(present, absent)])
-    return Matches(collectives, told + _match_messages(lanes, from_any))
+    messages = told + _match_messages(lanes, from_any)
+    return Matches(collectives, [part for found in messages for part in _without_later_call(found)])
+
+
+def _without_later_call(found: Match) -> list[Match]:
+    """Return the match of a message. If a message of a later call does not fit, return two matches.
+
+    In this case one rank is in a later call than the other, so the earlier call has a send or a
+    receive too many. The two operations do not belong together. Each of the two matches has one
+    operation, which waits for the other rank.
+    """
+    sides = found.operations
+    fits = len({(side.elements, side.dtype) for side in sides}) == 1
+    if fits or not found.is_certain or len({side.call for side in sides}) == 1:
+        return [found]
+    return [Match([side], [other.rank]) for side, other in zip(sides, reversed(sides))]
 
 
 def _told_matches(trails: list[list], pairs: Sequence[Sequence[int]]) -> list[Match]:
