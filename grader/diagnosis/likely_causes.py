@@ -113,6 +113,15 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
                 " loop run more often on some ranks?"
             )
         ]
+    if _are_at_different_lines(sides):
+        return [
+            likely_line(
+                "the ranks are at different lines: before this, a rank left out a collective,"
+                " called one too many, or gave one another group.",
+                "Does an if depend on the rank, or does a loop run more often on some ranks?",
+                f"If these lines belong together, the ranks must agree about {found.what}.",
+            )
+        ]
     if len(dtypes) > 1:
         have_made = (
             "some ranks have made their tensors"
@@ -136,6 +145,17 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
             )
         ]
     return []
+
+
+def _are_at_different_lines(sides: list[Operation]) -> bool:
+    """Return whether the operations of a collective without a root come from different lines.
+
+    A send and its receive come from different lines. A collective with a root often does, too,
+    because the root prepares other tensors than the other ranks.
+    """
+    if any(side.kind in ("send", "recv") or side.root is not None for side in sides):
+        return False
+    return len({(side.file, side.line) for side in sides}) > 1
 
 
 def _other_tag(waiting: list[Waiting]) -> list[Line]:

@@ -252,6 +252,20 @@ def test_dtypes_that_differ(submit, how):
     assert "with another dtype.\n        Without a dtype, torch.empty and torch.zeros" in message
 
 
+def test_dtype_is_not_blamed_if_a_rank_called_one_collective_more(submit):
+    world = submit("""
+        def broken(x):
+            if dist.get_rank() == 0:
+                dist.all_reduce(torch.tensor([len(x)]))
+            dist.all_reduce(x)
+            return x
+        """)
+    message = verdict(world, 2)
+    assert "Likely: the ranks are at different lines: before this, a rank left out" in message
+    assert "belong together, the ranks must agree about how many elements there are." in message
+    assert "have made their tensors" not in message
+
+
 def test_a_message_of_a_later_call_is_not_compared_with_an_earlier_receive(submit):
     world = submit("""
         def broken(x):
