@@ -33,7 +33,7 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
             " wait() only once."
         )
         return [likely_line(f"{rank_list(again)} {sentence}")]
-    if any(rank.held is not None for rank in report.ranks):
+    if any(rank.held == call for rank in report.ranks):
         return [
             likely_line(
                 "a rank waits for the others where it should go on with its own work first."

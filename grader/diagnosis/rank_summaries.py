@@ -182,10 +182,10 @@ def stands(
 
     Each line says which ranks the operation waits for.
     """
+    if isinstance(rank.outcomes.get(call), Returned):
+        return "has already returned", []  # it may be held in a later call
     if rank.held is not None:
         return f"is delayed by this check until {_release(report, rank)}", []
-    if isinstance(rank.outcomes.get(call), Returned):
-        return "has already returned", []
     place = stack_frames.own_frame(rank.stacks, report.submission_dir)
     open_ones = [w for w in waiting if w.operation.rank == rank.rank]
     missed = [

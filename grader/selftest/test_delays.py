@@ -187,6 +187,22 @@ def test_what_is_computed_may_read_the_tensor_and_an_argument_is_overwritten_aft
     same.returns(np.full(len(X), 99, np.float32))
 
 
+def test_a_rank_that_is_late_in_the_next_call_has_returned_from_this_one(submit, on_hub):
+    world = submit("""
+        def turns(x):
+            for turn in range(dist.get_rank() + 1):
+                dist.barrier()
+            return x
+        """)
+    late = {0: Delay("call began", on=1)}
+    run, _ = world(2, call("collectives.turns", X), call("collectives.turns", X, delays=late))
+    with pytest.raises(CheckFailed) as failure:
+        run.returns(X, X)
+    message = str(failure.value)
+    assert "rank 0 has already returned" in message and "delayed by this check" not in message
+    assert "Likely: rank 0 returned without taking part in the barrier." in message
+
+
 def test_who_is_to_come_late_and_does_not_say_so_has_no_result(submit, on_hub):
     world = submit("""
         from grader.rank.main import Marks
