@@ -29,6 +29,7 @@ NUMBER = re.compile(r"[0-9]+")
 # A ValueError's message may contain at most this many different numbers. A message that names every
 # number does not say which number is wrong.
 MAX_NUMBERS = 20
+OVERWRITES = "overwritten_after"  # this driver itself changes the function's first argument
 SEE_DOCSTRING = "See “Raises” in the docstring."
 # One dict for each rank, or a function that returns these dicts: see ``CallResult.returns``.
 KnownMistakes = Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]] | None
@@ -378,7 +379,8 @@ class CallResult(CallMeasurements):
         # An argument that a rank could not send back, for want of space, is no sign of a change.
         outcomes = enumerate(map(self._returned, range(self.report.size)))
         came_back = [rank for rank, own in outcomes if is_whole([own.args, own.kwargs])]
-        if self.function not in IN_PLACE and any(map(self._has_changed_input, came_back)):
+        is_written = self.function in IN_PLACE or self.report.calls[self.index].driver == OVERWRITES
+        if not is_written and any(map(self._has_changed_input, came_back)):
             lines.append(Line("Your function changed its argument: work on a copy.", LIKELY))
         disagreements = self.report.disagreements()
         if ours := [d for d in disagreements if any(side.call == self.index for side in d.sides)]:

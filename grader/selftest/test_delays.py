@@ -187,6 +187,19 @@ def test_what_is_computed_may_read_the_tensor_and_an_argument_is_overwritten_aft
     same.returns(np.full(len(X), 99, np.float32))
 
 
+def test_a_tensor_that_the_driver_overwrites_is_not_said_to_be_changed_by_the_function(submit):
+    world = submit("def same(x): return x + 1\ndef changes(x): return x.add_(1)")
+    kept, changed = world(
+        1,
+        call("collectives.same", X, driver="overwritten_after", after=99),
+        call("collectives.changes", X),
+    )
+    for run, is_told in (kept, False), (changed, True):
+        with pytest.raises(CheckFailed) as failure:
+            run.returns(X)
+        assert ("Your function changed its argument" in str(failure.value)) == is_told
+
+
 def test_a_rank_that_is_late_in_the_next_call_has_returned_from_this_one(submit, on_hub):
     world = submit("""
         def turns(x):
