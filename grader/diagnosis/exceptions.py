@@ -130,6 +130,18 @@ SLIPS = [
         ),
     ),
     Slip(
+        ("Default process group has not been initialized",),
+        (
+            "your code called dist.destroy_process_group(), here or in an earlier call. The caller"
+            " makes and destroys the process group. Remove this call, and do not call"
+            " init_process_group()."
+        ),
+    ),
+    Slip(
+        ("initialize the default process group twice",),
+        "the caller of your function has already called init_process_group(). Remove your call.",
+    ),
+    Slip(
         ("is not part of group",),
         (
             "the call names a rank that is not in the group. src and dst are ranks of the world,"

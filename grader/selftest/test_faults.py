@@ -286,6 +286,23 @@ def test_a_message_of_a_later_call_is_not_compared_with_an_earlier_receive(submi
     assert "but rank 0 sent only 1 message to it (line 10), and returned." in message
 
 
+@pytest.mark.parametrize(
+    "before, words",
+    [
+        ("dist.destroy_process_group()", "your code called dist.destroy_process_group(), here or"),
+        ("dist.init_process_group('gloo')", "has already called init_process_group(). Remove"),
+    ],
+)
+def test_the_process_group_belongs_to_the_caller(submit, before, words):
+    world = submit(f"""
+        def broken(x):
+            {before}
+            dist.all_reduce(x)
+            return x
+        """)
+    assert words in verdict(world, 2)
+
+
 def test_send_and_receive_that_disagree_about_the_size(submit):
     world = submit("""
         def broken(x):
