@@ -1,9 +1,10 @@
-"""Says in words that ranks use their process groups in different orders."""
+"""Says in words that ranks use their process groups in different orders, or use other groups."""
 
 from grader.diagnosis.finding import Line, likely_line
 from grader.diagnosis.rank_summaries import rank_list
 from grader.wire.agreement import Waiting
-from grader.wire.events import Operation
+from grader.wire.events import Operation, operations
+from grader.world.report import WorldReport
 
 NO_GROUP = ("send", "recv")  # between two ranks, whatever the group
 
@@ -23,6 +24,31 @@ def groups_in_different_orders(waiting: list[Waiting]) -> list[Line]:
                 cycle = [first_of[rank].operation for rank in path[path.index(following) :]]
                 return _told(cycle)
             path.append(following)
+    return []
+
+
+def in_another_group(report: WorldReport, missed: list[int], waits: Operation) -> list[Line]:
+    """Return a line about a rank that issued the collective ``waits`` in another group.
+
+    ``missed`` are the ranks that returned without taking part in it. Return [] if none of them
+    issued such a collective at the same line. Also return [] if the rank used both groups there.
+    """
+    for rank in missed:
+        there = [
+            o
+            for o in operations(report.trails[rank], waits.call)
+            if (o.kind, o.file, o.line) == (waits.kind, waits.file, waits.line)
+        ]
+        if there and all(o.group != waits.group for o in there):
+            return [
+                likely_line(
+                    f"rank {rank} called the {waits.name} of this line in the group of"
+                    f" {rank_list(there[-1].group)}, but rank {waits.rank} in the group of"
+                    f" {rank_list(waits.group)}.",
+                    f"{rank_list(missed).capitalize()} returned without taking part in the second."
+                    " Which group should this line use?",
+                )
+            ]
     return []
 
 

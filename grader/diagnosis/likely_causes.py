@@ -1,7 +1,7 @@
 """Says in words why ranks most likely wait for ever, or disagree about an operation."""
 
 from grader.diagnosis.finding import Line, likely_line
-from grader.diagnosis.group_order import groups_in_different_orders
+from grader.diagnosis.group_order import groups_in_different_orders, in_another_group
 from grader.diagnosis.message_counts import ANY_SOURCE, taken_by_any_source, unequal_counts
 from grader.diagnosis.rank_summaries import rank_list
 from grader.wire.agreement import MAKE_ALL, Disagreement, Waiting
@@ -55,6 +55,8 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
         sentence = f"{rank_list(missed)} returned without {part}."
         if operation.kind in lack:
             return [likely_line(sentence)]
+        if other_group := in_another_group(report, missed, operation):
+            return other_group
         return [
             likely_line(
                 sentence,

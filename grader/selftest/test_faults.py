@@ -286,6 +286,20 @@ def test_a_message_of_a_later_call_is_not_compared_with_an_earlier_receive(submi
     assert "but rank 0 sent only 1 message to it (line 10), and returned." in message
 
 
+def test_a_rank_that_passes_another_group_is_told_both_groups(submit):
+    world = submit("""
+        def broken(x):
+            first, both = dist.new_group([0]), dist.new_group([0, 1])
+            dist.all_reduce(x, group=first if dist.get_rank() == 0 else both)
+            return x
+        """)
+    message = verdict(world, 2)
+    assert (
+        "Likely: rank 0 called the all-reduce of this line in the group of rank 0, but rank 1 in"
+        " the group of ranks 0 and 1.\n        Rank 0 returned" in message
+    )
+
+
 @pytest.mark.parametrize(
     "before, words",
     [
