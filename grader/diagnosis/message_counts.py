@@ -63,6 +63,10 @@ def unequal_counts(report: WorldReport, waiting: list[Waiting], waits: Operation
         if (w.operation.kind, w.operation.call) == (waits.kind, waits.call)
         and lane(w.operation) == lane(waits)
     ]
+    # A message of another call may have met an operation of this call. Then count only this call.
+    of_call = [[o for o in side if o.call == waits.call] for side in (own, others)]
+    if of_call[1] and len(of_call[0]) + len(open_ones) > len(of_call[1]):
+        own, others = of_call
     place = _places_in(report, waits.call)
     started, got = place([*own, *open_ones]), place(others)
     count, rank, peer = len(own) + len(open_ones), waits.rank, waits.peer
@@ -95,6 +99,9 @@ def _next_step(
     """Return sentences that say what to look for, see ``unequal_counts``."""
     how = " without src" if waits.kind == "recv" and all(o.peer is None for o in own) else ""
     lacks = "send" if waits.kind == "recv" else "receive"
+    mend = f"Remove the {waits.name} that is not needed, or add the missing {lacks}."
+    if not own:
+        return mend
     if {(o.file, o.line) for o in own} & {(o.file, o.line) for o in open_ones}:
         if waits.peer is None:
             return f"Does a loop on rank {waits.rank} run too often?"
@@ -103,10 +110,7 @@ def _next_step(
     done = "got the message" if waits.kind == "recv" else "was received"
     if len(own) > 1:
         kind, done = f"{kind}s", done.replace("the message", "the messages").replace("was", "were")
-    return (
-        f"Messages arrive in order: the earlier {kind}{how} ({place(own)}) {done}. Remove the"
-        f" {waits.name} that is not needed, or add the missing {lacks}."
-    )
+    return f"Messages arrive in order: the earlier {kind}{how} ({place(own)}) {done}. {mend}"
 
 
 def _earlier_pairs(report: WorldReport, waits: Operation) -> list[Match]:

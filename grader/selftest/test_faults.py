@@ -317,6 +317,28 @@ def test_the_process_group_belongs_to_the_caller(submit, before, words):
     assert words in verdict(world, 2)
 
 
+@pytest.mark.parametrize(
+    "count, words", [(3, "only 3 receives from rank 1"), (1, "only 1 receive from rank 1")]
+)
+def test_messages_of_an_earlier_call_are_not_counted(submit, count, words):
+    world = submit(f"""
+        def broken(x):
+            if dist.get_rank() == 1:
+                for work in [dist.isend(x, 0) for _ in range({count + 1})]:
+                    work.wait()
+            else:
+                for _ in range({count}):
+                    dist.recv(x.new_empty(x.shape), 1)
+            return x
+        """)
+    _, run = world(2, *(call("collectives.broken", X) for _ in range(2)))
+    with pytest.raises(CheckFailed) as failure:
+        run.returns(X, X)
+    message = str(failure.value)
+    assert f"Likely: rank 1 started {count + 1} sends to rank 0 (line 9)," in message
+    assert f"but rank 0 started {words} (line 13), and returned." in message
+
+
 def test_send_and_receive_that_disagree_about_the_size(submit):
     world = submit("""
         def broken(x):
