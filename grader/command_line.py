@@ -4,6 +4,7 @@ import argparse
 import codecs
 import io
 import math
+import os
 import sys
 from typing import NoReturn
 
@@ -16,8 +17,11 @@ PLAIN = str.maketrans("−–—“”‘’×→…✓✗·", "---\"\"''x>.+x:"
 def print_in_any_encoding() -> None:
     """Print another character for each one that the encoding of the output lacks.
 
-    Otherwise such a character would end the program with a traceback.
+    Otherwise such a character would end the program with a traceback. If the output is closed, as
+    in a shell with ``>&-``, print nothing.
     """
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")
     codecs.register_error("plain", _plain)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="plain")

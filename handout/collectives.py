@@ -255,8 +255,8 @@ def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Ten
     """Problem 1.5 · Sum over all ranks while something else is computed.
 
     Start a ``dist.all_reduce``. Call ``compute`` once while the all-reduce runs. Only then wait for
-    the all-reduce. To test this order, a check lets one rank begin only after ``compute`` has ended
-    on another rank.
+    the all-reduce. Do not start the all-reduce in another thread, which may start it too late. To
+    test this order, a check lets one rank begin only after ``compute`` has ended on another rank.
 
     Args:
         tensor: any shape.

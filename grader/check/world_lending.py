@@ -16,7 +16,9 @@ there is no hub, and only a hub can tell whether used ranks have ended all their
 for new calls.
 """
 
+import errno
 import gc
+import os
 import signal
 import time
 from collections.abc import Callable, Hashable
@@ -36,13 +38,14 @@ from grader.world import world as worlds
 from grader.world.fork_server_client import WorldsUnavailable, usual_network
 from grader.world.limits import Limits
 from grader.world.processes import Processes
-from grader.world.report import IN_ALL_CALLS, Call, Ending, WorldReport
+from grader.world.report import IN_ALL_CALLS, Call, Ending, Raised, WorldReport
 
 ROOM = 4  # only worlds of at most this many ranks are lent; few checks need more
 # If no ranks can be started, wait this many seconds, and try again.
 PAUSE_SECONDS = 0.5
 # A process that judges checks waits at most this often, so that a lasting fault is reported soon.
 MOST_PAUSES = 20
+DISK_FULL = os.strerror(errno.ENOSPC)
 
 
 @dataclass
@@ -134,7 +137,7 @@ class WorldRunner:
             report = self._run_world(size, calls)
         # Perhaps another world uses up the processes or the disk of this machine. That world will
         # be ended soon. If some ranks of this world were started, they have ended by now.
-        while report.grader_fault and not self.had_ranks and KEPT.pauses_left:
+        while self._had_no_room(report) and KEPT.pauses_left:
             KEPT.pauses_left -= 1
             time.sleep(PAUSE_SECONDS)
             report = self._run_world(size, calls)
@@ -143,6 +146,15 @@ class WorldRunner:
         if self._may_be_nobodys_fault(report) and not self.is_second_try:
             raise Disturbed
         return report
+
+    def _had_no_room(self, report: WorldReport) -> bool:
+        """Return whether the ranks could not be started, or could not meet on a full disk."""
+        met_full_disk = (
+            isinstance(outcome, Raised) and outcome.around and DISK_FULL in outcome.text
+            for rank in report.ranks
+            for outcome in rank.outcomes.values()
+        )
+        return bool(report.grader_fault and not self.had_ranks) or any(met_full_disk)
 
     def _may_be_nobodys_fault(self, report: WorldReport) -> bool:
         """Return whether a world may have ended like this although the submission is right.
@@ -153,12 +165,14 @@ class WorldRunner:
         - The system has killed a rank. When the machine's memory runs out, the system kills ranks
           first, even if other programs use the memory. (A world that exceeds its own memory limit
           has another ending.)
-        - A rank had a segmentation fault on gloo. On a busy machine, even correct programs have had
-          this fault when they destroyed a process group, once in a thousand gradings.
+        - A rank had a segmentation fault on gloo, or was aborted there. On a busy machine, even
+          correct programs have had this fault when they destroyed a process group, once in a
+          thousand gradings. gloo aborts if it cannot start a thread.
         """
         exits = {rank.exit for rank in report.ranks}
         is_killed = report.ending == Ending.FAILED and -signal.SIGKILL in exits
-        has_crashed = (self.network or usual_network()) == GLOO and -signal.SIGSEGV in exits
+        crashes = {-signal.SIGSEGV, -signal.SIGABRT}
+        has_crashed = (self.network or usual_network()) == GLOO and bool(crashes & exits)
         return report.ending == Ending.LOST or is_killed or has_crashed
 
     def _run_world(self, size: int, calls: list[Call]) -> WorldReport:

@@ -142,6 +142,13 @@ SLIPS = [
         "the caller of your function has already called init_process_group(). Remove your call.",
     ),
     Slip(
+        ("expected Variable or None (got",),
+        (
+            "the backward of an autograd Function returned something other than a tensor. Return"
+            " the gradient of each input of forward, as a tensor or None: one, or a tuple of them."
+        ),
+    ),
+    Slip(
         ("is not part of group",),
         (
             "the call names a rank that is not in the group. src and dst are ranks of the world,"

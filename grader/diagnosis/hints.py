@@ -127,7 +127,8 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
             "this looks like memory that was never filled. Did you add (+=) to torch.empty? Use"
             " torch.zeros. After a communication, return the tensor that it writes to. irecv and"
             " other asynchronous calls return before the data has arrived: call wait() before you"
-            " use the tensor."
+            " use the tensor. Some internal functions of torch (torch.ops.…) read past the end of a"
+            " tensor that is not contiguous: give them tensor.contiguous()."
         )
     for explain in (
         _nan,

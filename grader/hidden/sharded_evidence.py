@@ -280,8 +280,15 @@ class LargeModel:
                     f" {there / MIB:.0f} MiB. Beside these, memory for {layers} whole layers of"
                     f" {self.layer_bytes / MIB:.1f} MiB each is enough. It includes all copies for"
                     " communication, data that no rank has received yet, and results that the rank"
-                    " has not waited for yet. Does something keep layers or whole gradients,"
-                    " perhaps as NumPy arrays or bytes instead of tensors?"
+                    " has not waited for yet."
+                )
+                everything = there + 2 * self.layers * self.layer_bytes
+                text += (
+                    " Does something keep layers or whole gradients, perhaps as NumPy arrays or"
+                    " bytes instead of tensors?"
+                    if grown <= everything
+                    else " All layers and all gradients together have less. Does something make an"
+                    " object for each entry, for example tolist(), or a loop over a tensor?"
                 )
                 text += imports_note(imports, left_out)
                 most = there + layers * self.layer_bytes

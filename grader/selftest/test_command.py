@@ -245,6 +245,15 @@ def test_a_pipe_that_its_reader_closes_does_not_lose_the_report(tmp_path, monkey
     assert "a check" in (tmp_path / "report.html").read_text()
 
 
+def test_a_closed_output_is_no_traceback(tmp_path):
+    """As in `python -m grader … >&-`."""
+    results = tmp_path / "results.json"
+    given = f"{ROOT / 'handout'} --results {results} --only barrier"
+    shell = f"{sys.executable} -m grader {given} >&-"
+    done = subprocess.run(["sh", "-c", shell], cwd=ROOT, capture_output=True, timeout=120)
+    assert b"Traceback" not in done.stderr and json.loads(results.read_text())["tests"]
+
+
 def test_make_test_prints_no_control_characters_of_a_submission(tmp_path):
     raises = "def shift_right(tensor):\n    raise ValueError('\\x1b[2J\\x00 red')\n"
     options = ["-n", "0", f"--submission={submission(tmp_path, collectives=raises)}"]

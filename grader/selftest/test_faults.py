@@ -540,6 +540,7 @@ def test_a_condition_on_a_tensor_is_told_from_a_tensor_for_a_list(submit, condit
         ("return torch.relu(CopyToRanks(x))", "Use CopyToRanks.apply(…)."),
         ("return CopyToRanks(x).shape", "Use CopyToRanks.apply(…)."),
         ("dist.all_reduce(x, op='average')", "op must be a dist.ReduceOp"),
+        ("return Listed.apply(x.requires_grad_()).sum().backward()", "as a tensor or None"),
         ("return x.chunk(3)[2]", "chunk(n) may return fewer than n parts"),
     ],
 )
@@ -548,6 +549,13 @@ def test_a_slip_is_told_by_its_exception(submit, line, words):
         submit(f"""
         class CopyToRanks(torch.autograd.Function):
             pass
+        class Listed(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+            @staticmethod
+            def backward(ctx, grad):
+                return [grad]
         def broken(x):
             {line}
         """),

@@ -2,6 +2,7 @@
 nothing fails because of that.
 """
 
+import errno
 import gc
 import os
 import signal
@@ -20,6 +21,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from grader.check import world_lending
 from grader.check.api import CheckFailed, CheckWorld, call, per_rank
 from grader.check.world_lending import KEPT, WorldRunner, judge_fairly
 from grader.intake.staging import stage_submission
@@ -30,7 +32,7 @@ from grader.wire.os_support import LINUX
 from grader.world import world as worlds
 from grader.world.fork_server_client import Server, WorldsUnavailable, way_to_start
 from grader.world.processes import Processes
-from grader.world.report import RankReport, WorldReport
+from grader.world.report import Raised, RankReport, WorldReport
 
 pytestmark = pytest.mark.skipif(
     way_to_start() != "fork", reason="here it takes seconds to start a rank"
@@ -505,9 +507,32 @@ def test_one_worker_makes_the_checks_that_may_share_ranks_in_order(monkeypatch):
     ]
 
 
+@pytest.mark.parametrize("around, made", [(True, 3), (False, 1)])
+def test_ranks_that_meet_on_a_full_disk_try_again(around, made, monkeypatch):
+    """Another world may have filled the disk. What a submission itself writes is its own fault."""
+    monkeypatch.setattr(world_lending, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(world_lending.KEPT, "pauses_left", 2)
+    text = f"DistStoreError: {os.strerror(errno.ENOSPC)}"
+    full = Raised("DistStoreError", text, [], False, False, False, 0, around=around)
+    ranks = [RankReport(0, outcomes={0: full}), RankReport(1)]
+    tries = []
+
+    def run_world(size, calls):
+        tries.append(size)
+        return WorldReport(2, [], Path(), ranks, ending="failed")
+
+    runner = WorldRunner(Session(Path(), ""), [], network="gloo")
+    runner._run_world = run_world
+    runner(2, [])
+    assert tries == [2] * made
+
+
 @pytest.mark.parametrize(
     "network, exits, made",
-    [("gloo", [-11, 0], 2), ("hub", [-11], 1), ("gloo", [-6], 1), ("hub", [-9, 0], 2)],
+    [
+        *[("gloo", [-11, 0], 2), ("hub", [-11], 1), ("gloo", [-6, 0], 2), ("hub", [-6], 1)],
+        *[("gloo", [-4], 1), ("hub", [-9, 0], 2)],
+    ],
 )
 def test_what_may_be_nobodys_fault_has_to_happen_twice(network, exits, made):
     """gloo itself crashes once in a thousand times where a group is given up on a busy machine, and

@@ -123,7 +123,7 @@ class Account:
         hidden = max(0.0, 1 - self.exposed / self.communicating) if self.communicating else 0.0
         beside = f", {100 * hidden:.0f} % of it without waiting" if self.communicating else ""
         share = f"{100 * self.ended / self.whole:.0f} %"
-        ended = f" In the last {milliseconds(self.ended)} ({share}) a rank has ended."
+        ended = f" The program of a rank ends {milliseconds(self.ended)} ({share}) before the step."
         after = "" if share == "0 %" else ended
         return (
             f"The step takes {milliseconds(self.whole)}. On average over the ranks,"
