@@ -106,6 +106,32 @@ def stopwatch(
 """,
     ),
     Variant(
+        "the ranks agree on the number of calls before the warm-up, and exchange each time at once",
+        "benchmarking",
+        """
+def stopwatch(operation, warm_up, iterations, clock=time.perf_counter, synchronize=lambda: None,
+              barrier=dist.barrier):
+    if iterations < 1 or warm_up < 0:
+        raise ValueError(f"{warm_up} and {iterations}")
+    counts = torch.tensor([warm_up, iterations], device=device())
+    dist.all_reduce(counts, op=dist.ReduceOp.MAX)
+    for _ in range(warm_up):
+        operation()
+    samples = []
+    for _ in range(iterations):
+        synchronize()
+        barrier()
+        start = clock()
+        operation()
+        synchronize()
+        taken = torch.tensor(clock() - start, dtype=torch.float64, device=device())
+        dist.all_reduce(taken, op=dist.ReduceOp.MAX)
+        samples.append(taken)
+    samples = torch.stack(samples).tolist()
+    return Timing(statistics.median(samples), samples)
+""",
+    ),
+    Variant(
         "a sweep that is a generator itself: the ValueError comes with the first row that is"
         " asked for",
         "benchmarking",
