@@ -146,6 +146,14 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
                 *([GIVE_SOURCE] if any(s.kind == "recv" and s.peer is None for s in sides) else []),
             )
         ]
+    if len({side.elements for side in sides}) > 1:
+        return [
+            likely_line(
+                f"the ranks' tensors have different sizes, but {sides[0].name} needs equal sizes.",
+                "If you cut a tensor into parts, are all parts equally long? Pad shorter parts, or"
+                " send each part as a message.",
+            )
+        ]
     return []
 
 

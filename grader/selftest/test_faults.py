@@ -153,8 +153,9 @@ def test_sizes_that_gloo_takes_silently(submit):
             return y[:4].clone()
         """)
     (run,) = world(3, call("collectives.broken", X))
-    with pytest.raises(CheckFailed, match="how many elements there are"):
+    with pytest.raises(CheckFailed, match="how many elements there are") as failed:
         run.returns(*[np.full(4, 3, np.float32)] * 3)
+    assert "different sizes, but all-reduce needs equal sizes." in str(failed.value)
 
 
 def test_reductions_that_differ_silently(submit):
