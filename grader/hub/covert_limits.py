@@ -9,8 +9,8 @@ from grader.hub.store_values import MAX_QUESTIONS
 from grader.wire.events import Operation
 from grader.wire.frames import NotAllowed
 
-# In one call, a rank may make 30 groups (see ``store_values``). So in one call it may use this many
-# groups for the first time, because the group of all ranks counts, too.
+# The groups that a rank may use for the first time in one call. A rank may make 30 groups in one
+# call (see ``store_values``), and the group of all ranks counts, too.
 MAX_NEW_GROUPS = MAX_QUESTIONS // 2 + 1
 MAX_EMPTY = 100  # collectives without data that a rank may start in one call
 

@@ -65,8 +65,8 @@ class GrowthReports:
         """Weigh all ranks at random times between operations, if a check asks for their peak.
 
         The kernel's peak also counts pages of files. A rank can give such pages back just before
-        its own memory grows, so that the peak does not show how much the rank's own memory grew.
-        This method shows this growth, because it counts no pages of files.
+        its own memory grows. The peak then does not show the growth. This method shows it, because
+        it counts no pages of files.
         """
         if self.seconds_to_look() > 0:
             return

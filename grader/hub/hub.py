@@ -25,13 +25,13 @@ from grader.wire import combine, frames, world_messages
 from grader.wire.callbacks import CallOptions
 from grader.wire.events import read_operation
 
-# The most bytes that this process may hold for one world: the bytes of operations that are not
-# answered yet, and of answers that ranks have not read yet.
+# The most bytes that this process may hold for one world. Two kinds of bytes count: those of
+# unanswered operations, and those of answers that ranks have not read yet.
 MAX_HELD_BYTES = 1 << 26
 MAX_USE_LETTERS = 200  # characters in the name of a USE frame
 ENDED = " ended"  # the end of the name of a USE that reports the end of a judge's function
 # The hub gives results to idle ranks only if its last move is at least this old. The judge does not
-# see all moves, so ranks that have just got an answer may seem idle to it.
+# see all moves, so it may take a rank for idle that has just got an answer.
 QUIET_SECONDS = 0.25
 
 
@@ -106,8 +106,8 @@ class Hub:
     def is_at_rest(self) -> bool:
         """Return whether every rank waits for new calls, and its last calls left nothing behind.
 
-        Something is left, for example, if a question is unanswered, if bytes are owed, if a frame
-        is not written or read completely, or if a socket is closed.
+        Examples of what may be left: an unanswered question, bytes that a rank owes, a frame that
+        is only partly written or read, a closed socket.
         """
         ends = [*self.judges, *self.ranks]
         nothing_is_left = self.answers.are_empty() and not any(
@@ -359,8 +359,9 @@ class Hub:
     def _on_wait(self, rank: int, frame: frames.Frame) -> None:
         """Record that all threads of a rank wait, unless one of them has got its answer meanwhile.
 
-        If the frame also holds steps of the rank's program, pass the steps on to the judge. Raises
-        FrameError if the frame is not allowed: see ``Waits.read``.
+        Write the answers that were withheld until this wait. If the frame also holds steps of the
+        rank's program, pass the steps on to the judge. Raises FrameError if the frame is not
+        allowed: see ``Waits.read``.
         """
         waits = self.waits.read(rank, frame.meta.get("for"))
         for key in waits:

@@ -1,8 +1,8 @@
 """The hub can withhold a message until its receiver has passed on the previous message.
 
-``report.Call.in_step`` asks for this rule. The rule finds a mistake without measuring time: if a
-rank wants to receive all messages before it passes on the first one, then at some time all ranks
-wait for each other.
+``report.Call.in_step`` asks for this rule. The rule finds a mistake without measuring time. If a
+rank wants to receive all messages before it passes on the first one, in the end all ranks wait for
+each other.
 """
 
 from collections import Counter
@@ -16,8 +16,8 @@ from grader.wire.events import Operation
 class InStep:
     """Counts the messages of each rank in each call, and decides which messages have to wait.
 
-    ``towards[c]`` is the direction of the messages of call c: +1 to the next rank, −1 to the rank
-    before, 0 if the rule does not apply.
+    ``towards[c]`` is the direction in which call c passes messages on: +1 to the next rank, −1 to
+    the rank before. It is 0 if the rule does not apply to call c.
     """
 
     towards: Sequence[int] = ()

@@ -84,8 +84,8 @@ class Matching:
             lambda: defaultdict(deque)
         )
         self.receives: dict[MessageLane, deque[Posted]] = defaultdict(deque)
-        # Rank and time of each operation of the collectives that all their ranks have joined, and
-        # that get no answer because they do not fit together. The bytes of these operations are not
+        # [rank, time] of each operation that stays unanswered although all ranks have joined its
+        # collective. The operations of such a collective do not fit together. Their bytes are not
         # kept.
         self.unanswered: list[list[int]] = []
         # For each receive that names no sender and that got a message: see ``_pair``. The judge
@@ -155,13 +155,13 @@ class Matching:
         self._begin_others()
 
     def report(self) -> dict:
-        """Return what the judge cannot find out from the operations alone, if all ranks wait.
+        """Return what the judge cannot find out from the operations alone.
 
         In strict order, ``"behind"`` lists operations that wait for an earlier operation of their
         rank: see ``StrictOrder.behind``. ``"unanswered"`` lists [rank, time] of each operation of
-        the collectives whose operations do not fit together. ``"pairs"`` lists the sends and
-        receives that belong together if a receive names no sender, or if a message does not fit its
-        receive: see ``_pair``. If one of the last two lists is empty, its key is missing.
+        the collectives whose operations do not fit together. ``"pairs"`` lists sends and their
+        receives (see ``_pair``), in two cases: the receive names no sender, or the message does not
+        fit its receive. If one of the last two lists is empty, its key is missing.
         """
         told = {"behind": self.order.behind()} if self.order else {}
         if self.unanswered:
@@ -171,7 +171,7 @@ class Matching:
         return told
 
     def _unfit_pairs(self) -> list[list[int]]:
-        """Return the pairs of a message and the receive that has to take it but does not fit it.
+        """Return pairs of a receive and the message that it has to take, but that does not fit.
 
         There are at most ``MAX_PAIRS``.
         """
@@ -279,8 +279,8 @@ def _fits(send: Posted, receive: Posted) -> bool:
 def collective_results(together: list[Posted]) -> list[bytes] | None:
     """Return the bytes that each rank of a collective gets, in the order of the group.
 
-    Return None if the ranks have sent data that do not fit together, if the dtype does not allow
-    the reduction, or if a result does not have the size that its rank expects.
+    Return None in three cases: the data that the ranks sent do not fit together, the dtype does not
+    allow the reduction, or a result does not have the size that its rank expects.
     """
     results = _results(together)
     if results is None or any(

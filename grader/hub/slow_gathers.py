@@ -75,10 +75,11 @@ class SlowGathers:
         return found
 
     def lift(self, waits: Mapping[int, Collection]) -> list[tuple[Posted, bytes, int]]:
-        """Return (operation, bytes, place) for the earliest withheld result of each waiting rank.
+        """Stop withholding the earliest result of each waiting rank; return these results.
 
-        Call this when no rank goes on by itself. ``waits`` says what each rank waits for. The place
-        is the number of all-gathers that the rank had issued earlier in its call.
+        Call this when no rank goes on by itself. ``waits`` says what each rank waits for. A result
+        that no rank waits for stays withheld. Each result is a tuple (operation, bytes, place). The
+        place is the number of all-gathers that the rank had issued earlier in its call.
         """
         earliest: dict[int, tuple[int, tuple[Posted, bytes]]] = {}
         for own in self.withheld:

@@ -1,10 +1,10 @@
 """The hub keeps the values of the store that the ranks of a world share.
 
-Ranks find each other through this store, but must not communicate through it. A rank may only
-count in it, and report its presence, as torch does when it makes a process group. The hub applies
-this rule from the beginning of a check, because student code of an earlier check may still run in
-ranks that are used again. A rank could also hide a message in counts and keys. So in each call a
-rank may ask only a few questions.
+Ranks find each other through this store, but must not communicate through it. A rank may only count
+in it, and report its presence, as torch does when it makes a process group. The hub applies this
+rule from the beginning of a check. If ranks are used again, student code of an earlier check may
+still run in them. A rank could also hide a message in counts and keys. So in each call a rank may
+ask only a few questions.
 """
 
 from collections import Counter

@@ -51,7 +51,8 @@ class StrictOrder:
         ``waits`` is the time at which the rank issued the waiting operation. ``begun`` is the time
         at which it issued the operation that has begun and must end first. Both are in nanoseconds
         of the monotonic clock. For each queue there is a list about its first waiting operation. If
-        an operation of another kind than the begun one waits, there is one about it, too.
+        operations of another kind than the begun one wait, there is also a list about the first of
+        them.
         """
         told = []
         for queue in self.queues.values():

@@ -19,8 +19,8 @@ class Waits:
     # rank → what each of its threads waits for; it holds only ranks whose threads all wait
     by_rank: dict[int, list] = field(default_factory=dict)
     # The ranks that said at a standstill that they wait, and have sent nothing since. The hub
-    # relied on this when it gave out withheld data, or when it told the judge that held ranks may
-    # go on.
+    # relied on their word when it gave out withheld data, or when it told the judge that held ranks
+    # may go on.
     believed: set[int] = field(default_factory=set)
     # a copy of ``by_rank`` from when the hub last told the judge of the present standstill; None if
     # the hub has not told the judge

@@ -2,8 +2,8 @@
 
 The numbers come from the system, which the supervisor asks. A rank's own report of its memory does
 not count. A rank must not know when it is weighed, because it could hide its memory at these times.
-So some of the times are drawn at random. Ranks are forked from this process, but they cannot copy
-the state of SystemRandom.
+So some of the times are drawn at random. Ranks are forked from this process, but they cannot
+predict SystemRandom: it has no state that a fork could copy.
 """
 
 from collections import Counter
@@ -18,10 +18,12 @@ from grader.wire.frames import FrameError
 
 # To weigh a rank takes about 2 ms. In a world with more ranks than SMALL, the hub weighs a rank at
 # only PART of its small sends. Otherwise weighing takes nearly half of the hub's time. A send is
-# small if the rank's earlier sends in this call have at least SMALL_SEND times as many bytes.
+# small if the rank's earlier sends in this call together have at least SMALL_SEND times as many
+# bytes.
 SMALL, SMALL_SEND, PART = 4, 8, 1 / 3
-# To measure overwritten memory takes about 5 ms. The hub does so if it has not weighed the rank in
-# the call before (a look between operations counts), and else with this probability.
+# To measure overwritten memory takes about 5 ms. The hub does so when it weighs a rank for the
+# first time in a call, and later with this probability. A look between operations counts as the
+# first time.
 OVERWRITTEN_PART = 1 / 8
 # To read which files and shared memory a rank maps takes much of the remaining time. The hub does
 # so the first ``ALWAYS_MAPPED`` times that it weighs a rank in a call, and later with probability
@@ -39,8 +41,8 @@ CHANCE = SystemRandom()
 class Weighing:
     """Weighs the ranks of a world.
 
-    Below, ``weighs`` says what a check asks for: to weigh what a rank has, or the most that it ever
-    had (``PEAK``).
+    Below, ``weighs`` says which memory of a rank a check asks for: the memory that the rank has now
+    (``SETTLED``), or the most that it ever had (``PEAK``).
     """
 
     measures: UsageSource
@@ -55,7 +57,8 @@ class Weighing:
     most: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     # (rank, call) → how often the rank was weighed in the call, except between its operations
     times: Counter[tuple[int, int]] = field(default_factory=Counter)
-    # (rank, call) → the bytes from files that a rank had when first weighed in the call
+    # (rank, call) → the bytes from files that a rank had when first weighed in the call, up to a
+    # limit: see ``MAX_MAPPED``
     mapped: dict[tuple[int, int], int] = field(default_factory=dict)
     # (rank, call) → the bytes of the rank's sends so far
     sent: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -72,7 +75,7 @@ class Weighing:
         self.next_at = monotonic() + CHANCE.uniform(0, 2 * SECONDS_BETWEEN)
 
     def record_if_much(self, rank: int, call: int, in_network: int) -> bool:
-        """Record how many bytes the hub holds for a rank if they are many; return True then.
+        """Record how many bytes the hub holds for a rank if they are many; return whether they are.
 
         They are many if there are at least ``NETWORK_STEP`` more than this method last recorded
         in this call. Then the caller has to weigh the rank.
@@ -170,8 +173,8 @@ class Weighing:
         """Return the peak of a rank's memory without bytes from files; 0 if it is not known.
 
         The kernel's peak includes bytes from files. Subtract the bytes from files that the rank had
-        when it was first weighed in this call. Do not subtract bytes from files that came later,
-        because they may have come after the peak.
+        when it was first weighed in this call, up to a limit: see ``MAX_MAPPED``. Do not subtract
+        bytes from files that came later, because they may have come after the peak.
         """
         found = self.measures.resident(rank, with_mapped)
         allowed = self.mapped_first.get(rank, 0) + MAX_MAPPED
@@ -183,9 +186,9 @@ class Weighing:
         """Weigh a rank that returns from a call: see ``new_most``.
 
         So the judge gets a number even if the rank communicates nothing. A peak may have come after
-        the last operation, so a peak is always measured. If the check asks for the current memory,
-        and the rank was weighed earlier in this call, it is not weighed again, and the result is
-        None. The result is also None if the system never reports memory.
+        the last operation, so a peak is always measured. The current memory is measured only if the
+        rank was not weighed earlier in this call; otherwise the result is None. The result is also
+        None if the system never reports memory.
 
         Raises:
             FrameError: the system reported the rank's memory earlier, and no longer reports it.

@@ -32,8 +32,8 @@ class Contents(Protocol):
 class Link:
     """A socket that any thread may write to and wait at.
 
-    There is no special thread that reads the socket. One of the waiting threads reads it, and hands
-    the frames for other threads to these threads.
+    There is no special thread that reads the socket. One of the waiting threads reads it, and gives
+    each other thread the frame that this thread waits for.
     """
 
     def __init__(self, descriptor: int) -> None:

@@ -90,6 +90,7 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
 
 
 def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tuple[int, int]:
+    """Give up what this process has inherited; return the new numbers of wire_fd and stacks_fd."""
     os.setpgid(0, 0)
     signal.set_wakeup_fd(-1)
     for name in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
@@ -119,8 +120,10 @@ def _own_files() -> list[int]:
     """Return a list with an open descriptor of this process's folder in /proc.
 
     The list is empty if there is no such folder, as on systems other than Linux.
-    When memory is short, Linux removes entries of /proc from its cache, unless a process has them
-    open. Then Landlock's rule for this folder is lost, and this process cannot count its threads.
+
+    The descriptor keeps the folder's entry in Linux's cache. When memory is short, Linux removes
+    the entries that no process has open. Without its entry, the folder would lose its Landlock
+    rule, and this process could not count its threads.
     """
     with contextlib.suppress(OSError):
         return [os.open("/proc/self", os.O_PATH)] if os_support.LINUX else []
@@ -336,7 +339,7 @@ class Rank:
         """Give back freed memory, and wait until the hub has measured this rank's memory.
 
         Then the hub can measure exactly how much the rank's memory grows in a call: see
-        ``CallEvidence.grown``.
+        ``CallMeasurements.grown``.
         """
         gc.collect()
         free_at_once()

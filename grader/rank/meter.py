@@ -56,13 +56,16 @@ class Meter(TorchDispatchMode):
     """Keeps a ledger of products, of sends, and of operators that make up a loss.
 
     ``ledger`` holds one list ``[kind, amount, alive, at, inner]`` for each of these, in program
-    order, but only for the first ``MOST``. The amount is the number of floating-point operations of
-    a product (kind ``product``), the bytes of a send (kind ``send``), or the number of entries of
-    the largest tensor that an operator of a loss reads (kind ``entries``). ``alive`` is the number
-    of bytes that are alive just after a product or an operator, or just before a send. It counts
-    tensors that were made since the meter was entered and still exist. Tensors that existed before,
-    and views of them, do not count. ``at`` is the time in seconds of the monotonic clock. ``inner``
-    is the inner dimension of a product, and 0 for the other kinds.
+    order, but only for the first ``MOST``. The amount depends on the kind:
+
+    - ``product``: the number of floating-point operations;
+    - ``send``: the number of bytes;
+    - ``entries``, an operator of a loss: the number of entries of the largest tensor that it reads.
+
+    ``alive`` is the number of bytes that are alive just after a product or an operator, or just
+    before a send. It counts tensors that were made since the meter was entered and still exist.
+    Tensors that existed before, and views of them, do not count. ``at`` is the time in seconds of
+    the monotonic clock. ``inner`` is the inner dimension of a product, and 0 for the other kinds.
     """
 
     def __init__(
@@ -132,7 +135,10 @@ class Meter(TorchDispatchMode):
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
-    """Return False for sparse tensors, and for wrappers of tensors, such as pending results."""
+    """Return whether a tensor has memory itself: it is not sparse, and no wrapper of a tensor.
+
+    A pending result of a functional collective is such a wrapper.
+    """
     return tensor.layout == torch.strided and not is_traceable_wrapper_subclass(tensor)
 
 

@@ -34,11 +34,11 @@ def operation_record(
 ) -> dict:
     """Return the fields of ``Operation`` except the rank, the call and the time.
 
-    ``sent`` and ``received`` are the tensors. ``peer`` and ``root`` are ranks in the group, whose
-    global ranks are ``group``. ``place`` is the file and line of the student code that issued the
-    operation. For an all-to-all, ``pieces[0]`` says how many elements go to each rank, and
-    ``pieces[1]`` how many are expected from each rank. Raises IndexError if the group has no such
-    peer or root.
+    ``sent`` and ``received`` are the tensors. ``group`` lists the global ranks of the group.
+    ``peer`` and ``root`` are positions in this list. ``place`` is the file and line of the student
+    code that issued the operation. For an all-to-all, ``pieces[0]`` says how many elements go to
+    each rank, and ``pieces[1]`` how many are expected from each rank. Raises IndexError if the
+    group has no such peer or root.
     """
     tensors = sent or received
     file, line = place

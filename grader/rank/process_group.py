@@ -7,7 +7,7 @@ DDP) come through the trampolines of ``ProcessGroup``, which exist only for some
 Tensors that are not contiguous are treated as gloo treats them. Gathers, all-gathers, all-to-alls
 of lists and ``reduce_scatter_tensor`` communicate a tensor's entries in their logical order,
 whatever the strides are. All other operations communicate the bytes in the order in which they are
-in memory. So the entries of a transposed tensor arrive in the order from before the transpose.
+in memory. So a transposed tensor is communicated as if it had not been transposed.
 ``reduce_scatter`` copies its input tensors, and adds up the entries of these copies in the order in
 which they are in memory.
 """
@@ -119,7 +119,8 @@ class HubGroup(dist.ProcessGroup):
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> HubWork:
         self._check_whole("all_gather", "output", output, input)
-        parts = output.chunk(self.size()) if output.dim() else [output]  # the future's, as on gloo
+        # The result of the future. It is a list of parts, as with gloo.
+        parts = output.chunk(self.size()) if output.dim() else [output]
         return self._issue("all_gather", [input], [output], output=list(parts), in_order=True)
 
     _allgather_base = all_gather_single

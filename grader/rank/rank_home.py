@@ -1,8 +1,7 @@
 """This module moves a rank to its own folder, and confines it.
 
-A ``RankHome`` holds the settings of one rank: the rank's own folder, the file through which all
-ranks of its world meet, the tier of confinement, and the GPUs that the rank sees. The world's
-supervisor makes each ``RankHome``: see ``supervisor.rank_folders``.
+A ``RankHome`` holds the settings of one rank, such as its folder, its tier of confinement and the
+GPUs that it sees. The world's supervisor makes each ``RankHome``: see ``supervisor.rank_folders``.
 """
 
 import os

@@ -1,10 +1,10 @@
 """With this module a received message reaches its tensor at ``wait()``, and not before.
 
-It runs beside student code. A program that never waits for an ``irecv`` is wrong. But if gloo is
-quick, the result is right by luck. Or gloo may drop the receive, and then another rank hangs. With
-this module the result is wrong every time. The message is received into other memory,
-and ``wait()`` copies it into the tensor. Until then the tensor holds nan, or ``UNFILLED`` if its
-dtype has no nan. Receives on a GPU are not changed.
+It runs beside student code. A program that never waits for an ``irecv`` is wrong. But with plain
+gloo it fails only sometimes: if gloo is quick, the result is right by luck, and if gloo drops the
+receive, another rank hangs. With this module the result is wrong every time. The message is
+received into other memory, and ``wait()`` copies it into the tensor. Until then the tensor holds
+nan, or ``UNFILLED`` if its dtype has no nan. Receives on a GPU are not changed.
 """
 
 import sys
@@ -36,8 +36,8 @@ class Receives:
     """A context manager: inside it, messages reach their tensors in ``wait()``, and not before.
 
     At the end it adds a mark for each receive that the program has not waited for. It adds another
-    kind of mark for receives that were not awaited in the line that issued them, at most
-    ``MAX_LEFT_OPEN`` of these marks.
+    kind of mark for receives that were not awaited in the line that issued them, but only for the
+    first ``MAX_LEFT_OPEN``.
     """
 
     # The receives that nobody has waited for are kept until the process ends. gloo drops a receive

@@ -116,8 +116,8 @@ class Recorder(TorchDispatchMode):
     def _functional(self, kind: str, arguments: dict) -> None:
         """Report a functional collective, send or receive.
 
-        Its arguments name the group. A functional collective returns its result and does not write
-        into its arguments.
+        Its arguments include the name of the group. A functional collective returns its result, and
+        does not write to its arguments.
         """
         group = arguments["group_name"]
         if isinstance(group, str):

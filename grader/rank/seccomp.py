@@ -2,15 +2,15 @@
 
 The refusal cannot be undone.
 
-Some of these calls give a rank memory that the kernel counts for no process. A file of
-``memfd_create`` and a segment of ``shmget`` stay in memory until they are removed. Their pages
-count for no process if no process has mapped these pages. A descriptor of such a file may be hidden
-in the queue of a socket. All calls that give such memory are refused, with the
-error of a kernel that lacks these calls. So libraries use something else.
+Some of these calls give a rank memory that the kernel counts for no process. For example, a file of
+``memfd_create`` and a segment of ``shmget`` stay in memory until they are removed. While no process
+maps their pages, the pages count for no process. A rank could even hide a descriptor of such a file
+in the queue of a socket. All calls that give such memory fail as if the kernel lacked them. So
+libraries use something else.
 
 Other calls reach another process. A rank whose operations go through the hub does not need such
-calls. If the hub measures a rank's memory exactly, the rank may not start processes either, because
-the system forgets the peak memory of a process when the process ends.
+calls. If a check measures memory, its ranks may not start processes either. The system forgets the
+peak memory of a process when the process ends.
 """
 
 import contextlib
@@ -140,7 +140,7 @@ SHARING = (5, 6, 7, 36, 37, 38, 8, 10, 15, 1024, 1026, 1031)
 FORKS = {"x86_64": {"fork": 57, "vfork": 58}, "aarch64": {}}
 CLONE, CLONE3 = {"x86_64": 56, "aarch64": 220}, 435
 # The bits in the first argument of clone that give a new process a namespace of its own, as unshare
-# does: of users, mounts, processes, networks, System V's objects, host names, control groups, time.
+# does. ``ipc`` is for System V's objects, and ``uts`` for host names.
 NAMESPACES = {
     **{"user": 0x10000000, "mount": 0x20000, "pid": 0x20000000, "net": 0x40000000},
     **{"ipc": 0x8000000, "uts": 0x4000000, "cgroup": 0x2000000, "time": 0x80},

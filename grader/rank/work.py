@@ -22,10 +22,10 @@ from grader.rank.tensors import is_freed
 from grader.wire import combine, frames
 
 Tensors = Sequence[torch.Tensor]
-# If a program has asked this many times whether a collective is completed, and got the answer no
-# each time, the program counts as waiting for the collective. From then on each question takes up
-# to ``POLL_SECONDS``, unless the collective's result arrives. So a program that asks in a loop is
-# idle most of the time, like a program that calls ``wait``.
+# A program counts as waiting for a collective if it has asked this many times whether the
+# collective is completed, and always got the answer no. From then on each question takes up to
+# ``POLL_SECONDS``, unless the collective's result arrives. So a program that asks in a loop is idle
+# most of the time, like a program that calls ``wait``.
 PATIENT_POLLS = 50
 POLL_SECONDS = 0.02
 
@@ -66,11 +66,11 @@ class Network:
     def end_call(self) -> list[str]:
         """Forget the operations of this call, and return marks for operations used wrongly.
 
-        An operation was used wrongly if nobody waited for it, or if its memory was overwritten
-        before the wait. The hub itself marks the sends that nobody waited for. If the data of such
-        a send have not been sent yet, useless numbers are sent instead of them: see
-        ``MemoryInUse.spoil``. Also return marks for the first operations whose tensor the program
-        may have read before it was filled.
+        An operation was used wrongly in three cases: nobody waited for it, its memory was
+        overwritten before the wait, or its output overlaps its input. The hub itself marks the
+        sends that nobody waited for. If the data of such a send have not been sent yet, send
+        useless numbers in their place: see ``MemoryInUse.spoil``. Also return marks for the first
+        operations whose tensor the program may have read before it was filled.
         """
         issued, self.issued = self.issued, []
         marks, left_open, counts = [], [], Counter[str]()
@@ -149,8 +149,8 @@ class MemoryInUse:
     def was_overwritten(self) -> bool:
         """Return whether the memory was overwritten while the operation used it.
 
-        There are three cases: the memory differs from the bytes whose hash ``read`` kept; another
-        operation fills the memory before it is sent; the program has freed the memory.
+        There are three cases. The memory differs from the bytes whose hash ``read`` kept. Or
+        another operation fills the memory before it is sent. Or the program has freed the memory.
         """
         differs = self.kept is not None and self.kept != hash(self._now())
         return differs or self.is_lost
@@ -217,8 +217,9 @@ class HubWork(dist.Work):
 
         Before any wait, the first call returns False, so that a program that asks only once is not
         right by luck. As with gloo, a send or a receive is completed only after somebody has waited
-        for it; in nccl's order, a receive is completed when its data has come. A program that asks
-        ``PATIENT_POLLS`` times for a collective counts as waiting.
+        for it. There is one exception: in nccl's order, a receive is completed when its data has
+        come. A program that asks more than ``PATIENT_POLLS`` times for a collective counts as
+        waiting.
         """
         if self.answer is not None:
             return True
@@ -303,8 +304,8 @@ def dtype_of(tensor: torch.Tensor) -> str:
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
     """Return the ``nbytes`` bytes of memory that begin at a tensor's first element.
 
-    Raises RuntimeError if the tensor's memory has fewer bytes from there on, or if the tensor is a
-    view whose entries are negated or conjugated only when they are read.
+    Raises RuntimeError if fewer bytes are left in the tensor's memory. Also raises RuntimeError for
+    a view whose entries are negated or conjugated only when they are read.
     """
     if tensor.is_neg() or tensor.is_conj():
         raise RuntimeError(

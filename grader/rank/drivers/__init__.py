@@ -1,9 +1,9 @@
 """A driver is the small program in which a rank calls a student's function.
 
 The judge names the driver of each call. Most calls use ``plain``, which only calls the function. A
-driver takes the student's function or class, the decoded arguments, and ``mark``, which adds a
-named mark to the rank's trail (its list of events). The driver returns the value that the judge
-checks. Drivers are not secret.
+driver takes the student's function or class, the decoded arguments, and ``mark``. With ``mark`` it
+adds a named mark to the rank's trail, which is the list of the rank's events. The driver returns
+the value that the judge checks. Drivers are not secret.
 """
 
 from collections.abc import Callable

@@ -56,9 +56,9 @@ def trained(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Call ``train`` with views of the weights in the list ``args[0]``.
 
     Return the result, and the values of the views after the call, as ``views`` does. Also return
-    whether the optimizer that ``train`` returned is over the weights: its parameters must lie in
-    the memory of the weights, in the order of the weights. And return whether a view or a shard
-    requires a gradient after the call.
+    two facts. The first is whether the optimizer that ``train`` returned updates the weights: its
+    parameters must lie in the memory of the weights, in the same order. The second is whether a
+    view or a shard requires a gradient after the call.
     """
     weights, shards = args
     seen = [weight.detach() for weight in weights]

@@ -84,10 +84,10 @@ def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _has_copies(result: Any, saved: list) -> bool:
-    """Return whether ``kept`` holds a copy in the place of some x.
+    """Return whether the result of B holds a copy of some x, and not x itself.
 
-    Return False if the result does not have the form that the docstring asks for: other checks tell
-    that.
+    The docstring of ``backward_input`` says which form the result must have. Return False if it has
+    another form, because other checks report that.
     """
     try:
         _, kept = result
@@ -101,9 +101,9 @@ def freed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Compute B, the first half of the backward pass, for ``times`` micro-batches.
 
     As a pipeline does, keep the results, and drop the saved tensors z. One mark says how many z are
-    still in memory, and another one in how many results some x is a copy. Then
-    the ranks meet, so that the hub measures how much memory they use. All micro-batches have the
-    same x, so only the results take memory. Return the number of results.
+    still in memory. Another mark says how many results hold a copy of some x. Then the ranks meet,
+    so that the hub measures how much memory they use. All micro-batches have the same x, so only
+    the results take memory. Return the number of results.
     """
     weights, saved, grad_y = args
     watch, results, copies = _Watch(), [], 0
@@ -124,7 +124,8 @@ def beside_products(function: Callable, args: list, kwargs: dict, mark: Mark) ->
     """Compute B, the first half of the backward pass, ``times`` times, to measure its cost.
 
     Before each B, the driver computes the same gradients by itself, and nothing else. The hub
-    measures the rank's processor time before and after each of the two: see ``report.Call.clocks``.
+    measures the rank's processor time before and after each of these two computations: see
+    ``report.Call.clocks``.
     """
     weights, saved, grad_y = args
     of_z, transposed = [z for _, z in saved], [weight.T for weight in weights]

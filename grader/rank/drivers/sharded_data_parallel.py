@@ -47,8 +47,9 @@ def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     learning rate of its step. No rank knows this rate before the call, and it differs from rank to
     rank. Return the weights before the first step and after each step, the optimizer, and the
     gradients as they are at the end. Also return what the first memory of the weights holds at the
-    end. If a step gives a weight other memory, by ``weight.data = …``, this memory does not change.
-    The mark ``constructed`` says that the object has been made, and that no step has begun.
+    end. If a step gives a weight other memory, by ``weight.data = …``, the weight's first memory
+    does not change any more. The mark ``constructed`` says that the object has been made, and that
+    no step has begun.
     """
     weights, steps, rates = args
     first_memory = [weight.detach() for weight in weights]
@@ -80,8 +81,8 @@ def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     gradient in step s (0, 1, …) has the numbers for index s · tensors + i. Return, for each weight
     at the end, the sum of its entries and the sum of their squares. The second call has no
     arguments, and returns None. The ranks meet at the beginning of each call. So the hub measures
-    their memory twice: in the first call without weights, and in the second call, after the steps,
-    with the weights and the optimizer.
+    their memory twice. In the first call there are no weights yet. In the second call the steps are
+    done, and the weights and the optimizer are in memory.
     """
     meet_at_rest()
     if not args:

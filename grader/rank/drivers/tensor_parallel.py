@@ -38,10 +38,14 @@ def apply_and_drop(
 ) -> Any:
     """Apply a ``torch.autograd.Function``, and drop the driver's reference to its argument.
 
-    Return a dict with three entries: the value; whether the memory of the argument is still in use,
-    by something other than the value; and the bytes of all other tensors that the function has made
-    and that are still alive. Tensors that the function keeps for all calls, such as a buffer, do
-    not count: the function makes them in a first application, whose result is dropped.
+    Return a dict with three entries:
+
+    - ``value``: the result of the function;
+    - ``argument kept``: whether something other than the result keeps the argument's memory alive;
+    - ``beside``: the bytes of all other tensors that the function has made and that still exist.
+
+    Tensors that the function keeps for all calls, such as a buffer, do not count. To leave them
+    out, the driver first applies the function once, and drops the result.
     """
     (leaf,) = args
     with Meter([leaf]) as meter:

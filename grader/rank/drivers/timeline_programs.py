@@ -1,4 +1,4 @@
-"""Drivers for a timeline: the small programs that a rank runs for the scenes of a drawing.
+"""Drivers for a timeline: small programs that a rank runs for a drawing (``timeline.scenes``).
 
 Each program calls a student's function once to warm up, and then a few times between marks. Nobody
 checks the results, so the judge need not know the inputs. Each program makes its inputs itself.
