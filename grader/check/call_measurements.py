@@ -13,10 +13,11 @@ from grader.wire.frames import PAUSE
 MIB = 2**20
 # A rank shares the pages of its parent process until it writes to them. Python overwrites many
 # pages even if a program only reads its objects, because the reference counts are in these pages.
-# So some overwritten bytes do not count as the rank's memory: ``OVERWRITTEN_ALLOWED_BYTES`` in a
-# call, and ``OVERWRITTEN_EARLIER_BYTES`` in the imports and everything else before the call. We
-# measured 4 MiB in a call, 1 to 2 MiB before it, and 14 MiB for large imports. A second call of the
-# same function overwrites less than 1 MiB more. There ``OVERWRITTEN_AGAIN_BYTES`` do not count.
+# So some overwritten bytes do not count as the rank's memory. In a call, these are
+# ``OVERWRITTEN_ALLOWED_BYTES``. Before the call, mostly in imports, these are
+# ``OVERWRITTEN_EARLIER_BYTES``. We measured 4 MiB in a call, 1 to 2 MiB before it, and 14 MiB for
+# large imports. A second call of the same function overwrites less than 1 MiB more. In a second
+# call, ``OVERWRITTEN_AGAIN_BYTES`` do not count.
 OVERWRITTEN_ALLOWED_BYTES = 6 * MIB
 OVERWRITTEN_EARLIER_BYTES = 16 * MIB
 OVERWRITTEN_AGAIN_BYTES = 2 * MIB

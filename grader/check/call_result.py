@@ -131,9 +131,10 @@ class CallResult(CallMeasurements):
         explains one mistake, and its value is the value that this mistake makes the rank return.
         ``known_mistakes`` may also be a function without arguments that returns these dicts. The
         function is called only if the dicts are needed. ``select`` picks the part of a rank's value
-        that is compared, and ``label`` names this part. ``otherwise`` is the likely cause for the
-        message if the grader finds no other cause, and the value has the right kind and dtype.
-        ``if_none`` is the likely cause if there is None instead of a value.
+        that is compared, and ``label`` names this part. ``otherwise`` and ``if_none`` are likely
+        causes for the message. ``otherwise`` is shown if the value has the right kind and dtype,
+        and the grader finds no other cause. ``if_none`` is shown if there is None instead of a
+        value.
         """
         wanted = [as_argument(value) for value in expected]
         if len(wanted) != self.report.size:
@@ -392,8 +393,8 @@ class CallResult(CallMeasurements):
     def _require_waits(self) -> None:
         """Fail if the values are right by luck.
 
-        They are right by luck if a rank did not wait for a message, or overwrote the tensor of an
-        operation before it waited for this operation.
+        They are right by luck if a hazard of this call has ``is_luck``: for example, a rank did not
+        wait for a message, or overwrote a tensor that was in use.
         """
         if by_luck := next(
             (hazard for hazard in hazards(self.report, self.index) if hazard.is_luck), None

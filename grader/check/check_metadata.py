@@ -83,8 +83,8 @@ def _points(function: Any) -> float:
     """Return the points of a check.
 
     If the course does not set the points of the check's problem, the points are the check's weight.
-    If the course sets the points of the problem, the weights of the problem's checks are scaled, so
-    that they add up to the points of the problem.
+    Otherwise the weights of the problem's checks are scaled, so that they add up to the points that
+    the course sets.
     """
     number, weight = function.__number__, function.__weight__
     wanted = course().points.get(number)

@@ -95,7 +95,7 @@ def before(found: Any) -> list:
 
 
 def first_memory(found: Any) -> list:
-    """Return what the memory that the weights had at first holds after the last step."""
+    """Return what is in the first memory of the weights after the last step."""
     return _list(_part(found, "first memory"), "the list of the weights' memory")
 
 

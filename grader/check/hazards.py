@@ -1,4 +1,4 @@
-"""Finds operations that nobody waited for, or whose tensor was overwritten too early.
+"""Finds operations that were used wrongly: nobody waited for them, or their memory was overwritten.
 
 If the values of a call with such an operation are right, they may be right by luck.
 """
@@ -31,7 +31,7 @@ LEFT_OPEN_MARK = re.compile(rf"({LEFT_OPEN}) ([a-z_]+) ([0-9]{{1,5}})")
 class Hazard:
     """An operation of a rank, and what is wrong with it.
 
-    This is ``NEVER_AWAITED``, ``OVERWRITTEN`` or ``OVERLAPPING``.
+    ``what`` is ``NEVER_AWAITED``, ``OVERWRITTEN`` or ``OVERLAPPING``.
     """
 
     what: str

@@ -8,7 +8,7 @@ INTERRUPTED = pytest.StashKey[bool]()  # whether Ctrl-C has ended the session
 
 
 class Interruption:
-    """Given to ``pytest.main``, so that it is there before pytest reads its configuration."""
+    """A plugin for ``pytest.main``, to be active before pytest reads its configuration."""
 
     def __init__(self) -> None:
         self.pressed = self.began = False
@@ -18,7 +18,8 @@ class Interruption:
         self.began = True
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo) -> None:
-        # A subclass of KeyboardInterrupt ends the session if checks cannot be collected.
+        # If pytest cannot collect the checks, it ends the session by a subclass of
+        # KeyboardInterrupt. This is not Ctrl-C.
         self.pressed = excinfo.type is KeyboardInterrupt
         if self.pressed and not self.began:  # there will be no summary
             print("interrupted", file=sys.stderr)

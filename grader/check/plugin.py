@@ -287,9 +287,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter) -> None:
     """Print which problems are not implemented or not attempted, and a text about hidden checks.
 
-    The text about hidden checks is printed only in a student's copy, and only if the user did not
-    choose checks by ``--only``. Also, all checks must have run, at least one must have passed, none
-    may have failed, and no problem may be unimplemented.
+    The text about hidden checks is printed only in a student's copy, and only under these
+    conditions: the user did not choose checks by ``--only``, Ctrl-C did not end the session, at
+    least one check passed, none failed, and no problem is unimplemented.
     """
     counted = terminalreporter.stats
     reports = [report for status in TO_DO for report in counted.get(status, ())]

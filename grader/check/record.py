@@ -72,10 +72,10 @@ class Record:
 
 
 def messages(records: Iterable[Record]) -> Iterator[str]:
-    """Yield the message of each record. If an earlier message says the same, make it brief.
+    """Yield the message of each record; only its headline if an earlier message says the same.
 
-    Two messages say the same if they differ only in the call. For example, a file that cannot be
-    imported makes all checks of its part say the same.
+    A message of one line is never shortened. Two messages say the same if they differ only in the
+    call. For example, a file that cannot be imported makes all checks of its part say the same.
     """
     said = set()
     for record in records:

@@ -1,8 +1,8 @@
 """Finds the checks that a user chooses by words: ``make test K=…``, ``make grade K=…``, ``PART=…``.
 
-Words may come from a check's own name or title, from a problem's number or title, or from a
-function's name. Upper and lower case count as equal. ``-``, ``_`` and a space count as equal, too.
-Examples: ``K=ring``, ``K=1.7``, ``K=All-reduce``, ``K=shift_right``.
+Words may come from a check's own name or title, from a function's name, from a problem's title, or
+from the number of a problem or part. Upper and lower case count as equal. ``-``, ``_`` and a space
+count as equal, too. Examples: ``K=ring``, ``K=1.7``, ``K=All-reduce``, ``K=shift_right``.
 """
 
 import difflib
@@ -93,9 +93,9 @@ def _by_name(words: str, candidates: list[Candidate]) -> set[str]:
     """Return the ids of the checks that these words choose by a name.
 
     A check is chosen if one of its own names matches. All checks of a problem are chosen if the
-    problem's title matches. If the name of one of the problem's functions matches, all checks of
-    the problem are chosen in two cases: the problem has no other function, or no check of the
-    problem has a matching name of its own.
+    problem's title matches. The words may also match the name of a function of the problem. Then
+    all checks of the problem are chosen in two cases: the problem has no other function, or no
+    check of the problem has a matching name of its own.
     """
     found = {one.id for one in candidates if any(_matches(words, name) for name in one.names)}
     of_problems = functions()

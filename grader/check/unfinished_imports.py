@@ -1,10 +1,10 @@
 """Remembers which files of a submission have an import that never ends.
 
 A file may have an endless loop outside of all functions. Every check of this file would then use
-all the processor time that a call may use, and no time would be left for the checks of the other
-files. So after one check has failed in such an import, no judge of the same grading tries this
-import again with the same number of ranks. Public and hidden checks have separate notes, because
-the message of a public check must not reveal anything about a hidden check.
+all the processor time of a call, and leave no time for the checks of other files. So after one
+check has failed in such an import, the other checks of this grading do not try the import again
+with the same number of ranks. Public and hidden checks have separate notes, because the message of
+a public check must not reveal anything about a hidden check.
 """
 
 import os

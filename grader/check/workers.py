@@ -1,9 +1,9 @@
 """A pytest plugin that runs checks in forked processes.
 
-Each process is a worker, which takes another check as soon as it is free. pytest-xdist is slower:
-each of its workers is a fresh interpreter, which imports everything and collects the checks again.
-On two cores, these imports delay the first check by seconds. With this plugin, the checks are
-collected only once, before the workers are forked. The plugin is used only if a fork is safe: see
+Each process is a worker, which takes another check as soon as it is free. pytest-xdist is slower.
+Each of its workers is a fresh interpreter, which imports everything and collects the checks again.
+On two cores, this delays the first check by seconds. With this plugin, the checks are collected
+only once, before the workers are forked. The plugin is used only if a fork is safe: see
 ``fork_server_client.way_to_start``.
 """
 

@@ -7,8 +7,8 @@ ranks, so that no check fails because of another. A check that passes on used ra
 again. After a check has failed, the other checks of its problem get fresh ranks.
 
 A second try has other inputs. With the same inputs, a submission could cheat. In the first try, it
-could compute the result in a way that the check forbids, save the result, and make the try end
-without a verdict. In the second try, it could return the saved result.
+could compute the result in a forbidden way, save it, and make the try end without a verdict. In the
+second try, it could return the saved result.
 
 Public and hidden checks never share ranks, because the message of a public check must not reveal
 anything about a hidden check. If gloo or nccl connects the ranks, the ranks are always fresh. Then

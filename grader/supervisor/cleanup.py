@@ -9,7 +9,7 @@ from grader.wire import removal
 
 FOR_ALL = ("/tmp", "/var/tmp", "/dev/shm", "/run/lock")
 IPC_RMID = 0
-# The kernel's time of a new segment may be this many seconds older than ``time.time()``: the kernel
+# The kernel may note a time for a new segment that is this many seconds before ``time.time()``. It
 # takes whole seconds of a clock that advances only at each tick.
 CLOCK_SECONDS = 2
 
@@ -54,8 +54,9 @@ def remove_shared_memory(users: set[int], pids: set[int], began: float) -> None:
     """Remove System V shared memory segments, semaphores and message queues that ranks have left.
 
     Remove all of these objects that belong to ``users``. Also remove the segments that processes in
-    ``pids`` have made since ``began``. Older segments may belong to another program: a process of
-    this program may have had the pid of a rank, and may have ended before the rank was started.
+    ``pids`` have made since ``began``. Older segments may belong to another program, because pids
+    are used again. A process of that program may have had the pid of a rank before the rank was
+    started.
     """
     libc = ctypes.CDLL(None)
     removals = {

@@ -42,7 +42,8 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
     requests = socket.socket(fileno=int(door))
     requests.set_inheritable(False)
     # In this file, functions import the grader's modules. At the top of the file, Python would not
-    # find these modules: with ``-I``, ENGINE is in sys.path only once this file has put it there.
+    # find these modules. With ``-I``, ENGINE is not in sys.path until the end of this file puts it
+    # there.
     from grader.supervisor import rank_processes
     from grader.wire import os_support, tiers
 

@@ -47,8 +47,8 @@ def _make(request: WorldRequest, tier: str, rank: int, inside: int, rendezvous: 
 
     ``inside`` is a descriptor of the world's folder. The rank's folder is inside another folder,
     which only the rank's user may pass through. If other users could pass through this outer
-    folder, they could see how large the rank's folder is, and when it was changed, even without
-    the right to read the rank's folder.
+    folder, they could see the size of the rank's folder, and when it was changed. They need no
+    right to read the folder for that.
     """
     around, name, user = f"rank-{rank}", f"rank-{rank}/own", rank_users.user_of(os.getpid(), rank)
     os.mkdir(around, 0o700, dir_fd=inside)

@@ -40,9 +40,9 @@ def users_of_world(size: int, supervisor: int, tier: str) -> set[int]:
 def kill_as(user: int) -> None:
     """Kill all other processes of a rank's user.
 
-    Call this in a helper process, because the calling process permanently becomes that user. Raises
-    Unconfined and kills nothing if ``user`` is no rank's user, if the helper cannot become this
-    user, or if the helper could still signal processes of other users.
+    Call this in a helper process, because the calling process permanently becomes that user. In
+    three cases this raises Unconfined, and kills nothing: ``user`` is no rank's user, the helper
+    cannot become this user, or the helper could still signal processes of other users.
     """
     if user not in UIDS:
         raise Unconfined("not a rank's user")

@@ -36,8 +36,8 @@ LAST_SECONDS = 3.0  # the time that supervisors get to end their worlds when the
 class Child:
     """A child of the server: a supervisor, or a process that cleans up after a supervisor."""
 
-    # The judge's socket. The judge waits until this socket is closed. The server closes it when
-    # nothing of the world is left.
+    # The server's copy of the judge's socket. If the supervisor dies too early, the judge waits
+    # until all copies are closed. The server closes this one when nothing of the world is left.
     judge: int | None
     users: set[int]
     folder: str

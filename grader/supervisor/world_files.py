@@ -68,8 +68,8 @@ class Files:
         """Count mapped files of which only the inodes and the sizes are known.
 
         The system may show different devices for a mapping and for a descriptor of the same file.
-        So the device is ignored: a file is not counted again if a file with the same inode and at
-        least the same size, in whole pages, was counted before.
+        So the device is ignored. A file is not counted again if the same inode was counted before
+        with at least the same size, in whole pages.
         """
         counted = {inode: size for (_, inode), size in self.sizes.items()}
         for inode, end in ends.items():

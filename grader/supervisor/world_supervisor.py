@@ -28,12 +28,14 @@ from grader.wire import frames, os_support, removal, tiers, world_messages
 from grader.wire.control_group import Group
 from grader.wire.world_request import WorldRequest
 
-# The least time between two looks at the world, in seconds. A look at many ranks takes long, and
-# the hub carries no messages meanwhile. So the time between two looks is also at least
-# ``TIMES_THE_LAST_LOOK`` times the processor time of the last look. If the kernel bounds the memory
-# of the world, looks need not be frequent. Then the time between two looks is also at least the
-# smaller of two times: ``LONGEST_USUAL`` seconds, and ``USUAL_TIMES`` times the processor time of
-# the last look. With the second of these times, looks take 4 % of a processor.
+# The time between two looks at the world is the largest of these, where ``taken`` is the processor
+# time of the last look:
+#
+# - ``LOOK_AT_WORLD_EVERY`` seconds;
+# - ``TIMES_THE_LAST_LOOK`` · taken, because the hub carries no messages during a look;
+# - if the kernel bounds the memory of the world, so that looks need not be frequent: the smaller of
+#   ``LONGEST_USUAL`` seconds and ``USUAL_TIMES`` · taken. With the latter, looks take 4 % of a
+#   processor.
 LOOK_AT_WORLD_EVERY, TIMES_THE_LAST_LOOK = 0.1, 4
 USUAL_TIMES, LONGEST_USUAL = 24, 0.4
 # When the judge asks for the calls of another check, the ranks have to be at rest within these
@@ -270,7 +272,7 @@ def _answer(judge: socket.socket, questions: list[dict], hub: Hub | None) -> Nex
 
 
 def _questions(judge: socket.socket) -> list[dict] | None:
-    """Return what the judge asks for; None if the world is over."""
+    """Return the judge's questions; None if the judge ends the world, or has closed its socket."""
     lines = judge.recv(1 << 16).splitlines()
     over = not lines or not lines[-1].startswith(b"{")
     return None if over else [json.loads(line) for line in lines]

@@ -1,17 +1,17 @@
 """Finds out whether the ranks agree on what they communicate, and who waits for whom.
 
-gloo leaves many disagreements unreported. For example, if one rank reduces 4 elements and another
-reduces 6, or if one uses sum and another uses max, the ranks get wrong numbers and no error. This
-module finds disagreements in the trails of the ranks (see ``events``), without any help from the
-backend. It uses two rules:
+gloo leaves many disagreements unreported. For example, one rank may reduce 4 elements and another
+6, or one may use sum and another max. Then the ranks get wrong numbers and no error. This module
+finds disagreements in the trails of the ranks (see ``events``). It needs no help from gloo or nccl.
+It uses two rules:
 
 - The k-th collective of a group must have the same kind, number of elements, dtype, reduction and
   root on all ranks of the group. In an all-to-all, the number of elements may differ, but the
   number that rank i sends to rank j must be the number that rank j expects from rank i.
-- The k-th send from rank i to rank j with a certain group and tag belongs to the k-th receive of
-  rank j from rank i with this group and tag. Both must have the same number of elements and the
-  same dtype. A receive may accept a message from any rank. Only the hub knows which send such a
-  receive has taken, and tells the judge (see ``hub.matching.Matching.report``).
+- Among the messages from rank i to rank j with the same group and tag, the k-th send belongs to the
+  k-th receive. Both must have the same number of elements and the same dtype. A receive may accept
+  a message from any rank. Only the hub knows which send such a receive has taken, and tells the
+  judge (see ``hub.matching.Matching.report``).
 
 The messages to students, the report and the timeline all use this matching.
 """
@@ -109,12 +109,13 @@ def match(trails: list[list], pairs: Sequence[Sequence[int]] = ()) -> Matches:
     """Match the operations of all ranks.
 
     ``trails`` has the trail of each rank. In a group, the k-th collective of one rank belongs to
-    the k-th collective of every other rank. ``pairs`` are the sends and receives of which the hub
-    says that they belong together: rank and time of the send, rank and time of the receive. Among
-    the others, the k-th send on a lane (see ``lane``) belongs to the k-th receive on this lane.
-    After that, some sends may be left. Among the receives that accept any source, the k-th belongs
-    to the k-th send that is left for the same destination, in the order of time. A send and a
-    receive of different calls do not belong together if the message does not fit.
+    the k-th collective of every other rank. The hub knows of some sends and receives that they
+    belong together. ``pairs`` lists them: rank and time of the send, rank and time of the receive.
+    Among the others, the k-th send on a lane (see ``lane``) belongs to the k-th receive on this
+    lane. After that, some sends may be left. They belong to receives that accept any source. At
+    each destination, the k-th send that is left, in the order of time, belongs to the k-th such
+    receive. A send and a receive of different calls do not belong together if the message does not
+    fit.
     """
     told = _told_matches(trails, pairs) if pairs else []
     settled = {id(operation) for found in told for operation in found.operations}
@@ -164,8 +165,8 @@ def _without_later_call(found: Match) -> list[Match]:
 def _told_matches(trails: list[list], pairs: Sequence[Sequence[int]]) -> list[Match]:
     """Return a match for each of these pairs, see ``match``.
 
-    Leave out a pair if an operation has not arrived yet, if the two operations are not a send and a
-    receive that may take it, or if one of them is already in another pair.
+    Leave out a pair in three cases: one of the operations has not arrived yet, the operations are
+    not a send and a receive that may take it, or one of them is already in another pair.
     """
     issued = {(o.rank, o.at): o for trail in trails for o in operations(trail)}
     found, used = [], set[int]()
@@ -255,8 +256,8 @@ def examine_groups(trails: list[list]) -> tuple[Disagreement | None, list[Incomp
 
     An incomplete group is a group that some ranks began to make, and other ranks never made.
     ``trails`` has the trail of each rank. Groups with ``is_local`` are left out. Of the others, the
-    k-th group that one rank makes belongs to the k-th group that every other rank makes, and must
-    have the same ranks. After the first disagreement nothing more is examined.
+    k-th group of each rank belongs to the k-th group of every other rank. All of these must have
+    the same ranks. After the first disagreement nothing more is examined.
     """
     made = [[group for group in groups_made(trail) if not group.is_local] for trail in trails]
     incomplete: list[IncompleteGroup] = []

@@ -33,10 +33,10 @@ class Growth(NamedTuple):
 
 
 class CallOptions:
-    """The judge's options for one call of one rank: which questions the judge answers, for example
-    for the time, and what the hub measures.
+    """The judge's options for one call of one rank.
 
-    This object is made from a dict with some or all of these keys:
+    They say which questions of the rank are answered, for example for the time, and what the hub
+    measures. This object is made from a dict with some or all of these keys:
 
         {"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …],
          "weighs": SETTLED or PEAK, "clocks": bool, "squares": dtype, "slow_gathers": bool,

@@ -73,7 +73,7 @@ class Group:
         """
         # In version 1 this file bounds memory and swap together. This bound may never be below the
         # bound of memory alone. So write this file both before and after the file that bounds
-        # memory alone: the first write is needed if the bounds grow, the second if they shrink.
+        # memory alone. The first write is needed if the bounds grow, the second if they shrink.
         together = "memory.memsw.limit_in_bytes"
         with contextlib.suppress(OSError):
             self.set(together, memory)

@@ -2,8 +2,9 @@
 
 A trail lists, in order, the operations that a rank issued, the groups that it made and the marks
 that it passed. A mark is a named point of the rank's program. The judge keeps the trail as plain
-data. If a timeline is to be drawn, the ranks also trace their waits. Then the trail also has the
-times at which operations and waits began and ended.
+data. For a timeline, the ranks report more. On gloo or nccl, the trail then also has the times at
+which operations and waits began and ended (``Progress``). On the hub, it has the steps of the
+program (``Program``).
 """
 
 from collections.abc import Sequence
@@ -29,9 +30,9 @@ class Operation:
     """One communication, as it was issued.
 
     Ranks, peers and roots are global ranks. ``sent`` and ``received`` hold the number of elements
-    of each tensor. In an all-to-all they hold the number of elements that go to each rank of the
-    group, and that are expected from each rank. ``bytes`` is the size of the tensors that are sent.
-    If none are sent, it is the size of the tensors that are received.
+    of each tensor. In an all-to-all they have an entry for each rank of the group: how many
+    elements go to this rank, and how many are expected from it. ``bytes`` is the size of the
+    tensors that are sent. If none are sent, it is the size of the tensors that are received.
     """
 
     rank: int
@@ -131,8 +132,8 @@ class GroupMade:
 
     ``ranks`` are the global ranks of the group. If ``is_local``, only these ranks make the call
     (``use_local_synchronization``). Otherwise all ranks of the world have to make all such calls in
-    the same order, because torch numbers the groups, and the ranks of a group find each other by
-    this number.
+    the same order. torch numbers the groups, and the ranks of a group find each other by this
+    number.
     """
 
     rank: int
@@ -350,7 +351,7 @@ def _is_sane(value: Any) -> bool:
 
 
 def weight(event: Event) -> int:
-    """Return how many times the memory of a small event this event takes, at least 1.
+    """Return about how many small events take as much memory as this event; at least 1.
 
     Most events of honest ranks weigh 1. A ``Program`` weighs 1, and 1 more for each step.
     """

@@ -102,12 +102,13 @@ UNFILLED = 77
 # whole numbers on a few ranks gives this value. In tensors of integers the value is 55.
 BETWEEN_ENTRIES = 55.8125
 # The name of a USE. If the judge wants to know a rank's processor time, the driver of the call
-# sends this USE, mostly when the call begins and before each send: see ``report.Call.clocks``.
+# sends this USE. Most drivers send it when the call begins and before each send: see
+# ``report.Call.clocks``.
 PAUSE = "pause"
 # The name of the USE with which a rank asks for the key of a call's arguments: see ``sealing``.
 SEALING_KEY = "key"
-# If a rank will be weighed, it asks torch's store for this key just before its first call, when it
-# has given back the memory that it does not need.
+# A rank that will be weighed first gives back the memory that it does not need. Then, just before
+# its first call, it asks torch's store for this key.
 SETTLED_KEY = "settled"
 # Prefixes of the names of marks that are added at the end of a call. The prefix is followed by the
 # kind of an operation, and by the operation's number. A rank numbers its operations of each kind in
@@ -122,8 +123,8 @@ LEFT_OPEN = "left open until a later line:"
 MAX_LEFT_OPEN = 2
 # The mark of a rank that has issued operations while it imported the student's file.
 IN_IMPORT = "operations issued in the import"
-# Prefix of the name of a mark. The mark says that the rank which received a message of this rank
-# did not pass the message on in time. The prefix is followed by the number of the message. See
+# Prefix of the name of a mark. The mark says that another rank received a message of this rank, and
+# did not pass it on in time. The prefix is followed by the number of the message. See
 # ``report.Call.in_step``.
 NOT_SENT_ON = "not sent on:"
 # Prefix of the name of a mark. The mark says that this rank issued an all-gather and waited for the

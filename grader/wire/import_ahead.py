@@ -2,8 +2,8 @@
 
 If the server has imported a module, its ranks share the module's memory, and need no time for the
 import. So the server imports what the submission's files import. It must not run a student's code,
-and it must be able to fork afterwards. So no module is allowed that starts a program, a thread or a
-process when it is imported. ``selftest/test_import_ahead.py`` imports all allowed modules.
+and it must be able to fork afterwards. So a module is not allowed if its import starts a program, a
+thread or a process. ``selftest/test_import_ahead.py`` imports all allowed modules.
 """
 
 import sys

@@ -53,7 +53,7 @@ def memory() -> int:
 def workers() -> int:
     """Return how many worlds may run at a time.
 
-    Ranks wait for each other now and then. Therefore one world more than there are cores may run,
+    Ranks wait for each other now and then. Therefore one more world than there are cores may run,
     to keep the cores busy. On a single core, only one world may run. Fewer worlds may run if there
     is too little memory.
     """

@@ -42,7 +42,7 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Return the memory that this process has freed to the system. Without glibc, do nothing."""
+    """Give back to the system the memory that this process has freed. Without glibc, do nothing."""
     if LINUX and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
         library.malloc_trim(0)
 

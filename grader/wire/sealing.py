@@ -30,9 +30,10 @@ class Stream:
 
 
 def sealed(array: np.ndarray, key: int, number: int) -> np.ndarray:
-    """Return a contiguous array of the same shape with other bytes.
+    """Return a sealed copy of an array: contiguous, of the same shape, with unreadable bytes.
 
-    Booleans become bytes, because torch changes a boolean other than 0 and 1 when it copies it.
+    The bytes are combined with stream ``number`` of the key. Sealed booleans have the dtype uint8,
+    because torch changes a boolean other than 0 and 1 when it copies it.
     """
     own, is_bool = np.frombuffer(array.tobytes(), np.uint8), array.dtype == np.bool_
     combined = own ^ Stream(key, number).next(len(own))

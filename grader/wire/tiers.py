@@ -54,8 +54,8 @@ class Tier:
         threads, and ranks cannot leave this group. ``has_network`` says whether the ranks of a
         world on gloo have a network of their own.
 
-        If a hostile submission uses a gap, its header names the gap after `unless`, in the same
-        words as here. The tests compare these words.
+        If a hostile submission of the selftest uses a gap, the header of its file names the gap
+        after ``unless``, in the same words as here. The tests compare these words.
         """
         alone = self.landlock and not self.uid
         nothing = not self.landlock and not self.uid

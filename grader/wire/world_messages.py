@@ -2,7 +2,8 @@
 
 A message is a line with a JSON object. A message of the judge names its kind: the value of
 ``asks``. A message of the supervisor, or of the hub in it, has exactly one key of ``KINDS``. This
-key is the kind of the message.
+key is the kind of the message. There is one exception: to end the world, the judge sends the line
+``end``, which is no JSON object.
 """
 
 # Judge → supervisor
@@ -21,7 +22,8 @@ EXITED = "status"  # the exit code, or −signal, of ``rank``
 LIMIT = "limit"  # in words, how the ranks exceed a limit
 FAULT = "fault"  # in words, why the supervisor failed
 GONE = "gone"  # nothing of the world is left
-READY = "ready"  # the answer to NEXT_CHECK, with the pids as ``started`` if the ranks were asked
+# the answer to NEXT_CHECK; with the pids as ``started`` if the ranks came to rest in time
+READY = "ready"
 MOVES = "moves"  # the answer to MOVES_ASKED, with what ``Matching.report`` returns
 GIVEN = "given"  # the answer to RESULTS_ASKED
 # Hub → judge

@@ -18,8 +18,7 @@ from grader.wire.frames import MAX_STRING, FrameError, is_whole
 from grader.world import blobs
 
 # Limits the recursion of ``decode``. The code in a rank nests values less deeply (``MAX_DEPTH`` in
-# ``rank/tensors.py``). So only student code that writes frames itself can exceed this limit, which
-# leaves room.
+# ``rank/tensors.py``). So only student code that writes frames itself can exceed this limit.
 MAX_DEPTH = 16
 
 

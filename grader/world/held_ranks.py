@@ -132,8 +132,8 @@ class HeldRanks:
         """Return whether a held rank with patience may go on.
 
         It may go on if rank ``on`` has itself passed the mark ``at`` of the delay, and now waits.
-        It may also go on if it has been held for more than ``patience`` seconds (a quarter of this
-        time if the system does not show who waits).
+        It may also go on if it has been held for more than ``patience`` seconds. A quarter of this
+        time is enough if the system does not show who waits.
         """
         now, delay = time.monotonic(), self._delay(rank, call)
         sleeps = self.sleepers.sleeps(self.pids.get(delay.on, 0), now)

@@ -13,9 +13,9 @@ class Limits:
     cpu_seconds: float = 5.0  # of processor time, for one rank in one call
     # additional processor time, for the modules that torch imports on first use
     import_seconds: float = 15.0
-    # The next two limits are of wall time. Some time does not count: the time in which ranks wait
-    # for a processor, and the time in which their supervisor works or waits for a processor. The
-    # time that does not count is at most ``MAX_STRETCH`` (in ``progress_judge``) times the limit.
+    # The next two limits are of wall time. Some time is excused, and does not count: the time in
+    # which ranks wait for a processor, or in which their supervisor works or waits for one. At most
+    # ``MAX_STRETCH`` (in ``progress_judge``) times the limit is excused.
     wall_seconds: float = 20.0  # for one call
     world_seconds: float = 40.0  # for all calls of a world
     output_bytes: int = 1 << 20  # printed by all ranks together
@@ -25,5 +25,6 @@ class Limits:
     # of all ranks together, beyond the memory that they begin with; None means as much as
     # ``machine_limits.world_memory_limit`` allows
     memory_bytes: int | None = None
-    # time after the first failure in which other ranks may fail by themselves; see VICTIMS_PATIENCE
+    # After the first failure, the other ranks get this time to fail by themselves: see
+    # ``progress_judge.VICTIMS_PATIENCE``.
     grace_seconds: float = 0.25

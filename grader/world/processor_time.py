@@ -72,10 +72,10 @@ class Spending:
         return {rank: max(alive[rank], sum(self.seen[rank].values())) for rank in visible}
 
     def _owners(self, pid: int, processes: Mapping[int, Process], ranks: list[int]) -> list[int]:
-        """Return the pid of the rank that a process comes from, as a list of one.
+        """Return the pids of the ranks that a process may come from: one, if that is known.
 
-        If this cannot be found out, because the process has left its parent and its group, return
-        the pids of all ranks.
+        If a process has left both its parent and its group, its rank cannot be found out. Then
+        return the pids of all ranks.
         """
         ancestor = pid
         while ancestor in processes:

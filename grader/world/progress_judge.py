@@ -16,9 +16,9 @@ from grader.world.stack_requests import Stacks, is_communicating, seems_to_wait
 LOOK_SECONDS = 0.01
 MIN_LOOK_SECONDS = 0.05
 # On a busy machine, some time does not count against a limit of wall time: see ``Limits``. This
-# excused time is at most ``MAX_STRETCH`` times the limit. With 3, the memory check of 9.2 (12
-# ranks) exceeded its limit in one of 792 gradings of right solutions, when ten gradings ran at a
-# time on two cores.
+# excused time is at most ``MAX_STRETCH`` times the limit. The value 3 was too small: of 792
+# gradings of right solutions, one exceeded the limit of a memory check (9.2, with 12 ranks). Ten
+# gradings ran at a time on two cores.
 MAX_STRETCH = 6
 # All time limits are longer by these seconds while the ranks of a world start their GPUs, before
 # their first call.
@@ -27,7 +27,7 @@ GPU_START_SECONDS = 60.0
 # So the rank at fault has time to fail, too.
 VICTIMS_PATIENCE = 20
 # When this part of a call's time limit has passed, ranks that are held until ``STANDSTILL`` are
-# released. Ranks that have sent nothing for this part of the limit have been silent for long.
+# released. Ranks that have sent nothing for this part of the limit count as silent for long.
 LONG_PART = 1 / 4
 # Ranks may seem to wait, but nothing proves that they wait for ever. If they seem to wait this many
 # times in a row, they are taken to be stuck.
@@ -41,8 +41,9 @@ class ProgressJudge:
     """Decides when one world has ended, and sets ``report.ending``.
 
     It follows what ranks send, what their threads do, and what the hub says. A verdict of *stuck*
-    needs evidence that every rank waits. Either the hub reports this, or the threads are idle and
-    the stacks are the same in two readings in a row.
+    needs evidence that every rank waits. Either the hub reports this, or the stacks show waits, and
+    are the same in two readings in a row. The judge reads the stacks when the threads are idle, or
+    when a limit is exceeded.
 
     Three words mean different things. A *standstill* is what the hub reports: every rank waits for
     an operation or for the judge, and no operation can be completed. A world is *stuck* when the
@@ -137,8 +138,8 @@ class ProgressJudge:
     def on_standstill(self, held: list[int], frames: int) -> None:
         """Record that the hub says that every rank waits.
 
-        ``held`` are the ranks that were held at that time, and ``frames`` is the number of frames
-        that the hub had passed on by that time. The hub's reports and the ranks' frames arrive on
+        ``held`` are the ranks that were held when the hub reported. ``frames`` is the number of
+        frames that the hub had passed on by then. The hub's reports and the ranks' frames arrive on
         different sockets. If the judge has received more than ``frames`` frames, a rank has sent a
         frame since the report. Then the standstill is over, and is not recorded.
         """
@@ -236,10 +237,10 @@ class ProgressJudge:
     def _look(self, now: float, silent: bool) -> None:
         """Look at what the ranks' processes do. In two cases, ask for the ranks' call stacks.
 
-        Ask for the call stacks if a limit is exceeded, or if all processes are idle. Idle processes
-        are not asked while a rank still starts its GPU, or while a rank is held by a delay with
-        ``patience``, because both end by themselves. When ``LONG_PART`` of the call's time limit
-        has passed, first release the ranks held until ``STANDSTILL``.
+        Ask for the call stacks if a limit is exceeded, or if all processes are idle. There are two
+        reasons not to ask idle processes: a rank still starts its GPU, or a rank is held by a delay
+        with ``patience``. Both end by themselves. When ``LONG_PART`` of the call's time limit has
+        passed, first release the ranks held until ``STANDSTILL``.
         """
         used = self._used()
         watched = {self.pids[rank.rank] for rank in self._unsettled() if rank.rank in self.pids}
@@ -270,8 +271,9 @@ class ProgressJudge:
     def _on_idle(self, now: float) -> None:
         """Ask for the stacks of idle ranks, but first ask the hub for results that it may withhold.
 
-        If a rank has a thread that never waits for the hub, the hub does not report a standstill,
-        even if another thread of the rank waits for a withheld result: see ``hub.slow_gathers``.
+        The hub reports a standstill only if all threads of all ranks wait for the hub or the judge.
+        A rank may have a thread that never does, while another thread waits for a withheld result:
+        see ``hub.slow_gathers``.
         """
         if self.asks_hub_first:
             self.asks_hub_first, self.awaits_hub = False, True

@@ -68,18 +68,19 @@ class Call:
     served: list[dict] = field(default_factory=list)
     # have the hub measure each rank's memory: its current memory (``callbacks.SETTLED``), or its
     # peak so far (``callbacks.PEAK``). ``callbacks.CallOptions`` says when. In a world with such a
-    # call, the ranks are new processes, and may not start other processes. They give back
-    # freed memory before their first call
+    # call, the ranks are new processes, and may not start other processes. They give back freed
+    # memory before their first call
     weighs: str = ""
-    # have the hub measure each rank's processor time when the call begins and before every send, if
-    # the driver has a meter; the rank waits until this is done. Also have the hub withhold each
-    # message until its receiver waits, and measure the receiver then (``hub.awaited_receives``)
+    # have the hub measure each rank's processor time. If the driver has a meter, the hub measures
+    # when the call begins and before every send, and the rank waits until this is done. The hub
+    # also withholds each message until its receiver waits, and then measures the receiver
+    # (``hub.awaited_receives``)
     clocks: bool = False
     # have the hub withhold the result of an all-gather from a rank until the rank has used a
     # function of the judge (see ``hub.slow_gathers``). With gloo this has no effect
     slow_gathers: bool = False
     # a dtype, or empty. With a dtype, the hub reads the bytes that each operation sends as numbers
-    # of this dtype, and reports the sum of their squares and the sum of their fourth powers
+    # of this dtype. It reports the sum of their squares, and the sum of their fourth powers
     squares: str = ""
     note: str = ""  # what distinguishes this call from the check's other calls, for the message
 
@@ -101,8 +102,8 @@ class Raised:
     ``lines`` are the lines of the student's code that the exception came through, outermost first.
     ``stub`` says whether the student's own file raised a NotImplementedError. ``missing`` says
     whether the file lacks the function. ``at`` is the time of the exception, in nanoseconds of the
-    monotonic clock. ``inside`` is the name of the function of torch in which the exception came up;
-    it is empty if it came up in the student's own line.
+    monotonic clock. ``inside`` is the name of the function of torch that raised the exception. It
+    is empty if the student's own line raised it.
     """
 
     type: str
@@ -169,7 +170,7 @@ class RankReport:
     # call → for each operation that sent something, the sum of the squares of what it sent, and the
     # sum of the fourth powers
     squares: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
-    busy: bool = False  # whether it used more than half of the processor time of a call
+    busy: bool = False  # whether it used more than half of the processor time that a call may use
     # the stacks of the rank's threads when the judge last read them
     stacks: list[list[StackFrame]] = field(default_factory=list)
 
@@ -197,23 +198,24 @@ class WorldReport:
     grader_fault: str = ""  # a failure of the grader itself
     # calls in which held ranks were released early, because the other ranks waited for them
     released_early: set[int] = field(default_factory=set)
-    # If all ranks wait, and the network is ``strict``: lists of [rank, begun, waits]. At time
-    # ``begun`` the rank issued an operation that has not ended. At time ``waits`` it issued another
-    # operation, which cannot begin before the first one ends (see ``StrictOrder.behind``).
+    # The next three lists hold what the hub last reported about waiting ranks. It reports at a
+    # standstill, and when the judge asks for stacks. ``behind``, if the network is ``strict``:
+    # lists of [rank, begun, waits]. At time ``begun`` the rank issued an operation that has not
+    # ended. At time ``waits`` it issued another operation, which cannot begin before the first one
+    # ends (see ``StrictOrder.behind``).
     behind: list[list[int]] = field(default_factory=list)
-    # If all ranks wait on the hub: [rank, time] of each operation of a collective that all its
-    # ranks have joined, and that the hub cannot carry out. ``time`` is when the rank issued
-    # its operation.
+    # [rank, time] of each operation that the hub cannot carry out, although all ranks have joined
+    # its collective. ``time`` is when the rank issued the operation.
     unanswered: list[list[int]] = field(default_factory=list)
-    # If all ranks wait on the hub: sends and receives that belong together, for ``match``. They
-    # are the pairs that the trails do not show, and the pairs that do not fit together.
+    # Sends and receives that belong together, for ``match``. They are the pairs that the trails do
+    # not show, and the pairs that do not fit together.
     pairs: list[list[int]] = field(default_factory=list)
     # The trails that were matched last, each with its length at that time. These lists are kept, so
     # that Python cannot give the identity of one of them to a new list.
     _matched: list[tuple[list, int]] | None = field(
         default=None, init=False, repr=False, compare=False
     )
-    # the ``pairs`` that were used for this
+    # the ``pairs`` that were used in the last matching
     _matched_pairs: list[list[int]] = field(
         default_factory=list, init=False, repr=False, compare=False
     )

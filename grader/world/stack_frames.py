@@ -122,7 +122,7 @@ def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFram
     """Return the innermost line of the student's code; None if there is none.
 
     Each stack has the innermost line first. If several threads are in the student's code, return
-    the line that has the fewest lines before it in its stack. A thread that waits for another
+    the line that is nearest to the innermost line of its stack. A thread that waits for another
     thread, as in ``queue.get``, counts only if there is no other thread. Files that the assignment
     gives, such as ``run.py``, are not the student's.
     """

@@ -1,6 +1,6 @@
 """Asks ranks for their Python stacks, and the hub for its count of moves.
 
-The hub counts a move whenever it reads from a rank or sends to a rank: see ``Hub.moves``. If the
+The hub counts a move whenever it reads from a rank or answers a rank: see ``Hub.moves``. If the
 stacks and the count stay the same, this is evidence that the ranks stand still.
 """
 
@@ -78,8 +78,8 @@ class Stacks:
         """Write the stacks into the reports; return whether nothing changed since the last reading.
 
         Nothing has changed if the stacks and the hub's count are the same as at the last reading.
-        One reading cannot prove that the ranks stand still: a rank may have got what it waited for
-        just before it was asked, and on a busy machine it may go on only later.
+        One reading cannot prove that the ranks stand still. A rank may have got what it waited for
+        just before it was asked. On a busy machine, such a rank may go on only later.
         """
         for rank in ranks:
             stacks = stack_frames.parse_stacks(self.texts[rank.rank].decode(errors="replace"))

@@ -12,10 +12,9 @@ from grader.world.report import Ending, WorldReport
 class SupervisorReports:
     """Takes the messages of a supervisor, and writes them into the report of its world.
 
-    The ``ProgressJudge`` is also told of some messages.
-
-    ``handlers`` has a method for each kind of message, except for those that the world itself
-    reads: see ``world_messages``.
+    It also tells the ``ProgressJudge`` of moves, standstills and given results. ``handlers`` has a
+    method for each kind of message, except for those that ``World`` itself reads: see
+    ``world_messages``.
     """
 
     def __init__(self, report: WorldReport, judge: ProgressJudge, pids: dict[int, int]) -> None:

@@ -3,12 +3,15 @@
 A rank that waits in a communication sleeps: its threads use no processor time and are not even
 runnable. A rank that computes is runnable. A rank that gets no processor, because other programs
 use all processors, is runnable, too. So a world is idle if three things are true for half a second:
-no frame came from any rank, no runnable thread of any rank was kept waiting for a processor, and
-the threads used almost no processor time. If the system does not show what threads do, a world is
-idle if no frame came for ``IDLE_SECONDS_BLIND``. If a world is idle, the judge requests the Python
-stacks of the ranks that have not ended. The ranks are stuck if all stacks show a communication, an
-operation still waits for other ranks, and the stacks are the same in a second reading: see
-``stack_frames.py`` for what a stack shows, and ``progress_judge.py`` for the conclusion.
+
+- no frame came from any rank;
+- no runnable thread of any rank was kept waiting for a processor;
+- the threads used almost no processor time.
+
+If the system does not show what threads do, a world is idle if no frame came for
+``IDLE_SECONDS_BLIND``. If a world is idle, the judge requests the Python stacks of the ranks that
+have not ended: ``stack_frames.py`` says what a stack shows, and ``progress_judge.py`` when the
+judge concludes that the ranks are stuck.
 """
 
 import os
@@ -43,9 +46,9 @@ class Thread:
         """Return for how many nanoseconds the thread used or awaited a processor since ``before``.
 
         ``before`` is the same thread at an earlier time. The time for which the thread waited for a
-        processor counts if the thread computes, and does not count if it polls. gloo's thread
-        polls: 100 times a second it checks whether a message has come. A thread that polls has
-        short time slices. A thread that computes runs until it is interrupted.
+        processor counts only if the thread computes, and not if it polls. gloo's thread polls: 100
+        times a second it checks whether a message has come. A thread that polls has short time
+        slices. A thread that computes runs until it is interrupted.
         """
         ran, slices = self.ran - before.ran, self.slices - before.slices
         computes = slices and ran / slices > SHORT_SLICE

@@ -56,7 +56,8 @@ class World:
             is no nccl, the hub replaces gloo.
         room: how many ranks a later world with the same processes may have. If 0, the processes are
             ended after this world. They are also ended if ``network`` is not a hub, if a call
-            measures memory, or if this world left threads, files or settings in them.
+            measures memory, if this world did not finish, if the judge asked for stacks, or if the
+            world left threads, files or settings in them.
         processes: the processes of an earlier world, to be used again. If this is None, or if these
             processes cannot go on, fresh processes are started.
         gpus: the GPUs that the ranks run on; None for CPUs.
@@ -259,7 +260,7 @@ class World:
         return f"in_step {call.in_step:+d}"
 
     def _foreseen(self) -> list[str]:
-        """Return the modules of ``frames.HEAVY`` that the ranks of this world will import."""
+        """Return the modules of ``frames.HEAVY`` to import before the ranks of this world start."""
         # If a rank imported a module itself, the module's memory would count as the rank's own.
         if any(call.weighs for call in self.calls):
             return list(frames.HEAVY)
