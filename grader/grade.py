@@ -24,6 +24,7 @@ from grader.check.refusals import fail_where_right_calls_are_refused
 from grader.check.workers import Workers
 from grader.check.world_lending import ROOM
 from grader.session import HIDDEN, ROOT, UNCONFINED, CannotGrade, SessionOwner, is_students_copy
+from grader.version import untested_torch
 from grader.wire import os_support
 from grader.wire.tiers import TIERS
 from grader.world.fork_server_client import WorldsUnavailable, way_to_start
@@ -115,6 +116,7 @@ class Grade:
         )
         return [
             *self.warnings,
+            *filter(None, [untested_torch()]),
             *about,
             *(self.also.gpu_notes() if self.also else []),
             f"seed {self.seed}, torch {self.torch}, {self.device}, {self.seconds:.1f} s",

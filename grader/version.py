@@ -1,9 +1,12 @@
-"""Gives the assignment's version, and the commit that it was packed from, for results.json."""
+"""Gives the assignment's version, the commit that it was packed from, and the tested torch."""
 
 import os
+import re
 import subprocess
+from importlib import metadata
 from pathlib import Path
 
+TESTED_TORCH = ("2.8.0", "2.14.1")  # the oldest and the newest version that `make matrix` tries
 VERSION = "1.0.0"  # README.md says under "Changes" what is new in it
 ROOT = Path(__file__).resolve().parents[1]
 # grader/packaging/pack.py puts this file into its zips, because they have no .git.
@@ -20,6 +23,28 @@ def commit(root: Path = ROOT, packed: Path = COMMIT) -> str:
     except OSError:
         # A .git in a folder above this one belongs to another project.
         return _git(root) if (root / ".git").exists() else "unknown"
+
+
+def untested_torch() -> str:
+    """Return a sentence if the installed torch is older or newer than the tested ones, else ""."""
+    try:
+        installed = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return ""
+    oldest, newest = map(_minor, TESTED_TORCH)
+    if not (found := _minor(installed)) or oldest <= found <= newest:
+        return ""
+    return (
+        f"torch {installed} has not been tested with these checks. Versions"
+        f" {'.'.join(map(str, oldest))} to {'.'.join(map(str, newest))} have. If right code fails,"
+        " install one of them: make clean, then make setup."
+    )
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    """Return (2, 13) for "2.13.0+cpu"; () if the text is no such version."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return tuple(map(int, numbers.groups())) if numbers else ()
 
 
 def run_git(root: Path, *arguments: str) -> str | None:

@@ -58,6 +58,7 @@ from grader.session import (
     TemporaryFolderError,
     is_students_copy,
 )
+from grader.version import untested_torch
 from grader.wire.os_support import hide_from_tracers
 from grader.world.fork_server_client import WorldsUnavailable
 from grader.world.gpus import usable
@@ -287,6 +288,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter) -> None:
     """Print which problems are not implemented or not attempted, and a text about hidden checks.
 
+    If a check failed, also say so if torch is a version that has not been tested.
     The text about hidden checks is printed only in a student's copy, and only under these
     conditions: the user did not choose checks by ``--only``, Ctrl-C did not end the session, at
     least one check passed, none failed, and no problem is unimplemented.
@@ -295,6 +297,8 @@ def pytest_terminal_summary(terminalreporter) -> None:
     reports = [report for status in TO_DO for report in counted.get(status, ())]
     for _, line in to_do(Record.read(report.lockstep) for report in reports):
         terminalreporter.line(textwrap.fill(line, 100))
+    if counted.get("failed") and (note := untested_torch()):
+        terminalreporter.line(textwrap.fill(note, 100))
     if (
         not is_students_copy()
         or terminalreporter.config.stash.get(INTERRUPTED, False)

@@ -46,7 +46,12 @@ class HubGroup(dist.ProcessGroup):
     network: Network
 
     def __init__(
-        self, store: dist.Store, rank: int, size: int, timeout: timedelta | None = None
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        timeout: timedelta | None = None,
+        **_: Any,  # further options, such as ``enable_reconfigure`` from torch 2.14 on
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stub wants a store here
         self.options = SimpleNamespace(global_ranks_in_group=[], group_name="", _timeout=timeout)

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from grader import version
 from grader.selftest import matrix
 from grader.selftest.grading import ROOT
 from grader.selftest.matrix import POINTS, Outcome
@@ -17,18 +18,30 @@ RIGHT = Outcome(60.0, "2.13.0+cpu", (POINTS, 0))
 
 def test_the_oldest_and_the_newest_are_paired():
     found = matrix.pairs(["3.10", "3.11", "3.13"], everything=False)
-    assert found == [("3.10", "2.8.0"), ("3.10", "2.13.0"), ("3.13", "2.8.0"), ("3.13", "2.13.0")]
+    assert found == [("3.10", "2.8.0"), ("3.10", "2.14.1"), ("3.13", "2.8.0"), ("3.13", "2.14.1")]
     assert len(matrix.pairs(["3.10", "3.11", "3.13"], everything=True)) == 6
-    assert matrix.pairs(["3.11"], everything=False) == [("3.11", "2.8.0"), ("3.11", "2.13.0")]
+    assert matrix.pairs(["3.11"], everything=False) == [("3.11", "2.8.0"), ("3.11", "2.14.1")]
 
 
 def test_the_range_is_the_one_that_the_requirements_promise():
     promised = (ROOT / "handout" / "requirements.txt").read_text()
-    assert f"torch=={matrix.TORCHES[-1]}\n" in promised
-    assert re.search(r"any version from ([\d.]+) to ([\d.]+)\.", promised).groups() == (
-        "2.8",
-        "2.13",
-    )
+    words = re.search(r"any version from ([\d.]+) to ([\d.]+)\.", promised).groups()
+    assert words == tuple(tested.rpartition(".")[0] for tested in version.TESTED_TORCH)
+    pinned = re.search(r"^torch==([\d.]+)$", promised, re.MULTILINE)[1]
+    assert version._minor(words[0]) <= version._minor(pinned) <= version._minor(words[1])
+
+
+@pytest.mark.parametrize(
+    "installed, is_told",
+    [
+        *[("2.8.0", False), ("2.13.0+cpu", False), ("2.14.9+cu130", False), ("a build", False)],
+        *[("2.7.1", True), ("2.15.0", True), ("3.0.0", True)],
+    ],
+)
+def test_a_version_of_torch_that_nobody_has_tested_is_told(installed, is_told, monkeypatch):
+    monkeypatch.setattr(version.metadata, "version", lambda name: installed)
+    told = version.untested_torch()
+    assert bool(told) is is_told and (installed in told) is is_told
 
 
 def test_only_pythons_that_run_are_found(tmp_path, monkeypatch):
