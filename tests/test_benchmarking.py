@@ -56,7 +56,10 @@ def test_bandwidths(world):
     bus.returns(np.array(3.0), tolerance=CLOSE, select=as_number, known_mistakes=[plain])
     for run, gibibytes, parts, exchanged in ((whole, 277, 1, 4), (part_of_rank, 70, 4, 1)):
         bytes_ = gibibytes * 1024**3
-        swapped = "a figure for a “part” is multiplied by n, and one for the “whole” array is not"
+        swapped = (
+            "multiply a figure by n only if it counts a “part”, not if it counts the “whole”"
+            " array"
+        )
         known = {
             swapped: np.array(bytes_ * exchanged / 1e9),
             "this is still in 2³⁰ bytes per second": np.array(float(gibibytes * parts)),
@@ -95,8 +98,8 @@ def test_bandwidth_misuse(world):
 @number("2.2")
 @weight(1.0)
 def test_stopwatch(world):
-    """stopwatch returns samples 2, 5, 2 and median 2 if rank 0's calls take 1, 5, 1 seconds and
-    rank 1's calls take 2, 2, 2 seconds
+    """If calls take 1, 5, 1 seconds on rank 0, and 2, 2, 2 seconds on rank 1, stopwatch returns the
+    samples 2, 5, 2 and the median 2
     """
     watch = {
         "warm_up": 1,
@@ -185,8 +188,8 @@ def test_stopwatch(world):
             [1102.0, 105.0, 102.0]
         ),
         (
-            "the argument barrier (not dist.barrier) was not called before the operation. So the"
-            " operation waits 1000 seconds for the rank that comes late"
+            "your code did not call the argument barrier before the operation (dist.barrier does"
+            " not count). So the operation waits 1000 seconds for the rank that comes late"
         ): np.array([1002.0, 1005.0, 1002.0]),
         "there is one barrier before the first call only. Each call needs its own": np.array(
             [2.0, 1005.0, 1002.0]
@@ -287,8 +290,8 @@ def test_sweep_misuse(world):
 @number("2.4")
 @weight(0.5)
 def test_model(world):
-    """fit_latency_bandwidth fits 2 points exactly and 3 by least relative errors; predict_seconds
-    and half_peak_size follow t = α + S/β
+    """fit_latency_bandwidth is exact for two points, and minimises the relative errors for three;
+    predict_seconds and half_peak_size follow t = α + S/β
     """
     name = "benchmarking.fit_latency_bandwidth"
     fit, nearest, equal, falling, one_size, odd, predicted, half = world(

@@ -85,8 +85,8 @@ AS_THEY_LIE = {
 @weight(0.25)
 @pytest.mark.parametrize("collective", EIGHT)
 def test_the_eight_collectives(world, collective):
-    """{collective} returns the right tensors on one and two ranks, for several memory layouts; they
-    require no gradient
+    """{collective} returns the right tensors on one and two ranks, for several memory layouts; the
+    results require no gradient
     """
     tensors, arguments, expected = EIGHT[collective]
     # ``spread`` has the same tensors in memory that is not contiguous.
@@ -226,8 +226,8 @@ LYING = AS_THEY_LIE["all_reduce"]
 @number("1.4")
 @weight(0.25)
 def test_average(world):
-    """average returns the average of two ranks' tensors, which requires no gradient; an integer
-    dtype raises ValueError with the dtype
+    """average returns the average of two ranks' tensors, without requires_grad; an integer dtype
+    raises ValueError with the dtype
     """
     whole, leaves = np.array([1, 2]), per_rank(
         RequiresGrad(tensor([1, 2])), RequiresGrad(tensor([2, 4]))
@@ -250,8 +250,8 @@ def test_average(world):
 @number("1.5")
 @weight(0.5)
 def test_overlapped_all_reduce(world):
-    """overlapped_all_reduce returns the sum, which requires no gradient, and compute runs during
-    the all-reduce
+    """overlapped_all_reduce calls compute during the all-reduce, and returns the sum, without
+    requires_grad
     """
     late = {1: Delay(until="compute ended", on=0)}
     leaves = per_rank(RequiresGrad(tensor([1, 2])), RequiresGrad(tensor([3, 4])))

@@ -70,7 +70,9 @@ def test_shard_batch(world):
 @number("3.2")
 @weight(0.5)
 def test_broadcast_parameters(world):
-    """broadcast_parameters overwrites rank 1's parameters with rank 0's, whatever their layout"""
+    """broadcast_parameters overwrites rank 1's parameters with rank 0's values, for any memory
+    layout
+    """
     mine, yours = [tensor([1, 2]), tensor([[3.0]])], [tensor([7, 8]), tensor([[9.0]])]
     given = per_rank(*([RequiresGrad(trained), frozen] for trained, frozen in (mine, yours)))
     # This parameter is not contiguous: it is a transpose on rank 0 and a slice on rank 1.
@@ -307,9 +309,9 @@ def test_gradient_buckets_of_other_parameters(world):
             started = sum(o.at >= begin and o.kind != "barrier" for o in run.operations(rank))
             run.require(
                 started <= enough,
-                f"in the case “{what}”, rank {rank} started {started} operations. Expected: at most"
-                f" {enough}, one all-reduce for each bucket, and nothing else. Put each parameter"
-                " that needs an average into exactly one bucket.",
+                f"in the case “{what}”, rank {rank} started {started} operations. Expected: one"
+                f" all-reduce for each bucket, at most {enough} in all, and nothing else. Put"
+                " each parameter that needs an average into exactly one bucket.",
             )
 
 
@@ -372,9 +374,9 @@ def test_gradient_buckets_overlap(world):
         of_asking.require(
             any(o.at < asked for o in of_asking.operations(rank)),
             f"rank {rank} started no all-reduce before its backward pass came to the first layer."
-            " The gradient of the last layer is ready before that. bucket_bytes is 72, and each of"
-            " the two gradients has 72 bytes (9 · 8), so each has a bucket of its own. Are the"
-            " buckets filled, and started, from the last parameter to the first?",
+            " The gradient of the last layer is ready before that. bucket_bytes is 72, and each"
+            " of the two gradients has 72 bytes (9 · 8), so each has a bucket of its own. Do you"
+            " fill and start the buckets from the last parameter to the first?",
         )
 
 

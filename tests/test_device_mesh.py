@@ -87,8 +87,8 @@ IN_GROUPS = {"driver": "in_groups"}
 @number("7.2")
 @weight(0.75)
 def test_step(world):
-    """On a mesh of 2 × 2, mesh_step returns the loss of this rank's rows and its shards of a single
-    device's gradients (two pairs)
+    """On a mesh of 2 × 2 with two pairs, mesh_step returns the loss of this rank's rows, and this
+    rank's shards of a single device's gradients
     """
     weights = [matrix for pair in PAIRS for matrix in pair]
     _, whole = single_device.loss_and_gradients(weights, BATCH)

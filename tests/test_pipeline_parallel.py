@@ -359,7 +359,7 @@ def test_run_schedule_misuse(world):
 @weight(0.5)
 def test_bubble(world):
     """bubble_fraction is 3/7 for four stages and four micro-batches; measured_bubble is 1/3 for two
-    stages that work 2 of 3 seconds
+    stages that each work 2 of 3 seconds
     """
     spans = [[(F, 0, 5.0, 6.0), (B, 0, 7.0, 8.0)], [(F, 0, 6.0, 8.0)]]
     theory, measured = world(

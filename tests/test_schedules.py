@@ -81,8 +81,8 @@ INTERLEAVED = (2, 2, 4), (4, 2, 4), (3, 1, 6)
 @number("8.1")
 @weight(0.5)
 def test_interleaved(world):
-    """The interleaved schedule has each action once, does not deadlock, and keeps the docstring's
-    limits of time and memory (three examples)
+    """The interleaved schedule has each action once, does not deadlock, and stays within the
+    docstring's limits of time and memory (three examples)
     """
     runs = world(
         1,
@@ -110,8 +110,8 @@ def judge_interleaved(run, n, v, m):
     end = chunked.makespan(stages, {"F": 1, "BW": 2})
     best = 3 * (v * m + n - 1)
     text = (
-        f"{name}: if F takes 1 unit of time and BW takes 2, the schedules end at {end:g}; {best} is"
-        " possible."
+        f"{name}: if F takes 1 unit of time and BW takes 2, the schedules end at time {end:g}."
+        f" They could end at {best}."
     )
     run.require(end <= best, text + chunked.why_interleaved_is_late(stages))
     for stage, actions in enumerate(stages):
@@ -203,8 +203,8 @@ def test_halves(world):
 @number("8.3")
 @weight(0.5)
 def test_zero_bubble(world):
-    """The zero-bubble schedule has each action once, does not deadlock, and keeps the docstring's
-    limits of time and memory (two examples)
+    """The zero-bubble schedule has each action once, does not deadlock, and stays within the
+    docstring's limits of time and memory (two examples)
     """
     shapes = (3, 6), (4, 2)
     *made, again, beyond = world(

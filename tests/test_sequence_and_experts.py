@@ -198,8 +198,8 @@ OF_TOKENS = [GRAD, GRAD[:1] / 2]
 @number("9.3")
 @weight(0.75)
 def test_mixture(world):
-    """mixture_forward and mixture_backward are right for four experts on two ranks, one of them
-    without tokens; a gate of the wrong width raises ValueError
+    """mixture_forward and mixture_backward are right for four experts on two ranks, also if one
+    expert gets no tokens; a gate of the wrong width raises ValueError
     """
     own = per_rank(*(MIXTURE.own_weights(rank) for rank in range(2)))
     saved = per_rank(*(MIXTURE.saved(rank) for rank in range(2)))

@@ -197,8 +197,8 @@ def _are_those_of(run, losses, gradients, uncalled=({}, {})):
 @number("6.3")
 @weight(0.25)
 def test_whole_layers_are_freed(world):
-    """On four ranks, fully_sharded_step never holds more than two whole layers: a layer and a
-    gradient
+    """On four ranks, fully_sharded_step never holds more memory than two whole layers need: one for
+    a layer, one for its gradient
     """
     n, width = 4, 32
     weights = [np.eye(width) + 0.01 * (1 + layer) for layer in range(n)]
@@ -224,18 +224,18 @@ def test_whole_layers_are_freed(world):
         peak = max(entry.alive for entry in products)
         run.require(
             peak <= most,
-            f"During a matrix product, rank {rank} held {peak / layer:.1f} times the bytes of one"
-            f" layer; {most / layer:.1f} times is enough: two layers, the shards of the gradients"
-            " (as much as one layer), and half a layer for the rest. Which variable still holds a"
-            " layer, a gradient, or a flat copy of them?",
+            f"During a matrix product, rank {rank} held as many bytes as {peak / layer:.1f} whole"
+            f" layers. {most / layer:.1f} are enough: two for whole layers, one for the shards of"
+            " the gradients, and half a layer for the rest. Which variable still holds a layer,"
+            " a gradient, or a flat copy of them?",
         )
 
 
 @number("6.4")
 @weight(0.5)
 def test_prefetched_step(world):
-    """In both passes, prefetched_step starts the next layer's gather before it computes a layer,
-    and gathers no further ahead (three layers)
+    """In both passes, before it computes a layer, prefetched_step starts the gather of the next
+    layer, but of no later layer (three layers)
     """
     weights = [*WEIGHTS, np.array([[1.0, 0.0, 0.5], [0.5, -1.0, 1.0], [0.0, 1.0, 0.5]])]
     factors = [0.5, 2.0, 1.25], [1.5, 3.0, 0.75]

@@ -151,8 +151,8 @@ def test_backward(world):
 @number("4.3")
 @weight(0.5)
 def test_backward_traffic(world):
-    """In the backward pass of three layers, a rank sends what its sums need, and at most the bytes
-    that “Traffic” allows for full credit
+    """In the backward pass of three layers, a rank sends the bytes that its sums need, and no more
+    than “Traffic” allows for full credit
     """
     y, saved = single_device.forward(DEEP, BATCH)
     grad_y = 2 * y / y.size
@@ -174,8 +174,8 @@ def test_backward_traffic(world):
         sent = sum(operation.traffic for operation in done)
         run.require(
             sent <= enough,
-            f"rank {rank} sends {sent:.0f} bytes ({listed(done)}), but {enough} are enough. Between"
-            " two layers: which columns of the sum does a rank need?",
+            f"rank {rank} sends {sent:.0f} bytes ({listed(done)}), but {enough} are enough. Which"
+            " columns of the sum does a rank need between two layers?",
         )
         run.require(
             sent >= enough,

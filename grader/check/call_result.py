@@ -241,8 +241,9 @@ class CallResult(CallMeasurements):
             self.require(
                 self._returned(rank).same_flags,
                 f"rank {rank} changed requires_grad or .grad of a tensor that it was given. The"
-                " caller's tensors must stay as they are. Use a tensor of your own that shares the"
-                " memory: tensor.detach(), or, to differentiate, tensor.detach().requires_grad_().",
+                " caller's tensors must stay as they are. Use tensor.detach(), a tensor of your"
+                " own that shares the memory. To differentiate, use"
+                " tensor.detach().requires_grad_().",
             )
 
     def raises_value_error(

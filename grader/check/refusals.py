@@ -66,8 +66,8 @@ def _finding(function: str, total: Answers) -> Finding:
         f" {total.accepted}."
     )
     advice = (
-        "Other checks of this function failed because of this error, and show its text and line."
-        " Is one of your conditions true for right arguments, or does the code after the conditions"
-        " raise the error?"
+        "Because of this error, other checks of this function failed. Their messages show its"
+        " text and line. Is one of your conditions true for right arguments, or does the code"
+        " after the conditions raise the error?"
     )
     return Finding(headline, (Line(advice),))

@@ -51,7 +51,10 @@ class WrongValues:
         got = [at_path(value, found.path) for value in self.values]
         expected = [at_path(value, found.path) for value in self.expected]
         if is_divided_by_rank(got, expected):
-            return "divided by 0: by the rank instead of the number of ranks?"
+            return (
+                "this was divided by 0. Did you divide by the rank instead of the number of"
+                " ranks?"
+            )
         known = self._known(rank)
         if found.got is None or found.expected is None:
             # No mistake explains right values of a wrong dtype, shape or type.

@@ -88,9 +88,9 @@ SLIPS = [
     Slip(
         ("Boolean value of Tensor",),
         (
-            "this line uses a tensor with several entries as one True or False. To ask whether"
-            " there is a tensor: `tensor is not None`. To compare two: torch.equal(a, b). `tensor"
-            " in list` can raise this error, too."
+            "this line uses a tensor with several entries as one True or False. Test for None"
+            " with `tensor is not None`. Compare two tensors with torch.equal(a, b). `tensor in"
+            " list` can raise this error, too."
         ),
         (OWN_LINE,),
     ),
@@ -145,7 +145,8 @@ SLIPS = [
         ("expected Variable or None (got",),
         (
             "the backward of an autograd Function returned something other than a tensor. Return"
-            " the gradient of each input of forward, as a tensor or None: one, or a tuple of them."
+            " one gradient for each input of forward: a tensor or None. For several inputs,"
+            " return a tuple of these."
         ),
     ),
     Slip(

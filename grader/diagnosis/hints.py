@@ -183,9 +183,10 @@ def _nan(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     if not _undefined(got).any() or _undefined(expected).any():
         return None
     return (
-        "nan. The grader writes nan into the tensor of a receive until you call wait(), and into"
-        " the tensors of a reduce on all ranks except the root. Did you use such a tensor? Or did"
-        " your code compute 0/0 or inf − inf, or use torch.empty without filling it?"
+        "nan. The grader writes nan into two kinds of tensors: the tensor of a receive, until"
+        " you call wait(), and the tensors of a reduce, on all ranks except the root. Did you"
+        " use such a tensor? Or did your code compute 0/0 or inf − inf, or use torch.empty"
+        " without filling it?"
     )
 
 
@@ -252,8 +253,8 @@ def _whole(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
         if is_right and not all(np.array_equal(part, parts[0]) for part in parts):
             whole = "tensor" if got.ndim > 1 else "vector"
             return (
-                f"all of it came back: the whole {whole}, not only this rank's part. Take this"
-                f" rank's {name} of it"
+                f"the whole {whole} came back, not only this rank's part. Take this rank's {name}"
+                " of it"
             )
     return None
 
@@ -334,7 +335,7 @@ def _untouched(got: np.ndarray, expected: np.ndarray, context: Context) -> str |
                 return f"this is the unchanged input of rank {rank}"
     if got.ndim and got.size and not got.any() and expected.any():
         return (
-            "all zeros. Is the output ever filled, and do you return that tensor? irecv and"
+            "all zeros. Does your code fill the output, and do you return that tensor? irecv and"
             " asynchronous calls return at once: call wait() on what they return."
         )
     return None

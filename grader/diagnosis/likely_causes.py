@@ -36,7 +36,7 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
     if any(rank.held == call for rank in report.ranks):
         return [
             likely_line(
-                "a rank waits for the others where it should go on with its own work first."
+                "a rank waits for the others too early. It should go on with its own work first."
             )
         ]
     if taken := taken_by_any_source(report, waiting):
@@ -72,9 +72,9 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
     if kinds == {"send"} and not returned and not guessed & {w.operation.peer for w in waiting}:
         return [
             likely_line(
-                f"{_who(report, waiting, 'send')} first and nobody is there to receive. A blocking"
-                " send may wait for its receiver:",
-                "start the send with isend, receive, and then wait for the send; or let some"
+                f"{_who(report, waiting, 'send')} first and nobody is there to receive. A"
+                " blocking send may wait for its receiver.",
+                "Start the send with isend, receive, and then wait for the send. Or let some"
                 " ranks receive first.",
             )
         ]
@@ -118,8 +118,8 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
     if _are_at_different_lines(sides):
         return [
             likely_line(
-                "the ranks are at different lines: before this, a rank left out a collective,"
-                " called one too many, or gave one another group.",
+                "the ranks are at different lines. Earlier, a rank left out a collective, called"
+                " one too many, or called one in another group.",
                 "Does an if depend on the rank, or does a loop run more often on some ranks?",
                 f"If these lines belong together, the ranks must agree about {found.what}.",
             )

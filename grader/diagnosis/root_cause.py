@@ -179,8 +179,8 @@ def _unanswered(report: WorldReport) -> list[Line]:
             first.setdefault(rank, operation)
     return [
         Line(
-            f"    rank {rank}'s {operation} cannot be carried out: do the sizes of the tensors that"
-            " it sends and receives fit together?",
+            f"    rank {rank}'s {operation} cannot be carried out. Do the sizes of its input"
+            " and its output fit together?",
             RANKS,
         )
         for rank, operation in sorted(first.items())

@@ -26,7 +26,10 @@ from grader.reference.buckets import (
 )
 from grader.reference.training_mistakes import NOT_RESET, UNREAD, own_or_not_copied
 
-EARLIER = "this is the average of an earlier backward pass. What is kept from one pass to the next?"
+EARLIER = (
+    "this is the average of an earlier backward pass. What does your code keep from one pass to"
+    " the next?"
+)
 
 
 @dataclass(frozen=True)

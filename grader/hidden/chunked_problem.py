@@ -213,10 +213,10 @@ class ChunkedProblem:
         """
         sent = run.issued_before(rank, f"{W_NUMBER} {number} ended", "send")
         text = (
-            f"the schedule of rank {rank} sends {counted(due, 'message')} before W number {number}"
-            f" (counted from 0), but the rank had sent {sent} when it began to compute this W. So"
-            " backward_input probably computed it. Compute the gradients of the weights in"
-            " backward_weights, not in backward_input."
+            f"by its schedule, rank {rank} sends {counted(due, 'message')} before W number"
+            f" {number} (counted from 0). But when it began to compute this W, it had sent"
+            f" {sent}. Likely: backward_input computed this W. Compute the gradients of the"
+            " weights in backward_weights, not in backward_input."
         )
         run.require(sent == due, text)
 

@@ -120,8 +120,9 @@ class LargeAttention(SharedCalls):
                     f"according to the operating system, rank {rank}'s process held"
                     f" {grown[rank] / MIB:.2f} MiB in addition to its arguments when it"
                     f" communicated in the {way} pass. A tensor (T/{self.n}, d) has"
-                    f" {self.shard_bytes / MIB:.2f} MiB, so this is as much as {tensors:.1f} of"
-                    f" them. {most} are enough, including those that are being sent or received."
+                    f" {self.shard_bytes / MIB:.2f} MiB, so this is as much as {tensors:.1f} such"
+                    f" tensors. {most} are enough. They include those that are being sent or"
+                    " received."
                 )
                 likely = (
                     "Does a rank collect the keys or the values of all ranks? Use a block when it"

@@ -85,16 +85,16 @@ def require_gathers(run, layers, layer_bytes):
     shown = listed(run.operations(0))
     text = (
         f"The ranks gather {brought / one:.1f} layers, but {2 * layers - 1} are needed: all"
-        f" {layers} in the forward pass, and all except the last once more in the backward pass."
-        " Were layers kept? (Every operation that does not add up tensors counts as a gather."
+        f" {layers} in the forward pass, and all except the last again in the backward pass. Did"
+        " a rank keep layers? (Every operation that does not add up tensors counts as a gather."
         f" Rank 0 issued: {shown})"
     )
     run.require(brought >= (2 * layers - 1) * one - 0.5, text)
     sent = sum(operation.traffic for operation in every) / n
     needed = (3 * layers - 1) * one
     text = (
-        f"The ranks send {sent:.0f} bytes each, but {needed:.0f} are needed for the gathers and"
-        f" for one reduce-scatter of each of the {layers} layers. ({shown})"
+        f"Each rank sends {sent:.0f} bytes, but {needed:.0f} are needed: for the gathers, and for"
+        f" one reduce-scatter of each of the {layers} layers. ({shown})"
     )
     run.require(sent >= needed - 0.5, text)
 
@@ -134,9 +134,9 @@ def require_few_layers(run, rank, p, enough):
         whole = (alive - shards - activations) / p.layer_bytes
         text = (
             f"rank {rank}, {way}: {alive} bytes were alive during one of its matrix products."
-            " Without activations and shards of gradients, this is at least as much as"
-            f" {whole:.1f} whole layers of {p.layer_bytes} bytes."
-            f" {'Two' if enough == 2 else 'Four'} are enough."
+            f" Without activations and shards of gradients, these are at least {whole:.1f} whole"
+            f" layers of {p.layer_bytes} bytes each. {'Two' if enough == 2 else 'Four'} are"
+            " enough."
         )
         likely = "Does a variable still hold a layer that was used before, or its gradient?"
         run.require(whole <= enough + 0.5, f"{text} {likely}")
@@ -245,9 +245,9 @@ class LargeModel:
             for layer, (number, own) in enumerate(zip(numbers, self.pieces, strict=True)):
                 text = (
                     f"rank {rank} changed its shard of layer {layer} (counted from 0): after the"
-                    " step, the tensor that the caller gave to the function does not hold the same"
-                    " numbers. Inputs keep their values: do not write into a shard, do not resize"
-                    " it, and do not give its memory back. The caller still needs the weights."
+                    " step, the caller's tensor holds other numbers. The caller still needs the"
+                    " old ones. Do not write into a shard, do not resize it, and do not free its"
+                    " memory."
                 )
                 run.require(sharded.is_fingerprint(number, own[rank]), text)
 
@@ -276,19 +276,19 @@ class LargeModel:
                 grown -= min(imports, left_out)
                 text = (
                     f"according to the operating system, rank {rank}'s process took"
-                    f" {grown / MIB:.0f} MiB {way}. The rank's shards of weights and gradients have"
-                    f" {there / MIB:.0f} MiB. Beside these, memory for {layers} whole layers of"
-                    f" {self.layer_bytes / MIB:.1f} MiB each is enough. It includes all copies for"
-                    " communication, data that no rank has received yet, and results that the rank"
-                    " has not waited for yet."
+                    f" {grown / MIB:.0f} MiB {way}. The rank's shards of weights and gradients"
+                    f" have {there / MIB:.0f} MiB. In addition, memory for {layers} whole layers"
+                    f" of {self.layer_bytes / MIB:.1f} MiB each is enough. This includes copies"
+                    " for communication, data that no rank has received yet, and results for"
+                    " which the rank has not waited yet."
                 )
                 everything = there + 2 * self.layers * self.layer_bytes
                 text += (
                     " Does something keep layers or whole gradients, perhaps as NumPy arrays or"
                     " bytes instead of tensors?"
                     if grown <= everything
-                    else " All layers and all gradients together have less. Does something make an"
-                    " object for each entry, for example tolist(), or a loop over a tensor?"
+                    else " All layers and all gradients together need less. Does your code make an"
+                    " object for each entry, for example by tolist() or by a loop over a tensor?"
                 )
                 text += imports_note(imports, left_out)
                 most = there + layers * self.layer_bytes
@@ -386,7 +386,7 @@ def require_order(run, rank, layers, shard_bytes):
     run.require(again <= layers, f"{text} {enough}")
     text += " The backward pass must gather all layers except the last again: in total, at least"
     text += f" {2 * layers - 1} all-gathers are needed."
-    run.require(again >= layers - 1, f"{text} Were layers kept?")
+    run.require(again >= layers - 1, f"{text} Did the rank keep layers?")
     for number, gather in enumerate(done):
         text = (
             f"rank {rank}'s all-gather number {number} (counted from 0) sends {gather.bytes} bytes,"

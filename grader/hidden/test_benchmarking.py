@@ -17,7 +17,7 @@ SIZES = (1, 2, 3, 4, 8)
 CLOSE = rounding(np.float64)
 # Ranks may send each other their times in float32, which is exact enough for any stopwatch.
 TIMES = rounding(np.float32)
-WHOLE_BYTES = "this is rounded down to whole bytes per second. Is // used instead of /?"
+WHOLE_BYTES = "this is rounded down to whole bytes per second. Did you use // instead of /?"
 NEGATIVE = "a negative α was replaced by 0. Keep it negative"
 FIT = Tolerance(1e-4, "a least-squares fit of two unknowns, by any algorithm")
 
@@ -132,8 +132,8 @@ def test_bus_bandwidth(world, rng):
 @number("2.1")
 @weight(0.75)
 def test_usual_bandwidth(world, rng):
-    """usual_bandwidth converts bandwidths to the usual convention, among them the lecture's 277 and
-    70
+    """usual_bandwidth converts bandwidths to the usual convention, for example the lecture's 277
+    and 70
     """
     cases = [(277.0, 4, "whole"), (70.0, 4, "part")]
     cases += [
@@ -147,7 +147,7 @@ def test_usual_bandwidth(world, rng):
         ("this is still in units of 2³⁰ bytes, not of 10⁹", binary),
         ("the size of one part was used. The whole array has n parts", same),
         (
-            "a figure for a “part” is multiplied by n, and one for the “whole” array is not",
+            "multiply a figure by n only if it counts a “part”, not if it counts the “whole” array",
             [v * (n if c == "whole" else 1) for v, (_, n, c) in zip(same, cases)],
         ),
         (
@@ -346,8 +346,8 @@ def test_synchronize(world, rng):
 @number("2.2")
 @weight(0.25)
 def test_synchronize_before_the_barrier(world, rng):
-    """stopwatch synchronises before the barrier, not only after it, so that no rank starts late,
-    and between an exchange of times and the next call
+    """stopwatch synchronises before each barrier, not only after it, and also between an exchange
+    of times and the next call
     """
     cases = [(rng.uniform(1, 2, warm_up + 3).tolist(), warm_up) for warm_up in _with_warm_up(rng)]
     runs = world(2, *(watch([own] * 2, warm_up, asynchronous=True) for own, warm_up in cases))
@@ -517,9 +517,9 @@ def _demand_silence(run, rank, warm_up):
     for event in events(run, rank):
         run.require(
             event != "an exchange is under way" or made < warm_up,
-            f"rank {rank} started an exchange with async_op=True, and times the next call before it"
-            " has waited for the exchange. The exchange may slow this call down. Wait for it before"
-            " you start the clock.",
+            f"rank {rank} started an exchange with async_op=True, and did not wait for it before"
+            " the next timed call. The exchange may slow this call down. Wait for the exchange"
+            " before you start the clock.",
         )
         made += event == "operation"
         if event == "clock":

@@ -413,8 +413,8 @@ def misuses_of_scatter(n):
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @on_gloo
 def test_result_stands_alone(world, rng, collective):
-    """{collective} returns new memory, also on the root: a tensor without requires_grad that keeps
-    no other memory alive; its input keeps requires_grad
+    """On every rank, also the root, {collective} returns a new tensor without requires_grad, which
+    keeps no other memory alive; the input keeps requires_grad
     """
     n = 2
     root = {"root": 0} if collective in ROOTED else {}
@@ -667,7 +667,8 @@ def test_average_is_exact(world, rng):
                 used = [o.reduction for o in run.operations(rank)]
                 run.require(
                     "average" not in used,
-                    f"rank {rank} used ReduceOp.AVG, which some backends lack: sum, then divide.",
+                    f"rank {rank} used ReduceOp.AVG, which some backends do not have. Sum, then"
+                    " divide by n.",
                 )
         _keeps_both(last, results)
 
@@ -999,8 +1000,8 @@ def test_ring_in_the_order_of_gpus(world, rng):
 @number("1.7")
 @weight(1.25)
 def test_ring_traffic(world, rng):
-    """ring_all_reduce sends chunks round the ring, from each rank at most 2(n−1) chunks of 1/n of
-    the tensor (2 to 5 ranks)
+    """ring_all_reduce passes chunks round the ring: each rank sends at most 2(n−1) chunks, each 1/n
+    of the tensor (2 to 5 ranks)
     """
     cases = (2, (8,)), (3, (10, 4096, 2)), (4, (7, 4096, 3, 1)), (5, (11, 4096, 2))
     for n, lengths in cases:
@@ -1034,10 +1035,10 @@ def _sends_chunks(run, rank, n, length):
     largest = -(-max((o.bytes for o in sends), default=0) // 8)  # rounded up to whole elements
     chunk = -(-length // n)
     sentence = (
-        f"rank {rank} sent {largest} of {length} elements at once: a step of the ring passes on one"
-        " chunk,"
+        f"rank {rank} sent {largest} of {length} elements at once. In each step of the ring, a"
+        " rank sends one chunk:"
     )
-    run.require(largest <= chunk, f"{sentence} 1/n of the tensor, here at most {chunk}.")
+    run.require(largest <= chunk, f"{sentence} 1/n of the tensor, here at most {chunk} elements.")
     total, most = sum(o.bytes for o in sends), 2 * (n - 1) * chunk * 8
     least = 2 * (n - 1) * (length // n) * 8
     sentence = (
@@ -1060,9 +1061,10 @@ def _goes_round(run, n):
         for rank, own in enumerate(run.operations(rank) for rank in range(n))
     ]
     advice = (
-        " In each of the two phases of n−1 steps, all ranks of a ring send in the same direction."
-        " Likely: ranks exchange chunks directly, and do not pass them on. In each step, send to"
-        " the right neighbour what came from the left neighbour in the step before."
+        " A ring has two phases of n−1 steps. In each phase, all ranks send in the same"
+        " direction. Likely: ranks exchange chunks directly, and do not pass them on. In each"
+        " step, send to the right neighbour what came from the left neighbour in the step"
+        " before."
     )
     for rank, own in enumerate(ways):
         order = ", ".join(own)

@@ -98,7 +98,7 @@ def averages_own_gradients(run, weights, own_rows):
         run.require(
             sent <= most,
             f"rank {rank} sends {sent:.0f} bytes, but {most} are more than enough to average all"
-            f" gradients, which have {size} bytes. Each rank differentiates its own rows. Do not"
+            f" gradients ({size} bytes). Each rank computes the gradients of its own rows. Do not"
             f" send rows, weights or activations. (Rank {rank} issued: {listed(done)})",
         )
 
@@ -571,8 +571,8 @@ def sends_what_steps_need(run, training):
         run.require(
             sent <= allowed,
             f"rank {rank} sends {sent:.0f} bytes in {steps} steps: {listed(done)}. The gradients"
-            f" of one step have {size} bytes. For all steps, {allowed:.0f} bytes are enough: one"
-            " average of all gradients and the loss in each step.",
+            f" of one step have {size} bytes. Each step needs one average of all gradients and of"
+            f" the loss, so {allowed:.0f} bytes are enough for all steps.",
         )
 
 
@@ -601,15 +601,16 @@ def updates_what_it_was_given(run, training):
         run.require(
             is_over_them,
             f"the parameters of rank {rank}'s optimizer are not the tensors in the argument"
-            " `weights`, in this order. Create the optimizer from `weights`, not from copies.",
+            " `weights`, or they are in another order. Create the optimizer from `weights`, not"
+            " from copies.",
         )
     for rank, requires in enumerate(
         run.read(driver_results.does_argument_require_gradient, "whether its input requires one")
     ):
         run.require(
             not requires,
-            f"on rank {rank}, a tensor of `weights` or `shards` requires a gradient after training."
-            " Before training, none of them did. Switch it off before you return:"
+            f"on rank {rank}, a tensor of `weights` or `shards` requires a gradient after"
+            " training. Before training, none of them did. Before you return, undo this:"
             " weight.requires_grad_(False).",
         )
 
@@ -617,8 +618,8 @@ def updates_what_it_was_given(run, training):
 @number("3.4")
 @weight(1.0)
 def test_train_weights(world, rng):
-    """train averages the gradients in each step, and gives the caller's tensors the weights of a
-    single device (1 and 5 steps, 1 to 4 ranks); everything else that it gets stays unchanged
+    """train averages the gradients in each step: the caller's weights become those of a single
+    device (1 and 5 steps, 1 to 4 ranks), and all other arguments stay unchanged
     """
     for n in SIZES:
         for run, training in run_trainings(world, rng, n):

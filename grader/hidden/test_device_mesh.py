@@ -130,8 +130,8 @@ def test_groups(world, rng):
 @number("7.1")
 @weight(0.25)
 def test_every_rank_makes_every_group(world, rng):
-    """Every rank makes every group, also groups that it is not in, so the groups of a second mesh
-    are right, too
+    """Every rank makes every group, also groups that it is not in; the groups of a second mesh are
+    right, too
     """
     for shape in (SQUARE, (2, 3)):
         own = tokens(rng, Mesh(shape).size)
@@ -181,9 +181,7 @@ MAKE_ALL = "Every rank must make all groups, also groups that it is not in."
 @weight(0.25)
 @on_gloo
 def test_groups_on_gloo(world, rng):
-    """mesh_groups connects the right ranks on gloo, too, where ranks find each other by the number
-    of the group
-    """
+    """mesh_groups connects the right ranks on gloo, too: gloo identifies a group by its number"""
     own = tokens(rng, 4)
     (run,) = world(4, groups_call(SQUARE, own))
     judge_groups(run, SQUARE, own)
@@ -358,7 +356,7 @@ def test_step(world, rng):
 @weight(0.5)
 def test_step_of_other_models(world, rng):
     """mesh_step is right for other numbers of pairs and rows, both dtypes and any layout; a later
-    step does not change its loss or its gradients
+    step does not change the loss or the gradients of an earlier one
     """
     for shape in (SQUARE, (1, 2), (2, 1)):
         problems = [
@@ -440,8 +438,8 @@ def require_given_groups(run, mesh, rank):
             " one of the two groups that mesh_step got"
             + (", although it has the same ranks." if is_same else ".")
             + (f" The rank made this group itself: {own}." if own else "")
-            + f" Pass group={name}, the argument of mesh_step. To make a group, all ranks must"
-            " meet, so groups are made once, before the first step, and used in every step."
+            + f" Pass group={name}, the argument of mesh_step. All ranks must take part in making a"
+            " group. So groups are made once, before the first step, and every step uses them."
         )
         run.require(operation.group_name in given.values() or is_message, sentence)
 
@@ -449,7 +447,7 @@ def require_given_groups(run, mesh, rank):
 @number("7.2")
 @weight(0.75)
 def test_step_traffic(world, rng):
-    """In bytes, mesh_step sends exactly 2P − 1 all-reduces of activations in the row, and one
+    """mesh_step sends exactly the bytes of 2P − 1 all-reduces of activations in the row, and of one
     average of the gradients in the column
     """
     for shape in (SQUARE, (1, 3), (3, 1)):

@@ -23,8 +23,8 @@ from grader.reference.training_mistakes import RESET
 
 SIZES = (1, 2, 3, 4)
 ALL_IN_HOOKS = (
-    "All of them can begin before that, also the last one: start each bucket in the hook of the"
-    " parameter that completes it."
+    "All of them, also the last one, can begin before the pass ends. Start each bucket in the"
+    " hook of the parameter that completes it."
 )
 
 
@@ -287,10 +287,10 @@ def test_buckets_overlap(world, rng):
         for rank in range(n):
             early = started_before_layer(of_crossed, rank, layer=0)
             sentence = (
-                f"rank {rank} started {early} of 5 all-reduces before its backward pass had come to"
-                " the first layer. Buckets start in order. The second, third and fourth were full"
-                " earlier, but had to wait for the first. When the first one starts, they can"
-                " start, too: 4 in all."
+                f"rank {rank} started {early} of 5 all-reduces before its backward pass had come"
+                " to the first layer. Buckets start in order. The second, third and fourth were"
+                " full earlier, but had to wait for the first. They can start directly after the"
+                " first one. So 4 of the 5 can start before the pass comes to the first layer."
             )
             of_crossed.require(early >= 4, sentence)
 

@@ -33,8 +33,8 @@ GRADIENTS = "the list of the weights' gradients"
 @number("5.1")
 @weight(1.0)
 def test_split_layers(world, rng):
-    """split_layers cuts the layers, in order, into stages whose sizes differ by at most one, larger
-    stages first, and makes a new list in each call
+    """split_layers cuts the layers, in order, into stages whose sizes differ by at most one (larger
+    stages first); each call returns a new list
     """
     cuts = [(layers, stages) for layers in range(1, 17) for stages in range(1, layers + 1)]
     for stages, more in rng.integers((2, 1), (30, 100), (5, 2)).tolist():
@@ -286,8 +286,8 @@ def test_backward_twice(world, rng):
         {
             "the second pass's gradients were added to the first's": [own, twice],
             (
-                "both are twice the right gradients. If a single pass is right, the second pass's"
-                " gradients were added to the first's, in the same tensors"
+                "both passes have twice the right gradients. If a single pass is right, the"
+                " second pass's gradients were added to the first's, in the same tensors"
             ): [twice, twice],
         }
         | {name: [wrong, wrong] for name, wrong in known.items()}

@@ -285,9 +285,9 @@ def require_order(run, given):
                 if count and (source, stage) in sent
             ]
             text = (
-                f"rank {stage} sent the result of {(kind, i)} too early: it had not yet received"
-                " all messages that this action and the earlier actions of its schedule need. Does"
-                f" it follow its schedule, {schedule}?"
+                f"rank {stage} sent the result of {(kind, i)} too early: the rank had not yet"
+                " received all messages for this action and for the earlier actions of its"
+                f" schedule. Does the rank follow its schedule, {schedule}?"
             )
             run.require(all(time < sorted(own)[done[kind] - 1] for time in needed), text)
 
@@ -642,8 +642,8 @@ def growth_of_tensors(world, rng, n):
             text = (
                 f"rank {rank}, 1F1B: with {FEW} micro-batches, at most {max(of_few)} bytes were"
                 f" alive. Early in a run of {MOST} micro-batches, at least {early} bytes were"
-                " alive. Is something made for all micro-batches at the start, for example the"
-                " tensors to receive into?"
+                " alive. Does your code make something for all micro-batches at the start, for"
+                " example the tensors to receive into?"
             )
             return run, text
         for before, what in (
@@ -720,9 +720,9 @@ def require_no_wait_in_spans(run, rank, send):
     for other in range(run.report.size):
         for span in run.spans(other) if other != rank else ():
             text = (
-                f"stage {other} waited inside its span of {span.action}: it could not go on until"
-                f" stage {rank} started its send number {send} (counted from 1), and the span was"
-                " still open then. Leave the span before you receive or wait."
+                f"stage {other} waited inside its span of {span.action}. There, it waited until"
+                f" stage {rank} started its send number {send} (counted from 1). Leave the span"
+                " before you receive or wait."
             )
             run.require(not span.start < moment < span.end, text)
 
@@ -803,8 +803,8 @@ def require_own_timeline(run, p, made):
             }
             idle = [(kind, i) for i, did in worked.items() if not did]
             text = (
-                f"stage {stage}: nothing was multiplied during the span of {idle[:1]}. Record an"
-                " action while its layers are computed."
+                f"stage {stage}: nothing was multiplied during the span of {idle[:1]}. Compute"
+                " the layers of an action inside its span."
             )
             run.require(not idle, text)
     schedules.require_loss_in_spans(run, n - 1, p.rows * p.width, m)
@@ -817,9 +817,12 @@ def require_own_timeline(run, p, made):
             for span, message in zip(begun, sent):
                 text = (
                     f"stage {taker}'s span of {span.action} begins before stage {giver} has sent"
-                    " the input of this span:"
+                    " the input of this span."
                 )
-                run.require(message <= span.start, f"{text} waiting for a message is not work.")
+                run.require(
+                    message <= span.start,
+                    f"{text} Waiting for a message is not work, so wait before the span.",
+                )
 
 
 @number("5.5")
@@ -916,8 +919,8 @@ def recorded(rng, p, m, first):
 @number("5.6")
 @weight(0.75)
 def test_bubble_measured(world, rng):
-    """measured_bubble counts the waiting of every stage from the first start to the last end among
-    all stages, and raises ValueError if there is no span
+    """measured_bubble counts the idle time of every stage between the first start and the last end
+    of all stages, and raises ValueError if there is no span
     """
     one = ("forward", 0, 1.0, 3.0)
     timelines = [

@@ -357,7 +357,7 @@ def require_no_more_than_its_products(world, rng, times=12):
 @number("8.2")
 @weight(0.25)
 def test_input_frees_z(world, rng):
-    """backward_input keeps grad_z and x of each layer, but neither z nor a copy of x or z: z is
+    """backward_input keeps only grad_z and x of each layer, without copies and without z, so z is
     freed when the caller drops it
     """
     for layers in (1, 4):
@@ -417,9 +417,8 @@ def require_no_copy_of_x(run, times):
     run.require(bool(told), f"{text} saved.")
     most = int(max(number for numbers in told for number in numbers))
     text = (
-        f"backward_input returned a copy of x in kept, in {most} of {times} calls. A copy takes as"
-        " much memory as z, which has just been freed. Put the tensor x itself into kept, as it"
-        " stands in saved."
+        f"backward_input returned a copy of x in kept, in {most} of {times} calls. A copy takes"
+        " as much memory as freeing z saves. Put the tensor x itself, from saved, into kept."
     )
     run.require(most == 0, text)
 
@@ -546,11 +545,11 @@ def require_constant_memory(world, rng, few, many):
         memory = [(of_few.grown(rank), of_many.grown(rank)) for rank in range(n)]
         most, far = 6 * problems[0].message, 11 * problems[0].message
         found = [
-            f"rank {rank}: with {problems[0].m} micro-batches, the operating system reports"
-            f" {less / MIB:.1f} MiB more than before the step, and with {problems[1].m}"
-            f" micro-batches {more / MIB:.1f} MiB more. But the same number of micro-batches is"
-            " alive at a time. Something keeps tensors of micro-batches that are done, or copies of"
-            " such tensors. Does backward_input or backward_weights put anything into a list that"
+            f"according to the operating system, the step takes {less / MIB:.1f} MiB on rank"
+            f" {rank} with {problems[0].m} micro-batches, and {more / MIB:.1f} MiB with"
+            f" {problems[1].m}. But in both steps, equally many micro-batches are alive at a"
+            " time. Something keeps tensors of finished micro-batches, or copies of such"
+            " tensors. Does backward_input or backward_weights put anything into a list that"
             " outlives the call?"
             for rank, (less, more) in enumerate(memory)
             if less is not None and more is not None and more - less > most

@@ -111,7 +111,7 @@ def test_pair_backward(world, rng):
 @weight(0.25)
 def test_pair_traffic(world, rng):
     """sequence_parallel_forward sends the bytes of one all-reduce, and sequence_parallel_backward
-    sends 1.5 times as many; its results require no gradient
+    sends 1.5 times as many; the results of sequence_parallel_backward require no gradient
     """
     for n in (2, 4):
         p = PairProblem(rng, n, rows=8, width=24, hidden=20)
@@ -163,8 +163,8 @@ def test_pair_keeps_no_rows(world, rng):
 @number("9.1")
 @weight(0.25)
 def test_pair_normalizes_own_rows(world, rng):
-    """Each rank sends its own rows normalised, row by row; nothing that a rank sends depends on the
-    scale of a row of x
+    """Each rank normalises its own rows before it sends them; nothing that a rank sends depends on
+    the scale of a row of x
     """
     for n in (2, 4):
         p = PairProblem(rng, n, rows=4, width=8, hidden=1)
@@ -202,8 +202,8 @@ def require_no_scale(run, other, rank, way):
                 f"rank {rank}, {way}: when half of the rows of x are divided by {SMALLER},"
                 f" operation {i} sends other numbers. The sum of their {name} changes from"
                 f" {before:.3g} to {found:.3g}. This sum must not change: normalised rows do not"
-                " depend on the scale of a row of x, and neither do the products and gradients that"
-                " are computed from normalised rows."
+                " depend on the scale of a row of x. The products and gradients that are"
+                " computed from normalised rows do not depend on it, either."
             )
             likely = "Normalise before the all-gather, and call normalize_backward after the sum."
             run.require(abs(found - before) <= slack * max(found, before), f"{text} {likely}")
@@ -226,11 +226,11 @@ def require_normalized(run, p, rank, way):
     in_a_row = [end - begin for i, begin in enumerate(before) for end in before[i + 1 :]]
     text = (
         f"rank {rank}, {way}: no operation sends the rank's {len(p.own_x[rank])} normalised rows."
-        f" The squares of their entries add up to {rows[0]:.4g}, and the fourth powers to"
-        f" {rows[1]:.4g}. For the numbers that each operation sends, these two sums are"
-        f" {'; '.join(f'{squares:.4g} and {fourth:.4g}' for squares, fourth in sent)}. Send the"
-        " result of normalize(x), for this rank's rows, as it is: do not divide x by another"
-        " number, and do not change the rows before the all-gather."
+        f" Expected: the squares of the sent numbers add up to {rows[0]:.4g}, and their fourth"
+        f" powers to {rows[1]:.4g}. Found, for each operation:"
+        f" {'; '.join(f'{squares:.4g} and {fourth:.4g}' for squares, fourth in sent)}. Send"
+        " normalize(x) of this rank's rows. Do not divide x by another number, and do not change"
+        " the rows before the all-gather."
     )
     run.require(any(np.allclose(s, d, rtol=1e-3, atol=0) for s in in_a_row for d in due), text)
 
@@ -404,8 +404,8 @@ def measured_again(world, tiny, wide):
 @number("9.2")
 @weight(0.75)
 def test_ring_memory(world, rng):
-    """A rank's process never holds all ranks' keys or values, or the scores of all keys, and no
-    result requires a gradient
+    """A rank's process never holds the keys of all ranks, the values of all ranks, or the scores of
+    all keys; no result requires a gradient
     """
     # Judged first, because it may be the reason why a rank holds much memory.
     p = AttentionProblem(rng, 2, causal=False)
@@ -678,8 +678,8 @@ def test_mixture_backward(world, rng):
 @number("9.3")
 @weight(0.25)
 def test_idle_experts(world, rng):
-    """The mixture is right if an expert gets no tokens, if no expert of a rank gets any, if a rank
-    has no tokens, or if all probabilities are equal
+    """The mixture is right if one expert or all experts of a rank get no tokens, if a rank has no
+    tokens, or if all probabilities are equal
     """
     for n in (1, 2, 3):
         problems = [
@@ -714,7 +714,7 @@ def test_mixture_traffic(world, rng):
         counts, gate = 8 * p.each * (n - 1), 2 * (n - 1) / n * p.gate.nbytes
         most = with_empty(moved, n, exchanges=2)
         require_traffic(forward, [counts + own for own in most], UNPADDED, least=moved)
-        sentence = f"{UNPADDED} Backward, add one all-reduce of the gate's gradient."
+        sentence = f"{UNPADDED} In the backward pass, add one all-reduce of the gate's gradient."
         least = [gate + own for own in moved]
         require_traffic(backward, [gate + own for own in most], sentence, least)
 

@@ -384,11 +384,11 @@ def test_zero_memory(world, rng):
         grown = rests.require_grown(rank, whole, "the weights") or 0
         grown -= min(imported(large, rank), whole)
         text = (
-            f"according to the operating system, rank {rank}'s process holds {grown / MIB:.0f} MiB"
-            f" between two steps. {right_size / MIB:.0f} MiB are enough for all weights"
-            f" ({whole / MIB:.0f} MiB), two flat buffers as large as the weights, and the"
-            f" rank's flat shards (1/{n}) of the weights, of the gradients and of AdamW's two"
-            " moments. Does every rank hold the whole state?"
+            f"according to the operating system, rank {rank}'s process holds {grown / MIB:.0f}"
+            f" MiB between two steps. {right_size / MIB:.0f} MiB are enough. They hold all"
+            f" weights ({whole / MIB:.0f} MiB), two flat buffers of the same size, and the rank's"
+            f" flat shards (1/{n}) of the weights, the gradients and AdamW's two moments. Does"
+            " every rank hold the whole state?"
         )
         text += imports_note(imported(large, rank), whole)
         rests.require(grown <= 1.2 * right_size, text)
@@ -497,7 +497,7 @@ def test_sharded_loss(world, rng):
 @weight(0.5)
 def test_sharded_traffic(world, rng):
     """fully_sharded_step sends at most 3(n−1)/n times the bytes of the weights, and gathers each
-    layer twice, the last one at least once
+    layer twice, or the last layer only once
     """
     for n in (2, 3, 4):
         # The rows of a rank have more bytes than a layer: activations must stay where they are.

@@ -714,8 +714,8 @@ def added_as_it_lies(partials):
 @number("4.4")
 @weight(0.75)
 def test_copy_to_ranks(world, rng):
-    """CopyToRanks (f) returns x unchanged forward, and sums the ranks' gradients backward, for any
-    shape and layout; a later call does not change an earlier gradient
+    """CopyToRanks (f) returns x unchanged in the forward pass, and sums the ranks' gradients in the
+    backward pass, for any shape and layout; a later call does not change an earlier gradient
     """
     for n in SIZES:
         x, upstream = rng.standard_normal((3, 4)), [rng.standard_normal((3, 4)) for _ in range(n)]
@@ -946,8 +946,7 @@ def require_nothing_kept(run, what, size):
 
 
 F_AND_G_FIRST = (
-    "f or g is wrong, if their own checks (CopyToRanks, SumOverRanks) fail, too. Look at those"
-    " first."
+    "if the checks of CopyToRanks (f) or SumOverRanks (g) fail, too, look at those checks first."
 )
 
 
@@ -1127,7 +1126,7 @@ def test_megatron_pair_beside_a_residual(world, rng):
             " between x and the pair only"
         )
         none = (
-            "x has only the gradient of its other use. Does the backward of f, and that of g,"
+            "x has only the gradient of its other use. Do the backward functions of f and g"
             " return the gradient?"
         )
         known_mistakes = [
@@ -1148,8 +1147,8 @@ def test_megatron_pair_beside_a_residual(world, rng):
 @number("4.4")
 @weight(1.0)
 def test_megatron_pair_traffic(world, rng):
-    """In each pass, forward and backward, a pair sends the bytes of one all-reduce of the size of
-    x, and no weights; each rank multiplies with its own shards alone
+    """In the forward and in the backward pass, a pair sends the bytes of one all-reduce of a tensor
+    as large as x, and no weights; each rank multiplies only with its own shards
     """
     for n in (2, 3, 4):
         # A shard of a weight is larger than x in the first pair, and smaller in the second. So a

@@ -364,8 +364,8 @@ def kept_mistakes(weights: list, saved: list, grad_y: np.ndarray, kept: list) ->
 
 
 UNCHANGED = (
-    "these gradients were computed from grad_z as it was after B. The check changed grad_z in place"
-    " before it called W. Multiply in backward_weights, with the tensors in kept"
+    "the check changed grad_z in place between B and W, and these gradients do not follow the"
+    " change. Multiply in backward_weights, with the tensors in kept"
 )
 
 
@@ -408,9 +408,10 @@ def weight_mistakes(kept: list) -> dict[str, list]:
     right = [np.asarray(x, np.float64).T @ grad_z for x, grad_z in kept]
     found = {
         "this is the transpose. The gradient is xᵀ @ grad_z": [gradient.T for gradient in right],
-        "this is divided by the number of rows. The loss's gradient already contains the mean": [
-            gradient / len(x) for gradient, (x, _) in zip(right, kept)
-        ],
+        (
+            "this is divided by the number of rows. Do not divide: the gradient of the loss already"
+            " contains this division"
+        ): [gradient / len(x) for gradient, (x, _) in zip(right, kept)],
     }
     if len(right) > 1:
         found["the layers are in reverse order. Put the first layer first"] = right[::-1]

@@ -18,7 +18,7 @@ OVERWRITTEN = (
     " call"
 )
 RECIPROCAL = "1/n was computed and rounded, and the sum was multiplied by it. Divide the sum by n"
-A_SUM = "this is the sum, but op is another operation. Does op reach the collective?"
+A_SUM = "this is the sum, but op is another operation. Do you pass op to the collective?"
 NO_BARRIER = "there is no barrier between the turns of two ranks"
 ONE_TERM = (
     "each chunk holds the term of one rank only. In the first phase, add the received chunk to"

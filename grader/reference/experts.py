@@ -25,12 +25,12 @@ TWICE_SORTED = (
 TOKEN_ORDER = "the rows were sent in the order of the tokens. Sort them by their experts"
 WORLD_NUMBERS = "these are global expert numbers. Count this rank's own experts from 0"
 ONE_COUNT = (
-    "arrived gives each expert another number for each sender. This rank's first expert is 0 for"
-    " every sender"
+    "in arrived, the number of an expert depends on the sender. This rank's first expert is 0"
+    " for every sender"
 )
 EXPERT_MAJOR = (
-    "arrived is sorted by expert. Tokens arrive in the order of the ranks, and by expert only among"
-    " the tokens of one rank"
+    "arrived is sorted by expert. Tokens arrive in the order of the ranks that send them. Only"
+    " the tokens of one rank are in the order of the experts"
 )
 SWAPPED = "sent and received are swapped"
 DESCENDING = "the tokens are sorted by descending expert number. Sort them in ascending order"

@@ -84,9 +84,8 @@ CROSSED = (
 )
 TWICE = "these are twice the right gradients. Is each micro-batch's gradient added only once?"
 TAKEN = (
-    "a backward pass did not use the activations of its own micro-batch, but the {} ones that were"
-    " not used yet. This is right only if the backward passes run in the {}"
-    " of the forward passes"
+    "a backward pass used the {} activations that were not used yet, instead of those of its own"
+    " micro-batch. This is right only if the backward passes run in the {} of the forward passes"
 )
 REVERSED = "the micro-batches are in reverse order"
 INTERLEAVED = "micro-batch i holds every m-th row (i, i + m, …). Take consecutive rows"

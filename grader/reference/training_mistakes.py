@@ -42,8 +42,8 @@ WEIGHTS_AVERAGED = (
     " the gradients before the step"
 )
 NO_STEP = (
-    "no step changed the weights: these are the losses of the initial weights."
-    " Did the optimizer get the weights themselves, not copies, and do they have gradients?"
+    "no step changed the weights: these are the losses of the initial weights. Did the optimizer"
+    " get the weights themselves, not copies? Do these weights have gradients?"
 )
 OWN_LOSS = (
     "these are this rank's own losses. The loss of the whole batch is their mean over the ranks"
@@ -53,7 +53,7 @@ DIVIDED_OWN_LOSS = (
     " up over the ranks, too"
 )
 LATE_LOSS = "these are the losses after the updates. Return the losses before them"
-STOPPED = "after step {} of {}, no step was made. Make one step for each shard"
+STOPPED = "training ended after step {} of {}. Make one step for each shard"
 BY_TWO = "the sum was divided by 2. For the average over {}, divide it by {}"
 OF_ROWS = (
     "the loss was the sum over each row, averaged over the rows. It must be the mean over all"
@@ -94,16 +94,16 @@ FROZEN_LEFT_OUT = (
     " must be overwritten, also those that are not trained"
 )
 AS_IT_LIES = (
-    "the parameter is not contiguous, and was written to as if it were. Broadcast contiguous() of"
-    " it, and copy the received values into the parameter"
+    "your code wrote to a non-contiguous parameter as if it were contiguous. Broadcast"
+    " parameter.contiguous(), and copy the received values into the parameter"
 )
 STRIDED_LEFT_OUT = (
     "the parameters that are not contiguous were left out. contiguous() makes a"
     " copy. After the broadcast, write its values back into the parameter"
 )
 KEPT = (
-    "the caller's weights did not change. Was step() called, had each weight its .grad, and did the"
-    " optimizer get the caller's weights, not copies of them?"
+    "the caller's weights did not change. Did you call step()? Did each weight have its .grad?"
+    " Did the optimizer get the caller's weights, not copies of them?"
 )
 STRIDED_KEPT = (
     "the weights that are not contiguous kept their values; the contiguous ones"

@@ -5,7 +5,7 @@ threat: 24
 part: pipeline_parallel
 extends: solutions
 some: 5.5
-says: Does it follow its schedule
+says: Does the rank follow its schedule
 seconds: 60
 """
 

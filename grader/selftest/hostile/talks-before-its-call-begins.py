@@ -5,7 +5,7 @@ threat: 22
 part: tensor_parallel
 extends: solutions
 some: 4.3
-says: are enough. Between two layers
+says: are enough. Which columns of the sum does a rank need between two layers
 seconds: 60
 """
 

@@ -5,7 +5,7 @@ threat: 24
 part: schedules
 extends: solutions
 some: 8.2, 8.3
-says: The check changed grad_z in place before it called W.
+says: the check changed grad_z in place between B and W
 """
 
 

@@ -737,7 +737,7 @@ MUTANTS = [
         "    return size / seconds / 1e9",
         "    return size // seconds / 1e9",
         {"hidden algorithm_bandwidth", "hidden bus_bandwidth", "hidden sweep_rows"},
-        "Is // used instead of /?",
+        "Did you use // instead of /?",
     ),
     Mutant(
         "the lecture's part and whole change places on four ranks",
@@ -745,7 +745,7 @@ MUTANTS = [
         '(world_size if counted == "part" else 1)\n',
         '(world_size if (counted == "part") != (world_size == 4) else 1)\n',
         {"hidden usual_bandwidth", "public bandwidths"},
-        "a figure for a “part” is multiplied by n, and one for the “whole” array is not",
+        "multiply a figure by n only if it counts a “part”, not if it counts the “whole” array",
     ),
     Mutant(
         "the lecture's array has one part less",
@@ -985,7 +985,7 @@ MUTANTS = [
     samples = torch.stack(times).tolist()
 """,
         {"hidden slowest_rank"},
-        "times the next call before it has waited for the exchange",
+        "did not wait for it before the next timed call",
     ),
     Mutant(
         "a stopwatch returns a tuple without names",

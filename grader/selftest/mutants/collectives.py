@@ -311,7 +311,7 @@ MUTANTS = [
     return total
 """,
         {"hidden ring_traffic"},
-        "elements at once: a step of the ring passes on one chunk",
+        "elements at once. In each step of the ring, a rank sends one chunk",
     ),
     Mutant(
         "the ring is an all-reduce",
@@ -509,7 +509,7 @@ def all_gather""",
 """,
         "    dist.reduce(total, dst=root)  # leaves partial results on the other ranks\n",
         {"public the_eight_collectives[reduce]", "hidden values[reduce]"},
-        "Does op reach the collective?",
+        "Do you pass op to the collective?",
     ),
     Mutant(
         "reduce in the caller's own memory",
@@ -1110,7 +1110,7 @@ def all_gather""",
         total += passing
     return total""",
         {"hidden ring_traffic"},
-        "elements at once: a step of the ring passes on one chunk",
+        "elements at once. In each step of the ring, a rank sends one chunk",
     ),
     Mutant(
         "chunks of the default dtype",
@@ -1166,7 +1166,7 @@ def all_gather""",
         chunks[(rank - step) % n].copy_(shift(rank - step + 1, rank - step))
     return flat.reshape(tensor.shape)""",
         {"hidden ring_traffic"},
-        "elements at once: a step of the ring passes on one chunk",
+        "elements at once. In each step of the ring, a rank sends one chunk",
     ),
     Mutant(
         "a ring for as many elements as ranks",
@@ -1384,7 +1384,7 @@ def all_gather""",
         return total
     padding""",
         {"hidden ring_traffic"},
-        "elements at once: a step of the ring passes on one chunk",
+        "elements at once. In each step of the ring, a rank sends one chunk",
     ),
     Mutant(
         "no shape has no dimension",
@@ -1599,7 +1599,7 @@ def all_gather""",
         "    received = tensor.detach().clone(memory_format=torch.contiguous_format)\n",
         "    received = tensor.requires_grad_(False).clone(memory_format=torch.contiguous_format)\n",
         {"hidden result_stands_alone[broadcast]"},
-        "Use a tensor of your own that shares the memory: tensor.detach()",
+        "Use tensor.detach(), a tensor of your own that shares the memory",
     ),
     Mutant(
         "the ring switches off the input's requires_grad",

@@ -897,7 +897,7 @@ def train""",
             "hidden buckets_collectives",
             "hidden buckets_overlap",
         },
-        "All of them can begin before that, also the last one",
+        "All of them, also the last one, can begin before the pass ends",
     ),
     Mutant(
         "one bucket for all",
@@ -1045,7 +1045,7 @@ def train""",
             optimizer.step()
 """,
         {"hidden train_weights", "hidden train_state", "hidden train_losses"},
-        "after step 3 of 5, no step was made",
+        "training ended after step 3 of 5",
     ),
     Mutant(
         "no step from the fifth on",
@@ -1056,7 +1056,7 @@ def train""",
             optimizer.step()
 """,
         {"hidden train_weights", "hidden train_state"},
-        "after step 4 of 5, no step was made",
+        "training ended after step 4 of 5",
     ),
     Mutant(
         "training works on contiguous copies of the weights",
@@ -1293,7 +1293,7 @@ class GradientBuckets(GradientBuckets):
         """        if len(self.in_flight) < len(self.buckets) and self.pending[len(self.in_flight)] == 0:
 """,
         {"hidden buckets_overlap"},
-        "When the first one starts, they can start, too",
+        "They can start directly after the first one",
     ),
     Mutant(
         "full buckets are held back until all but the last are full",
@@ -1332,7 +1332,7 @@ class GradientBuckets(GradientBuckets):
             gradients.append(sum(parts) / n)
 """,
         {"hidden train_weights"},
-        "are enough: one average of all gradients and the loss in each step",
+        "Each step needs one average of all gradients and of the loss",
     ),
     Mutant(
         "an optimizer over copies",

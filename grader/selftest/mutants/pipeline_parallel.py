@@ -507,7 +507,7 @@ MUTANTS = [
                 x_i = x[i * rows : (i + 1) * rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
 """,
         {"hidden own_timeline"},
-        "waiting for a message is not work",
+        "Waiting for a message is not work",
     ),
     Mutant(
         "the bubble over the ideal time",
@@ -2125,7 +2125,7 @@ MUTANTS = [
     _, received = _exchange(rows, weights[0], receive_from=sources[0])
 """,
         {"hidden run_schedule_frees_what_was_sent"},
-        "Is something made for all micro-batches at the start",
+        "Does your code make something for all micro-batches at the start",
     ),
     Mutant(
         "the bubble of m + n time slots",

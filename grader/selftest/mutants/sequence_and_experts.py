@@ -1033,7 +1033,7 @@ MUTANTS = [
         "torch.arange(experts, device=choice.device).repeat(n).repeat_interleave(incoming)",
         "torch.arange(n * experts, device=choice.device).repeat_interleave(incoming)",
         {"public routes", "hidden routes"},
-        "arrived gives each expert another number for each sender",
+        "in arrived, the number of an expert depends on the sender",
     ),
     in_old_memory("sequence_and_experts", "sequence_parallel_forward", {"hidden pair_forward"}),
     in_old_memory("sequence_and_experts", "ring_attention_forward", {"hidden ring_forward"}),

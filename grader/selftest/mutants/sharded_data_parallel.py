@@ -757,7 +757,7 @@ MUTANTS = [
         {
             "hidden zero_memory",
         },
-        "as large as the weights, and the rank's flat shards (1/4) of the weights",
+        "of the same size, and the rank's flat shards (1/4) of the weights",
     ),
     # ——— 6.3
     mutant(
@@ -946,7 +946,7 @@ def _gathered_ahead""",
             "hidden sharded_traffic",
             "hidden layers_are_freed",
         },
-        "and all except the last once more in the backward pass. Were layers kept?",
+        "and all except the last again in the backward pass. Did a rank keep layers?",
     ),
     mutant(
         "all layers are gathered first",
@@ -1232,7 +1232,7 @@ def _gathered_ahead""",
             "hidden four_layers_alive",
             "hidden prefetch_takes_little_memory",
         },
-        "Were layers kept?",
+        "Did the rank keep layers?",
     ),
     mutant(
         "four used layers stay, only in the forward pass",
