@@ -187,8 +187,9 @@ def test_schedules(world):
             most, after = schedules.most_alive(actions)
             run.require(
                 most == alive,
-                f"{name}, stage {stage}: the largest number of micro-batches alive is {most}, after"
-                f" {after}. It should be {alive}.{schedules.warm_up(stage, actions, alive)}",
+                f"{name}, stage {stage}: after {after}, {most} micro-batches are alive. The"
+                " largest number alive should be"
+                f" {alive}.{schedules.warm_up(stage, actions, alive)}",
             )
         backward = [[i for kind, i in actions if kind == B] for actions in made]
         run.require(

@@ -143,9 +143,9 @@ def read_early(value: Sequence[np.ndarray], unawaited: Sequence[Operation]) -> s
         return None
     at = f"the {filling[0]}" if len(filling) == 1 else f"the {filling[0]}, or a later operation"
     return (
-        "a tensor was read before it was filled. The grader keeps"
-        f" {kept} in it until the operation's own wait() has returned. Look at {at}:"
-        " call wait() on what it returned before you use the tensor."
+        "a tensor was read before it was filled. Until the operation's own wait() has returned,"
+        f" the grader keeps {kept} in this tensor. Look at {at}. Call wait() on what the"
+        " operation returned before you use the tensor."
     )
 
 

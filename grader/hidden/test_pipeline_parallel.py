@@ -265,7 +265,9 @@ def test_backward_flows(world, rng):
 @weight(0.5)
 @on_gloo
 def test_backward_twice(world, rng):
-    """A second backward pass with the same tensors returns the same gradients, not twice as much"""
+    """A second backward pass with the same tensors returns the same gradients, and does not add to
+    the first ones
+    """
     p, other = PipelineProblem(rng, 2, 3), PipelineProblem(rng, 2, 3)
     inputs = (
         per_rank(

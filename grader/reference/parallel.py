@@ -51,7 +51,8 @@ TANH = "this is gelu's approximation by tanh. Use the exact gelu: F.gelu without
 GELU_TWICE = "gelu was applied twice in each layer"
 NO_GELU = "gelu is missing in layer {} (counted from 0) and in all layers after it"
 OVERWRITTEN = (
-    "a saved input holds the output of layer {} (counted from 0): was the input overwritten?"
+    "a saved input holds the output of layer {} (counted from 0). Did your code overwrite the"
+    " input?"
 )
 EVERY_NTH = "every n-th row or column was taken. Take consecutive ones"
 NO_INNER_GELU = "gelu is missing between the two products: this is gelu(x @ A @ B)"

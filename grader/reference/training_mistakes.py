@@ -62,15 +62,15 @@ OF_ROWS = (
 OF_ENTRIES = "the loss was the sum over all entries. It must be their mean (mlp.loss)"
 ALONE_ON_RANK = "these are this rank's own gradients. Average the gradients of all ranks"
 OF_ONE_RANK = (
-    "these are rank {}'s gradients. Were they broadcast? Average the gradients of all ranks"
+    "these are rank {}'s gradients. Did you broadcast them? Average the gradients of all ranks"
 )
 NOT_COPIED_BACK = (
-    "these are this rank's own gradients, although this rank started all-reduces. Is the bucket"
-    " copied back into grad?"
+    "these are this rank's own gradients, although this rank started all-reduces. Do you copy"
+    " the bucket back into grad?"
 )
 UNREAD = (
-    "these are this rank's own gradients divided by the number of ranks. Were"
-    " they read before wait(), or never added up?"
+    "these are this rank's own gradients divided by the number of ranks. Did your code read them"
+    " before wait(), or never add them up?"
 )
 ADDED_AS_IT_LIES = (
     "the gradients were added up entry by entry, in the order in which the entries lie in memory."

@@ -296,8 +296,8 @@ def test_a_rank_that_passes_another_group_is_told_both_groups(submit):
         """)
     message = verdict(world, 2)
     assert (
-        "Likely: rank 0 called the all-reduce of this line in the group of rank 0, but rank 1 in"
-        " the group of ranks 0 and 1.\n        Rank 0 returned" in message
+        "Likely: rank 0 called the all-reduce of this line in the group of rank 0, but rank 1"
+        " called it in the group of ranks 0 and 1.\n        Rank 0 returned" in message
     )
 
 

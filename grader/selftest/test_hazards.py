@@ -214,7 +214,7 @@ NAN, WHOLE = np.array([1.0, np.nan]), np.array([5, UNFILLED])
 @pytest.mark.parametrize("value, kept", [(NAN, "nan"), (WHOLE, "77"), (WHOLE.astype("u1"), "77")])
 def test_what_an_unfilled_tensor_holds_shows_that_it_was_read_early(value, kept):
     found = read_early([np.zeros(2), value], [posted(0), posted(0, received=[])])
-    assert found and f"keeps {kept} in it" in found and "or a later" not in found
+    assert found and f"keeps {kept} in this tensor" in found and "or a later" not in found
 
 
 @pytest.mark.parametrize(

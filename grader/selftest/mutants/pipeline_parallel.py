@@ -339,7 +339,7 @@ MUTANTS = [
         "    warm_up = min(num_stages - stage - 1, num_micro_batches)",
         "    warm_up = num_micro_batches",
         {"public schedules", "hidden 1f1b_alive"},
-        "the largest number of micro-batches alive is 3, after ('forward', 2). It should be 2",
+        "after ('forward', 2), 3 micro-batches are alive. The largest number alive should be 2",
     ),
     Mutant(
         "1F1B warms up by one too many",

@@ -394,7 +394,7 @@ def shard_columns""",
         """        x = x.copy_(_all_gather_columns(y)) if len(saved) > 1 else _all_gather_columns(y)
     return x, saved""",
         {"public forward", "hidden forward_saves"},
-        "(counted from 0): was the input overwritten?",
+        "(counted from 0). Did your code overwrite the input?",
     ),
     Mutant(
         "the activations are gathered into the batch",
@@ -811,7 +811,7 @@ def shard_columns""",
         """        x = x.copy_(_all_gather_columns(y)) if len(saved) > 2 else _all_gather_columns(y)
     return x, saved""",
         {"hidden forward_saves", "public forward"},
-        "a saved input holds the output of layer 2 (counted from 0): was the input overwritten?",
+        "a saved input holds the output of layer 2 (counted from 0). Did your code overwrite the input?",
     ),
     Mutant(
         "no gelu from the third layer on",
