@@ -207,7 +207,8 @@ def call(
     - ``weighs``: measure each rank's memory. ``SETTLED`` stands for the rank's current memory, and
       ``PEAK`` for the most memory that the rank has ever had (see ``CallResult.grown``).
     - ``clocks``: measure each rank's processor time (see ``CallResult.spent`` and
-      ``CallResult.spent_before_waits``), and withhold each message until its receiver waits for it.
+      ``CallResult.spent_before_waits``), and withhold each message until its receiver waits for it
+      and can do nothing else.
     - ``squares``: a dtype. For each operation that sends bytes, read these bytes as numbers of this
       dtype. Compute the sum of the squares of these numbers, and the sum of their fourth powers
       (see ``CallResult.even_powers``).

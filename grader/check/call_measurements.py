@@ -187,11 +187,13 @@ class CallMeasurements(CallEvidence):
         return found[: sends + 1] if all(found) else None
 
     def spent_before_waits(self, rank: int) -> list[int]:
-        """Return a rank's processor time at the beginning of each wait for a message.
+        """Return a rank's processor time before each of its messages, when the rank was at rest.
 
-        The times are in nanoseconds. A message counts only if all threads of the rank waited for
-        it. Return an empty list if the system does not report the times, or if the network is not
-        the hub. The call must have been made with ``clocks``: see ``hub.awaited_receives``.
+        The times are in nanoseconds. At rest means that a thread waited for the message, and no
+        thread of the rank could go on. If the rank did not come to rest, this and all later
+        messages are missing. Return an empty list if the system does not report the times, or if
+        the network is not the hub. The call must have been made with ``clocks``: see
+        ``hub.awaited_receives``.
         """
         found = self.report.ranks[rank].spent_before_waits.get(self.index, [])
         return found if all(found) else []

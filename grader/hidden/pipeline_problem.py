@@ -304,8 +304,10 @@ def require_work_between_waits(run, rank, sender, what, share):
     Rank ``sender`` computes before each send. Before ``rank`` waits for the next message, it has to
     use at least ``share`` of the processor time that ``sender`` usually uses before a send. One
     exception is allowed, so that a rank may receive one message ahead. ``what`` names the messages.
-    Call this after ``require_work_between`` for ``sender``. Nothing is required if the system
-    cannot measure the time, or if the rank receives the messages in a separate thread.
+    Call this after ``require_work_between`` for ``sender``. A rank that waits in another thread is
+    measured, too: it gets a message only when no thread of the rank can go on, so a thread that
+    computes beside the wait has then computed. Nothing is required if the system cannot measure the
+    time, or if the rank asks again and again for the messages and so never comes to rest.
     """
     spent, waited = run.spent(sender), run.spent_before_waits(rank)
     if spent is None or len(waited) < 3:

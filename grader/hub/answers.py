@@ -26,6 +26,7 @@ class Answers:
         size: int,
         on_answer: Callable[[int, int], None],
         after_answer: Callable[[int], None],
+        on_withheld: Callable[[int], None],
     ) -> None:
         """Begin without any operation.
 
@@ -34,8 +35,10 @@ class Answers:
             size: how many ranks have calls to make.
             on_answer: is called with the rank and the operation's number before an answer is sent.
             after_answer: is called with the rank after an answer was sent.
+            on_withheld: is called with the rank after ``awaited_receives`` has withheld a message.
         """
         self.connections, self.on_answer, self.after_answer = connections, on_answer, after_answer
+        self.on_withheld = on_withheld
         self.outstanding = [Outstanding() for _ in range(size)]  # by rank
         self.sends = [Sends() for _ in range(size)]  # by rank
         self.slow, self.receives = SlowGathers(), AwaitedReceives()
@@ -62,8 +65,10 @@ class Answers:
     # ——— how an answer leaves: each step but the last may withhold it
 
     def answer(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation; withhold a message until its rank waits: ``awaited_receives``."""
-        if not self.receives.withhold_unless_awaited(posted, blob, more):
+        """Answer an operation; withhold a message until its rank rests: ``awaited_receives``."""
+        if self.receives.withhold(posted, blob, more):
+            self.on_withheld(posted.rank)
+        else:
             self._answer_unless_slow(posted, blob, **more)
 
     def _answer_unless_slow(self, posted: Posted, blob: bytes, **more: int) -> None:
@@ -106,9 +111,7 @@ class Answers:
     def on_await(self, rank: int, number: int) -> None:
         """Record that a thread waits for an operation; write the operation's withheld answer."""
         self.slow.on_await(rank, number)
-        if answer := self.receives.on_await(rank, number):
-            posted, blob, more = answer
-            self.answer_unless_unawaited(posted, blob, **more)
+        self.receives.on_await(rank, number)
         if self.sends[rank].on_wait(number):
             self._write_unless_owing(rank, {"to": number, **self.sends[rank].receipt(number)})
 

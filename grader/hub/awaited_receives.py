@@ -1,12 +1,20 @@
-"""The hub can withhold a message until its receiver waits for it, and then measure the receiver.
+"""The hub can withhold a message until its receiver is at rest, and then measure the receiver.
 
-``report.Call.clocks`` asks for this rule. At the moment at which a rank begins to wait for a
-message, the hub measures how much processor time the rank has used. So the judge learns whether a
-rank has computed one micro-batch before it waits for the next one. If a rank reports its wait too
-early, it gains nothing, because it has not yet used the processor time.
+``report.Call.clocks`` asks for this rule. The hub delivers a message only when a thread waits for
+it and the rank is at rest: no thread of the rank can go on by itself. Just before that, the hub
+measures how much processor time the rank has used. So the judge learns whether a rank has computed
+with one message before it needs the next one. It does not matter which thread of the rank receives,
+and which one computes. If a rank reports its wait too early, it gains nothing, because it has not
+yet used the processor time.
 
-The hub measures only if all threads of the rank wait. If one thread waits for the next message
-while another thread computes, this measurement would show nothing.
+A rank at rest gets one message, the earliest that one of its threads waits for. Then it is no
+longer at rest. A rank is at rest if all its threads wait for the hub: the rank says so. But a
+thread may also wait for another thread of the same rank, and the hub knows nothing of that. Then
+the judge sees that all ranks are idle, and tells the hub: see ``Hub.give_to_idle``.
+
+A program that asks again and again whether a message has come is never at rest. So if the ranks use
+``MAX_RESTLESS`` of processor time while a message is withheld, the hub stops to measure its
+receiver, and withholds a message only until a thread waits for it.
 """
 
 from dataclasses import dataclass, field
@@ -15,38 +23,73 @@ from grader.hub.matching import Posted
 
 Answer = tuple[Posted, bytes, dict[str, int]]  # the operation; the answer's bytes and other fields
 
+MAX_RESTLESS = 500_000_000  # nanoseconds of processor time, of all ranks together
+
 
 @dataclass
 class AwaitedReceives:
-    """Withholds messages that no thread has waited for. A rank is in one call at a time."""
+    """Withholds messages until their ranks are at rest. A rank is in one call at a time."""
 
-    # (rank, number) of a receive that no thread has waited for → its answer, if there is one
-    unawaited: dict[tuple[int, int], Answer | None] = field(default_factory=dict)
+    # (rank, number) of a receive that is not delivered yet → its answer, if there is one; each rank
+    # has its receives in the order in which it has issued them
+    undelivered: dict[tuple[int, int], Answer | None] = field(default_factory=dict)
+    awaited: set[tuple[int, int]] = field(default_factory=set)  # those that a thread waits for
+    unmeasured: set[int] = field(default_factory=set)  # ranks that are not measured in this call
+    # how much processor time all ranks had used at the first ``note_spent`` since the last delivery
+    spent_before: int | None = None
 
     def note(self, posted: Posted) -> None:
         """Record an operation that a rank has issued in a call with this rule."""
         if posted.operation.kind == "recv":
-            self.unawaited[posted.rank, posted.number] = None
+            self.undelivered[posted.rank, posted.number] = None
 
-    def withhold_unless_awaited(self, posted: Posted, blob: bytes, more: dict[str, int]) -> bool:
-        """Withhold the answer of a receive that nobody waits for; return whether it is withheld."""
+    def withhold(self, posted: Posted, blob: bytes, more: dict[str, int]) -> bool:
+        """Withhold the answer of a receive; return whether it is withheld."""
         key = posted.rank, posted.number
-        if key not in self.unawaited:
+        if key not in self.undelivered:
             return False
-        self.unawaited[key] = posted, blob, more
+        self.undelivered[key] = posted, blob, more
         return True
 
-    def is_unawaited(self, rank: int, number: int) -> bool:
-        return (rank, number) in self.unawaited
+    def on_await(self, rank: int, number: int) -> None:
+        """Record that a thread waits for an operation."""
+        if (rank, number) in self.undelivered:
+            self.awaited.add((rank, number))
 
-    def on_await(self, rank: int, number: int) -> Answer | None:
-        """Record that a thread waits for a receive; return its withheld answer, if there is one."""
-        return self.unawaited.pop((rank, number), None)
+    def take(self, rank: int) -> Answer | None:
+        """Take the earliest withheld answer that a thread of a rank waits for, if there is one."""
+        for key, answer in self.undelivered.items():
+            if answer and key[0] == rank and key in self.awaited:
+                del self.undelivered[key]
+                self.awaited.remove(key)
+                self.spent_before = None
+                return answer
+        return None
+
+    def kept_waiting(self) -> set[int]:
+        """Return the ranks that have a thread from whose wait a message is withheld."""
+        return {key[0] for key in self.awaited if self.undelivered[key]}
+
+    def note_spent(self, spent: list[int]) -> bool:
+        """Note the processor time of all ranks; return whether to stop measuring.
+
+        Call this again and again while ``kept_waiting`` returns ranks. These ranks are not measured
+        any more if the result is True. 0 means that the system does not report the time.
+        """
+        total = sum(spent)
+        if self.spent_before is None:
+            self.spent_before = total
+        stops = not all(spent) or total - self.spent_before > MAX_RESTLESS
+        if stops:
+            self.unmeasured |= self.kept_waiting()
+        return stops
 
     def on_end(self, rank: int) -> list[Answer]:
         """Forget a rank's call, which has ended; return its withheld answers."""
-        own = [key for key in self.unawaited if key[0] == rank]
-        return [answer for key in own if (answer := self.unawaited.pop(key))]
+        own = [key for key in self.undelivered if key[0] == rank]
+        self.awaited.difference_update(own)
+        self.unmeasured.discard(rank)
+        return [answer for key in own if (answer := self.undelivered.pop(key))]
 
     def held_bytes(self) -> int:
-        return sum(len(answer[1]) for answer in self.unawaited.values() if answer)
+        return sum(len(answer[1]) for answer in self.undelivered.values() if answer)

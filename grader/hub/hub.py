@@ -12,6 +12,7 @@ from time import monotonic, monotonic_ns
 from typing import Any
 
 from grader.hub.answers import Answers
+from grader.hub.awaited_receives import Answer
 from grader.hub.calls import Calls
 from grader.hub.connection import Connections
 from grader.hub.covert_limits import CovertLimits
@@ -94,7 +95,13 @@ class Hub:
         The other ranks must not send any frame.
         """
         self.size, self.in_step = size, in_step
-        self.answers = Answers(self.connections, size, self._on_answer, self._report_growth)
+        self.answers = Answers(
+            self.connections,
+            size,
+            self._on_answer,
+            self._report_growth,
+            self._deliver_if_at_rest,
+        )
         self.matching = Matching(size, in_step, self.answers.answer, self.is_strict)
         self.calls = Calls(size, in_step)
         self.waits = Waits()
@@ -160,8 +167,10 @@ class Hub:
         self.waits.on_answer(rank, number)
 
     def give_to_idle(self) -> int:
-        """Give ranks the results of slow all-gathers that they wait for; return how many it gave.
+        """Give ranks results that are withheld from them; return how many it gave.
 
+        These are the results of slow all-gathers, and messages: see ``awaited_receives``. Each rank
+        gets at most one of each, and only if a thread of the rank waits for it.
         Call this when the judge has found that the ranks are idle: no thread of any rank wants to
         run. If the last move was less than ``QUIET_SECONDS`` ago, give nothing, because the judge
         may not have seen it yet.
@@ -170,6 +179,8 @@ class Hub:
         if monotonic() - self.moved_at < QUIET_SECONDS:
             return 0
         given = self._give_early(self.answers.slow.awaited)
+        for rank in self.answers.receives.kept_waiting():
+            given += self._deliver_and_measure(rank)
         self.connections.choose_events()
         return given
 
@@ -184,6 +195,45 @@ class Hub:
             self.tell({world_messages.AWAITED_AT_ONCE: told})
             self.answers.answer_unless_unawaited(posted, blob)
         return len(awaited)
+
+    def _deliver_if_at_rest(self, rank: int) -> None:
+        """Deliver a message for which a thread waits, if all threads of its rank wait.
+
+        If the rank is not measured any more, deliver all messages for which threads wait.
+        """
+        if rank in self.answers.receives.unmeasured:
+            while answer := self.answers.receives.take(rank):
+                self._deliver(answer)
+        elif rank in self.waits.by_rank:
+            self._deliver_and_measure(rank)
+
+    def _deliver_and_measure(self, rank: int) -> bool:
+        """Deliver one message to a rank at rest; return whether there is one.
+
+        First tell the judge how much processor time the rank has used.
+        """
+        if not (answer := self.answers.receives.take(rank)):
+            return False
+        self._tell_spent(world_messages.SPENT_BEFORE_WAIT, rank)
+        self._deliver(answer)
+        return True
+
+    def _deliver(self, answer: Answer) -> None:
+        posted, blob, more = answer
+        self.answers.answer_unless_unawaited(posted, blob, **more)
+
+    def stop_measuring_the_restless(self) -> None:
+        """Deliver messages that are withheld from ranks while the ranks never come to rest.
+
+        Call this again and again. See ``awaited_receives``.
+        """
+        receives = self.answers.receives
+        if not receives.kept_waiting():
+            return
+        if receives.note_spent([self.measures.spent(rank) for rank in range(self.size)]):
+            for rank in sorted(receives.kept_waiting()):
+                self._deliver_if_at_rest(rank)
+            self.connections.choose_events()
 
     def _look_at_memory(self) -> None:
         """Tell the judge, once, if this process holds more than ``MAX_HELD_BYTES`` of the ranks.
@@ -364,13 +414,10 @@ class Hub:
         allowed: see ``Waits.read``.
         """
         waits = self.waits.read(rank, frame.meta.get("for"))
-        for key in waits:
-            if not frames.is_whole(key):
-                continue
-            if self.answers.receives.is_unawaited(rank, key):
-                self._tell_spent(world_messages.SPENT_BEFORE_WAIT, rank)
+        for key in filter(frames.is_whole, waits):
             self.answers.on_await(rank, key)
         self.waits.note(rank, waits, self.answers.outstanding[rank].unanswered)
+        self._deliver_if_at_rest(rank)
         if "steps" in frame.meta:
             told = {"call": self.calls.current(rank), "steps": frame.meta["steps"]}
             self._pass_on(rank, frames.EVENT, told | {"at": monotonic_ns()})
@@ -380,6 +427,7 @@ class Hub:
         if not frames.is_whole(number := frame.meta.get("number")):
             raise frames.FrameError("a wait of no known form")
         self.answers.on_await(rank, number)
+        self._deliver_if_at_rest(rank)
 
     def _pass_on(self, rank: int, kind: bytes, meta: dict, blob: bytes = b"") -> None:
         self.passed_on += 1

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from grader.hub.awaited_receives import MAX_RESTLESS
+from grader.hub.hub import QUIET_SECONDS
 from grader.selftest.fuzz_hub import GIVEN, MESSAGE, Ends, operation
 from grader.wire import frames
 from grader.wire.callbacks import CallOptions
@@ -42,8 +44,65 @@ def test_a_receiver_that_waits_before_the_message_is_measured_once(both):
     assert set(both.answers(1)) == {0, 1} and measured(both) == [1, 1]
 
 
-def test_a_message_for_which_only_one_of_several_threads_waits_comes_without_measuring(both):
-    both.post(1, [(frames.AWAIT, {"number": 0}, b"")])
+def awaits(number: int) -> list[tuple]:
+    return [(frames.AWAIT, {"number": number}, b"")]
+
+
+def post_two_more(ends: Ends) -> None:
+    """Let rank 0 send messages 1 and 2 to rank 1, which receives them."""
+    for number in (1, 2):
+        ends.post(1, operation(number, b"", kind="recv", peer=0, sent=[], **MESSAGE))
+        ends.post(0, operation(number, kind="send", peer=1, received=[], **MESSAGE))
+
+
+def given_to_idle(ends: Ends) -> int:
+    """Tell the hub that the ranks are idle, and have been quiet for long enough."""
+    ends.hub.moved_at -= QUIET_SECONDS
+    given = ends.hub.give_to_idle()
+    ends.settle()
+    return given
+
+
+def stop_measuring(ends: Ends) -> None:
+    ends.hub.stop_measuring_the_restless()
+    ends.settle()
+
+
+def test_a_message_for_which_only_one_of_several_threads_waits_comes_when_the_ranks_are_idle(both):
+    both.post(1, awaits(0))
+    assert not both.answers(1) and both.hub.give_to_idle() == 0
+    assert given_to_idle(both) == 1
+    assert set(both.answers(1)) == {0} and measured(both) == [1]
+
+
+def test_a_rank_that_rests_gets_one_message_although_threads_wait_for_several(both):
+    post_two_more(both)
+    both.post(1, awaits(2), awaits(0), [(frames.WAIT, {"for": [2, 0, 1]}, b"")])
+    assert set(both.answers(1)) == {0} and measured(both) == [1]
+    assert given_to_idle(both) == 1
+    both.post(1, [(frames.WAIT, {"for": [2]}, b"")])
+    assert set(both.answers(1)) == {0, 1, 2} and measured(both) == [1, 1, 1]
+
+
+def test_ranks_that_use_much_processor_time_get_their_messages_without_measuring(both):
+    used = [1, MAX_RESTLESS // 2, MAX_RESTLESS]
+    both.hub.measures.spent = lambda rank: used[0]
+    post_two_more(both)
+    both.post(1, awaits(0), awaits(1))
+    for _ in range(2):
+        stop_measuring(both)
+        assert not both.answers(1)
+        used.pop(0)
+    stop_measuring(both)
+    assert set(both.answers(1)) == {0, 1}
+    both.post(1, awaits(2))
+    assert set(both.answers(1)) == {0, 1, 2} and not measured(both)
+
+
+def test_where_the_system_reports_no_processor_time_messages_come_without_measuring(both):
+    both.hub.measures.spent = lambda rank: 0
+    both.post(1, awaits(0))
+    stop_measuring(both)
     assert set(both.answers(1)) == {0} and not measured(both)
 
 

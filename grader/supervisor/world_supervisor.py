@@ -208,6 +208,8 @@ def _look_after(
             hub.growth_reports.between_operations()
         if time.monotonic() > next_look:
             next_look = _look(judge, ranks, limits)
+            if hub:
+                hub.stop_measuring_the_restless()
         if wake in readable:
             if signal.SIGTERM in ending.signals(wake):  # the server has died, or ends all worlds
                 return

@@ -9,8 +9,8 @@ key is the kind of the message. There is one exception: to end the world, the ju
 # Judge → supervisor
 # How many moves (see ``Hub.moves``) were there so far?
 MOVES_ASKED = {"asks": "moves"}
-# The ranks are idle. How many results of slow all-gathers does the hub give them now? See
-# ``hub.Hub.give_to_idle``.
+# The ranks are idle. How many results of slow all-gathers, and how many withheld messages, does the
+# hub give them now? See ``hub.Hub.give_to_idle``.
 RESULTS_ASKED = {"asks": "results"}
 # May the ranks go on with the calls of another check? ``request`` is the request for this check.
 NEXT_CHECK = "next check"
@@ -33,7 +33,7 @@ STANDSTILL = "standstill"  # the held ranks; also ``frames``, and what ``Matchin
 REFUSED = "refused"
 GROWN = "grown"  # rank, call, and the fields of a ``Growth``
 SPENT = "spent"  # rank, call, nanoseconds of processor time
-# as SPENT, when all threads of a rank begin to wait for a message: see ``hub.awaited_receives``
+# as SPENT, when a rank at rest gets a message that it waits for: see ``hub.awaited_receives``
 SPENT_BEFORE_WAIT = "spent_before_wait"
 SQUARES = "squares"  # rank, call, sum of squares, sum of fourth powers
 SENT_ON_LATE = "not_sent_on"  # rank, call, number of the message, time

@@ -85,8 +85,8 @@ class ProgressJudge:
         self.is_certain = False  # whether it is certain that no rank will ever go on
         self.doubts = 0  # how many times in a row the ranks only seemed to be stuck
         self.ask_hub_for_results = ask_hub_for_results
-        # whether the hub may withhold results that idle ranks wait for
-        self.hub_may_withhold_results = any(call.slow_gathers for call in calls)
+        # whether the hub may withhold results or messages that idle ranks wait for
+        self.hub_may_withhold_results = any(call.slow_gathers or call.clocks for call in calls)
         # whether the judge asks the hub to give these results, before it asks idle ranks for stacks
         self.asks_hub_first = self.hub_may_withhold_results
         self.awaits_hub = False  # whether the hub's answer to this question is still missing
@@ -273,7 +273,7 @@ class ProgressJudge:
 
         The hub reports a standstill only if all threads of all ranks wait for the hub or the judge.
         A rank may have a thread that never does, while another thread waits for a withheld result:
-        see ``hub.slow_gathers``.
+        see ``hub.slow_gathers`` and ``hub.awaited_receives``.
         """
         if self.asks_hub_first:
             self.asks_hub_first, self.awaits_hub = False, True

@@ -73,7 +73,7 @@ class Call:
     weighs: str = ""
     # have the hub measure each rank's processor time. If the driver has a meter, the hub measures
     # when the call begins and before every send, and the rank waits until this is done. The hub
-    # also withholds each message until its receiver waits, and then measures the receiver
+    # also withholds each message until its receiver can do nothing else, and then measures it
     # (``hub.awaited_receives``)
     clocks: bool = False
     # have the hub withhold the result of an all-gather from a rank until the rank has used a

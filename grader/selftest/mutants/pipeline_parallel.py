@@ -88,6 +88,61 @@ MUTANTS = [
         "Compute with each message before you wait for the next one.",
     ),
     Mutant(
+        "another thread receives all micro-batches of the last stage before it computes one",
+        "pipeline_parallel",
+        START_OF_FORWARD,
+        """    from concurrent.futures import ThreadPoolExecutor
+
+    outputs = []
+    saved = []
+    sends = []
+    early = []
+    if 0 < stage == last_stage:
+        with ThreadPoolExecutor(1) as pool:
+            early = list(
+                pool.map(
+                    lambda _: _receive(rows, weights[0], stage - 1), range(num_micro_batches)
+                )
+            )
+    for i in range(num_micro_batches):
+        if early:
+            x_i = early[i]
+        else:
+            x_i = (
+                x[i * rows : (i + 1) * rows]
+                if stage == 0
+                else _receive(rows, weights[0], stage - 1)
+            )""",
+        {"hidden forward_flows"},
+        "rank 1 used only",
+    ),
+    Mutant(
+        "another thread receives all gradients of the first stage before it computes with one",
+        "pipeline_parallel",
+        """    for i, saved_i in enumerate(saved):
+        if stage == last_stage:
+            grad_y = grad_loss[i * rows : (i + 1) * rows]""",
+        """    import threading
+
+    early = []
+    if stage == 0 < last_stage:
+
+        def receive():
+            for _ in saved:
+                early.append(_receive(rows, weights[0], stage + 1))
+
+        thread = threading.Thread(target=receive)
+        thread.start()
+        thread.join()
+    for i, saved_i in enumerate(saved):
+        if early:
+            grad_y = early[i]
+        elif stage == last_stage:
+            grad_y = grad_loss[i * rows : (i + 1) * rows]""",
+        {"hidden backward_flows"},
+        "rank 0 used only",
+    ),
+    Mutant(
         "a stage receives for all its first forward passes before it computes one",
         "pipeline_parallel",
         """    _, received = _exchange(rows, weights[0], receive_from=sources[0])

@@ -849,5 +849,164 @@ def run_schedule(
 ''',
         base="naive",
     ),
+    Variant(
+        "the next receive begins before a micro-batch is computed",
+        "pipeline_parallel",
+        """
+def _inbox(count, rows, like, source):
+    '''Yield the messages. The receive of the next one has always begun.'''
+    next_buffer = like.new_empty(rows, like.shape[1])
+    work = dist.irecv(next_buffer, source)
+    for left in range(count - 1, -1, -1):
+        work.wait()
+        buffer = next_buffer
+        if left:
+            next_buffer = like.new_empty(rows, like.shape[1])
+            work = dist.irecv(next_buffer, source)
+        yield buffer
+
+
+def pipeline_forward(weights, x, batch_size, num_micro_batches):
+    rows = _micro_batch_rows(batch_size, num_micro_batches)
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    ys, saved, sends = [], [], []
+    inbox = _inbox(num_micro_batches, rows, weights[0], stage - 1) if stage else x.split(rows)
+    for x_i in inbox:
+        y_i, own = _stage_forward(weights, x_i)
+        saved.append(own)
+        if stage < last_stage:
+            sends.append(dist.isend(y_i, stage + 1))
+        else:
+            ys.append(y_i)
+    for send in sends:
+        send.wait()
+    return (torch.cat(ys) if ys else None), saved
+
+
+def pipeline_backward(weights, saved, y):
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    totals, sends = [torch.zeros_like(weight) for weight in weights], []
+    rows = len(saved[0][0][0])
+    if stage == last_stage:
+        inbox = mlp.loss_backward(y).split(rows)
+    else:
+        inbox = _inbox(len(saved), rows, weights[0], stage + 1)
+    for own, grad in zip(saved, inbox):
+        grad = _stage_backward(weights, own, grad, totals)
+        if stage:
+            sends.append(dist.isend(grad, stage - 1))
+    for send in sends:
+        send.wait()
+    return totals
+""",
+    ),
+    Variant(
+        "another thread receives while this one computes",
+        "pipeline_parallel",
+        """
+import queue
+import threading
+
+
+def _inbox(count, rows, like, source):
+    '''Yield the messages, which a thread receives as soon as they come.'''
+    arrived = queue.Queue()
+
+    def receive():
+        for _ in range(count):
+            arrived.put(_receive(rows, like, source))
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    for _ in range(count):
+        yield arrived.get()
+    thread.join()
+
+
+def pipeline_forward(weights, x, batch_size, num_micro_batches):
+    rows = _micro_batch_rows(batch_size, num_micro_batches)
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    ys, saved, sends = [], [], []
+    inbox = _inbox(num_micro_batches, rows, weights[0], stage - 1) if stage else x.split(rows)
+    for x_i in inbox:
+        y_i, own = _stage_forward(weights, x_i)
+        saved.append(own)
+        if stage < last_stage:
+            sends.append(dist.isend(y_i, stage + 1))
+        else:
+            ys.append(y_i)
+    for send in sends:
+        send.wait()
+    return (torch.cat(ys) if ys else None), saved
+
+
+def pipeline_backward(weights, saved, y):
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    totals, sends = [torch.zeros_like(weight) for weight in weights], []
+    rows = len(saved[0][0][0])
+    if stage == last_stage:
+        inbox = mlp.loss_backward(y).split(rows)
+    else:
+        inbox = _inbox(len(saved), rows, weights[0], stage + 1)
+    for own, grad in zip(saved, inbox):
+        grad = _stage_backward(weights, own, grad, totals)
+        if stage:
+            sends.append(dist.isend(grad, stage - 1))
+    for send in sends:
+        send.wait()
+    return totals
+""",
+    ),
+    Variant(
+        "every receive begins at the start, and is awaited in a thread of its own",
+        "pipeline_parallel",
+        """
+from concurrent.futures import ThreadPoolExecutor
+
+
+def _inbox(count, rows, like, source):
+    buffers = [like.new_empty(rows, like.shape[1]) for _ in range(count)]
+    works = [dist.irecv(buffer, source) for buffer in buffers]
+    with ThreadPoolExecutor(count) as pool:
+        waits = [pool.submit(work.wait) for work in works]
+        for wait, buffer in zip(waits, buffers):
+            wait.result()
+            yield buffer
+
+
+def pipeline_forward(weights, x, batch_size, num_micro_batches):
+    rows = _micro_batch_rows(batch_size, num_micro_batches)
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    ys, saved, sends = [], [], []
+    inbox = _inbox(num_micro_batches, rows, weights[0], stage - 1) if stage else x.split(rows)
+    for x_i in inbox:
+        y_i, own = _stage_forward(weights, x_i)
+        saved.append(own)
+        if stage < last_stage:
+            sends.append(dist.isend(y_i, stage + 1))
+        else:
+            ys.append(y_i)
+    for send in sends:
+        send.wait()
+    return (torch.cat(ys) if ys else None), saved
+
+
+def pipeline_backward(weights, saved, y):
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    totals, sends = [torch.zeros_like(weight) for weight in weights], []
+    rows = len(saved[0][0][0])
+    if stage == last_stage:
+        inbox = mlp.loss_backward(y).split(rows)
+    else:
+        inbox = _inbox(len(saved), rows, weights[0], stage + 1)
+    for own, grad in zip(saved, inbox):
+        grad = _stage_backward(weights, own, grad, totals)
+        if stage:
+            sends.append(dist.isend(grad, stage - 1))
+    for send in sends:
+        send.wait()
+    return totals
+""",
+    ),
     Variant(IMPORTS_MORE, "pipeline_parallel", IMPORTS),
 ]
