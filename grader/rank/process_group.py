@@ -93,6 +93,11 @@ class HubGroup(dist.ProcessGroup):
     def _get_backend(self, device: torch.device) -> "HubGroup":
         return self
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Return the device that ``monitored_barrier`` of torch 2.14 asks for."""
+        return [torch.device("cpu")]
+
     def shutdown(self) -> None:
         """Do nothing, because the socket belongs to the rank and not to the group."""
 
