@@ -31,14 +31,13 @@ def in_another_group(report: WorldReport, missed: list[int], waits: Operation) -
     """Return a line about a rank that issued the collective ``waits`` in another group.
 
     ``missed`` are the ranks that returned without taking part in it. Return [] if none of them
-    issued such a collective at the same line. Also return [] if the rank used both groups there.
+    issued such a collective at the same line. Also return [] if one of the two ranks used both
+    groups there: then the line is in a function for several groups, and a call was left out.
     """
+    if any(o.group != waits.group for o in _at_its_line(report, waits.rank, waits)):
+        return []
     for rank in missed:
-        there = [
-            o
-            for o in operations(report.trails[rank], waits.call)
-            if (o.kind, o.file, o.line) == (waits.kind, waits.file, waits.line)
-        ]
+        there = _at_its_line(report, rank, waits)
         if there and all(o.group != waits.group for o in there):
             return [
                 likely_line(
@@ -50,6 +49,13 @@ def in_another_group(report: WorldReport, missed: list[int], waits: Operation) -
                 )
             ]
     return []
+
+
+def _at_its_line(report: WorldReport, rank: int, operation: Operation) -> list[Operation]:
+    """Return the operations of the same kind that a rank issued in the same call and line."""
+    place = operation.kind, operation.file, operation.line
+    issued = operations(report.trails[rank], operation.call)
+    return [o for o in issued if (o.kind, o.file, o.line) == place]
 
 
 def _told(cycle: list[Operation]) -> list[Line]:

@@ -191,6 +191,7 @@ def test_split_sizes_that_do_not_fit_each_other_name_the_ranks(submit, wait):
     assert "rank 1: all-to-all of 2 × float32 at collectives.py:1" in message
     assert "Rank 0 sends 3 elements to rank 1, but rank 1 expects 2." in message
     assert "twice" not in message and "No rank goes on" not in message
+    assert "needs equal sizes" not in message  # that is so in other collectives
 
 
 def test_split_sizes_that_do_not_fit_each_other_name_the_ranks_on_gloo(submit, on_gloo):
@@ -299,6 +300,22 @@ def test_a_rank_that_passes_another_group_is_told_both_groups(submit):
         "Likely: rank 0 called the all-reduce of this line in the group of rank 0, but rank 1"
         " called it in the group of ranks 0 and 1.\n        Rank 0 returned" in message
     )
+
+
+def test_a_call_left_out_in_a_line_for_several_groups_is_no_other_group(submit):
+    world = submit("""
+        def total(x, group):
+            dist.all_reduce(x, group=group)
+        def broken(x):
+            rank = dist.get_rank()
+            groups = [dist.new_group(own) for own in ([0, 1], [2, 3], [0, 2], [1, 3])]
+            total(x, groups[rank // 2])
+            if rank < 2:
+                total(x, groups[2 + rank % 2])
+            return x
+        """)
+    message = verdict(world, 4)
+    assert "Likely: rank 2 returned without taking part in the all-reduce." in message
 
 
 @pytest.mark.parametrize(
