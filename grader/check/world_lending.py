@@ -127,25 +127,30 @@ class WorldRunner:
         self.had_ranks = False  # whether all ranks of the last world were started
 
     def __call__(self, size: int, calls: list[Call]) -> WorldReport:
-        try:
-            report = self._run_world(size, calls)
-        # The fork server does not answer, or was killed, perhaps because memory ran out. Start
-        # another server, which ends together with this process. No rank has seen the calls yet, so
-        # they can be made on the new server.
-        except WorldsUnavailable:
-            self.session.replace_server()
-            report = self._run_world(size, calls)
+        report = self._run_on_some_server(size, calls)
         # Perhaps another world uses up the processes or the disk of this machine. That world will
         # be ended soon. If some ranks of this world were started, they have ended by now.
         while self._had_no_room(report) and KEPT.pauses_left:
             KEPT.pauses_left -= 1
             time.sleep(PAUSE_SECONDS)
-            report = self._run_world(size, calls)
+            report = self._run_on_some_server(size, calls)
         # Perhaps the submission did not cause this ending. If the second try of the check also ends
         # like this, the ending counts as the submission's fault.
         if self._may_be_nobodys_fault(report) and not self.is_second_try:
             raise Disturbed
         return report
+
+    def _run_on_some_server(self, size: int, calls: list[Call]) -> WorldReport:
+        """Run a world. If the fork server does not answer, start another server for it.
+
+        Perhaps the server was killed, because memory ran out. The new server ends together with
+        this process. No rank has seen the calls yet, so they can be made on the new server.
+        """
+        try:
+            return self._run_world(size, calls)
+        except WorldsUnavailable:
+            self.session.replace_server()
+            return self._run_world(size, calls)
 
     def _had_no_room(self, report: WorldReport) -> bool:
         """Return whether the ranks could not be started, or could not meet on a full disk."""

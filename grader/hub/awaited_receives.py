@@ -36,6 +36,7 @@ class AwaitedReceives:
     awaited: set[tuple[int, int]] = field(default_factory=set)  # those that a thread waits for
     unmeasured: set[int] = field(default_factory=set)  # ranks that are not measured in this call
     # how much processor time all ranks had used at the first ``note_spent`` since the last delivery
+    # or the last end of a call
     spent_before: int | None = None
 
     def note(self, posted: Posted) -> None:
@@ -89,6 +90,7 @@ class AwaitedReceives:
         own = [key for key in self.undelivered if key[0] == rank]
         self.awaited.difference_update(own)
         self.unmeasured.discard(rank)
+        self.spent_before = None
         return [answer for key in own if (answer := self.undelivered.pop(key))]
 
     def held_bytes(self) -> int:
