@@ -2,6 +2,43 @@
 
 from grader.selftest.variants.variant import IMPORTS, IMPORTS_MORE, Variant
 
+# Both passes with a function ``_inbox``, which yields the messages of the neighbour in order.
+WITH_INBOX = """
+
+def pipeline_forward(weights, x, batch_size, num_micro_batches):
+    rows = _micro_batch_rows(batch_size, num_micro_batches)
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    ys, saved, sends = [], [], []
+    inbox = _inbox(num_micro_batches, rows, weights[0], stage - 1) if stage else x.split(rows)
+    for x_i in inbox:
+        y_i, own = _stage_forward(weights, x_i)
+        saved.append(own)
+        if stage < last_stage:
+            sends.append(dist.isend(y_i, stage + 1))
+        else:
+            ys.append(y_i)
+    for send in sends:
+        send.wait()
+    return (torch.cat(ys) if ys else None), saved
+
+
+def pipeline_backward(weights, saved, y):
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    totals, sends = [torch.zeros_like(weight) for weight in weights], []
+    rows = len(saved[0][0][0])
+    if stage == last_stage:
+        inbox = mlp.loss_backward(y).split(rows)
+    else:
+        inbox = _inbox(len(saved), rows, weights[0], stage + 1)
+    for own, grad in zip(saved, inbox):
+        grad = _stage_backward(weights, own, grad, totals)
+        if stage:
+            sends.append(dist.isend(grad, stage - 1))
+    for send in sends:
+        send.wait()
+    return totals
+"""
+
 VARIANTS = [
     Variant(
         "autograd inside a stage, by torch.func.vjp",
@@ -864,41 +901,7 @@ def _inbox(count, rows, like, source):
             next_buffer = like.new_empty(rows, like.shape[1])
             work = dist.irecv(next_buffer, source)
         yield buffer
-
-
-def pipeline_forward(weights, x, batch_size, num_micro_batches):
-    rows = _micro_batch_rows(batch_size, num_micro_batches)
-    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
-    ys, saved, sends = [], [], []
-    inbox = _inbox(num_micro_batches, rows, weights[0], stage - 1) if stage else x.split(rows)
-    for x_i in inbox:
-        y_i, own = _stage_forward(weights, x_i)
-        saved.append(own)
-        if stage < last_stage:
-            sends.append(dist.isend(y_i, stage + 1))
-        else:
-            ys.append(y_i)
-    for send in sends:
-        send.wait()
-    return (torch.cat(ys) if ys else None), saved
-
-
-def pipeline_backward(weights, saved, y):
-    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
-    totals, sends = [torch.zeros_like(weight) for weight in weights], []
-    rows = len(saved[0][0][0])
-    if stage == last_stage:
-        inbox = mlp.loss_backward(y).split(rows)
-    else:
-        inbox = _inbox(len(saved), rows, weights[0], stage + 1)
-    for own, grad in zip(saved, inbox):
-        grad = _stage_backward(weights, own, grad, totals)
-        if stage:
-            sends.append(dist.isend(grad, stage - 1))
-    for send in sends:
-        send.wait()
-    return totals
-""",
+""" + WITH_INBOX,
     ),
     Variant(
         "another thread receives while this one computes",
@@ -921,41 +924,7 @@ def _inbox(count, rows, like, source):
     for _ in range(count):
         yield arrived.get()
     thread.join()
-
-
-def pipeline_forward(weights, x, batch_size, num_micro_batches):
-    rows = _micro_batch_rows(batch_size, num_micro_batches)
-    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
-    ys, saved, sends = [], [], []
-    inbox = _inbox(num_micro_batches, rows, weights[0], stage - 1) if stage else x.split(rows)
-    for x_i in inbox:
-        y_i, own = _stage_forward(weights, x_i)
-        saved.append(own)
-        if stage < last_stage:
-            sends.append(dist.isend(y_i, stage + 1))
-        else:
-            ys.append(y_i)
-    for send in sends:
-        send.wait()
-    return (torch.cat(ys) if ys else None), saved
-
-
-def pipeline_backward(weights, saved, y):
-    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
-    totals, sends = [torch.zeros_like(weight) for weight in weights], []
-    rows = len(saved[0][0][0])
-    if stage == last_stage:
-        inbox = mlp.loss_backward(y).split(rows)
-    else:
-        inbox = _inbox(len(saved), rows, weights[0], stage + 1)
-    for own, grad in zip(saved, inbox):
-        grad = _stage_backward(weights, own, grad, totals)
-        if stage:
-            sends.append(dist.isend(grad, stage - 1))
-    for send in sends:
-        send.wait()
-    return totals
-""",
+""" + WITH_INBOX,
     ),
     Variant(
         "every receive begins at the start, and is awaited in a thread of its own",
@@ -972,41 +941,7 @@ def _inbox(count, rows, like, source):
         for wait, buffer in zip(waits, buffers):
             wait.result()
             yield buffer
-
-
-def pipeline_forward(weights, x, batch_size, num_micro_batches):
-    rows = _micro_batch_rows(batch_size, num_micro_batches)
-    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
-    ys, saved, sends = [], [], []
-    inbox = _inbox(num_micro_batches, rows, weights[0], stage - 1) if stage else x.split(rows)
-    for x_i in inbox:
-        y_i, own = _stage_forward(weights, x_i)
-        saved.append(own)
-        if stage < last_stage:
-            sends.append(dist.isend(y_i, stage + 1))
-        else:
-            ys.append(y_i)
-    for send in sends:
-        send.wait()
-    return (torch.cat(ys) if ys else None), saved
-
-
-def pipeline_backward(weights, saved, y):
-    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
-    totals, sends = [torch.zeros_like(weight) for weight in weights], []
-    rows = len(saved[0][0][0])
-    if stage == last_stage:
-        inbox = mlp.loss_backward(y).split(rows)
-    else:
-        inbox = _inbox(len(saved), rows, weights[0], stage + 1)
-    for own, grad in zip(saved, inbox):
-        grad = _stage_backward(weights, own, grad, totals)
-        if stage:
-            sends.append(dist.isend(grad, stage - 1))
-    for send in sends:
-        send.wait()
-    return totals
-""",
+""" + WITH_INBOX,
     ),
     Variant(IMPORTS_MORE, "pipeline_parallel", IMPORTS),
 ]
