@@ -200,7 +200,9 @@ def find_in_zip(archive_path: Path) -> FoundFiles:
     except Exception as error:
         raise Refused(f"the zip archive cannot be read ({type(error).__name__})") from None
     if not archive:
-        raise Refused(f"{printable(archive_path.name)} is neither a directory nor a zip archive")
+        raise Refused(
+            f"{printable_name(archive_path.name)} is neither a directory nor a zip archive"
+        )
     entries = archive.infolist()
     if len(entries) > MAX_ARCHIVE_FILES:
         raise Refused(f"the zip archive holds more than {MAX_ARCHIVE_FILES} files")
@@ -210,10 +212,10 @@ def find_in_zip(archive_path: Path) -> FoundFiles:
         if path.is_absolute() or ".." in path.parts or DRIVE.match(str(path)):
             raise Refused(
                 f"the zip archive holds a path to a place outside of it:"
-                f" {printable(entry.filename)}"
+                f" {printable_name(entry.filename)}"
             )
         if stat.S_ISLNK(entry.external_attr >> 16):
-            raise Refused(f"the zip archive holds a link: {printable(entry.filename)}")
+            raise Refused(f"the zip archive holds a link: {printable_name(entry.filename)}")
         is_file = path.parts and not entry.filename.endswith("/")
         is_near = len(path.parts) <= MAX_DEPTH + 1
         if is_file and is_near and not any(map(_is_aside, path.parts[:-1])):
@@ -239,7 +241,7 @@ def _extract(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
 
     Raise Refused if the entry cannot be unpacked.
     """
-    name = printable(PurePosixPath(entry.filename).name)
+    name = printable_name(PurePosixPath(entry.filename).name)
     if entry.compress_type not in UNPACKED:
         raise Refused(f"{name} is packed in an unusual way: use an ordinary zip")
     try:
@@ -250,6 +252,6 @@ def _extract(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
         raise Refused(f"{name} cannot be unpacked ({type(error).__name__})") from None
 
 
-def printable(name: str) -> str:
+def printable_name(name: str) -> str:
     """Return the beginning of a file's name, without characters that cannot be printed."""
     return "".join(c if c.isprintable() else "?" for c in name)[:80]

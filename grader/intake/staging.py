@@ -20,7 +20,7 @@ from grader.intake.found_files import (
     Refused,
     find_in_directory,
     find_in_zip,
-    printable,
+    printable_name,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,7 +120,7 @@ def read(submission: Path) -> Contents:
             f"The submission holds none of the assignment's files ({', '.join(course().files)})."
         )
     if at.elsewhere:
-        home = printable(f"{at.home}/") if at.home else "the top folder"
+        home = printable_name(f"{at.home}/") if at.home else "the top folder"
         shown = _first_names([f"{place}/" for place in at.elsewhere])
         found.warnings.append(
             f"The files in {home} were graded. These folders also hold files of the assignment,"
@@ -199,4 +199,4 @@ def _text(name: str, files: dict[str, Callable[[], bytes]]) -> str:
 
 
 def _first_names(names: list[str]) -> str:
-    return ", ".join(map(printable, names[:8])) + (" …" if len(names) > 8 else "")
+    return ", ".join(map(printable_name, names[:8])) + (" …" if len(names) > 8 else "")
