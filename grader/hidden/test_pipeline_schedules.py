@@ -731,7 +731,7 @@ def require_no_wait_in_spans(run, rank, send):
 @weight(0.375)
 def test_own_timeline(world, rng):
     """The spans of run_schedule cover what each action computes, but not the time in which a stage
-    waits for a message
+    waits for a message, or for the end of a send
     """
     # One of the two numbers of stages is drawn. So a program that records true spans only on one
     # known number of stages fails.

@@ -26,7 +26,6 @@ from grader.selftest.grading import ROOT
 from grader.version import TESTED_TORCH
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-# the oldest and the newest supported, as handout/requirements.txt says
 SECONDS = 1800  # for one set-up
 POINTS = sum(OF_PROBLEMS.values())  # with those of extra credit
 Pair = tuple[str, str]
