@@ -459,7 +459,7 @@ def _require_synchronized_before_barrier(run, rank, warm_up):
             )
             made += 1
             has_synchronized = has_met = False
-        elif event.startswith("comm "):
+        elif event.startswith("comm ") and event != "comm barrier":  # dist.barrier itself waits
             is_exchanging = True
         elif event == "barrier":
             has_met = True

@@ -106,6 +106,29 @@ def stopwatch(
 """,
     ),
     Variant(
+        "the ranks meet in dist.barrier, too, before they meet in barrier",
+        "benchmarking",
+        """
+def stopwatch(operation, warm_up, iterations, clock=time.perf_counter, synchronize=lambda: None,
+              barrier=dist.barrier):
+    if iterations < 1 or warm_up < 0:
+        raise ValueError(f"{warm_up} and {iterations}")
+    times = []
+    for _ in range(warm_up + iterations):
+        synchronize()
+        dist.barrier()
+        barrier()
+        start = clock()
+        operation()
+        synchronize()
+        times.append(clock() - start)
+    slowest = torch.tensor(times[warm_up:], dtype=torch.float64, device=device())
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    samples = slowest.tolist()
+    return Timing(statistics.median(samples), samples)
+""",
+    ),
+    Variant(
         "the ranks agree on the number of calls before the warm-up, and exchange each time at once",
         "benchmarking",
         """
