@@ -112,7 +112,7 @@ class Model:
         options, scale = scene.options, self.cluster.scale
         if "elements" in options:
             return f"A tensor of {plain(options['elements'] * scale**2)} numbers."
-        rows, width = (f"{options[name] * scale:g}" for name in ("rows", "width"))
+        rows, width = (plain(options[name] * scale) for name in ("rows", "width"))
         own = {
             "pipeline": " on each stage",
             "passes": " on each stage",
@@ -121,9 +121,8 @@ class Model:
         }
         batch = f"a batch of {rows} rows"
         if many := options.get("micro_batches"):
-            batch += (
-                f" in {many} micro-batch{'es' * (many > 1)} of {options['rows'] * scale / many:g}"
-            )
+            each = plain(options["rows"] * scale / many)
+            batch += f" in {many} micro-batch{'es' * (many > 1)} of {each}"
         elif scene.driver in ("data_parallel", "buckets"):
             batch = f"{rows} rows of the batch"
         return (
