@@ -821,6 +821,7 @@ def test_stopwatch_that_returns_no_timing_is_told(returned, words):
         (None, "sweep returned None, not the rows of a table"),
         ([{"size": 8}], "sweep made a row {'size': 8}, not a Row(collective, size, …)"),
         ([("all_reduce", 8)], "sweep made a row ('all_reduce', 8), not a Row"),
+        ([benchmarking.Row(None, 8, 1.0, 1.0, 1.0, 0)], "a row of None, not of"),
     ],
     ids=repr,
 )

@@ -55,6 +55,10 @@ def rows(returned: Any) -> Iterator[Any]:
     for row in found:
         if getattr(row, "_fields", ())[:2] != ("collective", "size"):
             sys.exit(f"sweep made a row {short_repr(row)}, not a Row(collective, size, …)")
+        if not isinstance(row.collective, str):
+            sys.exit(
+                f"sweep made a row of {short_repr(row.collective)}, not of a collective's name"
+            )
         yield row
 
 
