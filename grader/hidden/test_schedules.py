@@ -357,8 +357,8 @@ def require_no_more_than_its_products(world, rng, times=12):
 @number("8.2")
 @weight(0.25)
 def test_input_frees_z(world, rng):
-    """backward_input keeps only grad_z and x of each layer, without copies and without z, so z is
-    freed when the caller drops it
+    """backward_input keeps only grad_z and x of each layer, without copies (in any layout) and
+    without z, so z is freed when the caller drops it
     """
     for layers in (1, 4):
         p = ChunkProblem(rng, layers=layers, rows=6)
@@ -387,6 +387,10 @@ def test_input_frees_z(world, rng):
         names=("z",),
     )
     require_z_freed(world, rng)
+    p = ChunkProblem(rng, layers=2)
+    for run in world(1, *(p.input_request(i, driver="freed", times=1) for i in range(4))):
+        run.values()
+        require_no_copy_of_x(run, 1)
 
 
 def require_none_left(run, rank, name, sentence):
@@ -417,8 +421,9 @@ def require_no_copy_of_x(run, times):
     run.require(bool(told), f"{text} saved.")
     most = int(max(number for numbers in told for number in numbers))
     text = (
-        f"backward_input returned a copy of x in kept, in {most} of {times} calls. A copy takes"
-        " as much memory as freeing z saves. Put the tensor x itself, from saved, into kept."
+        f"backward_input returned a copy of x in kept, in {most} of {counted(times, 'call')}. A"
+        " copy takes as much memory as freeing z saves. Put the tensor x itself, from saved, into"
+        " kept, also if x is not contiguous."
     )
     run.require(most == 0, text)
 

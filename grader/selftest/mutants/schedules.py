@@ -482,6 +482,13 @@ MADE = {}
         "backward_weights computed",
     ),
     mutant(
+        "B keeps a copy of x if x is not contiguous",
+        "        kept.append((x, grad_z))\n",
+        "        kept.append((x.contiguous(), grad_z))\n",
+        {"hidden input_frees_z"},
+        "also if x is not contiguous",
+    ),
+    mutant(
         "grad_z lies beside z in memory",
         LAYER,
         """        all_three = torch.stack([z, grad_y, torch.ops.aten.gelu_backward(grad_y, z)])
