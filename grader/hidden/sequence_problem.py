@@ -12,6 +12,12 @@ from grader.reference import experts, sequences, single_device
 
 MODULE = "sequence_and_experts"
 NESTED = (list, tuple)
+# In a problem with large scores, so much larger are a query's scores with some block than with
+# another one. exp(1000) is infinite in float64.
+BLOCK_SHIFT = 1000.0
+# In a problem with large logits, the gate is multiplied by this power of two, and the two largest
+# logits of a token differ by at least FAR_APART. Then rounding cannot change p, which is almost 1.
+LARGE_GATE, FAR_APART = 1024, 20.0
 # What mixture_forward saves, in this order.
 SAVED = ("x", "probabilities", "routes", "arrived", "z", "outputs")
 
@@ -164,7 +170,10 @@ class PairProblem(SharedCalls):
 class AttentionProblem(SharedCalls):
     """Queries, keys and values of a sequence.
 
-    ``offset`` is added to the score of every key. This does not change the output.
+    With an ``offset``, scores are large. The offset of a score is ``offset`` times a factor of the
+    query, 1/rows to 1, plus a shift. The shift is 0 for one query of a rank. For the others, it is
+    ±BLOCK_SHIFT times the number of the block, where the numbers of blocks are in a random order.
+    So the largest scores of two queries are far apart, and those of two blocks as well.
     """
 
     def __init__(self, rng, n, causal, rows=3, width=4, offset=0.0, dtype=np.float64, mixed=False):
@@ -175,11 +184,21 @@ class AttentionProblem(SharedCalls):
         )
         self.offset = offset
         if offset:
-            self.q[:, 0], self.k[:, 0] = width**0.5, offset
+            self._add_offsets(rng, rows)
         self.seen = sequences.visible(rows * n, causal)
         self.forwarded = sequences.attention(self.q, self.k, self.v, self.seen)
         self.block_bytes = rows * rows * np.dtype(dtype).itemsize
         self.shard_bytes = self.q.astype(dtype).nbytes // n
+
+    def _add_offsets(self, rng, rows):
+        """Set the first two columns of queries and keys, so that they make the offsets."""
+        n, root = self.n, self.q.shape[1] ** 0.5
+        factors = np.arange(1, rows + 1) / rows
+        signs = np.resize((0, 1, -1), rows)
+        for own in np.split(self.q, n):
+            own[:, 0], own[:, 1] = root * rng.permutation(factors), root * rng.permutation(signs)
+        self.k[:, 0] = self.offset
+        self.k[:, 1] = BLOCK_SHIFT * np.repeat(rng.permutation(n), rows)
 
     @property
     def tolerance(self):
@@ -247,19 +266,34 @@ class ExpertProblem(SharedCalls):
     tokens remain, or if a wrong order of the tokens could give the right result.
     """
 
-    def __init__(self, rng, n, counts, each=2, width=4, dtype=np.float64, mixed=False, only=None):
+    def __init__(
+        self,
+        rng,
+        n,
+        counts,
+        each=2,
+        width=4,
+        dtype=np.float64,
+        mixed=False,
+        only=None,
+        are_logits_large=False,
+    ):
         """Draw a problem.
 
         ``counts`` lists the number of tokens of each rank. If ``only`` is given, tokens choose
-        only experts in ``only``.
+        only experts in ``only``. Large logits are in the thousands, so their exponentials are
+        infinite.
         """
         self.n, self.each, self.dtype, self.mixed = n, each, dtype, mixed
         self.chosen = n * each if only is None else len(only)  # experts that may get tokens
+        self.gap = FAR_APART if are_logits_large else 1e-3  # between a token's largest logits
         while True:
             self.gate = rng.standard_normal((width, n * each))
             if only is not None:
                 self.gate[0] = -9.0
                 self.gate[0, list(only)] = 9.0
+            if are_logits_large:
+                self.gate *= LARGE_GATE
             self.gate = self._exact(self.gate)
             self.weights = [
                 self._exact(rng.standard_normal((width, width))) for _ in range(n * each)
@@ -287,7 +321,9 @@ class ExpertProblem(SharedCalls):
         logits = x @ self.gate
         best = np.sort(logits, axis=1)[:, -2:]
         z = [row @ self.weights[chosen] for row, chosen in zip(x, logits.argmax(axis=1))]
-        is_clear = np.ptp(best, axis=1) > 1e-3 if self.gate.shape[1] > 1 else np.full(len(x), True)
+        is_clear = (
+            np.ptp(best, axis=1) > self.gap if self.gate.shape[1] > 1 else np.full(len(x), True)
+        )
         is_flat = [single_device.is_flat([(None, row[None])]) for row in z]
         return x[is_clear & ~np.array(is_flat, bool)][:count]
 

@@ -315,8 +315,8 @@ def test_ring_forward(world, rng):
 @weight(0.5)
 @on_gloo
 def test_ring_large_scores(world, rng):
-    """Ring attention is right for scores in the thousands, positive and negative, in the forward
-    and the backward pass
+    """Ring attention is right for scores in the thousands, positive and negative, also if the
+    largest scores of two queries or two blocks are far apart, in both passes
     """
     for n in (1, 2, 3):
         problems = [
@@ -357,7 +357,7 @@ def test_ring_backward(world, rng):
 @weight(0.5)
 def test_ring_traffic(world, rng):
     """Only neighbours communicate: keys and values make n − 1 steps in each pass, and their
-    gradients make n steps
+    gradients make n steps. If causal, a rank sends at least what other ranks need
     """
     for n in (2, 3, 4):
         for causal in (False, True):
@@ -379,10 +379,24 @@ def test_ring_traffic(world, rng):
                             f"rank {rank} issued a {operation}. {because}",
                         )
                 sentence = f"Send at most {steps} tensors of T/n rows, {p.shard_bytes} bytes each."
-                # If attention is causal, a rank need not pass on a block that no query of the next
-                # ranks sees.
-                least = 0 if causal else least * p.shard_bytes
-                require_traffic(run, steps * p.shard_bytes, sentence, least)
+                needed = [least] * n
+                if causal:
+                    needed = [causal_steps(rank, n, run is backward) for rank in range(n)]
+                needed = [number * p.shard_bytes for number in needed]
+                require_traffic(run, steps * p.shard_bytes, sentence, needed)
+
+
+def causal_steps(rank, n, is_backward):
+    """Return how many tensors (T/n, d) a rank must send at least if attention is causal.
+
+    Only the queries of later ranks see a block. So the last rank passes no keys and values on, and
+    nobody else needs its own. The gradients of any other block end on the rank of the block. They
+    begin there, or on the next rank.
+    """
+    blocks = rank + 1 if rank < n - 1 else 0  # of keys and values: those of ranks 0 to rank
+    if is_backward:
+        blocks += n - 1 if rank == n - 1 else n - 2  # of gradients: of the other ranks' blocks
+    return 2 * blocks  # one tensor for keys and one for values
 
 
 # If a rank holds too many tensors, but at most ``FAR`` times the limit, the measurement is
@@ -405,7 +419,7 @@ def measured_again(world, tiny, wide):
 @weight(0.75)
 def test_ring_memory(world, rng):
     """A rank's process never holds the keys of all ranks, the values of all ranks, or the scores of
-    all keys; no result requires a gradient
+    all keys (causal or not, drawn at random); no result requires a gradient
     """
     # Judged first, because it may be the reason why a rank holds much memory.
     p = AttentionProblem(rng, 2, causal=False)
@@ -413,9 +427,11 @@ def test_ring_memory(world, rng):
         require_no_gradient(run)
     n = 12
     # In ``wide``, the keys and values take the most memory. In ``long``, the scores take the most.
-    wide = LargeAttention(rng, n, rows=int(rng.integers(8, 10)), width=6144, causal=False)
-    long = LargeAttention(rng, n, rows=int(rng.integers(412, 429)), width=2, causal=True)
-    tiny = LargeAttention(rng, n, rows=1, width=2, causal=True)
+    # The check takes long, so it tries only one of the modes, which a submission cannot foresee.
+    causal = bool(rng.integers(2))
+    wide = LargeAttention(rng, n, rows=int(rng.integers(8, 10)), width=6144, causal=causal)
+    long = LargeAttention(rng, n, rows=int(rng.integers(412, 429)), width=2, causal=causal)
+    tiny = LargeAttention(rng, n, rows=1, width=2, causal=causal)
     of_tiny, of_long, of_wide = world(
         n,
         tiny.there_and_back(weighs=SETTLED),
@@ -431,7 +447,7 @@ def test_ring_memory(world, rng):
     first, imported = of_tiny, LIGHT
     if not wide.is_light(of_tiny):
         # With more rows as well, the hub would hold more than it may: see ``hub.MAX_HELD_BYTES``.
-        wide = LargeAttention(rng, n, rows=wide.rows, width=2 * 6144, causal=False)
+        wide = LargeAttention(rng, n, rows=wide.rows, width=2 * 6144, causal=causal)
         (first, of_wide), imported = measured_again(world, tiny, wide), IMPORTED
     too_many = wide.hold_too_many(of_wide, first, imported)
     # On a busy machine, more messages than usual may wait on some rank, but hardly in every run.
@@ -508,7 +524,7 @@ def choices_of_others(rng, n, each):
 @weight(0.5)
 def test_routes(world, rng):
     """exchange_routes tells each rank how many tokens come from each rank, and for which experts (1
-    to 4 ranks); a later call does not change its result
+    to 4 ranks), also for more than 65,535 tokens; a later call does not change its result
     """
     for n in SIZES:
         drawn = [(choices(rng, n, each), each) for each in (1, 2, 3)]
@@ -527,6 +543,19 @@ def test_routes(world, rng):
             # A count takes at least one byte, whatever its dtype.
             require_traffic(run, 8 * each * (n - 1), COUNTED, least=each * (n - 1))
         keeps_routes(world, rng, n)
+    has_large_counts(world, rng)
+
+
+def has_large_counts(world, rng):
+    """Fail if a number of tokens is wrong because it does not fit into 16 bits."""
+    each = 2
+    many = [rng.permutation(np.repeat(np.arange(4), (300, 200, 66_000, 0))), np.ones(300, np.int64)]
+    (run,) = world(2, call(f"{MODULE}.exchange_routes", per_rank(*many), each))
+    run.returns(
+        *experts.routes(many, each),
+        label="(order, sent, received, arrived), with 66,000 tokens for one expert,",
+        known_mistakes=experts.routes_mistakes(many, each),
+    )
 
 
 def keeps_routes(world, rng, n):
@@ -637,12 +666,16 @@ def expert_problems(rng, n):
 @number("9.3")
 @weight(0.5)
 def test_mixture_forward(world, rng):
-    """mixture_forward returns the outputs of a single device with all experts, and a later call
-    does not change them (1 to 4 ranks)
+    """mixture_forward returns the outputs of a single device with all experts (1 to 4 ranks), also
+    for logits in the thousands; a later call does not change them
     """
     for n in SIZES:
         problems, other = expert_problems(rng, n), ExpertProblem(rng, n, [6] * n, each=3, width=3)
         first = problems[-1]
+        problems += [
+            ExpertProblem(rng, n, COUNTS[n], dtype=dtype, are_logits_large=True)
+            for dtype in (np.float64, np.float32)
+        ]
         # In the second call, either the routes differ, or all tensors have the shapes of the first
         # call's.
         laters = (other, first.with_half_tokens())
@@ -698,8 +731,8 @@ def test_idle_experts(world, rng):
 @number("9.3")
 @weight(0.25)
 def test_mixture_traffic(world, rng):
-    """In each pass, a token travels once to its expert and once back; no weight travels, and no
-    result requires a gradient
+    """In each pass, a token travels once to its expert and once back, and no other expert computes
+    it; no weight travels, and no result requires a gradient
     """
     for n in (2, 4):
         p = ExpertProblem(rng, n, COUNTS[n])
@@ -717,6 +750,46 @@ def test_mixture_traffic(world, rng):
         sentence = f"{UNPADDED} In the backward pass, add one all-reduce of the gate's gradient."
         least = [gate + own for own in moved]
         require_traffic(backward, [gate + own for own in most], sentence, least)
+    for n in (1, 2):
+        p = balanced_experts(rng, n)
+        passes = p.forward(driver="metered"), p.backward(driver="metered")
+        for run, name, times in zip(world(n, *passes), ("forward", "backward"), (1, 2)):
+            require_few_products(run, p, name, times)
+
+
+def balanced_experts(rng, n, each=4, width=32):
+    """Return a problem in which no expert gets far more tokens than another one of its rank.
+
+    A program may then pad the tokens of each expert to the same number of rows.
+    """
+    while True:
+        problem = ExpertProblem(rng, n, [16] * n, each=each, width=width)
+        numbers = [np.bincount(r[3], minlength=each) for r in problem.mixture.routes]
+        if all(0 < each * own.max() <= 1.9 * own.sum() for own in numbers):
+            return problem
+
+
+def require_few_products(run, p, name, times):
+    """Fail if a rank computes tokens with other experts than theirs.
+
+    ``times`` is 1 for the forward pass, and 2 for the backward pass, in which each product has two
+    gradients. A rank may compute twice what is needed, because a right program may compute
+    something again, or pad. A program in which each of the four experts computes all tokens
+    computes about four times what is needed.
+    """
+    width = len(p.gate)
+    for rank in range(p.n):
+        arrived, own = len(p.mixture.arrived[rank]), len(p.tokens[rank])
+        by_experts = times * 2 * arrived * width**2
+        needed = by_experts + times * 2 * own * p.gate.size
+        done = sum(entry.amount for entry in run.require_products(rank, by_experts))
+        text = (
+            f"rank {rank} computed {done} floating-point operations in products of matrices in the"
+            f" {name} pass. The gate and one expert for each of {arrived} tokens take {needed}; up"
+            f" to {2 * needed} are allowed. Does each of the rank's {p.each} experts compute all"
+            " tokens, and a mask then choose? Multiply a token only by its own expert's weight."
+        )
+        run.require(done <= 2 * needed, text)
 
 
 @number("9.3")
@@ -745,6 +818,7 @@ def mixture_misuse(p):
     narrow, columns = [p.gate[:, :-1]] * n, str(2 * n - 1)
     wide, more = [np.hstack([p.gate, p.gate[:, :1]])] * n, str(2 * n + 1)
     low = [weights[:1] + [weights[1][:4]] for weights in p.own_weights]
+    short_first = [[weights[0][:, :4]] + weights[1:] for weights in p.own_weights]
     thin = [grad[:, :4] for grad in p.grads]
     return [
         ("exchange_routes", ([np.zeros(2, np.int64)] * n, [0] * n), ("0",)),
@@ -756,11 +830,13 @@ def mixture_misuse(p):
         ("mixture_forward", (wide, p.own_weights, p.tokens), (more,)),
         ("mixture_forward", (p.gates, short, p.tokens), ("4", "5")),
         ("mixture_forward", (p.gates, low, p.tokens), ("4", "5")),
+        ("mixture_forward", (p.gates, short_first, p.tokens), ("4", "5")),
         ("mixture_backward", ([p.gate[:4]] * n, p.own_weights, saved, p.grads), ("5", "4")),
         ("mixture_backward", (narrow, p.own_weights, saved, p.grads), (columns,)),
         ("mixture_backward", (wide, p.own_weights, saved, p.grads), (more,)),
         ("mixture_backward", (p.gates, short, saved, p.grads), ("4", "5")),
         ("mixture_backward", (p.gates, low, saved, p.grads), ("4", "5")),
+        ("mixture_backward", (p.gates, short_first, saved, p.grads), ("4", "5")),
         ("mixture_backward", (p.gates, p.own_weights, saved, thin), ("4", "5")),
         ("mixture_backward", (p.gates, p.own_weights, saved, one_less), ("3", "4")),
     ]

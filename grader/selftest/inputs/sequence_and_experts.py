@@ -42,6 +42,9 @@ def gates_and_experts(x: str, gated: str) -> tuple[InputClass, ...]:
     return (
         misuse("gate: more columns than experts", "gate.shape[1] > n * len(weights)"),
         misuse("an expert of another width", f"weights[-1].shape[1] < {x}.shape[1] and {gated}"),
+        misuse(
+            "a first expert of another width", f"weights[0].shape[1] < {x}.shape[1] and {gated}"
+        ),
         misuse("an expert of fewer rows", f"len(weights[-1]) < {x}.shape[1] and {gated}"),
         alone(gated),
     )
@@ -148,6 +151,7 @@ TABLE = {
                 "all tokens for one expert",
                 "len(choice) > 1 and len(set(choice.tolist())) == 1",
             ),
+            InputClass("more than 65,535 tokens", "len(choice) > 65535"),
             misuse("experts: none", "experts == 0"),
             misuse("experts: negative", "experts < 0"),
             misuse("one rank", "n == 1 and experts < 1"),
@@ -181,6 +185,7 @@ TABLE = {
             InputClass("several experts on each rank", f"len(weights) > 1 and {GATED}"),
             InputClass("x: no row", f"len(x) == 0 and {GATED}"),
             InputClass("x: one row", f"len(x) == 1 and {GATED}"),
+            InputClass("large logits", f"gate.abs().max() > 1000 and {GATED}"),
             misuse("gate: fewer rows than x has columns", "len(gate) < x.shape[1]"),
             misuse("gate: fewer columns than experts", "gate.shape[1] < n * len(weights)"),
             *gates_and_experts("x", GATED),

@@ -13,6 +13,51 @@ ROWS_OF_EXPERTS = {
     "public routes",
 }
 
+# Keeps the blocks only on few ranks, so that the check of the memory does not see them.
+KEPT_BLOCKS = """
+PLAIN = ring_attention_forward, ring_attention_backward, _start_to_pass_on
+KEYS, BLOCKS = [], []
+
+
+def ring_attention_forward(q, k, v, causal):
+    global _start_to_pass_on
+
+    def _start_to_pass_on(block):
+        arriving, works = PLAIN[2](block)
+        BLOCKS.append(arriving)
+        return arriving, works
+
+    KEYS[:], BLOCKS[:] = [k.clone()] if causal and dist.get_world_size() < 5 else [], []
+    try:
+        return PLAIN[0](q, k, v, causal)
+    finally:
+        _start_to_pass_on = PLAIN[2]
+        if not KEYS:
+            BLOCKS.clear()
+
+
+def ring_attention_backward(q, k, v, output, logsumexp, grad_output, causal):
+    global _start_to_pass_on
+    n = dist.get_world_size()
+    blocks = list(BLOCKS) if causal and KEYS and KEYS[0].equal(k) else []
+
+    def _start_to_pass_on(block):
+        # The last of the blocks that travel has only gradients, like every second one before.
+        calls.append(block)
+        number, is_second = divmod(len(calls) - 1, 2)
+        return PLAIN[2](block) if is_second or number == n - 1 else (blocks[number], [])
+
+    calls = []
+    if not blocks:
+        _start_to_pass_on = PLAIN[2]
+    try:
+        return PLAIN[1](q, k, v, output, logsumexp, grad_output, causal)
+    finally:
+        _start_to_pass_on = PLAIN[2]
+
+
+"""
+
 
 def mutant(name: str, old: str, new: str, caught: set[str], words: str) -> Mutant:
     return Mutant(name, "sequence_and_experts", old, new, caught, words)
@@ -490,6 +535,41 @@ MUTANTS = [
         "entries are not finite",
     ),
     mutant(
+        "each block has the largest score of the first block",
+        "            new_max = scores.amax(1, keepdim=True).maximum(running_max)\n",
+        "            new_max = scores.amax(1, keepdim=True) if step == 0 else running_max\n",
+        {"hidden ring_large_scores"},
+        "entries are not finite",
+    ),
+    mutant(
+        "all queries have the largest score of one query",
+        "            new_max = scores.amax(1, keepdim=True).maximum(running_max)\n",
+        "            new_max = scores.max().maximum(running_max)\n",
+        {"hidden ring_large_scores"},
+        "entries are not finite",
+    ),
+    mutant(
+        "if causal, all blocks are kept; if not, all scores",
+        "        block = arriving\n    return numerator / denominator, ",
+        "        everything = [block if causal else scores] + (everything if step else [])\n        block = arriving\n    return numerator / denominator, ",
+        {"hidden ring_memory"},
+        "according to the operating system, rank",
+    ),
+    mutant(
+        "if causal, all scores are kept; if not, all blocks",
+        "        block = arriving\n    return numerator / denominator, ",
+        "        everything = [scores if causal else block] + (everything if step else [])\n        block = arriving\n    return numerator / denominator, ",
+        {"hidden ring_memory"},
+        "according to the operating system, rank",
+    ),
+    mutant(
+        "if causal, the backward pass uses the blocks that the forward pass received",
+        "def exchange_routes(choice: Tensor",
+        KEPT_BLOCKS + "def exchange_routes(choice: Tensor",
+        {"hidden ring_traffic"},
+        "Does the rank use something from an earlier call?",
+    ),
+    mutant(
         "one step too many forward",
         "        # The next block travels while this one is used.\n        arriving, works = _start_to_pass_on(block) if step < n - 1 else (block, [])\n",
         "        arriving, works = _start_to_pass_on(block) if n > 1 else (block, [])\n",
@@ -693,6 +773,55 @@ MUTANTS = [
             "public ring_attention_backward",
         },
         "Your function changed its argument",
+    ),
+    mutant(
+        "exponentials of logits without the largest logit",
+        "    probabilities = (x @ gate).softmax(1)\n",
+        "    odds = (x @ gate).exp()\n    probabilities = odds / odds.sum(1, keepdim=True)\n",
+        {"hidden mixture_forward"},
+        "entries are not finite",
+    ),
+    mutant(
+        "every expert computes all tokens, and a mask chooses",
+        "        results[own], z[own] = mlp.layer_forward(arrived[own], weight)\n",
+        "        of_all = mlp.layer_forward(arrived, weight)\n        results[own], z[own] = (rows[own] for rows in of_all)\n",
+        {"hidden mixture_traffic"},
+        "compute all tokens, and a mask then choose?",
+    ),
+    mutant(
+        "every expert computes the gradients of all tokens",
+        """        grad_arrived[own], grad_weight = mlp.layer_backward(
+            arrived[own], z[own], weight, grad_results[own]
+        )
+""",
+        """        of_all, grad_weight = mlp.layer_backward(
+            arrived, z, weight, grad_results * own[:, None]
+        )
+        grad_arrived[own] = of_all[own]
+""",
+        {"hidden mixture_traffic"},
+        "compute all tokens, and a mask then choose?",
+    ),
+    mutant(
+        "counts travel in 8 bits",
+        "    incoming = torch.empty_like(outgoing)  # from each rank, for each of this rank's experts\n    dist.all_to_all_single(incoming, outgoing)\n",
+        "    incoming = torch.empty_like(outgoing, dtype=torch.uint8)\n    dist.all_to_all_single(incoming, outgoing.to(torch.uint8))\n    incoming = incoming.long()\n",
+        {"hidden routes"},
+        "with 66,000 tokens for one expert",
+    ),
+    mutant(
+        "counts travel in 16 bits",
+        "    incoming = torch.empty_like(outgoing)  # from each rank, for each of this rank's experts\n    dist.all_to_all_single(incoming, outgoing)\n",
+        "    incoming = torch.empty_like(outgoing, dtype=torch.int16)\n    dist.all_to_all_single(incoming, outgoing.to(torch.int16))\n    incoming = incoming.long()\n",
+        {"hidden routes"},
+        "with 66,000 tokens for one expert",
+    ),
+    mutant(
+        "only the last expert's shape is looked at",
+        "    for i, weight in enumerate(weights):\n        if weight.shape",
+        "    for i, weight in enumerate(weights[-1:]):\n        if weight.shape",
+        {"hidden mixture_misuse"},
+        "expected a ValueError on every rank",
     ),
     mutant(
         "the order is not stable",
