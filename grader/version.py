@@ -1,4 +1,4 @@
-"""Gives the assignment's version, the commit that it was packed from, and the tested torch."""
+"""Gives the assignment's version, its commit, and the versions of torch that were tested."""
 
 import os
 import re
@@ -35,9 +35,9 @@ def untested_torch() -> str:
     if not (found := _minor(installed)) or oldest <= found <= newest:
         return ""
     return (
-        f"torch {installed} has not been tested with these checks. Versions"
-        f" {'.'.join(map(str, oldest))} to {'.'.join(map(str, newest))} have. If right code fails,"
-        " install one of them: make clean, then make setup."
+        f"These checks were tested with torch {'.'.join(map(str, oldest))} to"
+        f" {'.'.join(map(str, newest))}, but here is torch {installed}. If right code fails, use a"
+        " tested version: make clean, and then make setup, install one."
     )
 
 

@@ -282,8 +282,7 @@ class CallEvidence:
                 raise
             except Exception as error:  # a rank may return anything
                 reason = f" ({error})" if isinstance(error, driver_results.Unreadable) else ""
-                # Many drivers send other data, too. Show only the value that the function returned.
-                own = value["value"] if isinstance(value, dict) and "value" in value else value
+                own = _from_function(value)
                 sentence = (
                     f"{label or 'the result'} cannot be found in what rank {rank} returned:"
                     f" {describe(own)}"
@@ -299,11 +298,9 @@ class CallEvidence:
 
         Return no line if the driver sends no result as the function returned it.
         """
-        value, call = self._returned(rank).value, self.report.calls[self.index]
-        names = RETURNED_TUPLES.get(call.function, ())
-        if isinstance(value, dict) and "value" in value:
-            value = value["value"]
-        elif call.driver != "plain":
+        sent, call = self._returned(rank).value, self.report.calls[self.index]
+        names, value = RETURNED_TUPLES.get(call.function, ()), _from_function(sent)
+        if call.driver != "plain" and value is sent:
             return []
         if not names or (isinstance(value, (list, tuple)) and len(value) == len(names)):
             return []
@@ -321,3 +318,8 @@ class CallEvidence:
         ``compared`` maps each rank whose value is wrong to the comparison with the expected value.
         """
         raise failure(self.report, self.index, headline, lines, compared)
+
+
+def _from_function(sent: Any) -> Any:
+    """Return the value that the function returned. Many drivers send other data beside it."""
+    return sent["value"] if isinstance(sent, dict) and "value" in sent else sent

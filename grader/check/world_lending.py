@@ -41,7 +41,7 @@ from grader.world.processes import Processes
 from grader.world.report import IN_ALL_CALLS, Call, Ending, Raised, WorldReport
 
 ROOM = 4  # only worlds of at most this many ranks are lent; few checks need more
-# If no ranks can be started, wait this many seconds, and try again.
+# If no ranks can be started, or they meet on a full disk, wait this many seconds, and try again.
 PAUSE_SECONDS = 0.5
 # A process that judges checks waits at most this often, so that a lasting fault is reported soon.
 MOST_PAUSES = 20
@@ -66,7 +66,7 @@ class KeptProcesses:
     processes: Processes | None = None
     # The keys of checks that have failed. Checks with such a key get fresh ranks.
     failed: set[Hashable] = field(default_factory=set)
-    pauses_left: int = MOST_PAUSES  # how often this process may still wait until ranks can start
+    pauses_left: int = MOST_PAUSES  # how often this process may still wait for room
 
     def take(self, key: Hashable) -> Processes | None:
         """Return the processes kept for this key, or None. Close processes kept for another key."""

@@ -4,7 +4,7 @@ from grader.diagnosis.finding import Line, likely_line
 from grader.diagnosis.group_order import groups_in_different_orders, in_another_group
 from grader.diagnosis.message_counts import ANY_SOURCE, taken_by_any_source, unequal_counts
 from grader.diagnosis.rank_summaries import rank_list
-from grader.wire.agreement import HOW_MANY, MAKE_ALL, Disagreement, Waiting
+from grader.wire.agreement import ELEMENTS, MAKE_ALL, Disagreement, Waiting
 from grader.wire.events import Operation, operations
 from grader.world import stack_frames
 from grader.world.report import Ending, RankReport, Returned, WorldReport
@@ -146,7 +146,7 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
                 *([GIVE_SOURCE] if any(s.kind == "recv" and s.peer is None for s in sides) else []),
             )
         ]
-    if found.what == HOW_MANY:
+    if found.what == ELEMENTS:
         return [
             likely_line(
                 f"the ranks' tensors have different sizes, but {sides[0].name} needs equal sizes.",

@@ -12,8 +12,8 @@ from grader.reference import experts, sequences, single_device
 
 MODULE = "sequence_and_experts"
 NESTED = (list, tuple)
-# In a problem with large scores, so much larger are a query's scores with some block than with
-# another one. exp(1000) is infinite in float64.
+# In a problem with large scores, a query's scores with one block differ by at least this much from
+# its scores with another block. exp(1000) is infinite in float64.
 BLOCK_SHIFT = 1000.0
 # In a problem with large logits, the gate is multiplied by this power of two, and the two largest
 # logits of a token differ by at least FAR_APART. Then rounding cannot change p, which is almost 1.

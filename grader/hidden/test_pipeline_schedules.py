@@ -600,6 +600,10 @@ MOST, MOST_MEASURED = 60, 120
 UNDER_WAY, UNDER_WAY_MEASURED = 5, 12
 # Two parts of a run, as fractions of its length, without its warm-up and its cool-down.
 EARLY, LATE = (0.2, 0.4), (0.7, 0.9)
+MADE_AT_FIRST = (
+    "Does your code make something for all micro-batches at the start, for example the tensors to"
+    " receive into?"
+)
 
 
 @number("5.5")
@@ -637,25 +641,17 @@ def growth_of_tensors(world, rng, n):
         )
         # Stage 0 may have copied its batch.
         batch = (MOST - FEW) * p.message if rank == 0 else 0
-        of_few_most = max(of_few) + batch
-        if early - of_few_most > UNDER_WAY * p.message:
-            text = (
-                f"rank {rank}, 1F1B: with {FEW} micro-batches, at most {max(of_few)} bytes were"
-                f" alive. Early in a run of {MOST} micro-batches, at least {early} bytes were"
-                " alive. Does your code make something for all micro-batches at the start, for"
-                " example the tensors to receive into?"
-            )
-            return run, text
-        for before, what in (
-            (of_few_most, f"with {FEW} micro-batches, at most {max(of_few)} bytes"),
-            (early, f"early in a run of {MOST} micro-batches, at least {early} bytes"),
+        with_few = max(of_few) + batch, f"with {FEW} micro-batches, at most {max(of_few)}"
+        at_first = early, f"early in a run of {MOST} micro-batches, at least {early}"
+        at_last = late, f"late in a run of {MOST} micro-batches, at least {late}"
+        for (less, what), (more, other), likely in (
+            (with_few, at_first, MADE_AT_FIRST),
+            (with_few, at_last, likely_kept(p)),
+            (at_first, at_last, likely_kept(p)),
         ):
-            if late - before > UNDER_WAY * p.message:
-                text = (
-                    f"rank {rank}, 1F1B: {what} were alive. Late in a run of {MOST} micro-batches,"
-                    f" at least {late} bytes were alive."
-                )
-                return run, f"{text} {likely_kept(p)}"
+            if more - less > UNDER_WAY * p.message:
+                text = f"rank {rank}, 1F1B: {what} bytes were alive, but {other} bytes."
+                return run, f"{text} {likely}"
     return run, ""
 
 

@@ -13,7 +13,7 @@ thread may also wait for another thread of the same rank, and the hub knows noth
 the judge sees that all ranks are idle, and tells the hub: see ``Hub.give_to_idle``.
 
 A program that asks again and again whether a message has come is never at rest. So if the ranks use
-``MAX_RESTLESS`` of processor time while a message is withheld, the hub stops to measure its
+``MAX_RESTLESS`` of processor time while a message is withheld, the hub stops measuring its
 receiver, and withholds a message only until a thread waits for it.
 """
 
@@ -68,7 +68,7 @@ class AwaitedReceives:
         return None
 
     def kept_waiting(self) -> set[int]:
-        """Return the ranks that have a thread from whose wait a message is withheld."""
+        """Return the ranks in which a thread waits for a message that is withheld."""
         return {key[0] for key in self.awaited if self.undelivered[key]}
 
     def note_spent(self, spent: list[int]) -> bool:

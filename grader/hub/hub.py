@@ -223,7 +223,7 @@ class Hub:
         self.answers.answer_unless_unawaited(posted, blob, **more)
 
     def stop_measuring_the_restless(self) -> None:
-        """Deliver messages that are withheld from ranks while the ranks never come to rest.
+        """Deliver the messages that are withheld from ranks if the ranks do not come to rest.
 
         Call this again and again. See ``awaited_receives``.
         """

@@ -1,7 +1,7 @@
 """Finds the files of the assignment in a submission, which is a directory or a zip.
 
-Everything here is hostile: links, special files, deep folders, archives that claim any size. No
-path in an archive is used as a path on disk.
+A submission may hold anything: links, special files, deep folders, archives that claim any size.
+No path in an archive is used as a path on disk.
 """
 
 import io

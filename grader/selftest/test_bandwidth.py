@@ -821,13 +821,19 @@ def test_stopwatch_that_returns_no_timing_is_told(returned, words):
         (None, "sweep returned None, not the rows of a table"),
         ([{"size": 8}], "sweep made a row {'size': 8}, not a Row(collective, size, …)"),
         ([("all_reduce", 8)], "sweep made a row ('all_reduce', 8), not a Row"),
-        ([benchmarking.Row(None, 8, 1.0, 1.0, 1.0, 0)], "a row of None, not of"),
+        ([benchmarking.Row(None, 8, 1.0, 1.0, 1.0, 0)], "whose collective is None, not a name"),
+        ([benchmarking.Row("scatter", 8, 1.0, 1.0, 1.0, 0)], "'scatter' for 8 bytes, but did not"),
     ],
     ids=repr,
 )
 def test_sweep_that_returns_no_rows_is_told(returned, words):
     with pytest.raises(SystemExit, match=re.escape(words)):
-        list(answers.rows(returned))
+        list(answers.rows(returned, {("scatter", 16): {}}))
+
+
+def test_row_comes_with_what_was_measured_for_it_whatever_number_its_size_is():
+    row = benchmarking.Row("scatter", torch.tensor(16), 1.0, 1.0, 1.0, 0)
+    assert list(answers.rows([row], {("scatter", 16): {"seconds": 2}})) == [(row, {"seconds": 2})]
 
 
 @pytest.mark.parametrize(

@@ -311,7 +311,7 @@ def test_the_account_says_what_is_computing_waiting_and_hidden():
         2.0,
     )
     assert "The step takes 8000 ms" in str(found) and "50 % of it without waiting" in str(found)
-    assert "before the step" not in str(found)
+    assert "before the step ends" not in str(found)
 
 
 def test_the_account_says_how_long_a_rank_has_ended():
@@ -319,5 +319,5 @@ def test_the_account_says_how_long_a_rank_has_ended():
     first.compute(6)
     second.compute(2)
     found = account(replayed(cluster(2), [first, second]))
-    words = "0 ms waiting (0 %). The program of a rank ends 2000 ms (33 %) before the step."
+    words = "0 ms waiting (0 %). A rank's program ends 2000 ms (33 %) before the step ends."
     assert words in str(found)

@@ -123,8 +123,8 @@ class Account:
         hidden = max(0.0, 1 - self.exposed / self.communicating) if self.communicating else 0.0
         beside = f", {100 * hidden:.0f} % of it without waiting" if self.communicating else ""
         share = f"{100 * self.ended / self.whole:.0f} %"
-        ended = f" The program of a rank ends {milliseconds(self.ended)} ({share}) before the step."
-        after = "" if share == "0 %" else ended
+        idle = f" A rank's program ends {milliseconds(self.ended)} ({share}) before the step ends."
+        after = "" if share == "0 %" else idle
         return (
             f"The step takes {milliseconds(self.whole)}. On average over the ranks,"
             f" {milliseconds(self.computing)} are computing"

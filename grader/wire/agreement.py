@@ -66,7 +66,7 @@ class IncompleteGroup:
     absent: list[int]
 
 
-HOW_MANY = "how many elements there are"  # a value of ``Disagreement.what``
+ELEMENTS = "how many elements there are"  # a value of ``Disagreement.what``
 SPLIT_SIZES = "the split sizes"  # a value of ``Disagreement.what``, only for an all-to-all
 MAKE_ALL = "All ranks must make all groups in the same order, also groups that they are not in."
 
@@ -284,7 +284,7 @@ def difference(operations: list[Operation]) -> str | None:
     """
     aspects = {
         "which operation this is": lambda o: o.kind,
-        HOW_MANY: lambda o: (None if o.kind in ("all_to_all", "barrier") else o.elements),
+        ELEMENTS: lambda o: (None if o.kind in ("all_to_all", "barrier") else o.elements),
         "how large the blocks are": lambda o: (
             tuple(o.sent) if o.kind == "reduce_scatter" and len(set(o.sent)) > 1 else None
         ),

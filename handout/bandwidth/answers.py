@@ -3,7 +3,7 @@
 import contextlib
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -46,8 +46,14 @@ def timing(returned: Any) -> tuple[float, float, float]:
     return number(seconds, "the median of stopwatch"), min(times), max(times)
 
 
-def rows(returned: Any) -> Iterator[Any]:
-    """Yield the rows that ``sweep`` returned. Exit with a sentence at the first that is no Row."""
+def rows(
+    returned: Any, measured: Mapping[tuple[str, float | None], dict]
+) -> Iterator[tuple[Any, dict]]:
+    """Yield each row that ``sweep`` returned, with what was measured for it.
+
+    ``measured`` maps (collective, size) to what was measured, and grows while ``sweep`` goes on.
+    Exit with a sentence at the first thing that is no Row, or for which nothing was measured.
+    """
     try:
         found = iter(returned)
     except TypeError:
@@ -55,11 +61,15 @@ def rows(returned: Any) -> Iterator[Any]:
     for row in found:
         if getattr(row, "_fields", ())[:2] != ("collective", "size"):
             sys.exit(f"sweep made a row {short_repr(row)}, not a Row(collective, size, …)")
-        if not isinstance(row.collective, str):
+        name, size = row.collective, row.size
+        if not isinstance(name, str):
+            sys.exit(f"sweep made a row whose collective is {short_repr(name)}, not a name")
+        if (name, finite(size)) not in measured:
             sys.exit(
-                f"sweep made a row of {short_repr(row.collective)}, not of a collective's name"
+                f"sweep made a row of {short_repr(name)} for {short_repr(size)} bytes, but did not"
+                " call run for it"
             )
-        yield row
+        yield row, measured[name, finite(size)]
 
 
 def model(

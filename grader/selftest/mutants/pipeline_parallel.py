@@ -26,6 +26,38 @@ START_OF_FORWARD = """    outputs = []
     for i in range(num_micro_batches):
         x_i = x[i * rows : (i + 1) * rows] if stage == 0 else _receive(rows, weights[0], stage - 1)"""
 
+# The same, if the last stage first receives all micro-batches into the list ``early``.
+RECEIVED_FIRST = """    outputs = []
+    saved = []
+    sends = []
+    early = []
+    if 0 < stage == last_stage:
+{}
+    for i in range(num_micro_batches):
+        if early:
+            x_i = early[i]
+        else:
+            x_i = (
+                x[i * rows : (i + 1) * rows]
+                if stage == 0
+                else _receive(rows, weights[0], stage - 1)
+            )"""
+
+# a part of pipeline_backward, up to the gradient on the last stage
+START_OF_BACKWARD = """    for i, saved_i in enumerate(saved):
+        if stage == last_stage:
+            grad_y = grad_loss[i * rows : (i + 1) * rows]"""
+
+# The same, if the first stage first receives all gradients into the list ``early``.
+GRADIENTS_FIRST = """    early = []
+    if stage == 0 < last_stage:
+{}
+    for i, saved_i in enumerate(saved):
+        if early:
+            grad_y = early[i]
+        elif stage == last_stage:
+            grad_y = grad_loss[i * rows : (i + 1) * rows]"""
+
 MUTANTS = [
     Mutant(
         "the last stage takes the remainder",
@@ -52,38 +84,19 @@ MUTANTS = [
         "the last stage receives all micro-batches before it computes one",
         "pipeline_parallel",
         START_OF_FORWARD,
-        """    outputs = []
-    saved = []
-    sends = []
-    early = []
-    if 0 < stage == last_stage:
-        early = [_receive(rows, weights[0], stage - 1) for _ in range(num_micro_batches)]
-    for i in range(num_micro_batches):
-        if early:
-            x_i = early[i]
-        else:
-            x_i = (
-                x[i * rows : (i + 1) * rows]
-                if stage == 0
-                else _receive(rows, weights[0], stage - 1)
-            )""",
+        RECEIVED_FIRST.format(
+            "        early = [_receive(rows, weights[0], stage - 1) for _ in range(num_micro_batches)]"
+        ),
         {"hidden forward_flows"},
         "Compute with each message before you wait for the next one.",
     ),
     Mutant(
         "the first stage receives all gradients before it computes with one",
         "pipeline_parallel",
-        """    for i, saved_i in enumerate(saved):
-        if stage == last_stage:
-            grad_y = grad_loss[i * rows : (i + 1) * rows]""",
-        """    early = []
-    if stage == 0 < last_stage:
-        early = [_receive(rows, weights[0], stage + 1) for _ in saved]
-    for i, saved_i in enumerate(saved):
-        if early:
-            grad_y = early[i]
-        elif stage == last_stage:
-            grad_y = grad_loss[i * rows : (i + 1) * rows]""",
+        START_OF_BACKWARD,
+        GRADIENTS_FIRST.format(
+            "        early = [_receive(rows, weights[0], stage + 1) for _ in saved]"
+        ),
         {"hidden backward_flows"},
         "Compute with each message before you wait for the next one.",
     ),
@@ -91,41 +104,19 @@ MUTANTS = [
         "another thread receives all micro-batches of the last stage before it computes one",
         "pipeline_parallel",
         START_OF_FORWARD,
-        """    from concurrent.futures import ThreadPoolExecutor
+        RECEIVED_FIRST.format("""        from concurrent.futures import ThreadPoolExecutor
 
-    outputs = []
-    saved = []
-    sends = []
-    early = []
-    if 0 < stage == last_stage:
         with ThreadPoolExecutor(1) as pool:
-            early = list(
-                pool.map(
-                    lambda _: _receive(rows, weights[0], stage - 1), range(num_micro_batches)
-                )
-            )
-    for i in range(num_micro_batches):
-        if early:
-            x_i = early[i]
-        else:
-            x_i = (
-                x[i * rows : (i + 1) * rows]
-                if stage == 0
-                else _receive(rows, weights[0], stage - 1)
-            )""",
+            sources = [stage - 1] * num_micro_batches
+            early = list(pool.map(lambda source: _receive(rows, weights[0], source), sources))"""),
         {"hidden forward_flows"},
         "rank 1 used only",
     ),
     Mutant(
         "another thread receives all gradients of the first stage before it computes with one",
         "pipeline_parallel",
-        """    for i, saved_i in enumerate(saved):
-        if stage == last_stage:
-            grad_y = grad_loss[i * rows : (i + 1) * rows]""",
-        """    import threading
-
-    early = []
-    if stage == 0 < last_stage:
+        START_OF_BACKWARD,
+        GRADIENTS_FIRST.format("""        import threading
 
         def receive():
             for _ in saved:
@@ -133,12 +124,7 @@ MUTANTS = [
 
         thread = threading.Thread(target=receive)
         thread.start()
-        thread.join()
-    for i, saved_i in enumerate(saved):
-        if early:
-            grad_y = early[i]
-        elif stage == last_stage:
-            grad_y = grad_loss[i * rows : (i + 1) * rows]""",
+        thread.join()"""),
         {"hidden backward_flows"},
         "rank 0 used only",
     ),

@@ -68,6 +68,15 @@ def mutant(name: str, old: str, new: str, caught: set[str], words: str) -> Mutan
     return Mutant(name, PART, old, new, caught, words)
 
 
+FREED = "        del weight, grad_weight  # before another gather starts\n"
+# Return the gradients in the memory of those that the function ``{}`` keeps from an earlier step.
+REUSED = """    key = len(shards), x.shape, x.dtype
+    own = {}.__dict__.setdefault(key, gradients)
+    for old, new in zip(own, gradients):
+        old.copy_(new)
+    return mlp.loss(x), own
+"""
+
 MUTANTS = [
     mutant(
         "of the gradients of a large layer, only the sum is returned",
@@ -908,6 +917,17 @@ def _gathered_ahead""",
         "perhaps as NumPy arrays or bytes",
     ),
     mutant(
+        "the entries of all layers are kept as a list of numbers",
+        BACKWARD,
+        BACKWARD + """    kept = _gather.__dict__.setdefault("kept", [])
+    kept.append(weight.flatten().tolist())
+""",
+        {
+            "hidden layers_are_freed",
+        },
+        "All layers and all gradients together need less",
+    ),
+    mutant(
         "two layers are kept in memory that was empty at first",
         BACKWARD,
         BACKWARD + """    kept = _gather.__dict__.setdefault("kept", [])
@@ -1016,13 +1036,7 @@ def _gathered_ahead""",
     mutant(
         "a step overwrites the gradients of the step before",
         INSERT,
-        """        gradients.insert(0, averaged)
-    key = len(shards), x.shape, x.dtype
-    own = _gather.__dict__.setdefault(key, gradients)
-    for old, new in zip(own, gradients):
-        old.copy_(new)
-    return mlp.loss(x), own
-""",
+        "        gradients.insert(0, averaged)\n" + REUSED.format("_gather"),
         {
             "hidden sharded_gradients",
         },
@@ -1030,14 +1044,8 @@ def _gathered_ahead""",
     ),
     mutant(
         "a prefetched step overwrites the gradients of the step before",
-        "        del weight, grad_weight  # before another gather starts\n    return mlp.loss(x), gradients\n",
-        """        del weight, grad_weight  # before another gather starts
-    key = len(shards), x.shape, x.dtype
-    own = prefetched_step.__dict__.setdefault(key, gradients)
-    for old, new in zip(own, gradients):
-        old.copy_(new)
-    return mlp.loss(x), own
-""",
+        FREED + "    return mlp.loss(x), gradients\n",
+        FREED + REUSED.format("prefetched_step"),
         {
             "hidden prefetched_values",
         },

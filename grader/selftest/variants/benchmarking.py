@@ -2,6 +2,14 @@
 
 from grader.selftest.variants.variant import Variant
 
+# the beginning of a stopwatch
+STOPWATCH = """
+def stopwatch(operation, warm_up, iterations, clock=time.perf_counter, synchronize=lambda: None,
+              barrier=dist.barrier):
+    if iterations < 1 or warm_up < 0:
+        raise ValueError(f"{warm_up} and {iterations}")
+"""
+
 VARIANTS = [
     Variant(
         "a stopwatch with a button; the median is a quantile, and the ranks gather one tensor, in"
@@ -108,12 +116,7 @@ def stopwatch(
     Variant(
         "the ranks meet in dist.barrier, too, before they meet in barrier",
         "benchmarking",
-        """
-def stopwatch(operation, warm_up, iterations, clock=time.perf_counter, synchronize=lambda: None,
-              barrier=dist.barrier):
-    if iterations < 1 or warm_up < 0:
-        raise ValueError(f"{warm_up} and {iterations}")
-    times = []
+        STOPWATCH + """    times = []
     for _ in range(warm_up + iterations):
         synchronize()
         dist.barrier()
@@ -131,12 +134,7 @@ def stopwatch(operation, warm_up, iterations, clock=time.perf_counter, synchroni
     Variant(
         "the ranks agree on the number of calls before the warm-up, and exchange each time at once",
         "benchmarking",
-        """
-def stopwatch(operation, warm_up, iterations, clock=time.perf_counter, synchronize=lambda: None,
-              barrier=dist.barrier):
-    if iterations < 1 or warm_up < 0:
-        raise ValueError(f"{warm_up} and {iterations}")
-    counts = torch.tensor([warm_up, iterations], device=device())
+        STOPWATCH + """    counts = torch.tensor([warm_up, iterations], device=device())
     dist.all_reduce(counts, op=dist.ReduceOp.MAX)
     for _ in range(warm_up):
         operation()
