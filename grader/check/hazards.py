@@ -31,11 +31,13 @@ LEFT_OPEN_MARK = re.compile(rf"({LEFT_OPEN}) ([a-z_]+) ([0-9]{{1,5}})")
 class Hazard:
     """An operation of a rank, and what is wrong with it.
 
-    ``what`` is ``NEVER_AWAITED``, ``OVERWRITTEN`` or ``OVERLAPPING``.
+    ``what`` is ``NEVER_AWAITED``, ``OVERWRITTEN`` or ``OVERLAPPING``. ``has_partner`` is False if
+    no other rank receives or sends the message.
     """
 
     what: str
     operation: Operation
+    has_partner: bool = True
 
     def __str__(self) -> str:
         operation, rank = self.operation, f"rank {self.operation.rank}"
@@ -52,6 +54,12 @@ class Hazard:
                 " may be wrong. Use another tensor for the output."
             )
         starts = f"{rank} starts the {operation}, but never waits for it."
+        if operation.kind == "send" and not self.has_partner:
+            return (
+                f"{rank} starts the {operation}, but rank {operation.peer} never receives this"
+                f" message, and {rank} never waits for the send. Remove this send, or add the"
+                " missing receive and call wait() on the Work of the send."
+            )
         if operation.kind == "recv":
             return (
                 f"{starts} irecv returns at once: call wait() on the Work of this receive, before"
@@ -78,8 +86,9 @@ def hazards(report: WorldReport, call: int) -> list[Hazard]:
 
     Hazards of receives come first, because a student sees their effect first.
     """
+    alone = {id(waiting.operation) for waiting in report.waiting()}
     found = [
-        Hazard(what, operation)
+        Hazard(what, operation, id(operation) not in alone)
         for trail in report.trails
         for what, operation in _marked(trail, call, HAZARD_MARK)
     ]

@@ -2,7 +2,12 @@
 
 from grader.diagnosis.finding import Line, likely_line
 from grader.diagnosis.group_order import groups_in_different_orders, in_another_group
-from grader.diagnosis.message_counts import ANY_SOURCE, taken_by_any_source, unequal_counts
+from grader.diagnosis.message_counts import (
+    ANY_SOURCE,
+    earlier_pairs,
+    taken_by_any_source,
+    unequal_counts,
+)
 from grader.diagnosis.rank_summaries import rank_list
 from grader.wire.agreement import ELEMENTS, MAKE_ALL, Disagreement, Waiting
 from grader.wire.events import Operation, operations
@@ -70,12 +75,14 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
         return []  # the ranks may only be slow: an operation may find its partner later
     guessed = report.matching().guessed_ranks()
     if kinds == {"send"} and not returned and not guessed & {w.operation.peer for w in waiting}:
+        went_well = all(earlier_pairs(report, w.operation) for w in waiting)
         return [
             likely_line(
                 f"{_who(report, waiting, 'send')} first and nobody is there to receive. A"
                 " blocking send may wait for its receiver.",
                 "Start the send with isend, receive, and then wait for the send. Or let some"
-                " ranks receive first.",
+                " ranks receive first."
+                + " If no message is missing any more, remove this send." * went_well,
             )
         ]
     sent = [o for trail in report.trails for o in operations(trail, call) if o.kind == "send"]

@@ -28,7 +28,7 @@ def taken_by_any_source(report: WorldReport, waiting: list[Waiting]) -> list[Lin
             continue
         pairs = [
             pair
-            for pair in _earlier_pairs(report, waits)
+            for pair in earlier_pairs(report, waits)
             if pair.is_certain and pair.operations[1].peer is None
         ]
         if pairs:
@@ -52,7 +52,7 @@ def unequal_counts(report: WorldReport, waiting: list[Waiting], waits: Operation
     collective. Also return [] if the two have exchanged no message, because then the peer has
     forgotten the operation altogether.
     """
-    pairs = _earlier_pairs(report, waits) if waits.kind in ("send", "recv") else []
+    pairs = earlier_pairs(report, waits) if waits.kind in ("send", "recv") else []
     if not pairs:
         return []
     sends, receives = ([pair.operations[side] for pair in pairs] for side in (0, 1))
@@ -113,7 +113,7 @@ def _next_step(
     return f"Messages arrive in order: the earlier {kind}{how} ({place(own)}) {done}. {mend}"
 
 
-def _earlier_pairs(report: WorldReport, waits: Operation) -> list[Match]:
+def earlier_pairs(report: WorldReport, waits: Operation) -> list[Match]:
     """Return the sends and receives, in pairs, that belong to the same messages as ``waits``.
 
     They have the same source, target, group and tag. If ``waits`` receives from any rank, the

@@ -365,6 +365,7 @@ class HubGroup(dist.ProcessGroup):
             pending.note_landing(blocks)
         number = self.network.ask(frames.OPERATION, meta, blob)
         if memory and is_send and record["bytes"]:
+            memory.keep()
             self.network.link.owe(number, memory)
         return number
 

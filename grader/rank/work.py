@@ -111,6 +111,7 @@ class MemoryInUse:
 
     A collective reads its memory at once. A send reads its memory when its rank next waits. So a
     program that overwrites the tensor of a send before this wait sends the new values.
+    ``was_overwritten`` then says so, because the send has kept the hash of its memory before.
     """
 
     def __init__(self, sent: Tensors, landing: Tensors) -> None:
@@ -119,8 +120,8 @@ class MemoryInUse:
         places = {tensor.untyped_storage().data_ptr() for tensor in landing}
         # An operation in place overwrites what it has sent, so there is nothing to compare later.
         self.is_in_place = any(tensor.untyped_storage().data_ptr() in places for tensor in sent)
-        self.kept: int | None = None  # the hash of the bytes that were sent
-        # whether an operation fills the memory before it is sent, or the program has freed it
+        self.kept: int | None = None  # the hash of the bytes that the operation should send
+        # whether the memory was overwritten before it was sent, or the program has freed it
         self.is_lost = False
 
     def _now(self) -> bytes:
@@ -130,13 +131,22 @@ class MemoryInUse:
             return bytes(self.size)
         return b"".join(map(raw, self.sent))
 
+    def keep(self) -> None:
+        """Keep the hash of the bytes, for ``read`` and ``was_overwritten``.
+
+        On a GPU keep nothing, because the program would then have to wait for the GPU.
+        """
+        if all(map(is_on_host, self.sent)):
+            self.kept = hash(self._now())
+
     def read(self, keep: bool = True) -> bytes:
         """Return the bytes to send. With ``keep``, keep their hash for ``was_overwritten``."""
         blob = self._now()
         if self.is_spoiled:
             return combine.unfilled(blob, dtype_of(self.sent[0]))
-        if keep and not self.is_in_place:
-            self.kept = hash(blob)
+        if self.kept is not None and self.kept != hash(blob):
+            self.is_lost = True
+        self.kept = hash(blob) if keep and not self.is_in_place else None
         return blob
 
     def spoil(self) -> None:
@@ -149,8 +159,9 @@ class MemoryInUse:
     def was_overwritten(self) -> bool:
         """Return whether the memory was overwritten while the operation used it.
 
-        There are three cases. The memory differs from the bytes whose hash ``read`` kept. Or
-        another operation fills the memory before it is sent. Or the program has freed the memory.
+        There are three cases. The memory differs, or differed in ``read``, from the bytes whose
+        hash was kept. Or another operation fills the memory before it is sent. Or the program has
+        freed the memory.
         """
         differs = self.kept is not None and self.kept != hash(self._now())
         return differs or self.is_lost

@@ -1173,6 +1173,27 @@ def test_the_sender_of_the_wrong_size_is_named_and_not_the_one_that_waits_behind
     assert "nobody is there to receive" not in message
 
 
+ALL_SEND_FIRST = "Start the send with isend, receive, and then wait for the send."
+TOO_MANY = "If no message is missing any more, remove this send."
+
+
+@pytest.mark.parametrize("earlier, is_told", [("True", True), ("False", False)])
+def test_a_last_send_that_nobody_receives_may_be_one_too_many(submit, earlier, is_told):
+    world = submit(f"""
+        def broken(x):
+            other = 1 - dist.get_rank()
+            if {earlier}:
+                sending = dist.isend(x, other)
+                dist.recv(torch.empty_like(x), other)
+                sending.wait()
+            dist.send(x, other)
+            return x
+        """)
+    message = verdict(world, 2)
+    assert ALL_SEND_FIRST in message
+    assert (TOO_MANY in message) == is_told
+
+
 def test_a_receive_without_src_that_took_another_receives_message_is_named(submit):
     world = submit("""
         def broken(x):

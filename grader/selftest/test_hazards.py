@@ -84,6 +84,11 @@ BY_LUCK = {
         "starts the send",
         "never waits for it",
     ),
+    "a send that nobody receives": (
+        """w = dist.isend(x, 1 - rank); dist.recv(y, 1 - rank); w.wait()
+            dist.isend(x, 1 - rank)""",
+        *("rank 1 never receives this message", "Remove this send, or add the missing receive"),
+    ),
     "a look at the send": (
         "w = dist.isend(x, 1 - rank); dist.recv(y, 1 - rank); w.is_completed()",
         *("starts the send", "never waits for it"),
@@ -128,7 +133,13 @@ WRONG = {
     ),
     "overwritten at once": (
         "z = x.clone(); w = dist.isend(z, 1 - rank); z.zero_(); dist.recv(y, 1 - rank); w.wait()",
-        *("expected 3, got 0",),
+        *("expected 3, got 0", "rank 0 overwrites the tensor of the send", "before it has waited"),
+    ),
+    "overwritten at once, and sent by the wait for it": (
+        """z = x.clone(); w = dist.isend(z, 1 - rank) if rank == 0 else None
+            dist.recv(y, 0) if rank == 1 else z.zero_(); w.wait() if w else None
+            dist.recv(y, 1) if rank == 0 else dist.send(x, 0)""",
+        *("got 0", "rank 0 overwrites the tensor of the send", "before it has waited"),
     ),
     "received into the tensor that is sent": (
         """y = x.clone(); ops = [dist.P2POp(kind, y, 1 - rank) for kind in (dist.isend, dist.irecv)]
