@@ -31,13 +31,13 @@ LEFT_OPEN_MARK = re.compile(rf"({LEFT_OPEN}) ([a-z_]+) ([0-9]{{1,5}})")
 class Hazard:
     """An operation of a rank, and what is wrong with it.
 
-    ``what`` is ``NEVER_AWAITED``, ``OVERWRITTEN`` or ``OVERLAPPING``. ``has_partner`` is False if
-    no other rank receives or sends the message.
+    ``what`` is ``NEVER_AWAITED``, ``OVERWRITTEN`` or ``OVERLAPPING``. ``is_paired`` says whether the
+    operation is a send or a receive whose message was received or sent in the same call.
     """
 
     what: str
     operation: Operation
-    has_partner: bool = True
+    is_paired: bool
 
     def __str__(self) -> str:
         operation, rank = self.operation, f"rank {self.operation.rank}"
@@ -54,7 +54,7 @@ class Hazard:
                 " may be wrong. Use another tensor for the output."
             )
         starts = f"{rank} starts the {operation}, but never waits for it."
-        if operation.kind == "send" and not self.has_partner:
+        if operation.kind == "send" and not self.is_paired:
             return (
                 f"{rank} starts the {operation}, but rank {operation.peer} never receives this"
                 f" message, and {rank} never waits for the send. Remove this send, or add the"
@@ -86,9 +86,14 @@ def hazards(report: WorldReport, call: int) -> list[Hazard]:
 
     Hazards of receives come first, because a student sees their effect first.
     """
-    alone = {id(waiting.operation) for waiting in report.waiting()}
+    paired = {
+        id(operation)
+        for match in report.matching().messages
+        if not match.absent and {operation.call for operation in match.operations} == {call}
+        for operation in match.operations
+    }
     found = [
-        Hazard(what, operation, id(operation) not in alone)
+        Hazard(what, operation, id(operation) in paired)
         for trail in report.trails
         for what, operation in _marked(trail, call, HAZARD_MARK)
     ]
