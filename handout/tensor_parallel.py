@@ -102,7 +102,8 @@ def tensor_parallel_forward(
         ValueError: a shard does not have D rows, where D is the number of columns of ``x``; or a
             shard does not have D/n columns ("4 shards of 2 columns do not make a weight of 4").
 
-    Traffic: for each layer one all-gather that makes its (B, D) output. Weights are not sent.
+    Traffic: for each layer one all-gather that makes its (B, D) output, not one for each row.
+    Weights are not sent.
 
     Layout: like other collectives (Part 1), ``dist.all_gather`` needs a list with one contiguous
     tensor for each rank. Instead of the list, some variants of these collectives use one large
@@ -147,8 +148,9 @@ def tensor_parallel_backward(
 
     Traffic: let S be the bytes of one (B, D) gradient. You get full credit for (n−1)/n·S between
     two layers, L−1 times, and 2(n−1)/n·S at the end, for grad_x. You get part of the credit for
-    2(n−1)/n·S at each of the L layers, which is almost twice as much. Weights and their gradients
-    are not sent. (For the layout of columns, see Problem 4.2.)
+    2(n−1)/n·S at each of the L layers, which is almost twice as much. Send all rows of a tensor
+    together. Weights and their gradients are not sent. (For the layout of columns, see Problem
+    4.2.)
 
     With 2 ranks, one layer, x [[1, 2]], W [[1, 0], [0, 1]] and grad_y [[1, 1]]:  gelu′(1) = 1.0833,
     gelu′(2) = 1.0852. Before the communication, rank 0 has [[1.0833, 0]] and rank 1 has [[0,

@@ -18,6 +18,7 @@ from grader.check.api import (
     on_gloo,
     per_rank,
 )
+from grader.hidden.few_operations import require_few_operations
 from grader.hidden.large_attention import IMPORTED, LIGHT, LargeAttention
 from grader.hidden.sequence_problem import (
     MODULE,
@@ -508,14 +509,14 @@ def test_ring_misuse(world, rng):
 COUNTS = {1: (5,), 2: (5, 3), 3: (4, 1, 6), 4: (3, 6, 1, 4)}
 
 
-def choices(rng, n, each):
-    return [rng.integers(0, n * each, count) for count in COUNTS[n]]
+def choices(rng, n, each, counts=None):
+    return [rng.integers(0, n * each, count) for count in counts or COUNTS[n]]
 
 
-def choices_of_others(rng, n, each):
+def choices_of_others(rng, n, each, counts=None):
     """Draw choices of experts. If n > 1, each rank sends a row to another rank or receives one."""
     while True:
-        own = choices(rng, n, each)
+        own = choices(rng, n, each, counts)
         if n == 1 or all(map(sum, zip(*rows_moved(experts.routes(own, each), 1)))):
             return own
 
@@ -590,11 +591,13 @@ def keeps_routes(world, rng, n):
 @weight(0.5)
 def test_rows_travel(world, rng):
     """to_experts delivers rows in the order of ranks and experts, and from_experts returns them in
-    the order of the tokens
+    the order of the tokens, each with one all-to-all
     """
     for n in SIZES:
-        for each, dtype in ((2, np.float64), (1, np.float32)):
-            own = choices_of_others(rng, n, each)
+        # With many tokens, a rank that sends them one by one starts too many operations.
+        many = [12 * n + rank for rank in range(n)]
+        for each, dtype, counts in ((2, np.float64, None), (1, np.float32, many)):
+            own = choices_of_others(rng, n, each, counts)
             of_ranks = experts.routes(own, each)
             p = ExpertProblem(rng, n, COUNTS[n], each=each, dtype=dtype, mixed=True)
             # One row has more bytes than all empty messages of a rank together.
@@ -631,6 +634,7 @@ def test_rows_travel(world, rng):
             out, into = rows_moved(of_ranks, rows[0][0].nbytes)
             for run, moved in ((there, out), (back, into)):
                 require_traffic(run, with_empty(moved, n), UNPADDED, least=moved)
+                require_few_operations(run, 1, "One all-to-all of rows is enough.")
 
 
 COUNTED = "For each expert on another rank, send one number to that rank."

@@ -19,6 +19,7 @@ from grader.check.api import (
     per_rank,
     rounding,
 )
+from grader.hidden.few_operations import require_few_operations
 from grader.hidden.kept_memory import require_shard_alone
 from grader.hidden.two_calls import in_turn, returns_both
 from grader.reference import parallel as parts
@@ -430,7 +431,7 @@ def test_forward_saves(world, rng):
 @weight(0.75)
 def test_forward_traffic(world, rng):
     """For each layer, a rank computes with its shard, and sends the bytes of one all-gather of
-    activations, and no weights
+    activations, not row by row, and no weights
     """
     for n, depths in deal_layers(rng).items():
         sizes = large(rng), tall(rng)
@@ -449,6 +450,7 @@ def test_forward_traffic(world, rng):
                 f"One all-gather of a rank's own columns for each of the {layers} layers is enough."
             )
             require_traffic(run, (all_gathers, all_gathers), sentence, weights=p.sizes)
+            require_few_operations(run, layers, sentence)
             require_own_products(run, p, 1)
 
 
@@ -639,13 +641,14 @@ def backward_traffic(world, rng, budget, sentence):
             # check judges x's gradient, which needs one more sum.
             limits = (layers - 1) * one, budget(layers) * one
             require_traffic(run, limits, sentence(layers), weights=p.sizes)
+            require_few_operations(run, layers + 1, sentence(layers))
 
 
 @number("4.3")
 @weight(1.0)
 def test_backward_traffic_of_all_reduces(world, rng):
     """In the backward pass of L layers, a rank sends at most the bytes of L all-reduces of
-    activations, and no weights
+    activations, not row by row, and no weights
     """
     backward_traffic(
         world,

@@ -1015,6 +1015,23 @@ MUTANTS = [
         "no token",
     ),
     mutant(
+        "send the tokens one by one",
+        "    dist.all_to_all_single(arrived, rows[order].contiguous(), received, sent)\n",
+        """    pending = []
+    pairs = zip(rows[order].contiguous().split(sent), arrived.split(received))
+    for peer, (out, into) in enumerate(pairs):
+        if peer == dist.get_rank():
+            into.copy_(out)
+        else:
+            pending += [dist.isend(row, peer) for row in out]
+            pending += [dist.irecv(row, peer) for row in into]
+    for work in pending:
+        work.wait()
+""",
+        {"hidden rows_travel"},
+        "Does a loop over rows communicate? Then send all rows together.",
+    ),
+    mutant(
         "a rank without tokens returns early",
         "    arrived = to_experts(x, routes)\n    results =",
         "    arrived = to_experts(x, routes)\n    if not len(arrived):\n        return x * 0, (x, probabilities, routes, arrived, arrived, x * 0)\n    results =",

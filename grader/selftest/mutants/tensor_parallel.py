@@ -50,6 +50,29 @@ MUTANTS = [
         "every n-th row or column was taken. Take consecutive ones",
     ),
     Mutant(
+        "gather row by row in the forward pass",
+        "tensor_parallel",
+        """        x = _all_gather_columns(y)  # replicated, (B, D)
+    return x, saved""",
+        """        x = y.new_empty(len(y), dist.get_world_size() * y.shape[1])
+        for whole, own in zip(x, y.contiguous()):
+            dist.all_gather_into_tensor(whole, own)
+    return x, saved""",
+        {"hidden forward_traffic"},
+        "Does a loop over rows communicate? Then send all rows together.",
+    ),
+    Mutant(
+        "reduce-scatter row by row in the backward pass",
+        "tensor_parallel",
+        "            own_columns = _reduce_scatter_columns(grad_x)  # sharded by columns, (B, D/n)\n",
+        """            partial, own_columns = grad_x.contiguous(), own_columns.clone().contiguous()
+            for own, row in zip(own_columns, partial):
+                dist.reduce_scatter_tensor(own, row)
+""",
+        {"hidden backward_traffic_of_all_reduces", "hidden backward_traffic_of_reduce_scatters"},
+        "Does a loop over rows communicate? Then send all rows together.",
+    ),
+    Mutant(
         "another rank's shard",
         "tensor_parallel",
         "weight.chunk(n, dim)[dist.get_rank()]",
