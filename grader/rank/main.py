@@ -7,30 +7,27 @@ reading or changing.
 
 import contextlib
 import faulthandler
-import fcntl
 import gc
-import io
 import itertools
 import os
 import random
-import resource
 import signal
 import sys
-import time
 from datetime import timedelta
 from pathlib import Path
-from time import monotonic_ns  # bound early, because student code may change the module
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from grader.rank import gpu, seccomp, surroundings, tensors
 from grader.rank.drivers import DRIVERS
-from grader.rank.drivers.mark import Mark, make_probe
+from grader.rank.drivers.mark import make_probe
 from grader.rank.drivers.memory import free_at_once
 from grader.rank.group_recorder import record_groups
+from grader.rank.inherited import give_up_inherited
 from grader.rank.link import GO, NOTHING, Link
+from grader.rank.marks import Marks, announce_exit
 from grader.rank.process_group import be_strict, install
 from grader.rank.program_recorder import ProgramTracer
 from grader.rank.rank_home import RankHome
@@ -60,7 +57,7 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
         os_support.die_with_parent()  # again, because a change of user undoes it
     except Exception as error:
         refusal = error
-    wire_fd, stacks_fd = _leave_everything_behind(wire_fd, output_fd, stacks_fd)
+    wire_fd, stacks_fd = give_up_inherited(wire_fd, output_fd, stacks_fd)
     link = Link(wire_fd)
     rank: Rank | None = None
     try:
@@ -87,98 +84,6 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
         link.send(frames.RAISED, {"call": call, **described})
     # Stay until the judge ends the world. A rank that ends early breaks other ranks' connections.
     link.take(NOTHING)
-
-
-def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tuple[int, int]:
-    """Give up what this process has inherited; return the new numbers of wire_fd and stacks_fd."""
-    os.setpgid(0, 0)
-    signal.set_wakeup_fd(-1)
-    for name in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, signal.SIG_DFL)
-    # Renumber the kept descriptors as 0, 1, …, and close all others, because a rank must not have
-    # the socket of another rank.
-    null = os.open(os.devnull, os.O_RDONLY)
-    wanted = [null, output_fd, output_fd, wire_fd, stacks_fd, *_own_files()]
-    # First copy them to numbers that are not among the new ones. These numbers are small, because
-    # the user's limit on open files may be low.
-    kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, len(wanted)) for fd in wanted]
-    for target, descriptor in enumerate(kept):
-        os.dup2(descriptor, target, inheritable=target < 3)
-    os_support.close_from(len(kept))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    sys.stdin = open(0, closefd=False)
-    sys.stdout = io.TextIOWrapper(
-        io.FileIO(1, "w", closefd=False), errors="replace", write_through=True
-    )
-    sys.stderr = io.TextIOWrapper(
-        io.FileIO(2, "w", closefd=False), errors="replace", write_through=True
-    )
-    return 3, 4
-
-
-def _own_files() -> list[int]:
-    """Return a list with an open descriptor of this process's folder in /proc.
-
-    The list is empty if there is no such folder, as on systems other than Linux.
-
-    The descriptor keeps the folder's entry in Linux's cache. When memory is short, Linux removes
-    the entries that no process has open. Without its entry, the folder would lose its Landlock
-    rule, and this process could not count its threads.
-    """
-    with contextlib.suppress(OSError):
-        return [os.open("/proc/self", os.O_PATH)] if os_support.LINUX else []
-    return []
-
-
-class Marks:
-    """Adds marks to a rank's trail, which is the list of its events.
-
-    If the judge asks for it, the rank waits before one of the marks.
-    """
-
-    def __init__(self, link: Link, current: dict, network: Network | None) -> None:
-        self.link, self.current, self.network = link, current, network
-        # [] or [(mark, seconds)]: before this mark the rank has to wait for the judge's GO frame,
-        # and then for this many seconds
-        self.held: list = []
-        # whether the judge wants to know this rank's processor time before each send
-        self.pauses = False
-        # the judge's functions that the student's function may call, if no hub serves them
-        self.served: CallOptions | None = None
-
-    def __call__(self, name: str) -> None:
-        self._wait_before(name)
-        self.link.send(frames.EVENT, {**self.current, "mark": name, "at": monotonic_ns()})
-
-    def use(self, name: str) -> Any:
-        """Use one of the functions that the judge serves, and return the result.
-
-        Raises StopIteration if a sweep makes more runs than the judge has answers for.
-        """
-        if self.served:
-            self(name)
-            try:
-                return self.served.use(name)
-            except LookupError:
-                raise StopIteration from None
-        self._wait_before(name)
-        assert self.network is not None  # without ``served``, the hub serves the functions
-        answer = self.link.take(self.network.ask(frames.USE, {"use": name})).meta
-        if "gives" not in answer:
-            raise StopIteration
-        return answer["gives"]
-
-    def before_a_send(self) -> None:
-        """Let the hub measure this rank's processor time, if the judge wants to know it."""
-        if self.pauses:
-            self.use(frames.PAUSE)
-
-    def _wait_before(self, name: str) -> None:
-        if self.held and self.held[0][0] == name:
-            _, seconds = self.held.pop()
-            self.link.send(frames.HELD, self.current)
-            self.link.take(GO)
-            time.sleep(seconds)
 
 
 class Rank:
@@ -220,7 +125,7 @@ class Rank:
             lambda made: self.link.send(frames.EVENT, self.current | made), self.recorder.caller
         )
         self.marks = Marks(link, self.current, self.network)
-        _announce_exit(self.marks, self.recorder)
+        announce_exit(self.marks, self.recorder)
         print_own_lines_of_threads(self.submission_dir)
         # the number of modules, and the settings of this process, before student code runs
         self.modules, self.before = len(sys.modules), surroundings.look()
@@ -434,23 +339,3 @@ def _send_result(
         }
         packed = link.pack(frames.RETURNED, {**meta, "values": [what, {"list": []}, {"dict": []}]})
     link.send_packed(packed)
-
-
-def _announce_exit(mark: Mark, recorder: Recorder) -> None:
-    """Make ``os._exit`` add a mark to the trail. The mark names the line that called ``os._exit``.
-
-    The mark helps to find out why the rank has ended.
-    """
-    leave, own = os._exit, os.getpid()
-
-    def announced(status: int) -> NoReturn:
-        try:
-            # A process that the rank has forked adds no mark. Its frame could get into the middle
-            # of a frame of the rank.
-            if os.getpid() == own:
-                file, line = recorder.caller()
-                mark(f"os._exit({status}) at {file}:{line}")
-        finally:
-            leave(status)
-
-    os._exit = announced

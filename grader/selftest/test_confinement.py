@@ -333,10 +333,10 @@ print("entered", os.getuid() > 0, len(os.listdir("/proc/self/fd")) > 2)
 
 FEW_DESCRIPTORS = """
 import os, resource
-from grader.rank import main
+from grader.rank import inherited
 wire, output, stacks = (os.memfd_create(name) for name in ("wire", "output", "stacks"))
 resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
-assert main._leave_everything_behind(wire, output, stacks) == (3, 4)
+assert inherited.give_up_inherited(wire, output, stacks) == (3, 4)
 for number, name in enumerate(("null", "output", "output", "wire", "stacks")):
     assert name in os.readlink(f"/proc/self/fd/{number}"), name
 """

@@ -218,7 +218,7 @@ def test_a_rank_that_is_late_in_the_next_call_has_returned_from_this_one(submit,
 
 def test_who_is_to_come_late_and_does_not_say_so_has_no_result(submit, on_hub):
     world = submit("""
-        from grader.rank.main import Marks
+        from grader.rank.marks import Marks
         usual = Marks.__call__
 
         def mark(self, name):
