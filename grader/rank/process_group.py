@@ -24,6 +24,14 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch.utils._python_dispatch import _disable_current_modes
 
+from grader.rank.argument_checks import (
+    check_count,
+    check_list,
+    check_operation,
+    check_shape,
+    check_tensors,
+    require_dense,
+)
 from grader.rank.meter import METERS
 from grader.rank.operation_record import REDUCTIONS, operation_record
 from grader.rank.work import (
@@ -32,12 +40,11 @@ from grader.rank.work import (
     MemoryInUse,
     Network,
     Tensors,
-    dtype_of,
     is_on_host,
     overlap,
     unfill,
 )
-from grader.wire import combine, frames
+from grader.wire import frames
 
 
 class HubGroup(dist.ProcessGroup):
@@ -122,7 +129,7 @@ class HubGroup(dist.ProcessGroup):
         )
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> HubWork:
-        _check_list("all_gather", outputs[0], self.size(), inputs[0])
+        check_list("all_gather", outputs[0], self.size(), inputs[0])
         return self._issue("all_gather", inputs, outputs[0], in_order=True)
 
     def all_gather_single(
@@ -157,15 +164,15 @@ class HubGroup(dist.ProcessGroup):
         landing: Tensors = []
         if opts.rootRank == self.rank():
             landing = outputs[0]
-            _check_list("gather", landing, self.size(), inputs[0])
+            check_list("gather", landing, self.size(), inputs[0])
         return self._issue("gather", inputs, landing, root=opts.rootRank, in_order=True)
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> HubWork:
         sent: Tensors = []
         if opts.rootRank == self.rank():
             sent = inputs[0]
-            _check_list("scatter", sent, self.size(), outputs[0])
-        _require_dense("scatter", [*sent, *outputs])
+            check_list("scatter", sent, self.size(), outputs[0])
+        require_dense("scatter", [*sent, *outputs])
         others = [block for rank, block in enumerate(sent) if rank != self.rank()]
         is_overlapping = any(overlap(outputs[0], block) for block in others)
         return self._issue(
@@ -175,7 +182,7 @@ class HubGroup(dist.ProcessGroup):
     def reduce_scatter(
         self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None
     ) -> HubWork:
-        _check_list("reduce_scatter", inputs[0], self.size())
+        check_list("reduce_scatter", inputs[0], self.size())
         own, result = inputs[0][self.rank()].detach(), outputs[0]
         if own.shape != result.shape:
             raise RuntimeError(
@@ -228,7 +235,7 @@ class HubGroup(dist.ProcessGroup):
         input_splits: list,
         opts: Any = None,
     ) -> HubWork:
-        _require_dense("all_to_all", [input, output])
+        require_dense("all_to_all", [input, output])
         if not input.is_contiguous():
             raise ValueError("Tensors must be contiguous")  # the words of gloo
         pieces = [
@@ -244,13 +251,13 @@ class HubGroup(dist.ProcessGroup):
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> HubWork:
         for tensors in (inputs, outputs):
-            _check_list("all_to_all", tensors, self.size(), tensors[0] if tensors else None)
+            check_list("all_to_all", tensors, self.size(), tensors[0] if tensors else None)
         pieces = [[tensor.numel() for tensor in tensors] for tensors in (inputs, outputs)]
         return self._issue("all_to_all", inputs, outputs, pieces=pieces, in_order=True)
 
     def send(self, tensors: Tensors, peer: int, tag: int = 0) -> HubWork:
-        _require_dense("send", tensors)
-        _check("send", tensors, in_order=False)
+        require_dense("send", tensors)
+        check_tensors("send", tensors, in_order=False)
         if peer == self.rank():
             # gloo raises the same
             raise RuntimeError("Pair is not connected: a rank cannot send to itself")
@@ -296,17 +303,11 @@ class HubGroup(dist.ProcessGroup):
         future, by default ``landing``. For ``is_overlapping`` see ``Issued``, and for the other
         arguments ``operation_record``.
         """
-        _require_dense(kind, [*sent, *landing])
-        if not all(is_on_host(x) or x.is_contiguous() for x in [*sent, *landing]):
-            raise ValueError("Tensors must be contiguous")  # the words of nccl
-        _require_room(kind, sent, landing)
+        check_operation(kind, sent, landing, in_order, recorded.get("reduction"))
         if in_order:
             # A meter does not count these copies, because student code did not make them.
             with _disable_current_modes():
                 sent = [tensor.contiguous() for tensor in sent]
-        _check(kind, [*sent, *landing], in_order)
-        if sent and (reduction := recorded.get("reduction")):
-            _require_reducible(kind, sent[0], reduction)
         ranks = self.options.global_ranks_in_group or range(self.size())
         group = [index(rank) for rank in ranks]
         place = self.network.caller()
@@ -326,25 +327,9 @@ class HubGroup(dist.ProcessGroup):
         return HubWork(self.network, issued, number, memory, landing, output, in_order)
 
     def _check_whole(self, kind: str, name: str, whole: torch.Tensor, part: torch.Tensor) -> None:
-        """Check that a tensor has the shape of one part for each rank, joined along dimension 0.
-
-        If not, raise RuntimeError as gloo does. For nccl only the number of elements counts.
-        """
-        n = self.size()
-        if self.network.is_strict or not is_on_host(whole):
-            if whole.numel() != n * part.numel():
-                raise RuntimeError(
-                    f"{kind}: the {name} has {whole.numel()} elements, but {n} ranks with"
-                    f" {part.numel()} each need {n * part.numel()}"
-                )
-            return
-        due = (n * part.shape[0], *part.shape[1:]) if part.dim() else None
-        if tuple(whole.shape) != due:
-            raise RuntimeError(
-                f"{kind}: the {name} has the shape {tuple(whole.shape)}. With gloo, {n} ranks with"
-                f" {tuple(part.shape)} each need"
-                f" {due or 'tensors with at least one dimension'}"
-            )
+        """Check ``whole`` as gloo does; for nccl only the number of elements counts."""
+        check = check_count if self.network.is_strict or not is_on_host(whole) else check_shape
+        check(kind, name, whole, part, self.size())
 
     def _post(
         self,
@@ -428,67 +413,3 @@ def _blocks(tensors: Tensors, in_order: bool) -> Tensors:
     With ``in_order``, a tensor that is not contiguous is filled with gaps.
     """
     return [tensor for tensor in tensors if not in_order or tensor.is_contiguous()]
-
-
-def _require_room(kind: str, sent: Tensors, landing: Tensors) -> None:
-    """Raise ValueError if an operation sends or fills more bytes than the hub carries at a time."""
-    for tensors, verb in ((sent, "sends"), (landing, "receives")):
-        if (total := sum(tensor.nbytes for tensor in tensors)) > frames.MAX_BLOB:
-            raise ValueError(
-                f"{kind}: this rank {verb} {total / 2**20:.1f} MiB at a time. The network of the"
-                f" checks carries at most {frames.MAX_BLOB >> 20} MiB"
-            )
-
-
-def _require_dense(kind: str, tensors: Tensors) -> None:
-    if any(tensor.layout != torch.strided for tensor in tensors):
-        raise ValueError(f"{kind}: only dense tensors can be communicated")
-
-
-def _check(kind: str, tensors: Tensors, in_order: bool) -> None:
-    for tensor in tensors:
-        if kind in ("send", "recv") and not tensor.is_contiguous():
-            raise RuntimeError("input tensor has to be contiguous")  # gloo says this of both kinds
-        if not in_order and _last(tensor) > tensor.untyped_storage().nbytes():
-            raise ValueError(
-                f"{kind}: the tensor has more elements than its memory. Was it expanded, or was its"
-                " memory freed?"
-            )
-        if dtype_of(tensor) not in combine.ITEMSIZES:
-            raise ValueError(f"{kind}: tensors of {tensor.dtype} cannot be communicated")
-    if len({tensor.dtype for tensor in tensors}) > 1:
-        raise ValueError(f"{kind}: the tensors differ in their dtype")
-
-
-def _require_reducible(kind: str, tensor: torch.Tensor, reduction: str) -> None:
-    """Raise RuntimeError, as gloo does, if this reduction of the tensors cannot be carried out."""
-    if combine.can_reduce(dtype_of(tensor), reduction):
-        return
-    op = f"ReduceOp.{reduction.upper()}"
-    if reduction not in combine.REDUCTIONS:
-        raise RuntimeError(f"{kind}: the checks do not support {op}")
-    raise RuntimeError(f"{kind}: cannot use {op} with tensors of {tensor.dtype}")
-
-
-def _check_list(kind: str, tensors: Tensors, n: int, like: torch.Tensor | None = None) -> None:
-    """Check that a list has ``n`` tensors, each with the shape of ``like``.
-
-    Otherwise raise RuntimeError, as gloo does before it sends anything. Without ``like``, do not
-    check the shapes.
-    """
-    if len(tensors) != n:
-        raise RuntimeError(
-            f"{kind}: the list must have one tensor for each of the {n} ranks, and has"
-            f" {len(tensors)}"
-        )
-    for i, tensor in enumerate(tensors):
-        if like is not None and tensor.shape != like.shape:
-            raise RuntimeError(
-                f"{kind}: invalid tensor size at index {i} of the list (expected"
-                f" {tuple(like.shape)}, got {tuple(tensor.shape)})"
-            )
-
-
-def _last(tensor: torch.Tensor) -> int:
-    """Return the byte offset in the storage at which the tensor would end if it were contiguous."""
-    return (int(tensor.storage_offset()) + tensor.numel()) * tensor.element_size()

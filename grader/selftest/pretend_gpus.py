@@ -29,11 +29,12 @@ def serve() -> None:
     """Serve ranks on CPUs as usual, and those on GPUs as if their tensors lay there."""
     import torch
 
-    from grader.rank import gpu, process_group, work
+    from grader.rank import argument_checks, gpu, process_group, work
     from grader.supervisor import fork_server
 
     def start(index: int) -> torch.device:
-        process_group.is_on_host = work.is_on_host = lambda tensor: False
+        for module in (argument_checks, process_group, work):
+            module.is_on_host = lambda tensor: False
         return torch.device("cpu")
 
     count, server = torch.cuda.device_count, os.getpid()

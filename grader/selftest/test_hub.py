@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from grader.hub import connection, hub, matching, outstanding, store_values
 from grader.hub.covert_limits import MAX_EMPTY, MAX_NEW_GROUPS
 from grader.hub.in_step import InStep
-from grader.rank import process_group
+from grader.rank import argument_checks
 from grader.rank.link import Link
 from grader.rank.work import raw
 from grader.selftest import fuzz
@@ -877,8 +877,8 @@ def test_a_rank_that_has_ended_is_not_mistaken_for_the_rank_that_is_heard(ends, 
 def test_a_rank_cannot_communicate_more_at_a_time_than_a_frame_holds():
     large = torch.empty(frames.MAX_BLOB // 4 + 1)
     with pytest.raises(ValueError, match="gather: this rank receives 16.0 MiB at a time"):
-        process_group._require_room("gather", [torch.ones(1)], [large[1:], torch.ones(2)])
-    process_group._require_room("gather", [torch.ones(1)], [large[1:]])
+        argument_checks.require_room("gather", [torch.ones(1)], [large[1:], torch.ones(2)])
+    argument_checks.require_room("gather", [torch.ones(1)], [large[1:]])
 
 
 @pytest.mark.parametrize(
