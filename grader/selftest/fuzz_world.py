@@ -19,6 +19,7 @@ from grader.wire import frames
 from grader.wire.events import operations
 from grader.world import arrays, blobs, stack_frames
 from grader.world.limits import Limits
+from grader.world.processes import Processes
 from grader.world.report import Call, Delay, Returned
 from grader.world.world import World
 
@@ -57,7 +58,7 @@ def judge(data: bytes) -> str:
     world.selector = Selector()
     rank, pieces, stream = data[0], data[1], data[2:]
     wire = Wire(stream, max(1, len(stream) // pieces))
-    world.wires, world.nonce = [wire, wire], NONCE
+    world.processes = Processes(None, None, NONCE, [wire, wire])
     reader = frames.Reader(NONCE)
     while wire.pieces:
         world._on_wire(rank, reader, wire)

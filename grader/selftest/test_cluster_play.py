@@ -334,11 +334,11 @@ def test_steps_that_nobody_asked_for_are_refused():
             trace,
         )
         if trace:
-            world._on_event(world.report.ranks[0], event)
+            world.rank_frames._on_event(world.report.ranks[0], event)
             assert world.report.ranks[0].trail == [event]
         else:
             with pytest.raises(frames.FrameError):
-                world._on_event(world.report.ranks[0], event)
+                world.rank_frames._on_event(world.report.ranks[0], event)
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,11 @@ from grader.rank.drivers.data_parallel import Scaled
 from grader.rank.drivers.mark import Probe
 from grader.reference import sharded
 from grader.selftest.grading import ROOT
-from grader.wire import frames
 from grader.wire.seeded_inputs import row_factors
 from grader.world import progress_judge
 from grader.world.report import Call
 from grader.world.stack_frames import StackFrame, waits_for_nothing
-from grader.world.world import World
+from grader.world.world_plan import WorldPlan
 from handout import mlp
 from handout.timeline import Span, Timeline, chart
 
@@ -583,9 +582,9 @@ def test_a_block_that_is_freed_takes_no_memory_where_the_heap_had_a_gap():
 
 def test_without_a_hub_only_a_metered_call_can_be_in_step():
     metered, plain = (Call("f", [], driver, in_step=-1) for driver in ("metered", "plain"))
-    on_hub, on_gloo = (SimpleNamespace(network=name) for name in (frames.HUB, frames.GLOO))
-    assert World._driver(on_gloo, metered) in drivers.DRIVERS
-    assert World._driver(on_gloo, metered) == "in_step -1"
-    assert World._driver(on_hub, plain) == "plain"
+    on_hub, on_gloo = (SimpleNamespace(is_on_hub=answer) for answer in (True, False))
+    assert WorldPlan._driver(on_gloo, metered) in drivers.DRIVERS
+    assert WorldPlan._driver(on_gloo, metered) == "in_step -1"
+    assert WorldPlan._driver(on_hub, plain) == "plain"
     with pytest.raises(ValueError, match="must be metered, not plain"):
-        World._driver(on_gloo, plain)
+        WorldPlan._driver(on_gloo, plain)

@@ -199,7 +199,7 @@ def test_nccl_needs_a_gpu_for_each_rank(found, size, network):
     """Without a hub, and on GPUs, it is nccl that carries the messages."""
     calls = [Call("collectives.f", [([], {})] * size)]
     asked = worlds.World(None, size, calls, Path(), Limits(), network="gloo", gpus=found)
-    assert asked.network == network
+    assert asked.plan.network == network
 
 
 # ——— what the hub carries between GPUs

@@ -523,11 +523,11 @@ def test_progress_that_nobody_asked_for_is_refused():
     for is_traced in (True, False):
         asked = worlds.World(None, 2, calls, Path("/nowhere"), Limits(), is_traced)
         if is_traced:
-            asked._on_event(asked.report.ranks[0], event)
+            asked.rank_frames._on_event(asked.report.ranks[0], event)
             assert asked.report.ranks[0].trail == [event]
         else:
             with pytest.raises(frames.FrameError):
-                asked._on_event(asked.report.ranks[0], event)
+                asked.rank_frames._on_event(asked.report.ranks[0], event)
 
 
 @pytest.mark.parametrize(

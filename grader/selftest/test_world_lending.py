@@ -356,7 +356,7 @@ def test_server_that_is_gone_after_the_calls_does_not_repeat_them(checks, monkey
     start, request = worlds.World._start, Server.request
 
     def start_with_an_import(world):
-        world.imported.add("a.module")
+        world.rank_frames.imported.add("a.module")
         start(world)
 
     def request_of_worlds_only(server, message, *descriptors):

@@ -109,6 +109,10 @@ class Processes:
                     return False
         return False
 
+    def send(self, rank: int, kind: bytes, meta: dict, blob: bytes = b"") -> None:
+        """Send a frame to a rank. Raises OSError if the rank has died."""
+        self.wires[rank].sendall(frames.pack(kind, meta, blob, self.nonce))
+
     def close(self) -> None:
         """Close all sockets and pipes.
 
