@@ -447,7 +447,7 @@ def test_ring_memory(world, rng):
         require_traffic(run, steps * problem.shard_bytes, sentence)
     first, imported = of_tiny, LIGHT
     if not wide.is_light(of_tiny):
-        # With more rows as well, the hub would hold more than it may: see ``hub.MAX_HELD_BYTES``.
+        # With more rows as well, the hub would hold more than it may: see ``hub.held_bytes``.
         wide = LargeAttention(rng, n, rows=wide.rows, width=2 * 6144, causal=True)
         (first, of_wide), imported = measured_again(world, tiny, wide), IMPORTED
     too_many = wide.hold_too_many(of_wide, first, imported)

@@ -7,28 +7,25 @@ all other frames between the judge and each rank. The hub does not trust the fra
 
 import selectors
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from time import monotonic, monotonic_ns
-from typing import Any
 
 from grader.hub.answers import Answers
-from grader.hub.awaited_receives import Answer
 from grader.hub.calls import Calls
 from grader.hub.connection import Connections
-from grader.hub.covert_limits import CovertLimits
+from grader.hub.frames_to_judge import FramesToJudge
 from grader.hub.growth_reports import GrowthReports
+from grader.hub.held_bytes import HeldBytes
 from grader.hub.in_step import InStep
-from grader.hub.matching import Matching, Posted, attach_bytes, bytes_due, check
+from grader.hub.matching import Matching
+from grader.hub.operations import Operations
 from grader.hub.process_usage import UsageSource
+from grader.hub.releases import Releases
 from grader.hub.store_values import StoreValues
 from grader.hub.waits import Waits
-from grader.wire import combine, frames, world_messages
+from grader.wire import frames, world_messages
 from grader.wire.callbacks import CallOptions
-from grader.wire.events import read_operation
 
-# The most bytes that this process may hold for one world. Two kinds of bytes count: those of
-# unanswered operations, and those of answers that ranks have not read yet.
-MAX_HELD_BYTES = 1 << 26
 MAX_USE_LETTERS = 200  # characters in the name of a USE frame
 ENDED = " ended"  # the end of the name of a USE that reports the end of a judge's function
 # The hub gives results to idle ranks only if its last move is at least this old. The judge does not
@@ -68,23 +65,11 @@ class Hub:
         self.connections = Connections(judges, ranks)
         self.judges, self.ranks = self.connections.judges, self.connections.ranks
         self.growth_reports = GrowthReports(measures, self.ranks, tell)
-        self.is_full = False  # whether the judge was told that ``MAX_HELD_BYTES`` is exceeded
+        self.held_bytes = HeldBytes(self.connections, tell)
         # The number of moves: reads from ranks, answers, and writes of data that had to wait. Each
         # part of a large message counts, because a busy machine may need seconds for all parts.
         self.moves = 0
         self.moved_at = monotonic()  # the time of the last move
-        # The kind of a rank's frame → its handler. ``_on_other`` handles all other kinds.
-        self.handlers: dict[bytes, Callable[[int, frames.Frame], None]] = {
-            frames.WAIT: self._on_wait,
-            frames.AWAIT: self._on_await,
-            frames.OPERATION: self._on_operation,
-            frames.CONTENTS: self._on_contents,
-            frames.USE: self._on_use,
-            frames.STORE: self._on_store,
-            frames.EVENT: self._on_event,
-            frames.RETURNED: self._on_end_of_call,
-            frames.RAISED: self._on_end_of_call,
-        }
         for rank, judge in enumerate(self.judges):
             self.connections.begin_to_read(judge, self._on_judge, rank)
         self.begin(len(ranks) if size is None else size, in_step or InStep())
@@ -100,15 +85,36 @@ class Hub:
             size,
             self._on_answer,
             self._report_growth,
-            self._deliver_if_at_rest,
+            lambda rank: self.releases.deliver_if_at_rest(rank),  # ``Releases`` is made below
         )
         self.matching = Matching(size, in_step, self.answers.answer, self.is_strict)
         self.calls = Calls(size, in_step)
         self.waits = Waits()
-        self.passed_on = 0  # the number of frames from ranks that the judge was sent
+        self.releases = Releases(self.answers, self.waits, self.calls, self.measures, self.tell)
+        self.to_judge = FramesToJudge(self.connections, self.calls)
         self.growth_reports.begin(self.calls, self.answers.outstanding)
-        self.covert_limits = CovertLimits()
+        self.operations = Operations(
+            self.calls,
+            self.matching,
+            self.answers,
+            self.growth_reports,
+            self._report_growth,
+            self.to_judge,
+            self.tell,
+        )
         self.store_values = StoreValues()
+        # The kind of a rank's frame → its handler. ``_on_other`` handles all other kinds.
+        self.handlers: dict[bytes, Callable[[int, frames.Frame], None]] = {
+            frames.WAIT: self._on_wait,
+            frames.AWAIT: self._on_await,
+            frames.OPERATION: self.operations.on_operation,
+            frames.CONTENTS: self.operations.on_contents,
+            frames.USE: self._on_use,
+            frames.STORE: self._on_store,
+            frames.EVENT: self._on_event,
+            frames.RETURNED: self._on_end_of_call,
+            frames.RAISED: self._on_end_of_call,
+        }
 
     def is_at_rest(self) -> bool:
         """Return whether every rank waits for new calls, and its last calls left nothing behind.
@@ -123,7 +129,7 @@ class Hub:
         return (
             self.waits.are_for_inputs(self.size)
             and nothing_is_left
-            and not self.is_full
+            and not self.held_bytes.are_too_many
             and all(end.is_open for end in ends)
         )
 
@@ -143,7 +149,7 @@ class Hub:
             except frames.FrameError as error:
                 self._refuse(rank, str(error)[:300], isinstance(error, frames.NotAllowed))
             except OSError:
-                self._hang_up(rank)
+                self.connections.hang_up(rank)
             except Exception as error:
                 # A rank may send anything. Its frames must not harm another rank or make the judge
                 # fail. But an error with a frame from the judge is a fault of the grader.
@@ -151,7 +157,7 @@ class Hub:
                     raise
                 self._refuse(rank, f"a frame that cannot be handled ({type(error).__name__})")
         self._look_for_standstill()
-        self._look_at_memory()
+        self.held_bytes.look(self.answers.held_bytes())
         self.connections.choose_events()  # at the end, because a standstill may lead to answers
 
     def moves_until_now(self) -> int:
@@ -167,92 +173,26 @@ class Hub:
         self.waits.on_answer(rank, number)
 
     def give_to_idle(self) -> int:
-        """Give ranks results that are withheld from them; return how many it gave.
+        """Give ranks results and messages that are withheld from them; return how many it gave.
 
-        These are the results of slow all-gathers, and messages: see ``awaited_receives``. Each rank
-        gets at most one of each, and only if a thread of the rank waits for it.
         Call this when the judge has found that the ranks are idle: no thread of any rank wants to
         run. If the last move was less than ``QUIET_SECONDS`` ago, give nothing, because the judge
-        may not have seen it yet.
+        may not have seen it yet. See ``Releases.give_to_idle``.
         """
         self.serve()
         if monotonic() - self.moved_at < QUIET_SECONDS:
             return 0
-        given = self._give_early(self.answers.slow.awaited)
-        for rank in self.answers.receives.kept_waiting():
-            given += self._deliver_and_measure(rank)
+        given = self.releases.give_to_idle()
         self.connections.choose_events()
         return given
-
-    def _give_early(self, waits: Mapping[int, Collection]) -> int:
-        """Give the results that ``SlowGathers.lift`` returns, tell the judge, return their number.
-
-        ``waits`` says what each rank waits for.
-        """
-        awaited = self.answers.slow.lift(waits)
-        for posted, blob, place in awaited:
-            told = [posted.rank, posted.operation.call, place, monotonic_ns()]
-            self.tell({world_messages.AWAITED_AT_ONCE: told})
-            self.answers.answer_unless_unawaited(posted, blob)
-        return len(awaited)
-
-    def _deliver_if_at_rest(self, rank: int) -> None:
-        """Deliver a message for which a thread waits, if all threads of its rank wait.
-
-        If the rank is not measured any more, deliver all messages for which threads wait.
-        """
-        if rank in self.answers.receives.unmeasured:
-            while answer := self.answers.receives.take(rank):
-                self._deliver(answer)
-        elif rank in self.waits.by_rank:
-            self._deliver_and_measure(rank)
-
-    def _deliver_and_measure(self, rank: int) -> bool:
-        """Deliver one message to a rank at rest; return whether there is one.
-
-        First tell the judge how much processor time the rank has used.
-        """
-        if not (answer := self.answers.receives.take(rank)):
-            return False
-        self._tell_spent(world_messages.SPENT_BEFORE_WAIT, rank)
-        self._deliver(answer)
-        return True
-
-    def _deliver(self, answer: Answer) -> None:
-        posted, blob, more = answer
-        self.answers.answer_unless_unawaited(posted, blob, **more)
 
     def stop_measuring_the_restless(self) -> None:
         """Deliver the messages that are withheld from ranks if the ranks do not come to rest.
 
         Call this again and again. See ``awaited_receives``.
         """
-        receives = self.answers.receives
-        if not receives.kept_waiting():
-            return
-        if receives.note_spent([self.measures.spent(rank) for rank in range(self.size)]):
-            for rank in sorted(receives.kept_waiting()):
-                self._deliver_if_at_rest(rank)
-            self.connections.choose_events()
-
-    def _look_at_memory(self) -> None:
-        """Tell the judge, once, if this process holds more than ``MAX_HELD_BYTES`` of the ranks.
-
-        This happens if no rank receives what others send, or if ranks do not read their answers.
-        """
-        held_bytes = self.answers.held_bytes()
-        # First compute an upper bound, which takes little time. The bound counts a result once for
-        # each rank that gets the result.
-        unread_bytes = sum(end.queued for end in self.ranks)
-        if held_bytes + unread_bytes > MAX_HELD_BYTES and not self.is_full:
-            unread_bytes = self.connections.unread_bytes()
-        if held_bytes + unread_bytes > MAX_HELD_BYTES and not self.is_full:
-            self.is_full = True
-            limit = (
-                f"had more than {MAX_HELD_BYTES >> 20} MiB of data under way at a time (messages"
-                " that no rank had received, or collectives that had not ended)"
-            )
-            self.tell({world_messages.LIMIT: limit})
+        self.releases.stop_measuring_the_restless()
+        self.connections.choose_events()
 
     def _look_for_standstill(self) -> None:
         """Tell the judge, once, if all ranks wait and no rank can continue.
@@ -275,28 +215,25 @@ class Hub:
             for rank, call, number in self.in_step.lift():
                 self.tell({world_messages.SENT_ON_LATE: [rank, call, number, monotonic_ns()]})
             self.matching.match_all()
-        elif not held_ranks and self._give_early(waiting := dict(waits.by_rank)):
+        elif not held_ranks and self.releases.give_slow_results(waiting := dict(waits.by_rank)):
             waits.believed = set(waiting)
         elif waits.told != waits.by_rank:
             waits.told = dict(waits.by_rank)
             if held_ranks:  # the judge will let them go on
                 waits.believe()
-            told = {world_messages.STANDSTILL: held_ranks, "frames": self.passed_on}
+            told = {world_messages.STANDSTILL: held_ranks, "frames": self.to_judge.count}
             self.tell(told | self.matching.report())
 
     def fileno(self) -> int:
         return self.connections.fileno()
 
     def _refuse(self, rank: int, words: str, not_allowed: bool = False) -> None:
-        flag = {"not_allowed": True} if not_allowed else {}
-        self.tell({world_messages.REFUSED: words, "rank": rank} | flag)
-        self._hang_up(rank)
-
-    def _hang_up(self, rank: int) -> None:
-        """Close both sockets of a rank, the one to the rank and the one to the judge.
+        """Tell the judge why a rank's frames are not accepted, and close the rank's connections.
 
         The operations that the rank has posted are kept, because other ranks may wait for them.
         """
+        flag = {"not_allowed": True} if not_allowed else {}
+        self.tell({world_messages.REFUSED: words, "rank": rank} | flag)
         self.connections.hang_up(rank)
 
     # ——— what arrives
@@ -333,7 +270,7 @@ class Hub:
         """Pass on a frame that is only for the judge. Raises FrameError for an ANSWER frame."""
         if frame.kind == frames.ANSWER:
             raise frames.FrameError("an answer from a rank, which only the hub may give")
-        self._pass_on(rank, frame.kind, frame.meta, frame.blob)
+        self.to_judge.pass_on(rank, frame.kind, frame.meta, frame.blob)
 
     def _on_store(self, rank: int, frame: frames.Frame) -> None:
         """Answer a rank's question to the store, and earlier questions that now have an answer."""
@@ -348,9 +285,7 @@ class Hub:
             raise frames.FrameError("an operation reported to the judge, not to the hub")
         if self.calls.options_that_serve(rank, frame.meta.get("mark")):
             raise frames.FrameError("a mark for a given function that the rank did not call")
-        # The hub sets the call and the time itself, because a rank's word is no evidence.
-        told = frame.meta | {"call": self.calls.current(rank), "at": monotonic_ns()}
-        self._pass_on(rank, frame.kind, told)
+        self.to_judge.tell_event(rank, frame.meta)
 
     def _on_end_of_call(self, rank: int, frame: frames.Frame) -> None:
         """Pass on how a call of a rank has ended, and write the answers withheld from the rank.
@@ -363,16 +298,10 @@ class Hub:
         if frame.kind == frames.RETURNED:
             self.growth_reports.on_return(rank)
             for place in never_awaited:
-                self._mark_send(rank, place)
-        self._pass_on(rank, frame.kind, frame.meta, frame.blob)
+                self.to_judge.mark_unawaited(rank, place)
+        self.to_judge.pass_on(rank, frame.kind, frame.meta, frame.blob)
         self.calls.ended[rank] += 1
         self.answers.on_end(rank, withheld)
-
-    def _mark_send(self, rank: int, place: int) -> None:
-        """Tell the judge that a rank did not wait for a send of its current call."""
-        mark = f"{frames.NEVER_AWAITED} send {place}"
-        told = {"call": self.calls.current(rank), "mark": mark, "at": monotonic_ns()}
-        self._pass_on(rank, frames.EVENT, told)
 
     def _on_use(self, rank: int, frame: frames.Frame) -> None:
         """Tell the judge that a rank uses an object that the judge gave to it; answer the rank.
@@ -385,26 +314,18 @@ class Hub:
             raise frames.FrameError("a use of something that the rank was not given")
         self.answers.expect(rank, number)
         if name != frames.SEALING_KEY:  # student code does not ask for the key
-            self._pass_on(
-                rank,
-                frames.EVENT,
-                {"call": self.calls.current(rank), "mark": name, "at": monotonic_ns()},
-            )
+            self.to_judge.tell_event(rank, {"mark": name})
         # Only the first end of a probe counts. A later end does not show that the rank has computed
         # the present layer.
         if name.endswith(ENDED) and not options.uses[name]:
             self.answers.on_use(rank)
         # The rank waits for the answer now. So the measured time does not include later computing.
         if name == frames.PAUSE:
-            self._tell_spent(world_messages.SPENT, rank)
+            self.releases.tell_spent(world_messages.SPENT, rank)
         try:
             self.answers.write(rank, {"to": number, "gives": options.use(name)})
         except LookupError:  # the rank asks for more runs than the check has
             self.answers.write(rank, {"to": number})
-
-    def _tell_spent(self, kind: str, rank: int) -> None:
-        """Tell the judge how much processor time a rank has used."""
-        self.tell({kind: [rank, self.calls.current(rank), self.measures.spent(rank)]})
 
     def _on_wait(self, rank: int, frame: frames.Frame) -> None:
         """Record that all threads of a rank wait, unless one of them has got its answer meanwhile.
@@ -417,74 +338,16 @@ class Hub:
         for key in filter(frames.is_whole, waits):
             self.answers.on_await(rank, key)
         self.waits.note(rank, waits, self.answers.outstanding[rank].unanswered)
-        self._deliver_if_at_rest(rank)
+        self.releases.deliver_if_at_rest(rank)
         if "steps" in frame.meta:
-            told = {"call": self.calls.current(rank), "steps": frame.meta["steps"]}
-            self._pass_on(rank, frames.EVENT, told | {"at": monotonic_ns()})
+            self.to_judge.tell_event(rank, {"steps": frame.meta["steps"]})
 
     def _on_await(self, rank: int, frame: frames.Frame) -> None:
         """Record that one thread of a rank waits for an operation."""
         if not frames.is_whole(number := frame.meta.get("number")):
             raise frames.FrameError("a wait of no known form")
         self.answers.on_await(rank, number)
-        self._deliver_if_at_rest(rank)
-
-    def _pass_on(self, rank: int, kind: bytes, meta: dict, blob: bytes = b"") -> None:
-        self.passed_on += 1
-        self.judges[rank].write(self.ranks[rank].reader.pack(kind, meta, blob))
-
-    def _on_operation(self, rank: int, frame: frames.Frame) -> None:
-        """Take an operation, tell the judge of it, and answer all operations that it completes.
-
-        Raises FrameError if the frame holds no valid operation.
-        """
-        content, number, batch = (frame.meta.get(name) for name in ("operation", "number", "batch"))
-        if (
-            not isinstance(content, dict)
-            or not frames.is_whole(number)
-            or not (batch is None or frames.is_whole(batch))
-        ):
-            raise frames.FrameError("an operation of no known form")
-        call, content = self.calls.current(rank), content | {"at": monotonic_ns()}
-        operation = read_operation(rank, call, content, self.size)
-        pieces: Any = frame.meta.get("pieces")  # checked by ``check``
-        posted = Posted(number, operation, pieces, bytes_due(operation), batch=batch)
-        check(posted)
-        self.covert_limits.require_few(operation)
-        self.growth_reports.on_operation(operation)
-        self.answers.note(posted, self.calls.options_of(rank, call))
-        if operation.kind != "send":
-            self._attach_bytes(posted, frame.blob)
-        elif frame.blob:
-            raise frames.FrameError("a send that brings its bytes too early")
-        self.answers.expect(rank, number)
-        self._pass_on(rank, frames.EVENT, {"call": call, "operation": content})
-        if operation.kind == "send":
-            self._note_send(rank, number)
-        if not posted.is_here:
-            self.answers.outstanding[rank].owed[number] = posted
-        self.matching.post(posted)
-
-    def _note_send(self, rank: int, number: int) -> None:
-        """Record a send. After the last call, mark it at once, because it is too late to wait."""
-        call = self.calls.current(rank)
-        if self.calls.are_over(rank):
-            self._mark_send(rank, self.answers.sends[rank].take_place(call))
-        else:
-            self.answers.sends[rank].note(number, call)
-
-    def _on_contents(self, rank: int, frame: frames.Frame) -> None:
-        """Take the bytes of a send, and answer the operations that these bytes complete.
-
-        If the rank owes no more bytes, send it the answers that were withheld. Otherwise they stay
-        withheld. Raises FrameError if no send waits for these bytes, or if a send announced more
-        or fewer bytes.
-        """
-        posted = self.answers.outstanding[rank].take_owed(frame.meta.get("number"))
-        self._attach_bytes(posted, frame.blob)
-        self._report_growth(rank)
-        self.matching.on_bytes(posted)
-        self.answers.on_bytes(rank)
+        self.releases.deliver_if_at_rest(rank)
 
     def _report_growth(self, rank: int) -> None:
         """Report the growth of a rank's memory if the hub holds many more bytes for it."""
@@ -493,15 +356,4 @@ class Hub:
         except frames.FrameError as error:  # another rank's frame may have led here
             self._refuse(rank, str(error))
         except OSError:  # the rank has just ended
-            self._hang_up(rank)
-
-    def _attach_bytes(self, posted: Posted, blob: bytes) -> None:
-        """Give an operation its bytes. Tell the judge their ``even_powers`` if the call asks."""
-        attach_bytes(posted, blob)
-        rank, call = posted.rank, posted.operation.call
-        self.answers.outstanding[rank].operation_bytes += posted.due
-        options = self.calls.options_of(rank, call)
-        # ``squares`` names the dtype. The dtype that the rank reports is no evidence.
-        if blob and options and options.squares:
-            sums = combine.even_powers(blob, options.squares)
-            self.tell({world_messages.SQUARES: [rank, call, *sums]})
+            self.connections.hang_up(rank)

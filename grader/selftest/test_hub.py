@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.hub import connection, hub, matching, outstanding, store_values
+from grader.hub import connection, held_bytes, matching, operations, outstanding, store_values
 from grader.hub.covert_limits import MAX_EMPTY, MAX_NEW_GROUPS
 from grader.hub.in_step import InStep
 from grader.rank import argument_checks
@@ -822,7 +822,7 @@ def test_the_last_rank_and_other_calls_get_messages_as_they_come(in_step):
 
 
 def test_what_nobody_takes_is_bounded(ends, monkeypatch):
-    monkeypatch.setattr(hub, "MAX_HELD_BYTES", 100)
+    monkeypatch.setattr(held_bytes, "MAX_HELD_BYTES", 100)
     both = ends()
     for number in range(5):
         both.post(0, operation(number, kind="send", peer=1, received=[], **MESSAGE))
@@ -833,7 +833,7 @@ def test_what_nobody_takes_is_bounded(ends, monkeypatch):
 
 
 def test_what_nobody_reads_is_bounded(ends, monkeypatch):
-    monkeypatch.setattr(hub, "MAX_HELD_BYTES", 1 << 21)
+    monkeypatch.setattr(held_bytes, "MAX_HELD_BYTES", 1 << 21)
     both, blob = ends(), bytes(1 << 20)
     alone = {
         "group": [0],
@@ -850,7 +850,7 @@ def test_what_nobody_reads_is_bounded(ends, monkeypatch):
 
 
 def test_a_result_that_several_ranks_get_is_counted_once(ends, monkeypatch):
-    monkeypatch.setattr(hub, "MAX_HELD_BYTES", 3 << 20)
+    monkeypatch.setattr(held_bytes, "MAX_HELD_BYTES", 3 << 20)
     four, blob = ends(4), bytes(1 << 19)
     together = {"kind": "all_gather", "group": [0, 1, 2, 3], "shape": None, "reduction": None}
     together |= {"sent": [1 << 17], "received": [1 << 19], "bytes": 1 << 19}
@@ -1082,7 +1082,7 @@ def test_no_stream_breaks_the_hub(seed):
     "module, name, weaker",
     [
         pytest.param(matching.Posted, "is_here", True, id="bytes that are not here"),
-        pytest.param(hub, "read_operation", lambda *_: fuzz.Random(), id="any operation"),
+        pytest.param(operations, "read_operation", lambda *_: fuzz.Random(), id="any operation"),
         pytest.param(frames, "is_text", lambda value, most: True, id="any key"),
     ],
 )

@@ -1,0 +1,95 @@
+"""The hub gives ranks what it withholds from them when they wait and do not go on by themselves.
+
+This holds for the results of slow all-gathers (see ``slow_gathers``) and for messages in calls that
+measure processor time (see ``awaited_receives``).
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from time import monotonic_ns
+
+from grader.hub.answers import Answers
+from grader.hub.awaited_receives import Answer
+from grader.hub.calls import Calls
+from grader.hub.process_usage import UsageSource
+from grader.hub.waits import Waits
+from grader.wire import world_messages
+
+
+class Releases:
+    """Gives withheld results and messages in the calls of one check, and tells the judge of it.
+
+    ``measures`` measures how much processor time a rank uses, and ``tell`` sends the judge a
+    message.
+    """
+
+    def __init__(
+        self,
+        answers: Answers,
+        waits: Waits,
+        calls: Calls,
+        measures: UsageSource,
+        tell: Callable[[dict], None],
+    ) -> None:
+        self.answers, self.waits, self.calls = answers, waits, calls
+        self.measures, self.tell = measures, tell
+
+    def give_to_idle(self) -> int:
+        """Give results and messages to idle ranks; return how many it gave.
+
+        Each rank gets at most one of each, and only if a thread of the rank waits for it.
+        """
+        given = self.give_slow_results(self.answers.slow.awaited)
+        for rank in self.answers.receives.kept_waiting():
+            given += self._deliver_and_measure(rank)
+        return given
+
+    def give_slow_results(self, waits: Mapping[int, Collection]) -> int:
+        """Give the results that ``SlowGathers.lift`` returns, tell the judge, return their number.
+
+        ``waits`` says what each rank waits for.
+        """
+        awaited = self.answers.slow.lift(waits)
+        for posted, blob, place in awaited:
+            told = [posted.rank, posted.operation.call, place, monotonic_ns()]
+            self.tell({world_messages.AWAITED_AT_ONCE: told})
+            self.answers.answer_unless_unawaited(posted, blob)
+        return len(awaited)
+
+    def deliver_if_at_rest(self, rank: int) -> None:
+        """Deliver a message for which a thread waits, if all threads of its rank wait.
+
+        If the rank is not measured any more, deliver all messages for which threads wait.
+        """
+        if rank in self.answers.receives.unmeasured:
+            while answer := self.answers.receives.take(rank):
+                self._deliver(answer)
+        elif rank in self.waits.by_rank:
+            self._deliver_and_measure(rank)
+
+    def _deliver_and_measure(self, rank: int) -> bool:
+        """Deliver one message to a rank at rest; return whether there is one.
+
+        First tell the judge how much processor time the rank has used.
+        """
+        if not (answer := self.answers.receives.take(rank)):
+            return False
+        self.tell_spent(world_messages.SPENT_BEFORE_WAIT, rank)
+        self._deliver(answer)
+        return True
+
+    def _deliver(self, answer: Answer) -> None:
+        posted, blob, more = answer
+        self.answers.answer_unless_unawaited(posted, blob, **more)
+
+    def stop_measuring_the_restless(self) -> None:
+        """Deliver the messages that are withheld from ranks if the ranks do not come to rest."""
+        receives = self.answers.receives
+        if not receives.kept_waiting():
+            return
+        if receives.note_spent([self.measures.spent(rank) for rank in range(self.calls.size)]):
+            for rank in sorted(receives.kept_waiting()):
+                self.deliver_if_at_rest(rank)
+
+    def tell_spent(self, kind: str, rank: int) -> None:
+        """Tell the judge how much processor time a rank has used."""
+        self.tell({kind: [rank, self.calls.current(rank), self.measures.spent(rank)]})
