@@ -139,11 +139,11 @@ class Rank:
         on_nccl = self.device.type == "cuda" and not self.network
         if self.device.type == "cuda":
             torch.cuda.seed()
-        store = (
-            HubStore(self.network)
-            if self.network
-            else dist.FileStore(self.home.rendezvous, meta["size"])
-        )
+        store: dist.Store
+        if self.network:
+            store = HubStore(self.network)
+        else:
+            store = dist.FileStore(self.home.rendezvous, meta["size"])
         dist.init_process_group(
             "nccl" if on_nccl else "gloo",  # the hub takes the place of gloo
             store=store,
@@ -306,12 +306,10 @@ class Rank:
         submission_dir = str(self.submission_dir)
         # Look only at the newest modules. A look at all modules would copy memory pages that the
         # ranks share.
-        for name in list(
-            itertools.islice(reversed(sys.modules), max(0, len(sys.modules) - self.modules))
-        ):
-            if (getattr(sys.modules[name], "__file__", None) or "").startswith(
-                submission_dir
-            ) or name == "handout":
+        new = max(0, len(sys.modules) - self.modules)
+        for name in list(itertools.islice(reversed(sys.modules), new)):
+            file = getattr(sys.modules[name], "__file__", None) or ""
+            if file.startswith(submission_dir) or name == "handout":
                 del sys.modules[name]
         gc.collect()
 
@@ -330,12 +328,7 @@ def _send_result(
         trees, blob = tensors.encode(result, args, kwargs)
         packed = link.pack(frames.RETURNED, {**meta, "values": trees}, blob)
     except Exception as error:
-        what = {
-            "other": (
-                f"a {type(result).__name__} that cannot be sent: {type(error).__name__}: {error}"[
-                    :300
-                ]
-            )
-        }
+        why = f"{type(error).__name__}: {error}"
+        what = {"other": f"a {type(result).__name__} that cannot be sent: {why}"[:300]}
         packed = link.pack(frames.RETURNED, {**meta, "values": [what, {"list": []}, {"dict": []}]})
     link.send_packed(packed)
