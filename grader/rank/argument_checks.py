@@ -7,7 +7,7 @@ carries out, and the errors say so.
 
 import torch
 
-from grader.rank.work import Tensors, dtype_of, is_on_host
+from grader.rank.tensor_memory import Tensors, dtype_of, is_on_host
 from grader.wire import combine, frames
 
 

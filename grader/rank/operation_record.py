@@ -6,7 +6,7 @@ a hub, the recorder reports them. ``wire.events.Operation`` says what the fields
 
 import torch.distributed as dist
 
-from grader.rank.work import Tensors, dtype_of
+from grader.rank.tensor_memory import Tensors, dtype_of
 from grader.wire.events import counts
 
 REDUCTIONS = {

@@ -34,17 +34,8 @@ from grader.rank.argument_checks import (
 )
 from grader.rank.meter import METERS
 from grader.rank.operation_record import REDUCTIONS, operation_record
-from grader.rank.work import (
-    CoalescedWork,
-    HubWork,
-    MemoryInUse,
-    Network,
-    Tensors,
-    is_on_host,
-    overlap,
-    unfill,
-)
-from grader.wire import frames
+from grader.rank.tensor_memory import MemoryInUse, Tensors, is_on_host, overlap, unfill
+from grader.rank.work import CoalescedWork, HubWork, Network
 
 
 class HubGroup(dist.ProcessGroup):
@@ -319,7 +310,7 @@ class HubGroup(dist.ProcessGroup):
         memory = MemoryInUse(sent, filled) if sent and not silent else None
         issued = self.network.note_issue(kind)
         issued.is_overlapping = is_overlapping
-        number = self._post(record, pieces, memory, _blocks(filled, in_order))
+        number = self.network.post(record, pieces, memory, _blocks(filled, in_order))
         unfill(filled, in_order)
         if filled:
             issued.unfilled_at = place
@@ -330,29 +321,6 @@ class HubGroup(dist.ProcessGroup):
         """Check ``whole`` as gloo does; for nccl only the number of elements counts."""
         check = check_count if self.network.is_strict or not is_on_host(whole) else check_shape
         check(kind, name, whole, part, self.size())
-
-    def _post(
-        self,
-        record: dict,
-        pieces: list[list[int]] | None,
-        memory: MemoryInUse | None,
-        blocks: Tensors,
-    ) -> int:
-        """Send an operation to the hub, and return the number that its answer will have.
-
-        ``blocks`` are tensors that the operation fills, each of which is one block of memory. A
-        collective sends its bytes at once. The bytes of a send follow when the rank next waits.
-        """
-        is_send = record["kind"] == "send"
-        blob = memory.read() if memory and not is_send else b""
-        meta = {"operation": record, "pieces": pieces or [[], []], "batch": self.network.batch}
-        for pending in list(self.network.link.owed.values()):
-            pending.note_landing(blocks)
-        number = self.network.ask(frames.OPERATION, meta, blob)
-        if memory and is_send and record["bytes"]:
-            memory.keep()
-            self.network.link.owe(number, memory)
-        return number
 
 
 def install(network: Network) -> None:

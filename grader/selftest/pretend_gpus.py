@@ -29,11 +29,11 @@ def serve() -> None:
     """Serve ranks on CPUs as usual, and those on GPUs as if their tensors lay there."""
     import torch
 
-    from grader.rank import argument_checks, gpu, process_group, work
+    from grader.rank import argument_checks, gpu, process_group, tensor_memory
     from grader.supervisor import fork_server
 
     def start(index: int) -> torch.device:
-        for module in (argument_checks, process_group, work):
+        for module in (argument_checks, process_group, tensor_memory):
             module.is_on_host = lambda tensor: False
         return torch.device("cpu")
 

@@ -18,7 +18,7 @@ from grader.hub.covert_limits import MAX_EMPTY, MAX_NEW_GROUPS
 from grader.hub.in_step import InStep
 from grader.rank import argument_checks
 from grader.rank.link import Link
-from grader.rank.work import raw
+from grader.rank.tensor_memory import raw
 from grader.selftest import fuzz
 from grader.selftest.fuzz_frames import NONCE, OPERATION
 from grader.selftest.fuzz_hub import (

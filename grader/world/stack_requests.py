@@ -17,8 +17,17 @@ from grader.world.report import RankReport
 PATIENCE_SECONDS = 2.0  # all answers have to arrive within this time
 QUIET_SECONDS = 0.03  # if nothing arrives for this time, all stacks are taken to be complete
 MAX_STACK_BYTES = 1 << 18  # of the stacks of one rank
-# While student code waits, lines of these grader files are on the stack. Reports omit these lines.
-OUR_LINES = ("wait_recorder.py", "receives.py", "process_group.py", "work.py", "link.py")
+# While student code communicates, lines of these grader files are on the stack. Reports omit these
+# lines.
+OUR_LINES = (
+    "argument_checks.py",
+    "link.py",
+    "process_group.py",
+    "receives.py",
+    "tensor_memory.py",
+    "wait_recorder.py",
+    "work.py",
+)
 AROUND_WAITS = {str(ENGINE / "grader" / "rank" / name) for name in OUR_LINES}
 
 
