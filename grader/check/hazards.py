@@ -31,8 +31,8 @@ LEFT_OPEN_MARK = re.compile(rf"({LEFT_OPEN}) ([a-z_]+) ([0-9]{{1,5}})")
 class Hazard:
     """An operation of a rank, and what is wrong with it.
 
-    ``what`` is ``NEVER_AWAITED``, ``OVERWRITTEN`` or ``OVERLAPPING``. ``is_paired`` says whether the
-    operation is a send or a receive whose message was received or sent in the same call.
+    ``what`` is ``NEVER_AWAITED``, ``OVERWRITTEN`` or ``OVERLAPPING``. ``is_paired`` says whether
+    the operation is a send or a receive whose message was received or sent in the same call.
     """
 
     what: str
