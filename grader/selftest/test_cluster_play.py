@@ -21,8 +21,9 @@ from grader.reports import svg_drawing, text_drawing
 from grader.reports.svg_drawing import MAX_SPANS_IN_FULL, Picture
 from grader.selftest.grading import ROOT
 from grader.selftest.test_timeline import check_trace, with_stubs
+from grader.timeline.cluster_scenes import CLUSTER_SCENES, ON_CLUSTERS, instead_on, scenes_on
 from grader.timeline.replay import program_of
-from grader.timeline.scenes import ELSEWHERE, ON_CLUSTERS, SCENES, instead_on, scenes_on
+from grader.timeline.scenes import SCENES
 from grader.wire import frames
 from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, PASSES, Program, read_event
 from grader.world import world as worlds
@@ -156,7 +157,7 @@ def test_more_ranks_than_a_check_ever_has_are_drawn_in_80_columns(tmp_path, serv
 
 
 def test_every_scene_has_its_driver():
-    assert set(ON_CLUSTERS) == {*ELSEWHERE, "pipeline_parallel"} < set(SCENES)
+    assert set(ON_CLUSTERS) == {*CLUSTER_SCENES, "pipeline_parallel"} < set(SCENES)
     played = [
         scene
         for part in ON_CLUSTERS

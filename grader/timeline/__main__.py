@@ -39,8 +39,9 @@ from grader.reports.trace import trace
 from grader.session import SessionOwner
 from grader.timeline.cluster import BadCluster, Cluster, read
 from grader.timeline.cluster_play import Model, have_files, steps_of
+from grader.timeline.cluster_scenes import ON_CLUSTERS, instead_on, scenes_on
 from grader.timeline.play import PlayedScene, ScenePlayer
-from grader.timeline.scenes import INSTEAD, ON_CLUSTERS, SCENES, instead_on, scenes_on
+from grader.timeline.scenes import INSTEAD, SCENES
 from grader.wire import machine_limits, tiers
 from grader.world.fork_server_client import WorldsUnavailable
 
