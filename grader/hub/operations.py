@@ -11,7 +11,7 @@ from grader.hub.frames_to_judge import FramesToJudge
 from grader.hub.growth_reports import GrowthReports
 from grader.hub.matching import Matching, Posted, attach_bytes, bytes_due, check
 from grader.wire import combine, frames, world_messages
-from grader.wire.events import read_operation
+from grader.wire.event_reader import read_operation
 
 
 class Operations:

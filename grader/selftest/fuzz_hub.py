@@ -14,7 +14,7 @@ from grader.hub.process_usage import MemoryUsage
 from grader.selftest.fuzz_frames import HONEST as OF_THE_JUDGES
 from grader.selftest.fuzz_frames import NONCE, OPERATION, changed_text, headed, mutated
 from grader.wire import frames
-from grader.wire.events import read_event
+from grader.wire.event_reader import read_event
 
 BYTES = np.arange(6, dtype=np.float32).tobytes()
 NO_PIECES = [[], []]

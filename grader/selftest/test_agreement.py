@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from grader.wire import agreement
 from grader.wire.agreement import Disagreement, IncompleteGroup, examine_groups, match
-from grader.wire.events import GroupMade, Mark, Operation, operations, read_event, weight
+from grader.wire.event_reader import read_event
+from grader.wire.events import GroupMade, Mark, Operation, operations, weight
 from grader.wire.frames import FrameError
 
 clock = itertools.count()

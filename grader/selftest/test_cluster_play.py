@@ -25,7 +25,8 @@ from grader.timeline.cluster_scenes import CLUSTER_SCENES, ON_CLUSTERS, instead_
 from grader.timeline.replay import program_of
 from grader.timeline.scenes import SCENES
 from grader.wire import frames
-from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, PASSES, Program, read_event
+from grader.wire.event_reader import read_event
+from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, PASSES, Program
 from grader.world import world as worlds
 from grader.world.limits import Limits
 from grader.world.report import Call, WorldReport

@@ -9,7 +9,7 @@ import pytest
 from grader.intake import found_files
 from grader.selftest import fuzz, fuzz_frames, fuzz_intake, fuzz_world
 from grader.selftest.sampling import rng_of_test
-from grader.wire import events, frames
+from grader.wire import event_reader, frames
 from grader.world import blobs
 
 NEW = "new"
@@ -54,12 +54,14 @@ def bites(make, judge) -> str:
     "module, name, weaker",
     [
         pytest.param(
-            events,
+            event_reader,
             "is_whole",
             lambda value: isinstance(value, (int, float)),
             id="numbers of any size",
         ),
-        pytest.param(events, "is_name", lambda value, most: True, id="names with any characters"),
+        pytest.param(
+            event_reader, "is_name", lambda value, most: True, id="names with any characters"
+        ),
         pytest.param(blobs, "_are_counts", lambda values: True, id="shapes of anything"),
         pytest.param(blobs, "MAX_BLOB", 1 << 80, id="shapes of any size"),
         pytest.param(frames, "check_lengths", lambda *lengths: None, id="frames of any length"),

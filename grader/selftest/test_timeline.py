@@ -38,7 +38,8 @@ from grader.timeline.__main__ import BUSY, RUNS, draw
 from grader.timeline.play import PlayedScene, ScenePlayer, _communications, _disturbed, _shares
 from grader.timeline.scenes import INSTEAD, SCENES
 from grader.wire import frames
-from grader.wire.events import Mark, Operation, Progress, read_event
+from grader.wire.event_reader import read_event
+from grader.wire.events import Mark, Operation, Progress
 from grader.world import world as worlds
 from grader.world.limits import Limits
 from grader.world.report import Call, RankReport, Returned, WorldReport

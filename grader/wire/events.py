@@ -1,17 +1,14 @@
-"""Defines the events of a rank's trail, and reads them from what a rank sends.
+"""Defines the events of a rank's trail.
 
 A trail lists, in order, the operations that a rank issued, the groups that it made and the marks
 that it passed. A mark is a named point of the rank's program. The judge keeps the trail as plain
-data. For a timeline, the ranks report more. On gloo or nccl, the trail then also has the times at
-which operations and waits began and ended (``Progress``). On the hub, it has the steps of the
-program (``Program``).
+data, which ``event_reader`` reads from what a rank sends. For a timeline, the ranks report more. On
+gloo or nccl, the trail then also has the times at which operations and waits began and ended
+(``Progress``). On the hub, it has the steps of the program (``Program``).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, get_args
-
-from grader.wire.frames import FrameError, is_name, is_whole
+from dataclasses import dataclass
 
 NAMES = {
     "all_reduce": "all-reduce",
@@ -20,8 +17,6 @@ NAMES = {
     "all_to_all": "all-to-all",
     "recv": "receive",
 }
-
-
 EMPTY_BYTES = 8  # a message without entries counts as 8 bytes, because its tag carries information
 
 
@@ -59,7 +54,7 @@ class Operation:
 
     @property
     def where(self) -> str:
-        return f"{self.file}:{self.line}" if self.file else "a line outside your files"
+        return _place(self.file, self.line)
 
     @property
     def elements(self) -> int:
@@ -145,8 +140,11 @@ class GroupMade:
     line: int | None
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}" if self.file else "a line outside your files"
-        return f"new_group({self.ranks}) at {where}"
+        return f"new_group({self.ranks}) at {_place(self.file, self.line)}"
+
+
+def _place(file: str | None, line: int | None) -> str:
+    return f"{file}:{line}" if file else "a line outside your files"
 
 
 @dataclass(frozen=True)
@@ -225,129 +223,22 @@ COMPLETED = "completed"
 PROGRESS = (STARTED, WAIT_BEGAN, WAIT_ENDED, COMPLETED)
 
 KINDS = {
-    *(
-        "all_reduce",
-        "broadcast",
-        "reduce",
-        "all_gather",
-        "reduce_scatter",
-        "gather",
-        "scatter",
-        "all_to_all",
-        "barrier",
-    ),
-    *("send", "recv"),
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "reduce_scatter",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "barrier",
+    "send",
+    "recv",
 }
 MAX_COUNTS = 64  # entries of a list; see ``counts`` for longer lists
 MAX_NAME = 200  # characters
-MARK_SHOWN = 100  # characters; the rest of a mark's name is cut off
-
 
 Event = Operation | GroupMade | Mark | Progress | Program
-# The fields of an operation that a rank sends, each with its name and the types that it may have.
-TOLD: list[tuple[str, tuple]] = [
-    (field.name, get_args(field.type) or (field.type,))
-    for field in fields(Operation)
-    if field.name not in ("rank", "call")
-]
-
-
-def read_event(rank: int, meta: dict, size: int) -> Event:
-    """Return the event in a rank's frame. ``meta`` is the JSON of the frame.
-
-    ``size`` is the world size. Raises FrameError if the event is not of the agreed form.
-    """
-    call = meta.get("call")
-    if not is_whole(call):
-        raise FrameError("an event outside of a call")
-    if isinstance(name := meta.get("mark"), str) and is_whole(at := meta.get("at")):
-        return Mark(
-            rank, call, "".join(c if c.isprintable() else "?" for c in name[:MARK_SHOWN]), at
-        )
-    if isinstance(progress := meta.get("progress"), dict):
-        return _read_progress(rank, call, progress)
-    if isinstance(steps := meta.get("steps"), list) and is_whole(at := meta.get("at")):
-        return Program(rank, call, tuple(map(_read_step, steps)), at)
-    if isinstance(made := meta.get("group"), dict) and is_whole(at := meta.get("at")):
-        return _read_group(rank, call, at, made, size)
-    if isinstance(content := meta.get("operation"), dict):
-        return read_operation(rank, call, content, size)
-    raise FrameError("an event of no known kind")
-
-
-def read_operation(rank: int, call: int, content: dict, size: int) -> Operation:
-    """Return the operation that a rank describes in ``content``.
-
-    ``size`` is the world size. Raises FrameError if the operation is not of the agreed form.
-    """
-    values: dict[str, Any] = {"rank": rank, "call": call}
-    for name, types in TOLD:
-        values[name] = value = content.get(name)
-        if type(value) not in types or not _is_sane(value):
-            raise FrameError(f"an operation without a proper {name}")
-    if values["kind"] not in KINDS:
-        raise FrameError("an operation of no known kind")
-    for counts in (
-        values["sent"],
-        values["received"],
-        values["group"],
-        values["shape"] or [],
-        [values["bytes"]],
-    ):
-        for count in counts:
-            if not is_whole(count) or count < 0:
-                raise FrameError("an operation with a count that is not a whole number from 0 on")
-    group = values["group"]
-    if rank not in group or len(set(group)) < len(group):
-        raise FrameError("an operation of a group that lacks its rank, or that lists a rank twice")
-    others = [other for other in (values["peer"], values["root"]) if other is not None]
-    if not all(0 <= other < size for other in [*group, *others]):
-        raise FrameError("an operation with a rank that does not exist")
-    return Operation(**values)
-
-
-def _read_group(rank: int, call: int, at: int, content: dict, size: int) -> GroupMade:
-    ranks, is_local, file, line = (content.get(n) for n in ("ranks", "is_local", "file", "line"))
-    if not isinstance(ranks, list) or not 0 < len(ranks) <= size or not isinstance(is_local, bool):
-        raise FrameError("a group of no known form")
-    known = [is_whole(other) and 0 <= other < size for other in ranks]
-    if not all(known) or len(set(ranks)) < len(ranks):
-        raise FrameError("a group with a rank that does not exist, or that is listed twice")
-    if not _is_line(file, line):
-        raise FrameError("a group that was made at no known line")
-    return GroupMade(rank, call, ranks, is_local, at, file, line)
-
-
-def _is_line(file: Any, line: Any) -> bool:
-    return (file is None or is_name(file, MAX_NAME)) and (line is None or is_whole(line))
-
-
-def _read_progress(rank: int, call: int, content: dict) -> Progress:
-    what, at, of, file, line = (content.get(name) for name in ("what", "at", "of", "file", "line"))
-    if _is_line(file, line) and what in PROGRESS and is_whole(at) and (of is None or is_whole(of)):
-        return Progress(rank, call, what, at, of, file, line)
-    raise FrameError("a malformed report of an operation's progress")
-
-
-def _read_step(content: Any) -> Step:
-    proper = isinstance(content, list) and len(content) == 3 and content[0] in STEPS
-    if (
-        not proper
-        or not is_whole(content[1])
-        or content[1] < 0
-        or not is_name(content[2], MAX_NAME)
-    ):
-        raise FrameError("a malformed step of a program")
-    return Step(*content)
-
-
-def _is_sane(value: Any) -> bool:
-    """Return whether the value of an operation's field is printable and not too large."""
-    if value is None or is_whole(value):
-        return True
-    if isinstance(value, str):
-        return is_name(value, MAX_NAME)
-    return isinstance(value, list) and len(value) <= MAX_COUNTS
 
 
 def weight(event: Event) -> int:
@@ -372,11 +263,9 @@ def counts(sizes: Sequence[int]) -> list[int]:
     If there are more sizes, the last number is the sum of all sizes that remain. So the sum of the
     numbers is always the sum of all sizes.
     """
-    return (
-        [*sizes[: MAX_COUNTS - 1], sum(sizes[MAX_COUNTS - 1 :])]
-        if len(sizes) > MAX_COUNTS
-        else list(sizes)
-    )
+    if len(sizes) <= MAX_COUNTS:
+        return list(sizes)
+    return [*sizes[: MAX_COUNTS - 1], sum(sizes[MAX_COUNTS - 1 :])]
 
 
 def lane(operation: Operation) -> tuple:
@@ -385,12 +274,9 @@ def lane(operation: Operation) -> tuple:
     A lane is the group, the group's name, the source, the target and the tag. The source is None
     for a receive that takes a message from any rank.
     """
-    ends = (
-        (operation.rank, operation.peer)
-        if operation.kind == "send"
-        else (operation.peer, operation.rank)
-    )
-    return (tuple(operation.group), operation.group_name, *ends, operation.tag)
+    this, peer = operation.rank, operation.peer
+    source, target = (this, peer) if operation.kind == "send" else (peer, this)
+    return (tuple(operation.group), operation.group_name, source, target, operation.tag)
 
 
 def groups_made(trail: list, call: int | None = None) -> list[GroupMade]:

@@ -6,7 +6,8 @@ A rank may send anything, so each frame is checked before it gets into the repor
 from collections.abc import Callable
 
 from grader.wire import frames
-from grader.wire.events import Event, Mark, Operation, Program, Progress, read_event, weight
+from grader.wire.event_reader import read_event
+from grader.wire.events import Event, Mark, Operation, Program, Progress, weight
 from grader.world import call_outcomes
 from grader.world.held_ranks import HeldRanks
 from grader.world.limits import Limits
