@@ -8,7 +8,8 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
 from grader.check.api import Delay, Strided, call, in_strict_order, per_rank, rounding
-from grader.reference import parallel, schedules, single_device
+from grader.reference import pipeline_mistakes, schedules, single_device
+from grader.reference.returned_lists import as_lists
 
 # The batch has 9 rows of 4 columns: 3 micro-batches of 3 rows.
 BATCH = np.arange(36, dtype=np.float64).reshape(9, 4) / 40
@@ -69,7 +70,7 @@ def test_split_layers(world):
     (run,) = world(1, call("pipeline_parallel.split_layers", *cases, driver="in_turn"))
     for got, (case, expected) in zip(run.answers(2), cases.items()):
         text = f"split_layers{case}: expected the layers {expected}, got {got!r:.300}"
-        run.require(parallel.as_lists(got) == expected, text)
+        run.require(as_lists(got) == expected, text)
 
 
 @number("5.1")
@@ -101,12 +102,12 @@ def test_forward(world):
         call(name, *given, 0, may_raise=True),
     )
     y, saved = single_device.forward(WEIGHTS, BATCH)
-    known = [{}, parallel.output_mistakes(y, M)]
+    known = [{}, pipeline_mistakes.output_mistakes(y, M)]
     run.returns(
         None, y, tolerance=CLOSE, select=lambda r: r[0], label="the output", known_mistakes=known
     )
-    expected = [parallel.micro_batches(saved, layers, M) for layers in CUT]
-    known = parallel.saved_mistakes(saved, CUT, M)
+    expected = [pipeline_mistakes.micro_batches(saved, layers, M) for layers in CUT]
+    known = pipeline_mistakes.saved_mistakes(saved, CUT, M)
     label = "the list saved, [micro-batch][layer][x or z],"
     run.returns(
         *expected, tolerance=CLOSE, select=lambda r: r[1], label=label, known_mistakes=known
@@ -118,7 +119,7 @@ def test_forward(world):
         tolerance=CLOSE,
         select=lambda r: r[0],
         label="the output of nine micro-batches",
-        known_mistakes=[{}, parallel.output_mistakes(y, 9)],
+        known_mistakes=[{}, pipeline_mistakes.output_mistakes(y, 9)],
     )
     odd.raises_value_error("9", "2")
     none.raises_value_error("0")
@@ -131,7 +132,7 @@ def test_backward(world):
     stages
     """
     y, saved = single_device.forward(WEIGHTS, BATCH)
-    of_stages = [parallel.micro_batches(saved, layers, M) for layers in CUT]
+    of_stages = [pipeline_mistakes.micro_batches(saved, layers, M) for layers in CUT]
     turned = [
         [[tuple(Strided(a, "transpose") for a in pair) for pair in one] for one in own]
         for own in of_stages
@@ -149,7 +150,7 @@ def test_backward(world):
         run.returns(
             *([gradients[layer] for layer in layers] for layers in CUT),
             tolerance=CLOSE,
-            known_mistakes=parallel.pipeline_mistakes(WEIGHTS, saved, y, CUT, M),
+            known_mistakes=pipeline_mistakes.pipeline_mistakes(WEIGHTS, saved, y, CUT, M),
             label="the list of the weights' gradients",
         )
         run.keeps_inputs()
@@ -230,7 +231,7 @@ def test_run_schedule(world):
     """
     loss, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
     y, saved = single_device.forward(WEIGHTS, BATCH)
-    mistakes = parallel.pipeline_mistakes(WEIGHTS, saved, y, CUT, M)
+    mistakes = pipeline_mistakes.pipeline_mistakes(WEIGHTS, saved, y, CUT, M)
     schedules_of_stages = GPIPE, ONE_FORWARD_ONE_BACKWARD, MIXED, REVERSED
     for run, own in zip(world(2, *map(run_schedule, schedules_of_stages)), schedules_of_stages):
         run.returns(
@@ -332,7 +333,7 @@ def test_run_schedule_in_the_order_of_gpus(world):
             *([gradients[layer] for layer in layers] for layers in CUT),
             tolerance=CLOSE,
             select=lambda r: driver_results.value(r)[1],
-            known_mistakes=parallel.pipeline_mistakes(WEIGHTS, saved, y, CUT, M),
+            known_mistakes=pipeline_mistakes.pipeline_mistakes(WEIGHTS, saved, y, CUT, M),
             label="the list of the weights' gradients",
         )
 

@@ -8,8 +8,9 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
 from grader.check.api import Probe, call, per_rank, rounding
-from grader.reference import chunked, parallel, single_device
+from grader.reference import chunked, single_device
 from grader.reference.chunked import SPLIT, WHOLE
+from grader.reference.returned_lists import as_lists
 
 CLOSE = rounding(np.float64)
 WEIGHTS = [
@@ -68,7 +69,7 @@ def test_chunk_layers(world):
         expected = chunked.layers_of_chunks(8, stage, 2, 2)
         text = f"chunk_layers(8, {stage}, 2, 2): expected {expected}, got {found!r:.200}."
         text += chunked.why_other_layers(found, 8, stage, 2, 2)
-        run.require(parallel.as_lists(found) == expected, text)
+        run.require(as_lists(found) == expected, text)
     odd.raises_value_error("10", "4")
 
 

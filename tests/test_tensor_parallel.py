@@ -8,7 +8,8 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
 from grader.check.api import RequiresGrad, Strided, call, listed, per_rank, rounding, tensor
-from grader.reference import parallel, single_device
+from grader.reference import single_device
+from grader.reference import tensor_parallel as parts
 from grader.reference.collective_mistakes import MEMORY, in_memory_order
 
 BATCH = np.arange(8, dtype=np.float64).reshape(4, 2) / 10  # 4 rows of 2 columns
@@ -39,7 +40,7 @@ def test_shards(world):
         call("tensor_parallel.shard_columns", whole[:, :3], may_raise=True),
         call("tensor_parallel.shard_rows", whole.T[:3], may_raise=True),
     )
-    known = parallel.every_nth(whole, 2, axis=1)
+    known = parts.every_nth(whole, 2, axis=1)
     by_columns.returns([[1.0, 2.0], [5.0, 6.0]], [[3.0, 4.0], [7.0, 8.0]], known_mistakes=known)
     by_rows.returns([[1.0, 2.0, 3.0, 4.0]], [[5.0, 6.0, 7.0, 8.0]])
     odd.raises_value_error("3", "2")
@@ -65,7 +66,7 @@ def test_forward(world):
     shards = [[weight[:, rank : rank + 1] for weight in DEEP] for rank in range(2)]
     (run,) = world(2, call("tensor_parallel.tensor_parallel_forward", per_rank(*shards), BATCH))
     y, saved = single_device.forward(DEEP, BATCH)
-    mistakes = parallel.forward_mistakes(DEEP, BATCH, 2)
+    mistakes = parts.forward_mistakes(DEEP, BATCH, 2)
     run.returns(
         y,
         y,
@@ -75,7 +76,7 @@ def test_forward(world):
         known_mistakes=[mistakes] * 2,
     )
     own_saved = [[(x, z[:, rank : rank + 1]) for x, z in saved] for rank in range(2)]
-    known = [parallel.forward_saved_mistakes(own, y) for own in own_saved]
+    known = [parts.forward_saved_mistakes(own, y) for own in own_saved]
     run.returns(
         *own_saved,
         tolerance=CLOSE,
@@ -128,7 +129,7 @@ def test_backward(world):
         call("tensor_parallel.tensor_parallel_backward", per_rank(*SHARDS), per_rank(*own), grad_y),
     )
     grad_x, whole = single_device.backward(WEIGHTS, saved, grad_y)
-    of_input, of_shards = parallel.tensor_mistakes(WEIGHTS, saved, grad_y, 2)
+    of_input, of_shards = parts.tensor_mistakes(WEIGHTS, saved, grad_y, 2)
     gradients = [[g[:, rank : rank + 1] for g in whole] for rank in range(2)]
     run.returns(
         *gradients,
@@ -235,7 +236,7 @@ def test_megatron_pair(world):
         ]
         for name, x in (("f", varied), ("g", BATCH))
     }
-    known = parallel.pair_outputs(a, b, BATCH, 2)
+    known = parts.pair_outputs(a, b, BATCH, 2)
     run.returns(
         y, y, tolerance=CLOSE, select=driver_results.value, label="the output", known_mistakes=known
     )
@@ -246,7 +247,7 @@ def test_megatron_pair(world):
         tolerance=CLOSE,
         select=driver_results.gradients,
         label="the list of the gradients, [0] of column, [1] of row, [2] of x,",
-        known_mistakes=parallel.pair_mistakes(a, b, saved, upstream, 2),
+        known_mistakes=parts.pair_mistakes(a, b, saved, upstream, 2),
     )
     run.keeps_inputs()
     for name, half, value, gradient in (

@@ -8,8 +8,7 @@ import statistics
 import numpy as np
 
 from grader.check.api import LAYOUTS, PRODUCT, SEND, Delay, Strided, call, per_rank, rounding
-from grader.reference import parallel as parts
-from grader.reference import pipeline, single_device
+from grader.reference import pipeline, pipeline_mistakes, single_device
 from grader.reference.counting import counted
 
 NO_COUNTS = (4, 0, -2, 100)  # numbers of micro-batches that a batch of 6 rows cannot have
@@ -63,7 +62,7 @@ class PipelineProblem:
         self.loss, self.gradients = single_device.loss_and_gradients(self.weights, self.x)
         self.gradients_of_stages = [[self.cast(self.gradients[l]) for l in own] for own in self.cut]
         self.saved_by_stage = [
-            self._cast_all(parts.micro_batches(self.saved, own, m)) for own in self.cut
+            self._cast_all(pipeline_mistakes.micro_batches(self.saved, own, m)) for own in self.cut
         ]
 
     def cast(self, value):
@@ -169,17 +168,21 @@ class PipelineProblem:
             run.require(most <= self.product, text)
 
     def mistakes(self):
-        return parts.pipeline_mistakes(self.weights, self.saved, self.y, self.cut, self.m)
+        return pipeline_mistakes.pipeline_mistakes(
+            self.weights, self.saved, self.y, self.cut, self.m
+        )
 
     def mistakes_with(self, schedules):
-        taken = parts.activation_mistakes(self.weights, self.saved, self.y, self.cut, schedules)
+        taken = pipeline_mistakes.activation_mistakes(
+            self.weights, self.saved, self.y, self.cut, schedules
+        )
         return [a | b for a, b in zip(self.mistakes(), taken)]
 
     def output_mistakes(self):
-        return [{}] * (self.n - 1) + [parts.output_mistakes(self.cast(self.y), self.m)]
+        return [{}] * (self.n - 1) + [pipeline_mistakes.output_mistakes(self.cast(self.y), self.m)]
 
     def saved_mistakes(self):
-        known = parts.saved_mistakes(self.saved, self.cut, self.m)
+        known = pipeline_mistakes.saved_mistakes(self.saved, self.cut, self.m)
         return [{name: self._cast_all(saved) for name, saved in own.items()} for own in known]
 
 

@@ -22,9 +22,9 @@ from grader.hidden.pipeline_problem import (
     require_work_between,
     require_work_between_waits,
 )
-from grader.reference import parallel as parts
 from grader.reference import pipeline
 from grader.reference.collective_mistakes import OVERWRITTEN
+from grader.reference.returned_lists import as_lists
 
 SIZES = (1, 2, 3, 4)
 GRADIENTS = "the list of the weights' gradients"
@@ -43,9 +43,9 @@ def test_split_layers(world, rng):
     for (layers, num_stages), got in zip(cuts, run.answers(len(cuts))):
         expected = [list(stage) for stage in pipeline.stages(layers, num_stages)]
         text = f"split_layers({layers}, {num_stages}): expected {expected}, got {got!r:.300}"
-        run.require(parts.as_lists(got) == expected, text)
+        run.require(as_lists(got) == expected, text)
     (again,) = world(1, call("pipeline_parallel.split_layers", 5, 3, driver="emptied"))
-    (cut,) = again.read(parts.as_lists, "the ranges of a second call")
+    (cut,) = again.read(as_lists, "the ranges of a second call")
     again.require(
         cut == [[0, 1], [2, 3], [4]],
         "split_layers(5, 3) was called twice. The check emptied the first list, and the second call"

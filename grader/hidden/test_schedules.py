@@ -24,9 +24,10 @@ from grader.hidden.chunked_problem import (
     require_new_list,
     require_same,
 )
-from grader.reference import better_schedules, chunked, parallel
+from grader.reference import better_schedules, chunked
 from grader.reference.chunked import SPLIT, WHOLE
 from grader.reference.counting import counted
+from grader.reference.returned_lists import as_lists
 
 CLOSE = rounding(np.float64)
 MIB = 2**20
@@ -104,7 +105,7 @@ def test_chunk_layers(world, rng):
         expected = chunked.layers_of_chunks(num_layers, stage, n, v)
         text = f"chunk_layers{case} returned {found!r:.200}, expected {expected}."
         text += chunked.why_other_layers(found, num_layers, stage, n, v)
-        run.require(parallel.as_lists(found) == expected, text)
+        run.require(as_lists(found) == expected, text)
     for case, (_, numbers) in zip(misused, bad):
         case.raises_value_error(*numbers)
 

@@ -22,8 +22,8 @@ from grader.check.api import (
 from grader.hidden.few_operations import require_few_operations
 from grader.hidden.kept_memory import require_shard_alone
 from grader.hidden.two_calls import in_turn, returns_both
-from grader.reference import parallel as parts
 from grader.reference import single_device
+from grader.reference import tensor_parallel as parts
 from grader.reference.collective_mistakes import OVERWRITTEN
 from grader.reference.counting import counted, often
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from grader.reference import single_device
-from grader.reference.parallel import as_lists
+from grader.reference.returned_lists import as_lists, as_tuples
 from grader.reference.schedules import numbers
 from grader.wire.seeded_inputs import draw
 
@@ -24,17 +24,7 @@ ENDS = "BW", "W"  # after an action of one of these kinds, its activation is not
 
 def as_actions(value: Any) -> list[Action] | None:
     """Return the schedule as a list of actions, or None if it is not such a list."""
-    if not isinstance(value, (list, tuple)):
-        return None
-    actions = []
-    for action in value:
-        if not isinstance(action, (list, tuple)) or len(action) != 3:
-            return None
-        kind, chunk, i = action
-        if type(kind) is not str or type(chunk) is not int or type(i) is not int:
-            return None
-        actions.append((kind, chunk, i))
-    return actions
+    return as_tuples(value, str, int, int)
 
 
 def complete(actions: list[Action], kinds: tuple[str, ...], v: int, m: int) -> str | None:

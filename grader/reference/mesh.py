@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from grader.reference.returned_lists import are_ints
 from grader.reference.single_device import gelu, gelu_derivative
 from grader.wire.events import Operation
 
@@ -279,7 +280,7 @@ def likely_order(found: object, shape: Shape) -> str:
 
     ``found`` has the coordinates of each rank, rank by rank.
     """
-    if min(shape) == 1 or not isinstance(found, (list, tuple)) or not all(map(_are_numbers, found)):
+    if min(shape) == 1 or not isinstance(found, (list, tuple)) or not all(map(are_ints, found)):
         return ""
     got = [tuple(place) for place in found]
     wrong = {
@@ -297,16 +298,11 @@ def likely_ranks(found: Any, shape: Shape) -> str:
     """
     columns_first = [t * shape[0] + d for d, t in places(shape)]
     other_side = [d * shape[0] + t for d, t in places(shape)]
-    if min(shape) == 1 or not _are_numbers(found):
+    if min(shape) == 1 or not are_ints(found):
         return ""
     wrong = {COLUMNS_FIRST: columns_first, OTHER_SIDE: other_side}
     got = list(found)
     return next((sentence for sentence, order in wrong.items() if got == order), "")
-
-
-def _are_numbers(found: object) -> bool:
-    """Return whether ``found``, which may be anything, is a list or a tuple of ints."""
-    return isinstance(found, (list, tuple)) and all(type(number) is int for number in found)
 
 
 def group_mistakes(mesh: Mesh, own: np.ndarray) -> list[dict[str, list]]:

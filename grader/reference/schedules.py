@@ -8,6 +8,7 @@ can be right.
 from collections import Counter
 from typing import Any
 
+from grader.reference.returned_lists import as_tuples
 from grader.wire.ledger import ENTRIES
 
 Action = tuple[str, int]
@@ -20,16 +21,9 @@ OWN_WINDOWS = (
 
 def as_actions(value: Any) -> list[Action] | None:
     """Return the schedule as a list of (kind, micro-batch), or None if it is not such a list."""
-    if not isinstance(value, (list, tuple)):
+    actions = as_tuples(value, str, int)
+    if actions is None or any(kind not in ("forward", "backward") for kind, _ in actions):
         return None
-    actions = []
-    for action in value:
-        if not isinstance(action, (list, tuple)) or len(action) != 2:
-            return None
-        kind, i = action
-        if type(kind) is not str or kind not in ("forward", "backward") or type(i) is not int:
-            return None
-        actions.append((kind, i))
     return actions
 
 

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.reference import parallel as parts
-from grader.reference import pipeline, single_device
+from grader.reference import pipeline, pipeline_mistakes, single_device
+from grader.reference import tensor_parallel as parts
 from handout import mlp
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}  # float64, a few products and sums deep
@@ -313,7 +313,7 @@ CUTS = [(3, 2, 4), (4, 3, 2), (4, 4, 6), (5, 2, 12)]  # layers, stages, micro-ba
 def test_a_stage_saves_what_it_computes_of_each_micro_batch(layers, count, m):
     model = Model(layers, width=6, rows=12)
     for stage in pipeline.stages(layers, count):
-        saved = parts.micro_batches(model.saved, stage, m)
+        saved = pipeline_mistakes.micro_batches(model.saved, stage, m)
         whole = [single_device.forward(model.weights, part)[1] for part in np.split(model.x, m)]
         close(saved, [[own[l] for l in stage] for own in whole])
 
@@ -373,28 +373,32 @@ def test_mistakes_of_a_pipeline_are_what_stages_get_that_make_them(layers, count
         return range(m) if stage == count - 1 else range(m)[::-1]
 
     made = {
-        parts.OWN_MEANS: of(sum(mlp.loss(y) for y in outputs)),
-        parts.DIVIDED_TWICE: of(mlp.loss(torch.cat(outputs)) / m),
-        parts.TWICE: of(2 * mlp.loss(torch.cat(outputs))),
-        parts.LAST_ONLY: of(outputs[-1].square().sum() / entries),
-        parts.LAST_MEAN_ONLY: of(mlp.loss(outputs[-1])),
-        parts.FIRST_ONLY: of(outputs[0].square().sum() / entries),
-        parts.CROSSED: on_stages(model, cut, m, backwards),
+        pipeline_mistakes.OWN_MEANS: of(sum(mlp.loss(y) for y in outputs)),
+        pipeline_mistakes.DIVIDED_TWICE: of(mlp.loss(torch.cat(outputs)) / m),
+        pipeline_mistakes.TWICE: of(2 * mlp.loss(torch.cat(outputs))),
+        pipeline_mistakes.LAST_ONLY: of(outputs[-1].square().sum() / entries),
+        pipeline_mistakes.LAST_MEAN_ONLY: of(mlp.loss(outputs[-1])),
+        pipeline_mistakes.FIRST_ONLY: of(outputs[0].square().sum() / entries),
+        pipeline_mistakes.CROSSED: on_stages(model, cut, m, backwards),
     }
     of_layers = {
-        parts.UNTRANSPOSED: by_hand(model, cut, untransposed=True),
+        pipeline_mistakes.UNTRANSPOSED: by_hand(model, cut, untransposed=True),
         parts.NO_DERIVATIVE: by_hand(model, cut, back=lambda grad, z: grad),
-        parts.X_FOR_Z: by_hand(model, cut, swapped=True),
-        parts.FORWARD_ORDER: by_hand(model, cut, forward=True),
-        parts.REVERSED_LAYERS: [own[::-1] for own in right],
-        parts.begun("y", cut): of(torch.cat(outputs).square().sum() / 2),
-        parts.begun("2y", cut): of(torch.cat(outputs).square().sum()),
-        parts.begun("y / (B·D)", cut): of(torch.cat(outputs).square().mean() / 2),
-        parts.begun("2y / B", cut): of(torch.cat(outputs).square().sum() / len(model.y)),
-        parts.begun("2y / D", cut): of(torch.cat(outputs).square().sum() / model.y.shape[1]),
+        pipeline_mistakes.X_FOR_Z: by_hand(model, cut, swapped=True),
+        pipeline_mistakes.FORWARD_ORDER: by_hand(model, cut, forward=True),
+        pipeline_mistakes.REVERSED_LAYERS: [own[::-1] for own in right],
+        pipeline_mistakes.begun("y", cut): of(torch.cat(outputs).square().sum() / 2),
+        pipeline_mistakes.begun("2y", cut): of(torch.cat(outputs).square().sum()),
+        pipeline_mistakes.begun("y / (B·D)", cut): of(torch.cat(outputs).square().mean() / 2),
+        pipeline_mistakes.begun("2y / B", cut): of(
+            torch.cat(outputs).square().sum() / len(model.y)
+        ),
+        pipeline_mistakes.begun("2y / D", cut): of(
+            torch.cat(outputs).square().sum() / model.y.shape[1]
+        ),
     }
     close(right, by_hand(model, cut))
-    mistakes = parts.pipeline_mistakes(model.weights, model.saved, model.y, cut, m)
+    mistakes = pipeline_mistakes.pipeline_mistakes(model.weights, model.saved, model.y, cut, m)
     assert len(mistakes) == count
     for stage, known in enumerate(mistakes):
         assert known.keys() == made.keys() | of_layers.keys()
@@ -404,13 +408,16 @@ def test_mistakes_of_a_pipeline_are_what_stages_get_that_make_them(layers, count
             close(known[name], theirs[stage])
             # The last stage has gradients and activations in one order: only those before it cross
             # them.
-            wrong = not (name == parts.CROSSED and stage == count - 1)
+            wrong = not (name == pipeline_mistakes.CROSSED and stage == count - 1)
             assert all(
                 apart(ours, g.numpy()) == wrong for ours, g in zip(known[name], right[stage])
             )
     # a stage of one layer, or one with no layer behind it, does not show them all
     for name in of_layers:
-        if layers == count and name in (parts.FORWARD_ORDER, parts.REVERSED_LAYERS):
+        if layers == count and name in (
+            pipeline_mistakes.FORWARD_ORDER,
+            pipeline_mistakes.REVERSED_LAYERS,
+        ):
             continue
         assert any(
             apart(o, g.numpy())
@@ -430,21 +437,21 @@ def test_mistakes_of_a_forward_pass_are_what_stages_get_that_make_them(layers, c
         ]
 
     in_order, by_rows = np.split(model.x, m), [model.x[i::m] for i in range(m)]
-    outputs = parts.output_mistakes(model.y, m)
+    outputs = pipeline_mistakes.output_mistakes(model.y, m)
     close(
-        outputs[parts.REVERSED],
+        outputs[pipeline_mistakes.REVERSED],
         np.concatenate([single_device.forward(model.weights, x)[0] for x in in_order[::-1]]),
     )
-    assert (parts.INTERLEAVED in outputs) == (m < 12)  # else it is right
+    assert (pipeline_mistakes.INTERLEAVED in outputs) == (m < 12)  # else it is right
     if m < 12:
         close(
-            outputs[parts.INTERLEAVED],
+            outputs[pipeline_mistakes.INTERLEAVED],
             np.concatenate([single_device.forward(model.weights, x)[0] for x in by_rows]),
         )
-    for stage, known in enumerate(parts.saved_mistakes(model.saved, cut, m)):
+    for stage, known in enumerate(pipeline_mistakes.saved_mistakes(model.saved, cut, m)):
         right = saved(in_order, stage)
-        assert (parts.ONE_BUFFER in known) == (stage > 0)
-        close(known[parts.REVERSED], saved(in_order[::-1], stage))
+        assert (pipeline_mistakes.ONE_BUFFER in known) == (stage > 0)
+        close(known[pipeline_mistakes.REVERSED], saved(in_order[::-1], stage))
         close(
             known[parts.LATE_Z], [[(x, single_device.gelu(z)) for x, z in part] for part in right]
         )
@@ -453,21 +460,21 @@ def test_mistakes_of_a_forward_pass_are_what_stages_get_that_make_them(layers, c
             [[(single_device.gelu(z), z) for _, z in part] for part in right],
         )
         if m < 12:
-            close(known[parts.INTERLEAVED], saved(by_rows, stage))
+            close(known[pipeline_mistakes.INTERLEAVED], saved(by_rows, stage))
         if stage > 0:
             buffer, kept = np.empty_like(right[0][0][0]), []
             for part in right:
                 buffer[:] = part[0][0]
                 kept.append([(buffer, part[0][1]), *part[1:]])
-            close(known[parts.ONE_BUFFER], kept)
+            close(known[pipeline_mistakes.ONE_BUFFER], kept)
 
 
 @pytest.mark.parametrize("layers, count, m", CUTS)
 def test_activations_of_another_micro_batch_are_those_of_the_oldest_or_the_newest(layers, count, m):
     model, cut = Model(layers, width=6, rows=12), pipeline.stages(layers, count)
     weights, saved, y = model.weights, model.saved, model.y
-    oldest = parts.TAKEN.format("oldest", "order")
-    newest = parts.TAKEN.format("newest", "reverse order")
+    oldest = pipeline_mistakes.TAKEN.format("oldest", "order")
+    newest = pipeline_mistakes.TAKEN.format("newest", "reverse order")
     right = on_stages(model, cut, m)
     reverse = on_stages(model, cut, m, lambda stage, m: range(m)[::-1])
     # GPipe that goes back in order: the oldest are the right ones; in reverse: the newest are.
@@ -477,7 +484,9 @@ def test_activations_of_another_micro_batch_are_those_of_the_oldest_or_the_newes
         (forwards + backwards[::-1], newest, oldest),
     ):
         for known, own, other in zip(
-            parts.activation_mistakes(weights, saved, y, cut, [schedule] * count), right, reverse
+            pipeline_mistakes.activation_mistakes(weights, saved, y, cut, [schedule] * count),
+            right,
+            reverse,
         ):
             close(known[fits], own)
             close(known[differs], other)

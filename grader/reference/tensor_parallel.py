@@ -1,12 +1,12 @@
-"""Computes the results of tensor and pipeline parallelism, and the results of known mistakes.
+"""Computes shards of weights, and the results of known mistakes in tensor parallelism.
 
 All values are numpy arrays in float64, computed with the functions of ``single_device``. Lists of
-results have one entry for each rank, or for each stage. In a dict of mistakes, each key is the
-sentence that describes one mistake.
+results have one entry for each rank. In a dict of mistakes, each key is the sentence that describes
+one mistake.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -49,6 +49,7 @@ CUT_ROWS = (
 )
 TANH = "this is gelu's approximation by tanh. Use the exact gelu: F.gelu without “approximate”"
 GELU_TWICE = "gelu was applied twice in each layer"
+NO_DERIVATIVE = "gelu's derivative was left out"
 NO_GELU = "gelu is missing in layer {} (counted from 0) and in all layers after it"
 OVERWRITTEN = (
     "a saved input holds the output of layer {} (counted from 0). Did your code overwrite the"
@@ -61,65 +62,6 @@ EARLY_GELU = (
     "gelu was applied before the sum, to a partial tensor. gelu of a sum is not the sum of gelus"
 )
 
-OWN_MEANS = (
-    "each micro-batch's loss was the mean over its own rows, and nothing was"
-    " divided by the number of micro-batches. The loss is the mean over the"
-    " whole batch"
-)
-DIVIDED_TWICE = (
-    "this is divided by the number of micro-batches one time too many. The loss is already"
-    " a mean over the whole batch"
-)
-LAST_ONLY = (
-    "this is only the last micro-batch's gradient. Gradients of micro-batches"
-    " must add up, not overwrite each other"
-)
-LAST_MEAN_ONLY = (
-    f"{LAST_ONLY}. Also, the last micro-batch's loss was the mean over its own rows, not over the"
-    " whole batch"
-)
-FIRST_ONLY = "this is only the first micro-batch's gradient. Add the gradients of the others"
-CROSSED = (
-    "the gradient of one micro-batch was combined with the activations of"
-    " another. Do the stages take the micro-batches in different orders?"
-)
-TWICE = "these are twice the right gradients. Is each micro-batch's gradient added only once?"
-TAKEN = (
-    "a backward pass used the {} activations that were not used yet, instead of those of its own"
-    " micro-batch. This is right only if the backward passes run in the {} of the forward passes"
-)
-REVERSED = "the micro-batches are in reverse order"
-INTERLEAVED = "micro-batch i holds every m-th row (i, i + m, …). Take consecutive rows"
-ONE_BUFFER = (
-    "every micro-batch holds what was received for the last one. Do all of them share one buffer?"
-)
-FORWARD_ORDER = (
-    "the backward pass went through a stage's layers from the first to the last."
-    " It must begin with the last"
-)
-REVERSED_LAYERS = (
-    "these are the right gradients in reverse order."
-    " The list must begin with the stage's first layer"
-)
-UNTRANSPOSED = "a gradient was multiplied by W. Multiply it by the transpose of W"
-NO_DERIVATIVE = "gelu's derivative was left out"
-X_FOR_Z = "x and z are swapped"
-BEGUN = (
-    "the last stage began its backward pass with the gradient {}. The gradient of the mean of y² is"
-    " 2y / (B·D)"
-)
-
-
-def begun(start: str, stages: Sequence) -> str:
-    """Return the sentence for a last stage that began its backward pass with ``start``.
-
-    ``start`` is a wrong gradient of y, in words. "y / (B·D)" is half of the right one. With two
-    stages there is another likely cause of this half, and the sentence says so.
-    """
-    is_half = start == "y / (B·D)" and len(stages) == 2
-    also = " (or was the sum divided by 2, the number of ranks?)" if is_half else ""
-    return BEGUN.format(start) + also
-
 
 def columns(weight: np.ndarray, n: int) -> list[np.ndarray]:
     return np.split(weight, n, axis=1)
@@ -127,9 +69,6 @@ def columns(weight: np.ndarray, n: int) -> list[np.ndarray]:
 
 def rows(weight: np.ndarray, n: int) -> list[np.ndarray]:
     return np.split(weight, n, axis=0)
-
-
-# ——— tensor parallelism
 
 
 def tensor_mistakes(
@@ -225,6 +164,7 @@ def gelu_by_tanh(z: np.ndarray) -> np.ndarray:
 
 
 def tanh_derivative(z: np.ndarray) -> np.ndarray:
+    """Return the derivative of ``gelu_by_tanh``."""
     c = math.sqrt(2 / math.pi)
     t = np.tanh(c * (z + 0.044715 * z**3))
     return 0.5 * (1 + t) + 0.5 * z * (1 - t**2) * c * (1 + 3 * 0.044715 * z**2)
@@ -334,171 +274,4 @@ def pair_mistakes(
                 AGAIN_NOT_IN_F: [n * right[0], n * right[1], n * own],
             }
         )
-    return known
-
-
-# ——— pipeline parallelism
-
-
-def as_lists(cut: object) -> list | None:
-    """Return the layers of each stage as a list of ints, or None if ``cut`` is something else."""
-    if not isinstance(cut, (list, tuple)) or not all(
-        isinstance(stage, (list, tuple)) for stage in cut
-    ):
-        return None
-    lists = [list(stage) for stage in cut]
-    return lists if all(type(layer) is int for stage in lists for layer in stage) else None
-
-
-def micro_batches(saved: list, layers: range, m: int) -> list[list[tuple]]:
-    """Return what a stage saves: for each of m micro-batches, a list with (x, z) of each layer."""
-    halves = [(np.split(saved[l][0], m), np.split(saved[l][1], m)) for l in layers]
-    return [[(x[i], z[i]) for x, z in halves] for i in range(m)]
-
-
-def output_mistakes(y: np.ndarray, m: int) -> dict[str, np.ndarray]:
-    """Return a dict from each mistake's sentence to an output with the rows in a wrong order."""
-    known = {REVERSED: np.concatenate(np.split(y, m)[::-1])} if m > 1 else {}
-    return known | ({INTERLEAVED: _interleaved(y, m)} if 1 < m < len(y) else {})
-
-
-def saved_mistakes(saved: list, cut: list[range], m: int) -> list[dict[str, list]]:
-    """Return, for each stage, a dict from each mistake to what the stage then saves."""
-    known = []
-    for stage, layers in enumerate(cut):
-        own = micro_batches(saved, layers, m)
-        mistakes = {
-            LATE_Z: [[(x, gelu(z)) for x, z in part] for part in own],
-            SAVED_OUTPUT: [[(gelu(z), z) for _, z in part] for part in own],
-        }
-        if m > 1:
-            mistakes[REVERSED] = own[::-1]
-        if 1 < m < len(saved[0][0]):
-            mistakes[INTERLEAVED] = micro_batches(
-                [[_interleaved(a, m) for a in pair] for pair in saved], layers, m
-            )
-        if stage > 0 and m > 1:
-            mistakes[ONE_BUFFER] = [[(own[-1][0][0], part[0][1]), *part[1:]] for part in own]
-        known.append(mistakes)
-    return known
-
-
-def _interleaved(rows: np.ndarray, m: int) -> np.ndarray:
-    return np.concatenate([rows[i::m] for i in range(m)])
-
-
-def pipeline_mistakes(
-    weights: list, saved: list, y: np.ndarray, cut: list[range], m: int
-) -> list[dict[str, list]]:
-    """Return, for each stage, a dict from each mistake's sentence to the stage's gradients."""
-    grad_y = 2 * y / y.size
-    parts = micro_batches(saved, range(len(weights)), m)
-    each = [backward(weights, part, grad)[1] for part, grad in zip(parts, np.split(grad_y, m))]
-    whole = [sum(gradients) for gradients in zip(*each)]
-    crossed = _crossed(weights, parts, np.split(grad_y, m), cut)
-    known = {
-        OWN_MEANS: [m * g for g in whole],
-        DIVIDED_TWICE: [g / m for g in whole],
-        TWICE: [2 * g for g in whole],
-        LAST_ONLY: each[-1],
-        LAST_MEAN_ONLY: [m * g for g in each[-1]],
-        FIRST_ONLY: each[0],
-        CROSSED: crossed,
-        UNTRANSPOSED: _mistaken(weights, saved, grad_y, cut, untransposed=True),
-        NO_DERIVATIVE: _mistaken(weights, saved, grad_y, cut, derivative=np.ones_like),
-        X_FOR_Z: _mistaken(weights, [(z, x) for x, z in saved], grad_y, cut),
-        FORWARD_ORDER: _mistaken(weights, saved, grad_y, cut, forward=True),
-    }
-    # The last stage begins with a wrong gradient: the right gradient 2y / (B·D) times the factor.
-    starts = {
-        "y": y.size / 2,
-        "2y": y.size,
-        "y / (B·D)": 1 / 2,
-        "2y / B": y.shape[1],
-        "2y / D": len(y),
-    }
-    known |= {begun(start, cut): [factor * g for g in whole] for start, factor in starts.items()}
-    of_stages = [
-        {name: [values[l] for l in layers] for name, values in known.items()} for layers in cut
-    ]
-    return [
-        own | {REVERSED_LAYERS: [whole[l] for l in reversed(layers)]}
-        for own, layers in zip(of_stages, cut)
-    ]
-
-
-def _mistaken(
-    weights: list,
-    saved: list,
-    grad: np.ndarray,
-    cut: list,
-    derivative=gelu_derivative,
-    untransposed=False,
-    forward=False,
-) -> list:
-    """Return the gradients of all layers, after a backward pass with a mistake.
-
-    ``derivative`` is used in place of gelu's derivative. With ``untransposed``, W is used in place
-    of the transpose of W. With ``forward``, a stage's backward pass runs from the stage's first
-    layer to the stage's last layer.
-    """
-    gradients: list = [None] * len(weights)
-    for layers in reversed(cut):
-        for l in layers if forward else reversed(layers):
-            x, z = saved[l]
-            grad_z = grad * derivative(z)
-            gradients[l] = x.T @ grad_z
-            grad = grad_z @ (weights[l] if untransposed else weights[l].T)
-    return gradients
-
-
-def _crossed(weights: list, parts: list, incoming: list, cut: list[range]) -> list:
-    """Return the gradients of all layers if the stages take micro-batches in different orders.
-
-    On every stage the gradients arrive in the order of the micro-batches. The last stage uses its
-    saved activations in this order, too. All other stages use their saved activations in reverse
-    order.
-    """
-    gradients: list = [None] * len(weights)
-    for layers in reversed(cut):
-        order = parts if layers is cut[-1] else parts[::-1]
-        outgoing = []
-        for part, grad in zip(order, incoming):
-            grad, own = backward([weights[l] for l in layers], [part[l] for l in layers], grad)
-            outgoing.append(grad)
-            for l, gradient in zip(layers, own):
-                gradients[l] = gradient if gradients[l] is None else gradients[l] + gradient
-        incoming = outgoing
-    return gradients
-
-
-def activation_mistakes(
-    weights: list, saved: list, y: np.ndarray, cut: list[range], schedules: list[list[tuple]]
-) -> list[dict[str, list]]:
-    """Return, for each stage, a dict from each mistake's sentence to the stage's gradients.
-
-    There are two mistakes. In the first, each backward pass uses the oldest activations that are
-    alive. In the second, each backward pass uses the newest activations. A right pass uses the
-    activations of its own micro-batch. ``schedules[stage]`` is the list of a stage's actions.
-    """
-    known: list[dict] = [{} for _ in cut]
-    m = len(schedules[0]) // 2
-    parts = micro_batches(saved, range(len(weights)), m)
-    for index, sentence in (
-        (0, TAKEN.format("oldest", "order")),
-        (-1, TAKEN.format("newest", "reverse order")),
-    ):
-        incoming = dict(enumerate(np.split(2 * y / y.size, m)))
-        for stage in reversed(range(len(cut))):
-            alive, layers, gradients = [], cut[stage], []
-            for kind, i in schedules[stage]:
-                if kind == "forward":
-                    alive.append(parts[i])
-                    continue
-                taken = alive.pop(index)
-                incoming[i], own = backward(
-                    [weights[l] for l in layers], [taken[l] for l in layers], incoming[i]
-                )
-                gradients.append(own)
-            known[stage][sentence] = [sum(of_layer) for of_layer in zip(*gradients)]
     return known
