@@ -19,7 +19,7 @@ from grader.check.api import (
 )
 from grader.reference import single_device
 from grader.reference.collective_mistakes import MEMORY
-from grader.reference.training_mistakes import (
+from grader.reference.data_parallel import (
     ALONE_ON_RANK,
     AS_IT_LIES,
     MIXED_BUCKETS,
@@ -28,13 +28,12 @@ from grader.reference.training_mistakes import (
     STRIDED_LEFT_OUT,
     left_out,
     loss_mistakes,
-    optimizer_hint,
     own_or_not_copied,
     require_average,
-    require_default_adamw,
     step_mistakes,
-    training_mistakes,
 )
+from grader.reference.optimizer_reports import optimizer_hint, require_default_adamw
+from grader.reference.training_mistakes import training_mistakes
 
 # There are 8 rows of 3 columns, 2 layers and 2 ranks. If a solution divides by the number of rows
 # or columns, and not by the number of ranks, it gets another result.

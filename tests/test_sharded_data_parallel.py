@@ -19,7 +19,7 @@ from grader.check.api import (
     tensor,
 )
 from grader.reference import sharded, zero
-from grader.reference.training_mistakes import optimizer_difference
+from grader.reference.optimizer_reports import require_defaults
 
 MODULE = "sharded_data_parallel"
 # Rank 1 begins when rank 0 has returned, or when rank 0 waits for rank 1.
@@ -93,8 +93,7 @@ def test_zero(world):
     given = START, per_rank(*GRADIENTS), rates
     (run,) = world(2, call(f"{MODULE}.ZeroAdamW", *given, lr=0.1, driver="zero_steps", delays=LATE))
     for optimizer in run.read(driver_results.optimizer, "self.optimizer"):
-        difference = optimizer_difference(optimizer)
-        run.require(difference is None, difference)
+        require_defaults(run, optimizer)
     after, moments = zero.trained(START, zero.averages(GRADIENTS), RATES)
     run.returns(
         after,

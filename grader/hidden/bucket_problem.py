@@ -24,7 +24,7 @@ from grader.reference.buckets import (
     packing_mistakes,
     pass_mistakes,
 )
-from grader.reference.training_mistakes import NOT_RESET, UNREAD, own_or_not_copied
+from grader.reference.data_parallel import NOT_RESET, UNREAD, own_or_not_copied
 
 EARLIER = (
     "this is the average of an earlier backward pass. What does your code keep from one pass to"

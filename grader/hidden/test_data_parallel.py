@@ -25,18 +25,16 @@ from grader.check.api import (
     rounding,
 )
 from grader.reference import single_device
-from grader.reference.training_mistakes import (
+from grader.reference.data_parallel import (
     OTHER_MEMORY,
     PASSED_BY,
-    STRIDED_KEPT,
     left_out,
     loss_mistakes,
-    optimizer_hint,
     require_average,
-    require_default_adamw,
     step_mistakes,
-    training_mistakes,
 )
+from grader.reference.optimizer_reports import optimizer_hint, require_default_adamw
+from grader.reference.training_mistakes import STRIDED_KEPT, training_mistakes
 
 SIZES = (1, 2, 3, 4)
 # The number of rows of a rank. To gather these rows exceeds the limit of

@@ -19,7 +19,7 @@ from grader.hidden.bucket_problem import (
     sent,
 )
 from grader.reference.buckets import FROZEN_TAKES_ROOM, TIED_LAST, TIED_TWICE
-from grader.reference.training_mistakes import RESET
+from grader.reference.data_parallel import RESET
 
 SIZES = (1, 2, 3, 4)
 ALL_IN_HOOKS = (

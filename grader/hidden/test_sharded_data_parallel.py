@@ -41,7 +41,8 @@ from grader.hidden.sharded_problem import (
 )
 from grader.hidden.two_calls import in_turn, returns_both
 from grader.reference import sharded, zero
-from grader.reference.training_mistakes import OTHER_MEMORY, optimizer_difference
+from grader.reference.data_parallel import OTHER_MEMORY
+from grader.reference.optimizer_reports import require_defaults
 
 SIZES = (1, 2, 3, 4)
 MIB = 2**20
@@ -200,8 +201,7 @@ def zero_runs(world, rng, n):
     runs = world(n, problems[0].request(delays=late(n)), *(p.request() for p in problems[1:]))
     for run in runs:
         for optimizer in run.read(driver_results.optimizer, "self.optimizer"):
-            difference = optimizer_difference(optimizer)
-            run.require(difference is None, difference)
+            require_defaults(run, optimizer)
     return zip(runs, problems)
 
 

@@ -8,6 +8,8 @@ from typing import Literal
 
 import numpy as np
 
+Order = Literal["C", "F"]  # of the entries in memory: row by row, or column by column
+
 MEMORY = (
     "these are the right numbers, in the order of another memory layout. A tensor may be"
     " non-contiguous. clone() and empty_like() of a transpose keep the transposed layout."
@@ -38,7 +40,7 @@ ONE_BARRIER = (
 
 
 def in_memory_order(
-    xs: Sequence[np.ndarray], orders: Sequence[Literal["C", "F"]], combine: Callable[[list], list]
+    xs: Sequence[np.ndarray], orders: Sequence[Order], combine: Callable[[list], list]
 ) -> list:
     """Return each rank's result if the ranks take the entries of their tensors in memory order.
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from grader.reference.data_parallel import ALONE_ON_RANK
 from grader.reference.single_device import gelu, gelu_derivative
-from grader.reference.training_mistakes import ALONE_ON_RANK
 
 EVERY_NTH = "every n-th entry was taken. A flat shard holds consecutive entries"
 UNPADDED = (

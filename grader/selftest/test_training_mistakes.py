@@ -5,23 +5,24 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from grader.reference.training_mistakes import (
+from grader.reference.data_parallel import (
     ALONE_ON_RANK,
-    DIVIDED_OWN_LOSS,
     FROZEN_LEFT_OUT,
     NOT_COPIED_BACK,
     OF_ENTRIES,
     OF_ROWS,
-    OWN_LOSS,
     PASSED_BY,
-    STOPPED,
     STRIDED_LEFT_OUT,
     left_out,
     loss_mistakes,
-    optimizer_difference,
-    optimizer_hint,
     own_or_not_copied,
     step_mistakes,
+)
+from grader.reference.optimizer_reports import optimizer_difference, optimizer_hint
+from grader.reference.training_mistakes import (
+    DIVIDED_OWN_LOSS,
+    OWN_LOSS,
+    STOPPED,
     training_mistakes,
 )
 
