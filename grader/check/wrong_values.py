@@ -14,7 +14,8 @@ from grader.check.call_evidence import CallEvidence
 from grader.check.hazards import hazards, left_open, read_early
 from grader.check.nested import arrays, at_path, by_path
 from grader.diagnosis.comparison import Difference, Tolerance, difference
-from grader.diagnosis.hints import Context, is_divided_by_rank, likely_cause
+from grader.diagnosis.hints import is_divided_by_rank, likely_cause
+from grader.diagnosis.wrong_array import Context, is_nan
 
 SIMILAR = Tolerance(1e-4, "to tell one mistake from another")
 
@@ -140,14 +141,10 @@ def _is_close(value: Any, mistake: Any) -> bool:
     If the mistake produces NaN, the value must have NaN at the same entries.
     """
     same_nan = all(
-        np.array_equal(_is_nan(ours), _is_nan(theirs))
+        np.array_equal(is_nan(ours), is_nan(theirs))
         for ours, theirs in zip(arrays(value), arrays(mistake))
     )
     return same_nan and difference(_without_nan(value), _without_nan(mistake), SIMILAR) is None
-
-
-def _is_nan(array: np.ndarray) -> np.ndarray:
-    return np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, bool)
 
 
 def _without_nan(value: Any) -> Any:
@@ -158,6 +155,6 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_without_nan(part) for part in value]
     if isinstance(value, np.ndarray):
-        value = np.where(_is_nan(value), np.zeros_like(value), value)
+        value = np.where(is_nan(value), np.zeros_like(value), value)
         return value.astype(np.float64) if value.dtype.kind == "f" else value
     return value

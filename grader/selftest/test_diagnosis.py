@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grader.diagnosis.hints import Context, likely_cause
+from grader.diagnosis.hints import likely_cause
 from grader.diagnosis.rank_summaries import stands
 from grader.diagnosis.root_cause import diagnose
+from grader.diagnosis.wrong_array import Context
 from grader.selftest.test_agreement import operation
 from grader.wire.events import GroupMade
 from grader.world.report import (

@@ -7,7 +7,8 @@ import pytest
 
 from grader.check.wrong_values import _is_close
 from grader.diagnosis.finding import likely_line
-from grader.diagnosis.hints import Context, is_divided_by_rank, likely_cause, same
+from grader.diagnosis.hints import is_divided_by_rank, likely_cause
+from grader.diagnosis.wrong_array import Context, same
 from grader.wire.frames import BETWEEN_ENTRIES
 
 
