@@ -23,7 +23,7 @@ from grader.diagnosis.rank_summaries import (
     stands,
 )
 from grader.wire.agreement import Waiting
-from grader.wire.events import Mark, Operation, operations
+from grader.wire.events import Mark, Operation, operations, operations_by_key
 from grader.world import stack_frames
 from grader.world.report import IN_ALL_CALLS, Ending, Raised, RankReport, Returned, WorldReport
 
@@ -172,7 +172,7 @@ def _unanswered(report: WorldReport) -> list[Line]:
     rank's own tensors do not fit together. Each rank gets one line, about its first such
     collective.
     """
-    issued = {(o.rank, o.at): o for trail in report.trails for o in operations(trail)}
+    issued = operations_by_key(report.trails)
     first: dict[int, Operation] = {}
     for rank, time in report.unanswered:
         if operation := issued.get((rank, time)):
@@ -192,7 +192,7 @@ def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
 
     Return [] if nccl's order holds back no operation.
     """
-    issued = {(o.rank, o.at): o for trail in report.trails for o in operations(trail)}
+    issued = operations_by_key(report.trails)
     told = [
         (issued.get((rank, begun)), issued.get((rank, waits)))
         for rank, begun, waits in sorted(report.behind)

@@ -1,11 +1,8 @@
 """Says what each rank did in one call, and when: computing, communicating, or waiting for a rank.
 
 The module computes the spans from the trails and the outcomes of the ranks. If the world was asked
-to trace waits (``World(…, trace=True)``), the spans show what happened. Otherwise the trails
-contain only the times at which operations were started, and the spans are estimated. The estimate
-assumes that a rank waits from the start of an operation until the last partner joins the operation.
-But if the rank's next event comes before the last partner joins, the rank did not wait. In the
-estimate, communications take no time.
+to trace waits (``World(…, trace=True)``), the spans show what happened. Otherwise they are
+estimated: see ``times_in_calls.estimated``.
 
 If a call makes several runs (marked ``run 0 began``, ``run 0 ended``, …), only the fastest run is
 drawn. If the call did not return on every rank, only the last run that all ranks began is drawn.
@@ -16,25 +13,14 @@ import re
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 
+from grader.diagnosis.pieces_of_work import NO_PIECE, PIECE, Piece, pass_mark
+from grader.diagnosis.times_in_calls import TimeInCall, estimated, traced
 from grader.wire.agreement import Matches
-from grader.wire.events import (
-    COMPLETED,
-    STARTED,
-    WAIT_BEGAN,
-    WAIT_ENDED,
-    Mark,
-    Operation,
-    Progress,
-    operations,
-)
+from grader.wire.events import COMPLETED, WAIT_ENDED, Mark, Operation, Progress, operations
 from grader.world.report import Raised, Returned, WorldReport
 
 COMPUTING, COMMUNICATING, WAITING, TIMED = "computing", "communicating", "waiting", "timed"
-# The name of a mark at the beginning or the end of a piece of work.
-PIECE = re.compile(r"([a-z -]{1,30})(?: (\d{1,6}))? (began|ended)")
-NO_PIECES = {"call", "run", "watch"}  # marks with these names are not about a piece of work
 ON_CORE = re.compile(r"(\d{1,18}) ns on a core")
-MAX_NESTING = 16  # levels of pieces of work inside one another
 MAX_RUNS = 16  # runs in a call
 
 
@@ -59,23 +45,8 @@ class Span:
     awaits: tuple[int, ...] = ()  # the ranks that never joined the operation
 
 
-@dataclass(frozen=True)
-class _TimeInCall:
-    """The time that a rank spends in a call of ``torch.distributed``, in nanoseconds.
-
-    If ``starts`` is True, the call only starts an operation, and waits for no other rank.
-    """
-
-    operation: Operation | None
-    begin: int
-    end: int | None
-    where: str
-    starts: bool = False
-
-
-# A time in nanoseconds, and the name and number of the piece of work that the rank does from then
-# on.
-_Cut = tuple[int, tuple[str, int | None]]
+# A time in nanoseconds, and the piece of work that the rank does from then on.
+_Cut = tuple[int, Piece]
 
 
 def spans(report: WorldReport, call: int) -> list[Span]:
@@ -85,7 +56,7 @@ def spans(report: WorldReport, call: int) -> list[Span]:
     """
     is_traced = any(isinstance(event, Progress) for trail in report.trails for event in trail)
     came = _came(report.matching())
-    absent = {_key(w.operation): tuple(w.absent) for w in report.waiting()}
+    absent = {w.operation.key: tuple(w.absent) for w in report.waiting()}
     begins, ends = _bounds(report, call)
     if not begins:
         return []
@@ -99,9 +70,7 @@ def spans(report: WorldReport, call: int) -> list[Span]:
             if event.call == call and begin <= event.at <= last[rank]
         ]
         in_calls = (
-            _times_in_calls(trail, ends[rank])
-            if is_traced
-            else _guessed(trail, came, absent, ends[rank])
+            traced(trail, ends[rank]) if is_traced else estimated(trail, came, absent, ends[rank])
         )
         found += _program(rank, _cuts(trail), begin, ends[rank], in_calls, came, absent)
         found += _background(trail, in_calls, received, absent, ends[rank]) if is_traced else []
@@ -128,14 +97,6 @@ def on_core(report: WorldReport, call: int) -> list[float]:
 def _scaled(span: Span, zero: int) -> Span:
     end = None if span.end is None else (span.end - zero) / 1e9
     return Span(**(vars(span) | {"begin": (span.begin - zero) / 1e9, "end": end}))
-
-
-def _key(operation: Operation) -> tuple[int, int]:
-    return operation.rank, operation.at
-
-
-def _where(operation: Operation) -> str:
-    return operation.where if operation.file else ""
 
 
 # ——— when a call began and ended on a rank
@@ -191,7 +152,7 @@ def _came(matching: Matches) -> dict[tuple[int, int], int | None]:
     came: dict[tuple[int, int], int | None] = {}
     for met in matching:
         last = None if met.absent else max(operation.at for operation in met.operations)
-        came |= {_key(operation): last for operation in met.operations}
+        came |= {operation.key: last for operation in met.operations}
     return came
 
 
@@ -208,83 +169,7 @@ def _received(report: WorldReport) -> dict[tuple[int, int], int]:
         if isinstance(e, Progress) and e.what == WAIT_ENDED
     }
     pairs = [met.operations for met in report.matching().messages if not met.absent]
-    return {_key(send): ended[_key(receive)] for send, receive in pairs if _key(receive) in ended}
-
-
-# ——— waits
-
-
-def _times_in_calls(trail: list, end: int | None) -> list[_TimeInCall]:
-    """Return the times that a rank spent in calls, in order, if its waits were traced.
-
-    Only the waits of the rank's main thread are traced. A wait inside another wait counts as a part
-    of the outer wait.
-    """
-    issued = {operation.at: operation for operation in operations(trail)}
-    in_calls: list[_TimeInCall] = []
-    waited: Progress | None = None
-    since = 0  # when the wait ``waited`` began
-    before: Operation | Mark | Progress | None = None
-    for event in trail:
-        what = event.what if isinstance(event, Progress) else ""
-        if what == STARTED and waited is None and event.of in issued:
-            started = issued[event.of]
-            in_calls.append(
-                _TimeInCall(
-                    started, event.of, max(event.at, event.of), _where(started), starts=True
-                )
-            )
-        elif what == WAIT_BEGAN and waited is None:
-            waited, since = event, event.at
-            if (
-                isinstance(before, Progress)
-                and (before.what, before.of) == (STARTED, event.of)
-                and in_calls
-            ):
-                last = in_calls[-1].operation
-                # Start and wait are one blocking call of torch.distributed.
-                if last and (last.file, last.line) == (event.file, event.line):
-                    since = in_calls.pop().begin
-        elif what == WAIT_ENDED and waited is not None and event.of == waited.of:
-            in_calls.append(_time_in_call(waited, since, max(event.at, since), issued))
-            waited = None
-        if what != COMPLETED:
-            before = event
-    if waited is not None:
-        in_calls.append(
-            _time_in_call(waited, since, None if end is None else max(end, since), issued)
-        )
-    return in_calls
-
-
-def _time_in_call(
-    waited: Progress, since: int, end: int | None, issued: dict[int, Operation]
-) -> _TimeInCall:
-    where = f"{waited.file}:{waited.line}" if waited.file else ""
-    operation = None if waited.of is None else issued.get(waited.of)
-    return _TimeInCall(operation, since, end, where)
-
-
-def _guessed(trail: list, came: dict, absent: dict, end: int | None) -> list[_TimeInCall]:
-    """Return an estimate of the time that a rank spent in each operation, in nanoseconds.
-
-    Use this function if the waits were not traced. The estimate uses the times at which operations
-    started: see the module's docstring.
-    """
-    in_calls = []
-    times = sorted([event.at for event in trail] + ([] if end is None else [end]))
-    for operation in operations(trail):
-        following = bisect_right(times, operation.at)
-        after = times[following : following + 1]  # the time of the rank's next event, if any
-        last = came.get(_key(operation))
-        if not after and _key(operation) in absent:
-            until = None
-        elif last is not None and (not after or last <= after[0]):
-            until = max(last, operation.at)
-        else:  # the program did not wait for the last partner
-            until = operation.at
-        in_calls.append(_TimeInCall(operation, operation.at, until, _where(operation)))
-    return in_calls
+    return {send.key: ended[receive.key] for send, receive in pairs if receive.key in ended}
 
 
 # ——— spans, still in nanoseconds
@@ -295,7 +180,7 @@ def _program(
     cuts: list[_Cut],
     begin: int,
     end: int | None,
-    in_calls: list[_TimeInCall],
+    in_calls: list[TimeInCall],
     came: dict,
     absent: dict,
 ) -> list[Span]:
@@ -312,11 +197,11 @@ def _program(
     return found + _computing(rank, cuts, at, end if end is None else max(end, at))
 
 
-def _waited(rank: int, in_call: _TimeInCall, since: int, came: dict, absent: dict) -> list[Span]:
+def _waited(rank: int, in_call: TimeInCall, since: int, came: dict, absent: dict) -> list[Span]:
     operation = in_call.operation
-    label = str(operation).rpartition(" at ")[0] if operation else "a communication"
-    where = in_call.where or (_where(operation) if operation else "")
-    missing = absent.get(_key(operation), ()) if operation else ()
+    label = operation.description if operation else "a communication"
+    where = in_call.where or (operation.own_line if operation else "")
+    missing = absent.get(operation.key, ()) if operation else ()
     whole = Span(
         rank, WAITING, label, since, None, where=where, operation=operation, awaits=missing
     )
@@ -325,7 +210,7 @@ def _waited(rank: int, in_call: _TimeInCall, since: int, came: dict, absent: dic
     end = max(in_call.end, since)
     if in_call.starts:
         return [replace(whole, kind=COMMUNICATING, label=f"start of {label}", end=end, awaits=())]
-    last = came.get(_key(operation), since) if operation else since
+    last = came.get(operation.key, since) if operation else since
     met = end if last is None else min(max(last, since), end)
     parts = [replace(whole, end=met)] if met > since else []
     if end > met or not parts:
@@ -336,20 +221,13 @@ def _waited(rank: int, in_call: _TimeInCall, since: int, came: dict, absent: dic
 def _cuts(trail: list) -> list[_Cut]:
     """Return a cut for each mark that says that a piece of work began or ended."""
     cuts: list[_Cut] = []
-    inside: list[tuple[str, int | None]] = []
+    inside: list[Piece] = []
     for event in trail:
-        found = PIECE.fullmatch(event.name) if isinstance(event, Mark) else None
-        if not found or found[1] in NO_PIECES or len(inside) == MAX_NESTING and found[3] == "began":
+        if not isinstance(event, Mark) or not pass_mark(inside, event.name):
             continue
-        piece = found[1], None if found[2] is None else int(found[2])
-        if found[3] == "began":
-            inside.append(piece)
-        elif piece in inside:
-            inside.remove(piece)
         # The times of the cuts must be in order, because the cuts are searched by bisection.
-        cuts.append(
-            (max(event.at, cuts[-1][0] if cuts else event.at), inside[-1] if inside else ("", None))
-        )
+        at = max(event.at, cuts[-1][0]) if cuts else event.at
+        cuts.append((at, inside[-1] if inside else NO_PIECE))
     return cuts
 
 
@@ -357,7 +235,7 @@ def _computing(rank: int, cuts: list[_Cut], begin: int, end: int | None) -> list
     """Return spans for the time between two waits, one span for each piece of work in it."""
     first = bisect_right(cuts, begin, key=lambda cut: cut[0])
     last = len(cuts) if end is None else bisect_left(cuts, end, key=lambda cut: cut[0])
-    pieces = [(begin, cuts[first - 1][1] if first else ("", None)), *cuts[first:last]]
+    pieces = [(begin, cuts[first - 1][1] if first else NO_PIECE), *cuts[first:last]]
     parts = []
     for (at, (label, number)), until in zip(pieces, [*(at for at, _ in pieces[1:]), end]):
         if until is None or until > at:
@@ -367,7 +245,7 @@ def _computing(rank: int, cuts: list[_Cut], begin: int, end: int | None) -> list
 
 
 def _background(
-    trail: list, in_calls: list[_TimeInCall], received: dict, absent: dict, end: int | None
+    trail: list, in_calls: list[TimeInCall], received: dict, absent: dict, end: int | None
 ) -> list[Span]:
     """Return the communications that ran in the background while the program did other work.
 
@@ -389,16 +267,18 @@ def _background(
             continue
         ends = [
             completed.get(operation.at),
-            received.get(_key(operation)),
+            received.get(operation.key),
             in_call.end if in_call else None,
         ]
         known = [max(at, operation.at) for at in ends if at is not None]
-        over = min(known) if known else (None if _key(operation) in absent else end)
-        label, missing = str(operation).rpartition(" at ")[0], absent.get(_key(operation), ())
+        over = min(known) if known else (None if operation.key in absent else end)
         found.append(
             Span(
-                *(operation.rank, COMMUNICATING, label, operation.at, over, None, True),
-                *(_where(operation), operation, missing),
+                *(operation.rank, COMMUNICATING, operation.description, operation.at, over),
+                background=True,
+                where=operation.own_line,
+                operation=operation,
+                awaits=absent.get(operation.key, ()),
             )
         )
     return found
@@ -409,20 +289,14 @@ def _timed(trail: list) -> list[Span]:
     found, began = [], {}
     for event in trail:
         piece = PIECE.fullmatch(event.name) if isinstance(event, Mark) else None
-        if piece and piece[1] == "watch":
-            if piece[3] == "began":
-                began[piece[2]] = event.at
-            elif piece[2] in began:
-                number = piece[2] or ""
-                found.append(
-                    Span(
-                        event.rank,
-                        TIMED,
-                        f"timed {number}",
-                        began.pop(piece[2]),
-                        event.at,
-                        None,
-                        True,
-                    )
-                )
+        if not piece or piece[1] != "watch":
+            continue
+        number = piece[2]
+        if piece[3] == "began":
+            began[number] = event.at
+        elif number in began:
+            label = f"timed {number or ''}"
+            found.append(
+                Span(event.rank, TIMED, label, began.pop(number), event.at, background=True)
+            )
     return found

@@ -188,9 +188,7 @@ def _computed(drawn: Sequence[Span], rank: int) -> float:
 
 def _communications(drawn: Sequence[Span]) -> list[str]:
     """Return sentences on how many communications each rank started, and on their bytes."""
-    started = {
-        (o.rank, o.at): o for span in drawn if (o := span.operation) is not None and not _is_ours(o)
-    }
+    started = {o.key: o for span in drawn if (o := span.operation) is not None and not _is_ours(o)}
     return counted(
         started.values(), {span.rank for span in drawn}, lambda operation: operation.bytes
     )

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from grader.diagnosis.spans import MAX_NESTING, NO_PIECES, PIECE
+from grader.diagnosis.pieces_of_work import NO_PIECE, Piece, pass_mark
 from grader.timeline.cluster import Cluster, whole_of
 from grader.wire.agreement import match
 from grader.wire.combine import ITEMSIZES
@@ -40,9 +40,6 @@ from grader.wire.events import (
     Step,
     operations,
 )
-
-Piece = tuple[str, int | None]  # a piece of work: its name and its micro-batch
-NOTHING: Piece = ("", None)
 
 
 @dataclass(frozen=True)
@@ -219,14 +216,14 @@ class Replay:
             # The rank itself reports its steps, so a step may name an operation that does not
             # exist.
             if step.kind == PASSES:
-                self._pass(rank, step.text)
+                pass_mark(self.pieces[rank], step.text)
             elif step.kind == ISSUES and step.number < len(self.meeting_of[rank]):
                 own.issued[step.number] = now
                 self._issue(self.meeting_of[rank][step.number], now)
             elif step.kind == MULTIPLIES:
                 end = now + self.cluster.computing(step.number)
                 own.works.append(
-                    Work(now, end, self.pieces[rank][-1] if self.pieces[rank] else NOTHING)
+                    Work(now, end, self.pieces[rank][-1] if self.pieces[rank] else NO_PIECE)
                 )
                 return self._resume(rank, end)
             elif step.kind == AWAITS and step.number < len(self.meeting_of[rank]):
@@ -236,17 +233,6 @@ class Replay:
                     return meeting.awaited.append(rank)
                 return self._resume(rank, max(meeting.ends, now))
         own.end = now
-
-    def _pass(self, rank: int, name: str) -> None:
-        """Record that a piece of work began or ended, if the name of the mark says so."""
-        found, inside = PIECE.fullmatch(name), self.pieces[rank]
-        if not found or found[1] in NO_PIECES:
-            return
-        piece = found[1], None if found[2] is None else int(found[2])
-        if found[3] == "began" and len(inside) < MAX_NESTING:
-            inside.append(piece)
-        elif found[3] == "ended" and piece in inside:
-            inside.remove(piece)
 
     def _issue(self, meeting: Meeting, now: float) -> None:
         """Record that one more rank has issued its operation of a communication.

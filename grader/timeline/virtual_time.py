@@ -11,7 +11,6 @@ from itertools import groupby
 
 from grader.diagnosis.spans import COMMUNICATING, COMPUTING, WAITING, Span
 from grader.timeline.replay import Replay, Wait, Work
-from grader.wire.events import Operation
 
 # (an operation's rank, its time in the run) → the ranks that never joined the operation
 Absent = dict[tuple[int, int], tuple[int, ...]]
@@ -50,10 +49,10 @@ def _computing(rank: int, works: list[Work]) -> Iterable[Span]:
 def _waiting(replay: Replay, rank: int, wait: Wait, absent: Absent) -> Iterable[Span]:
     operation = replay.programs[rank].operations[wait.position]
     meeting = replay.meeting_of[rank][wait.position]
-    where, label = wait.where or _where(operation), _label(operation)
+    where, label = wait.where or operation.own_line, operation.description
     whole = Span(rank, WAITING, label, wait.begin, wait.end, where=where, operation=operation)
     if wait.end is None:
-        return [replace(whole, awaits=absent.get((operation.rank, operation.at), ()))]
+        return [replace(whole, awaits=absent.get(operation.key, ()))]
     begins = min(max(meeting.begins or 0.0, wait.begin), wait.end)
     parts = [replace(whole, end=begins)] if begins > wait.begin else []
     if wait.end > begins:
@@ -73,24 +72,18 @@ def _beside(replay: Replay, rank: int, absent: Absent, messages: bool) -> Iterab
         meeting = replay.meeting_of[rank][position]
         if position in at_once or meeting.is_message and not messages:
             continue
-        missing = absent.get((operation.rank, operation.at), ())
         begin = issued if meeting.begins is None else meeting.begins
         if meeting.ends is None or meeting.ends > begin:
-            common = (_where(operation), operation, missing)
             found.append(
                 Span(
-                    rank, COMMUNICATING, _label(operation), begin, meeting.ends, None, True, *common
+                    *(rank, COMMUNICATING, operation.description, begin, meeting.ends),
+                    background=True,
+                    where=operation.own_line,
+                    operation=operation,
+                    awaits=absent.get(operation.key, ()),
                 )
             )
     return found
-
-
-def _label(operation: Operation) -> str:
-    return str(operation).rpartition(" at ")[0]
-
-
-def _where(operation: Operation) -> str:
-    return operation.where if operation.file else ""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from grader.wire.events import GroupMade, Operation, groups_made, lane, operations
+from grader.wire.events import (
+    GroupMade,
+    Operation,
+    groups_made,
+    lane,
+    operations,
+    operations_by_key,
+)
 
 
 @dataclass(frozen=True)
@@ -169,7 +176,7 @@ def _told_matches(trails: list[list], pairs: Sequence[Sequence[int]]) -> list[Ma
     Leave out a pair in three cases: one of the operations has not arrived yet, the operations are
     not a send and a receive that may take it, or one of them is already in another pair.
     """
-    issued = {(o.rank, o.at): o for trail in trails for o in operations(trail)}
+    issued = operations_by_key(trails)
     found, used = [], set[int]()
     for from_rank, sent_at, to_rank, received_at in pairs:
         send, receive = issued.get((from_rank, sent_at)), issued.get((to_rank, received_at))

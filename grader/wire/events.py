@@ -49,12 +49,22 @@ class Operation:
     line: int | None
 
     @property
+    def key(self) -> tuple[int, int]:
+        """Return (rank, at), which identifies the operation among all operations of a world."""
+        return self.rank, self.at
+
+    @property
     def name(self) -> str:
         return NAMES.get(self.kind, self.kind)
 
     @property
     def where(self) -> str:
         return _place(self.file, self.line)
+
+    @property
+    def own_line(self) -> str:
+        """Return the line in the student's files that issued the operation, or ""."""
+        return self.where if self.file else ""
 
     @property
     def elements(self) -> int:
@@ -99,10 +109,11 @@ class Operation:
         return self.bytes / max(sum(self.sent) or sum(self.received), 1)
 
     def __str__(self) -> str:
-        """Return a description of the operation for students.
+        return f"{self.description} at {self.where}"
 
-        The place comes last, because callers cut the text at its last " at ".
-        """
+    @property
+    def description(self) -> str:
+        """Return a description of the operation for students, without the line that issued it."""
         how, peer = f" ({self.reduction})" if self.reduction else "", ""
         if self.kind == "send":
             peer = f" to rank {self.peer}"
@@ -118,7 +129,7 @@ class Operation:
         if self.kind == "reduce_scatter" and len(set(self.sent)) > 1:  # blocks that are not equal
             count = f"({' + '.join(map(str, self.sent))})"
         what = "" if self.kind == "barrier" else f" of {count} × {self.dtype}"
-        return f"{self.name}{how}{what}{peer} at {self.where}"
+        return f"{self.name}{how}{what}{peer}"
 
 
 @dataclass(frozen=True)
@@ -285,6 +296,10 @@ def groups_made(trail: list, call: int | None = None) -> list[GroupMade]:
 
 def operations(trail: list, call: int | None = None) -> list[Operation]:
     return [e for e in trail if isinstance(e, Operation) and (call is None or e.call == call)]
+
+
+def operations_by_key(trails: Sequence[list]) -> dict[tuple[int, int], Operation]:
+    return {operation.key: operation for trail in trails for operation in operations(trail)}
 
 
 def listed(operations: list[Operation], most: int = 6) -> str:

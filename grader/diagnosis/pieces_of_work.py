@@ -1,0 +1,29 @@
+"""Follows the pieces of work of a program, such as a forward pass, by the marks at their ends."""
+
+import re
+
+Piece = tuple[str, int | None]  # a piece of work: its name and its micro-batch
+NO_PIECE: Piece = ("", None)
+# The name of a mark at the beginning or the end of a piece of work.
+PIECE = re.compile(r"([a-z -]{1,30})(?: (\d{1,6}))? (began|ended)")
+NOT_WORK = {"call", "run", "watch"}  # marks with these names are not about a piece of work
+MAX_NESTING = 16  # levels of pieces of work inside one another
+
+
+def pass_mark(inside: list[Piece], name: str) -> bool:
+    """Update the pieces of work that have begun, the innermost last, when a mark is passed.
+
+    Return False if the mark ``name`` is not about a piece of work, or would exceed ``MAX_NESTING``.
+    """
+    found = PIECE.fullmatch(name)
+    if not found or found[1] in NOT_WORK:
+        return False
+    piece = found[1], None if found[2] is None else int(found[2])
+    if found[3] == "ended":
+        if piece in inside:
+            inside.remove(piece)
+        return True
+    if len(inside) == MAX_NESTING:
+        return False
+    inside.append(piece)
+    return True
