@@ -18,9 +18,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from grader.check.arguments import as_argument, tensor
 from grader.check.call_measurements import OVERWRITTEN_ALLOWED_BYTES, imports_note
 from grader.check.call_note import call_note
-from grader.check.call_result import CallResult, as_argument, tensor
+from grader.check.call_result import CallResult
 from grader.check.check_exceptions import CheckFailed, GraderFault, NotAttempted, Skipped
 from grader.diagnosis.comparison import EXACT, Tolerance, rounding
 from grader.intake.staging import NOT_ATTEMPTED

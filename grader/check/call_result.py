@@ -3,7 +3,6 @@
 Checks use this module through ``check.api``.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,87 +11,25 @@ import numpy as np
 
 from grader.assignment import COMMUNICATING, IN_PLACE
 from grader.check import driver_results
+from grader.check.arguments import as_argument
 from grader.check.call_evidence import NO_GRADIENT, NO_RETURN
 from grader.check.call_measurements import CallMeasurements
 from grader.check.check_exceptions import CheckFailed, GraderFault
 from grader.check.hazards import hazards
-from grader.check.nested import arrays, is_whole
+from grader.check.nested import arrays, containers, is_whole
+from grader.check.value_errors import objection
 from grader.check.wrong_values import WrongValues
 from grader.diagnosis.comparison import EXACT, Tolerance, describe, difference
 from grader.diagnosis.finding import LIKELY, VALUES, Line, likely_line
-from grader.diagnosis.rank_summaries import rank_list, trace
+from grader.diagnosis.rank_summaries import rank_list
 from grader.diagnosis.root_cause import diagnose, not_implemented
 from grader.world.arrays import Unsendable
 from grader.world.report import Raised, Returned
 
-NUMBER = re.compile(r"[0-9]+")
-# A ValueError's message may contain at most this many different numbers. A message that names every
-# number does not say which number is wrong.
-MAX_NUMBERS = 20
 OVERWRITES = "overwritten_after"  # this driver itself changes the function's first argument
 SEE_DOCSTRING = "See “Raises” in the docstring."
 # One dict for each rank, or a function that returns these dicts: see ``CallResult.returns``.
 KnownMistakes = Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]] | None
-
-
-def tensor(value: Any, dtype: Any = np.float32) -> np.ndarray:
-    return np.array(value, dtype=dtype)
-
-
-def _other_origin(error: Raised) -> tuple[Line, ...]:
-    """Return two lines for the message if no ``raise`` statement of the student raised the error.
-
-    The first line shows the student's line at which the error came up. For example, this line may
-    be ``a, b = x.shape``, or a call. Return () if this line has a ``raise`` statement, or is not
-    known.
-    """
-    if not error.lines or re.search(r"\braise\b", error.lines[-1]["source"]):
-        return ()
-    return (
-        *(Line(f"    {line}") for line in trace(error.lines[-1:])),
-        Line(
-            "No raise statement in your file raised this ValueError. It came from this line itself,"
-            " or from a function that this line calls."
-        ),
-    )
-
-
-def _mentions(text: str, word: str) -> bool:
-    """Return whether a text contains a word. A number must not be a part of a longer number."""
-    if not word.lstrip("-").isdecimal():
-        return word in text
-    return re.search(rf"(?<![0-9]){re.escape(word)}(?![0-9])", text) is not None
-
-
-def _is_numbers(value: Any) -> bool:
-    """Return whether this is a list of plain numbers, possibly nested. No list may be empty."""
-    return (
-        isinstance(value, list)
-        and all(type(v) in (int, float) or _is_numbers(v) for v in value)
-        and bool(value)
-    )
-
-
-def _containers(arguments: list) -> str:
-    """Return words for the kinds of containers among arguments: "a list", "a list or a dict"."""
-    found: set[str] = set()
-    inside = list(arguments)
-    while inside:
-        value = inside.pop()
-        if isinstance(value, dict):
-            found.add("a dict")
-            inside += value.values()
-        elif isinstance(value, (list, tuple)):
-            found |= {"a list"} if isinstance(value, list) else set()
-            inside += value
-    return " or ".join(sorted(found, reverse=True)) or "a list"
-
-
-def as_argument(value: Any) -> Any:
-    """Convert a value so that a call can send it. A list of numbers becomes a float32 tensor."""
-    if isinstance(value, np.generic):  # numpy turns arrays of shape () into scalars
-        return np.asarray(value)
-    return tensor(value) if _is_numbers(value) else value
 
 
 @dataclass
@@ -226,7 +163,7 @@ class CallResult(CallMeasurements):
                 )
                 self._fail(f"rank {rank.rank} modified its input. {advice}")
             if not self._returned(rank.rank).intact:
-                what = _containers(self.arguments(rank.rank)[0])
+                what = containers(self.arguments(rank.rank)[0])
                 it = "it" if " or " in what else f"the {what.rpartition(' ')[2]}"
                 self._fail(
                     f"rank {rank.rank} changed {what} that it was given: tensors in {it} were"
@@ -251,11 +188,11 @@ class CallResult(CallMeasurements):
     ) -> None:
         """Fail unless every rank raised a ValueError and communicated nothing.
 
-        The error's text must contain all words of ``mentioning``, and at most ``MAX_NUMBERS``
-        different numbers. ``given`` and ``because`` are for the message. ``given`` names the wrong
-        argument, if the line about the call does not show it. ``because`` says why the error is
-        expected. If ``since`` is given, a rank may communicate before its first mark of this name.
-        Raises GraderFault if the grader itself is the reason why a rank has no outcome.
+        The error's text must contain all words of ``mentioning``: see ``value_errors.objection``.
+        ``given`` and ``because`` are for the message. ``given`` names the wrong argument, if the
+        line about the call does not show it. ``because`` says why the error is expected. If
+        ``since`` is given, a rank may communicate before its first mark of this name. Raises
+        GraderFault if the grader itself is the reason why a rank has no outcome.
         """
         for rank in self.report.ranks:
             outcome = rank.outcomes.get(self.index)
@@ -268,18 +205,9 @@ class CallResult(CallMeasurements):
                 assert found is not None  # this rank did not return
                 self._fail(found.headline, found.lines)
             if isinstance(outcome, Raised) and outcome.is_value_error:
-                if lacking := [word for word in mentioning if not _mentions(outcome.text, word)]:
-                    said = ", nor ".join(lacking)
-                    self._fail(
-                        f"rank {rank.rank}'s ValueError does not mention {said}:"
-                        f" “{outcome.text[:300]}”",
-                        _other_origin(outcome),
-                    )
-                if (names := len(set(NUMBER.findall(outcome.text)))) > MAX_NUMBERS:
-                    self._fail(
-                        f"rank {rank.rank}'s ValueError names {names} numbers: name only those"
-                        " that are wrong."
-                    )
+                if wrong := objection(outcome, mentioning):
+                    said, lines = wrong
+                    self._fail(f"rank {rank.rank}'s ValueError {said}", lines)
                 continue
             asked = f"expected a ValueError on every rank{given and ' for '}{given}"
             got = self._instead_of_error(rank.rank)
@@ -319,8 +247,7 @@ class CallResult(CallMeasurements):
 
     def _require_agreement(self) -> None:
         """Fail if the ranks disagreed about an operation of this call."""
-        disagreements = self.report.disagreements()
-        for found in disagreements:
+        for found in self.report.disagreements():
             if all(side.call == self.index for side in found.sides):
                 self._fail(f"The values are right, but by luck. {found}")
 
@@ -384,9 +311,10 @@ class CallResult(CallMeasurements):
         is_written = self.function in IN_PLACE or self.report.calls[self.index].driver == OVERWRITES
         if not is_written and any(map(self._has_changed_input, came_back)):
             lines.append(Line("Your function changed its argument: work on a copy.", LIKELY))
-        disagreements = self.report.disagreements()
-        if ours := [d for d in disagreements if any(side.call == self.index for side in d.sides)]:
-            lines.append(Line(str(ours[0])))
+        for disagreement in self.report.disagreements():
+            if any(side.call == self.index for side in disagreement.sides):
+                lines.append(Line(str(disagreement)))
+                break
         compared = {r: d.side_by_side for r, d in found.items()}
         where = f" on {wrong}. On rank {rank}" if self.report.size > 1 else ""
         self._fail(f"{of}{where}: {first.sentence}", lines, compared)

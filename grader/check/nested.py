@@ -1,4 +1,4 @@
-"""Finds arrays and missing parts in nested values: in arguments, and in what ranks return."""
+"""Finds arrays, containers and missing parts in nested values: arguments, and what ranks return."""
 
 from typing import Any
 
@@ -29,6 +29,21 @@ def is_whole(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(is_whole, value))
     return not isinstance(value, Unsendable)
+
+
+def containers(arguments: list) -> str:
+    """Return words for the kinds of containers among arguments: "a list", "a list or a dict"."""
+    found: set[str] = set()
+    inside = list(arguments)
+    while inside:
+        value = inside.pop()
+        if isinstance(value, dict):
+            found.add("a dict")
+            inside += value.values()
+        elif isinstance(value, (list, tuple)):
+            found |= {"a list"} if isinstance(value, list) else set()
+            inside += value
+    return " or ".join(sorted(found, reverse=True)) or "a list"
 
 
 def by_path(value: Any, path: str = "") -> dict[str, np.ndarray]:

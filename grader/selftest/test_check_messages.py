@@ -12,7 +12,8 @@ import pytest
 
 from grader.check.api import CheckFailed
 from grader.check.call_evidence import NO_RETURN
-from grader.check.call_result import CallResult, _mentions
+from grader.check.call_result import CallResult
+from grader.check.value_errors import mentions
 from grader.hidden import bucket_problem, test_pipeline_schedules
 from grader.hidden import test_benchmarking as hidden_benchmarking
 from grader.hidden import test_collectives as hidden_collectives
@@ -331,4 +332,4 @@ def test_changed_container_is_called_what_it_is(args, words):
     ],
 )
 def test_a_text_mentions_a_number_only_as_a_whole(text, word, expected):
-    assert _mentions(text, word) is expected
+    assert mentions(text, word) is expected
