@@ -315,7 +315,7 @@ def test_the_clock_of_a_call_begins_when_the_gpu_is_ready(starts_gpus, process):
     if starts_gpus:
         judge.on_gpus()
     used = {process: Limits().cpu_seconds + 1}
-    judge._used, judge.spending.own = lambda: used, used
+    judge.times.used, judge.times.spending.own = lambda: used, used
     judge.step(time.monotonic(), silent=True)
     assert judge.verdict_pending == (None if starts_gpus else "late")
     judge.on_call_began(0)  # from now on, the same is too much

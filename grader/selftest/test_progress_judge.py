@@ -63,7 +63,7 @@ def test_time_of_the_machine_does_not_count(idle, monkeypatch, limit, in_call, i
     now = time.monotonic()
     monkeypatch.setattr(judge.watch, "look", lambda pids, now: 0.0)
     monkeypatch.setattr(judge, "_ask_stacks", lambda now, verdict, limit: asked.append(limit))
-    judge.call_began, judge.began = now - in_call, now - in_world
+    judge.times.call_began, judge.times.began = now - in_call, now - in_world
     judge.watch.excused = {2**30: excused}
     judge.step(now, silent=True)
     assert asked == ([] if excused else [limit])
@@ -75,7 +75,7 @@ def test_time_in_which_the_judge_was_stopped_does_not_count(idle, monkeypatch, s
     now = time.monotonic()
     monkeypatch.setattr(judge.watch, "look", lambda pids, now: 0.0)
     monkeypatch.setattr(judge, "_ask_stacks", lambda now, verdict, limit: asked.append(limit))
-    judge.call_began = judge.began = now - 19.5
+    judge.times.call_began = judge.times.began = now - 19.5
     judge.step(now, silent=True)
     assert asked == []
     judge.step(now + stopped, silent=True)
@@ -86,9 +86,9 @@ def test_time_in_which_the_judge_was_stopped_does_not_count(idle, monkeypatch, s
 
 def test_time_before_the_ranks_were_started_does_not_count(idle):
     judge, _ = idle
-    judge.began = judge.call_began = time.monotonic() - 100.0
+    judge.times.began = judge.times.call_began = time.monotonic() - 100.0
     judge.on_started()
-    assert time.monotonic() - min(judge.began, judge.call_began) < 50.0
+    assert time.monotonic() - min(judge.times.began, judge.times.call_began) < 50.0
 
 
 def test_not_all_time_is_excused(idle, monkeypatch):
@@ -96,7 +96,7 @@ def test_not_all_time_is_excused(idle, monkeypatch):
     now = time.monotonic()
     monkeypatch.setattr(judge.watch, "look", lambda pids, now: 0.0)
     monkeypatch.setattr(judge, "_ask_stacks", lambda now, verdict, limit: asked.append(verdict))
-    judge.call_began = now - 141.0  # 20 seconds, and six times as much
+    judge.times.call_began = now - 141.0  # 20 seconds, and six times as much
     judge.watch.excused = {2**30: 1000.0}
     judge.step(now, silent=True)
     assert asked == ["late"]
@@ -104,8 +104,8 @@ def test_not_all_time_is_excused(idle, monkeypatch):
 
 def test_supervisor_that_works_is_excused(idle, monkeypatch):
     judge, _ = idle
-    judge.spending.supervisors = {1}
-    monkeypatch.setattr(judge.spending, "look", lambda ranks: {})
+    judge.times.spending.supervisors = {1}
+    monkeypatch.setattr(judge.times.spending, "look", lambda ranks: {})
     monkeypatch.setattr(
         thread_activity, "pulse", lambda pid: {pid: thread_activity.Thread(2 * 10**9, 10**9, 1)}
     )
@@ -178,9 +178,9 @@ def test_limit_that_applied_is_named(idle, monkeypatch, allowed, starting, words
     """Imports of torch, and the start of a GPU, extend the limit of processor time."""
     judge, asked = idle
     monkeypatch.setattr(judge, "_ask_stacks", lambda now, verdict, limit: asked.append(limit))
-    monkeypatch.setattr(judge, "_used", lambda: {2**30: 100.0})
-    judge.cpu_allowed, judge.starting = allowed, set(range(starting))
-    judge.spending.own = {2**30: 100.0}
+    monkeypatch.setattr(judge.times, "used", lambda: {2**30: 100.0})
+    judge.times.cpu_allowed, judge.times.starting = allowed, set(range(starting))
+    judge.times.spending.own = {2**30: 100.0}
     judge.step(time.monotonic(), silent=True)
     assert asked == [f"{words} seconds of processor time"]
 

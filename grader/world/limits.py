@@ -15,7 +15,7 @@ class Limits:
     import_seconds: float = 15.0
     # The next two limits are of wall time. Some time is excused, and does not count: the time in
     # which ranks wait for a processor, or in which their supervisor works or waits for one. At most
-    # ``MAX_STRETCH`` (in ``progress_judge``) times the limit is excused.
+    # ``MAX_STRETCH`` (in ``time_limits``) times the limit is excused.
     wall_seconds: float = 20.0  # for one call
     world_seconds: float = 40.0  # for all calls of a world
     output_bytes: int = 1 << 20  # printed by all ranks together

@@ -7,22 +7,14 @@ from collections.abc import Callable
 from grader.world import stack_frames, thread_activity
 from grader.world.held_ranks import HeldRanks
 from grader.world.limits import Limits
-from grader.world.processor_time import Spending
-from grader.world.report import IN_ALL_CALLS, Call, Ending, Raised, RankReport, WorldReport
+from grader.world.report import Call, Ending, Raised, RankReport, WorldReport
 from grader.world.stack_requests import Stacks, is_communicating, seems_to_wait
+from grader.world.time_limits import TimeLimits
 
 # Seconds between two looks at what the ranks do: ``LOOK_SECONDS`` for each rank, because a look at
 # more ranks takes longer, but at least ``MIN_LOOK_SECONDS``.
 LOOK_SECONDS = 0.01
 MIN_LOOK_SECONDS = 0.05
-# On a busy machine, some time does not count against a limit of wall time: see ``Limits``. This
-# excused time is at most ``MAX_STRETCH`` times the limit. The value 3 was too small: of 792
-# gradings of right solutions, one exceeded the limit of a memory check (9.2, with 12 ranks). Ten
-# gradings ran at a time on two cores.
-MAX_STRETCH = 6
-# All time limits are longer by these seconds while the ranks of a world start their GPUs, before
-# their first call.
-GPU_START_SECONDS = 60.0
 # If every failed rank only reports that a peer has gone, ``grace_seconds`` is multiplied by this.
 # So the rank at fault has time to fail, too.
 VICTIMS_PATIENCE = 20
@@ -69,14 +61,9 @@ class ProgressJudge:
         self.stacks = Stacks(report.size, pids, ask_moves)
         # what to conclude once the stacks have arrived: STUCK or LATE
         self.verdict_pending: Ending | None = None
-        self.watch, self.spending = thread_activity.Watch(), Spending()
-        self.began = self.call_began = self.heard = self.stepped = time.monotonic()
-        self.cpu_before: dict[int, float] = {}  # pid → processor seconds used before this call
-        self.cpu_allowed = limits.cpu_seconds
-        # pid → its excused seconds when this call began: see ``Watch.excused``
-        self.excused_before: dict[int, float] = {}
-        self.excused_at_start: dict[int, float] = {}  # the same, when the world began
-        self.starting: set[int] = set()  # ranks that still start their GPUs
+        self.watch = thread_activity.Watch()
+        self.times = TimeLimits(limits, pids, self.watch)
+        self.heard = self.stepped = time.monotonic()
         self.failed_at: float | None = None
         # The ranks that were held when the hub reported a standstill. None if the hub has reported
         # no standstill, or if the standstill is over.
@@ -98,29 +85,23 @@ class ProgressJudge:
 
         Before, the fork server may have imported modules, or started other worlds.
         """
-        self.began = self.call_began = self.heard = time.monotonic()
+        self.times.begin()
+        self.heard = time.monotonic()
 
     def on_reused_ranks(self) -> None:
         """Forget the time that was excused in earlier checks of these ranks."""
         self.watch.look(self.pids.values(), time.monotonic())
-        self.spending.look(list(self.pids.values()))
-        self.watch.excuse(self.spending.supervisors)
-        self.excused_before = self.excused_at_start = dict(self.watch.excused)
+        self.times.spending.look(list(self.pids.values()))
+        self.watch.excuse(self.times.spending.supervisors)
+        self.times.forget_earlier_checks()
 
     def on_gpus(self) -> None:
         """Record that the ranks of this world start their GPUs before their first call."""
-        self.starting = set(range(self.report.size))
+        self.times.starting = set(range(self.report.size))
 
     def on_call_began(self, rank: int) -> None:
-        """Record that a rank has begun a call.
-
-        If the rank had to start its GPU first, the time for this does not count: all time limits
-        begin now. This happens at most once for each rank.
-        """
-        if rank in self.starting:
-            self.starting.remove(rank)
-            self.call_began = self.began = time.monotonic()
-            self.cpu_before.pop(self.pids.get(rank, 0), None)
+        """Record that a rank has begun a call. It has started its GPU by then, if it has one."""
+        self.times.on_gpu_started(rank)
         self.report.ranks[rank].busy = False  # it has computed nothing in this call yet
 
     def on_frame(self) -> None:
@@ -155,9 +136,7 @@ class ProgressJudge:
 
     def on_outcome(self) -> None:
         """Record that a call has ended on a rank. The time of the next call begins now."""
-        self.call_began = time.monotonic()
-        self.cpu_before = {}
-        self.excused_before = dict(self.watch.excused)
+        self.times.begin_call()
 
     # ——— conclusions
 
@@ -168,8 +147,7 @@ class ProgressJudge:
         the last step.
         """
         if (pause := now - self.stepped) > PAUSE_SECONDS:
-            self.began += pause
-            self.call_began += pause
+            self.times.skip(pause)
             self.heard = now
             self.watch.moved()
         self.stepped = now
@@ -242,29 +220,28 @@ class ProgressJudge:
         with ``patience``. Both end by themselves. When ``LONG_PART`` of the call's time limit has
         passed, first release the ranks held until ``STANDSTILL``.
         """
-        used = self._used()
+        used = self.times.used()
+        spending = self.times.spending
         watched = {self.pids[rank.rank] for rank in self._unsettled() if rank.rank in self.pids}
-        idle = self.watch.look(
-            watched.union(*(self.spending.started.get(pid, ()) for pid in watched)), now
-        )
-        self.watch.excuse(self.spending.supervisors)
+        started = (spending.started.get(pid, ()) for pid in watched)
+        idle = self.watch.look(watched.union(*started), now)
+        self.watch.excuse(spending.supervisors)
         if not silent:
             self.watch.moved()
-        more = GPU_START_SECONDS if self.starting else 0.0
-        limits, in_call, in_all = self.limits, now - self.call_began, now - self.began
-        in_call, in_all = in_call - more, in_all - more
-        if max(used.values(), default=0.0) > self.cpu_allowed + more:
-            self._on_too_much_computing(now, used)
-        elif in_call > limits.wall_seconds * LONG_PART and self._wake():
+        call_is_long = self.times.in_call(now) > self.limits.wall_seconds * LONG_PART
+        if limit := self.times.exceeded_processor_limit(used):
+            for rank, pid in self.pids.items():
+                busy = used.get(pid, 0.0) > self.times.cpu_allowed / 2
+                self.report.ranks[rank].busy = busy
+            self._ask_stacks(now, Ending.LATE, limit)
+        elif call_is_long and self._wake():
             pass  # ranks may wait in a way that looks like computing, so held ranks were released
-        elif self._is_over(in_call, limits.wall_seconds, self.excused_before):
-            self._ask_stacks(now, Ending.LATE, f"{limits.wall_seconds:g} seconds")
-        elif self._is_over(in_all, limits.world_seconds, self.excused_at_start):
-            self._ask_stacks(now, Ending.LATE, f"{limits.world_seconds:g} seconds {IN_ALL_CALLS}")
+        elif limit := self.times.exceeded_wall_limit(now):
+            self._ask_stacks(now, Ending.LATE, limit)
         elif (
             idle >= thread_activity.IDLE_SECONDS
             and not self.held.any_is_patient
-            and not self.starting
+            and not self.times.starting
         ):
             self._on_idle(now)
 
@@ -281,34 +258,6 @@ class ProgressJudge:
         elif not self.awaits_hub:
             self.asks_hub_first = self.hub_may_withhold_results
             self._ask_stacks(now, Ending.STUCK)
-
-    def _on_too_much_computing(self, now: float, used: dict[int, float]) -> None:
-        for rank, pid in self.pids.items():
-            self.report.ranks[rank].busy = used.get(pid, 0.0) > self.cpu_allowed / 2
-        most = self.cpu_allowed + (GPU_START_SECONDS if self.starting else 0.0)
-        limit = f"{most:g} seconds of processor time"
-        if any(used[pid] > most > 2 * self.spending.own[pid] for pid in used):
-            limit += " (most of it in processes that a rank started)"
-        self._ask_stacks(now, Ending.LATE, limit)
-
-    def _used(self) -> dict[int, float]:
-        """Return the processor seconds of each rank's process since this call began, by pid.
-
-        Processes that the rank has started count, too.
-        """
-        spent = self.spending.look(list(self.pids.values()))
-        self.cpu_before = {pid: self.cpu_before.get(pid, seconds) for pid, seconds in spent.items()}
-        return {pid: seconds - self.cpu_before[pid] for pid, seconds in spent.items()}
-
-    def _is_over(self, seconds: float, limit: float, before: dict[int, float]) -> bool:
-        """Return whether ``seconds`` minus the excused seconds of all processes exceed a limit.
-
-        Excused seconds do not count against limits: see ``Watch.excused``. ``before`` maps each pid
-        to its excused seconds at the time from which ``seconds`` are counted. At most
-        ``MAX_STRETCH`` times the limit is excused.
-        """
-        excused = sum(now - before.get(pid, 0.0) for pid, now in self.watch.excused.items())
-        return seconds - min(excused, MAX_STRETCH * limit) > limit
 
     # ——— ranks that wait
 
@@ -366,11 +315,12 @@ class ProgressJudge:
             asked, silent_for_long
         ):
             self._conclude_stuck(now, are_as_before)
-        elif self.verdict_pending == Ending.LATE and self._may_import(asked):
-            self.cpu_allowed += self.limits.cpu_seconds
-            self.call_began = now
         elif self.verdict_pending == Ending.LATE:
-            self.report.ending = Ending.LATE
+            # torch imports some modules on first use, which is not the student's doing.
+            if self.times.may_allow_imports and self._any_imports(asked):
+                self.times.allow_imports(now)
+            else:
+                self.report.ending = Ending.LATE
         else:
             self.watch.moved()  # a rank sleeps, but not in a communication: it may wake up
 
@@ -391,20 +341,13 @@ class ProgressJudge:
         else:
             self.report.ending = Ending.STUCK
 
-    def _may_import(self, asked: list[RankReport]) -> bool:
-        """Return whether a rank may have more time to import a module that is not the student's.
-
-        torch imports some modules on first use. ``Limits.import_seconds`` bounds the additional
-        time.
-        """
-        most = self.limits.cpu_seconds + self.limits.import_seconds
-        submission_dir = self.report.submission_dir
-        importing = any(
-            stack_frames.is_importing(stack, submission_dir)
+    def _any_imports(self, asked: list[RankReport]) -> bool:
+        """Return whether a rank imports a module that is not the student's."""
+        return any(
+            stack_frames.is_importing(stack, self.report.submission_dir)
             for rank in asked
             for stack in rank.stacks
         )
-        return importing and self.cpu_allowed < most
 
     def _examine_waits(self, asked: list[RankReport], silent_for_long: bool) -> bool:
         """Count how often the ranks seemed to wait, and return whether they are stuck.
