@@ -6,17 +6,13 @@ This module also judges lists of schedules, for the checks of part 8.
 import numpy as np
 
 from grader.check import driver_results
-from grader.check.api import LAYOUTS, Probe, Strided, call, per_rank, rounding
+from grader.check.api import Probe, call, per_rank, rounding
+from grader.hidden.given_tensors import drawn_weights, laid_out
 from grader.reference import chunked, single_device
 from grader.reference.counting import counted
 
 GRADIENTS = "the list of the chunks' gradients"
 W_NUMBER = "W number"  # the beginning of the name of a W's probe
-
-
-def laid_out(array, first, number):
-    """Return the array in the layout of index ``first + number``, or unchanged if first is None."""
-    return array if first is None else Strided(array, LAYOUTS[(first + number) % len(LAYOUTS)])
 
 
 def probes(seeds):
@@ -38,10 +34,7 @@ class ChunkProblem:
     def __init__(self, rng, layers=2, rows=3, width=5, dtype=np.float64):
         self.dtype, self.message = dtype, rows * width * np.dtype(dtype).itemsize
         while True:
-            self.weights = [
-                np.asarray(rng.standard_normal((width, width)) * (2 / width) ** 0.5, dtype)
-                for _ in range(layers)
-            ]
+            self.weights = drawn_weights(rng, layers, width, dtype)
             x = np.asarray(rng.standard_normal((rows, width)), dtype)
             saved = single_device.forward(self.weights, x)[1]
             self.saved = [(np.asarray(a, dtype), np.asarray(z, dtype)) for a, z in saved]

@@ -7,7 +7,8 @@ import statistics
 
 import numpy as np
 
-from grader.check.api import LAYOUTS, PRODUCT, SEND, Delay, Strided, call, per_rank, rounding
+from grader.check.api import PRODUCT, SEND, Delay, call, per_rank, rounding
+from grader.hidden.given_tensors import drawn_weights, laid_out
 from grader.reference import pipeline, pipeline_mistakes, single_device
 from grader.reference.counting import counted
 
@@ -53,10 +54,7 @@ class PipelineProblem:
         self.message = rows * width * np.dtype(dtype).itemsize  # bytes
         layers = layers or n + 1
         self.cut = pipeline.stages(layers, n)
-        self.weights = [
-            self.cast(rng.standard_normal((width, width)) * (2 / width) ** 0.5)
-            for _ in range(layers)
-        ]
+        self.weights = drawn_weights(rng, layers, width, dtype)
         self.x = self.cast(rng.standard_normal((self.batch_size, width)))
         self.y, self.saved = single_device.forward(self.weights, self.x)
         self.loss, self.gradients = single_device.loss_and_gradients(self.weights, self.x)
@@ -75,28 +73,21 @@ class PipelineProblem:
     def tolerance(self):
         return rounding(self.dtype)
 
-    def lay(self, array, stage, first):
-        """Return the array in a stage's memory layout.
-
-        It is contiguous if ``first`` is None. Otherwise ``first`` is the index of the first stage's
-        layout in ``LAYOUTS``, and each further stage has the next layout.
-        """
-        return array if first is None else Strided(array, LAYOUTS[(first + stage) % len(LAYOUTS)])
-
     def inputs(self, first=None, num_micro_batches=None):
         """Return weights, x, batch_size and num_micro_batches, as each stage gets them.
 
-        ``first`` is the first stage's layout, as for ``lay``. ``num_micro_batches`` is ``m`` by
-        default.
+        ``first`` is the index of the first stage's layout in ``LAYOUTS``, and each further stage
+        has the next layout. With None, all tensors are contiguous. ``num_micro_batches`` is ``m``
+        by default.
         """
         m = self.m if num_micro_batches is None else num_micro_batches
-        x = per_rank(self.lay(self.x, 0, first), *[None] * (self.n - 1))
+        x = per_rank(laid_out(self.x, first, 0), *[None] * (self.n - 1))
         return self.weights_of_stages(first), x, self.batch_size, m
 
     def weights_of_stages(self, first=None):
         return per_rank(
             *(
-                [self.lay(self.weights[l], s, first) for l in layers]
+                [laid_out(self.weights[l], first, s) for l in layers]
                 for s, layers in enumerate(self.cut)
             )
         )
@@ -118,11 +109,11 @@ class PipelineProblem:
     def backward(self, first=None, **options):
         saved = per_rank(
             *(
-                [[tuple(self.lay(a, stage, first) for a in pair) for pair in part] for part in own]
+                [[tuple(laid_out(a, first, stage) for a in pair) for pair in part] for part in own]
                 for stage, own in enumerate(self.saved_by_stage)
             )
         )
-        y = per_rank(*[None] * (self.n - 1), self.lay(self.cast(self.y), self.n - 1, first))
+        y = per_rank(*[None] * (self.n - 1), laid_out(self.cast(self.y), first, self.n - 1))
         return call(
             "pipeline_parallel.pipeline_backward",
             self.weights_of_stages(first),

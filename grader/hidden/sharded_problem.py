@@ -5,7 +5,8 @@ from functools import cached_property
 
 import numpy as np
 
-from grader.check.api import LAYOUTS, Delay, Probe, Strided, Tolerance, call, per_rank, rounding
+from grader.check.api import Delay, Probe, Strided, Tolerance, call, per_rank, rounding
+from grader.hidden.given_tensors import drawn_weights, rank_layout
 from grader.hidden.sharded_evidence import probes
 from grader.reference import sharded, single_device, zero
 
@@ -27,7 +28,7 @@ def late(n):
 
 def laid_out(array, rank):
     """Return the array in a layout that differs from rank to rank."""
-    return Strided(array, LAYOUTS[(1 + rank) % len(LAYOUTS)])
+    return Strided(array, rank_layout(rank))
 
 
 def drawn_rates(rng, n, steps, first):
@@ -126,10 +127,7 @@ class ShardedProblem:
 
     def __init__(self, rng, n, layers=3, width=5, rows=4, dtype=np.float64):
         self.n, self.width, self.dtype = n, width, dtype
-        self.weights = [
-            (rng.standard_normal((width, width)) * (2 / width) ** 0.5).astype(dtype)
-            for _ in range(layers)
-        ]
+        self.weights = drawn_weights(rng, layers, width, dtype)
         self.forward = rng.uniform(0.5, 1.5, layers).tolist()
         self.backward = rng.uniform(0.5, 1.5, layers).tolist()
         while True:

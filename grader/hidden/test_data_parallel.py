@@ -11,7 +11,6 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
 from grader.check.api import (
-    LAYOUTS,
     Delay,
     Request,
     RequiresGrad,
@@ -24,6 +23,7 @@ from grader.check.api import (
     per_rank,
     rounding,
 )
+from grader.hidden.given_tensors import drawn_weights, rank_layout
 from grader.reference import single_device
 from grader.reference.data_parallel import (
     OTHER_MEMORY,
@@ -52,10 +52,7 @@ def problem(rng, n, layers=3, width=6, rows=5, dtype=np.float64):
 
     The batch is drawn again while gelu is flat: see ``single_device.is_flat``.
     """
-    weights = [
-        (rng.standard_normal((width, width)) * (2 / width) ** 0.5).astype(dtype)
-        for _ in range(layers)
-    ]
+    weights = drawn_weights(rng, layers, width, dtype)
     saved = []
     while not saved or single_device.is_flat(saved):
         batch = rng.standard_normal((rows * n, width)).astype(dtype)
@@ -101,18 +98,13 @@ def averages_own_gradients(run, weights, own_rows):
         )
 
 
-def layout(rank):
-    """Return the layout of a rank's tensors. Each of 4 ranks has a different layout."""
-    return LAYOUTS[(1 + rank) % len(LAYOUTS)]
-
-
 def memory_orders(n):
     """Return, for each rank, the order in which a gradient of autograd lies in memory.
 
     The gradient of a transposed weight is transposed, too. If the weight has gaps in memory, its
     gradient is contiguous.
     """
-    return ["F" if layout(rank) == "transpose" else "C" for rank in range(n)]
+    return ["F" if rank_layout(rank) == "transpose" else "C" for rank in range(n)]
 
 
 @number("3.1")
@@ -170,7 +162,7 @@ def test_broadcast_parameters(world, rng):
     for n in SIZES:
         own = [_parameters(rng) for _ in range(n)]
         given = per_rank(
-            *([own[rank][0], *_laid_out(own[rank][1:], layout(rank))] for rank in range(n))
+            *([own[rank][0], *_laid_out(own[rank][1:], rank_layout(rank))] for rank in range(n))
         )
         requests = [
             call(
@@ -249,7 +241,7 @@ def _overwrites(run, own, root, way):
     )
     known = []
     for rank, mine in enumerate(own):
-        strided = {1, 2} if layout(rank) != "contiguous" and count > 1 else set()
+        strided = {1, 2} if rank_layout(rank) != "contiguous" and count > 1 else set()
         known.append(left_out(views[rank], mine, own[root], {0, 1, 3}, strided))
         if n > 1:
             known[rank][MEAN] = [np.asarray(sum(v) / n, v[0].dtype) for v in zip(*own)]
@@ -296,7 +288,7 @@ def step_problems(rng, n):
         problem(rng, n, layers=2, rows=1),
     ]
     weights, _, shards = problems[0]
-    given = per_rank(*([Strided(w, layout(rank)) for w in weights] for rank in range(n)))
+    given = per_rank(*([Strided(w, rank_layout(rank)) for w in weights] for rank in range(n)))
     requests = [call("data_parallel.data_parallel_step", given, mixed(*shards), delays=late(n))]
     for weights, _, shards in problems[1:]:
         requests.append(call("data_parallel.data_parallel_step", weights, per_rank(*shards)))
@@ -497,7 +489,8 @@ class Training:
     def weight_mistakes(self):
         known, _ = self._mistakes()
         strided = [
-            len(self.shards[0]) > 1 and layout(rank) != "contiguous" for rank in range(len(known))
+            len(self.shards[0]) > 1 and rank_layout(rank) != "contiguous"
+            for rank in range(len(known))
         ]
         return [
             ({STRIDED_KEPT: self.weights} if is_strided else {}) | own
@@ -535,7 +528,7 @@ def _training(rng, n, sizes, tolerance, scale=1, **options):
     weights, _, _ = problem(rng, n, layers=layers, dtype=dtype)
     batches = [scale * problem(rng, n, rows=rows, dtype=dtype)[1] for _ in range(steps)]
     shards = [[np.split(batch, n)[rank] for batch in batches] for rank in range(n)]
-    lay = layout if steps > 1 else lambda rank: "contiguous"
+    lay = rank_layout if steps > 1 else lambda rank: "contiguous"
     given = [
         per_rank(
             *(

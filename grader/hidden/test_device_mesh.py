@@ -11,7 +11,6 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check.api import (
-    LAYOUTS,
     Strided,
     call,
     in_strict_order,
@@ -20,6 +19,7 @@ from grader.check.api import (
     per_rank,
     rounding,
 )
+from grader.hidden.given_tensors import rank_layout
 from grader.hidden.two_calls import in_turn, returns_both
 from grader.reference import mesh as parts
 from grader.reference import single_device
@@ -244,7 +244,7 @@ class Problem:
         """Return a call of ``mesh_step``. MIXED layouts differ from rank to rank."""
 
         def laid(array, rank):
-            name = LAYOUTS[(1 + rank) % len(LAYOUTS)] if layout == MIXED else layout
+            name = rank_layout(rank) if layout == MIXED else layout
             return Strided(array, name)
 
         mesh = self.mesh

@@ -6,7 +6,7 @@ Weights are 4 × 4, so that a gradient in float64 has 128 bytes.
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, visibility, weight
 
-from grader.check.api import LAYOUTS, Delay, on_gloo
+from grader.check.api import Delay, on_gloo
 from grader.hidden.bucket_problem import (
     BEGAN,
     ENDED,
@@ -18,6 +18,7 @@ from grader.hidden.bucket_problem import (
     sends_buckets,
     sent,
 )
+from grader.hidden.given_tensors import rank_layout
 from grader.reference.buckets import FROZEN_TAKES_ROOM, TIED_LAST, TIED_TWICE
 from grader.reference.data_parallel import RESET
 
@@ -98,7 +99,7 @@ def test_buckets_values(world, rng):
                 n,
                 [[0, 1]] * n,
                 more=more,
-                layouts=[LAYOUTS[(1 + r) % len(LAYOUTS)] for r in range(n)],
+                layouts=[rank_layout(r) for r in range(n)],
             ),
         ]
         runs = world(n, *(one.request for one in made))

@@ -10,7 +10,6 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
 from grader.check.api import (
-    LAYOUTS,
     RequiresGrad,
     Strided,
     call,
@@ -20,6 +19,7 @@ from grader.check.api import (
     rounding,
 )
 from grader.hidden.few_operations import require_few_operations
+from grader.hidden.given_tensors import rank_layout
 from grader.hidden.kept_memory import require_shard_alone
 from grader.hidden.two_calls import in_turn, returns_both
 from grader.reference import single_device
@@ -34,7 +34,7 @@ MIXED = "another on each rank"
 
 def laid_out(array, layout, rank=0):
     """Return the array in one of the LAYOUTS. MIXED is a different layout on each rank."""
-    return Strided(array, LAYOUTS[(1 + rank) % len(LAYOUTS)] if layout == MIXED else layout)
+    return Strided(array, rank_layout(rank) if layout == MIXED else layout)
 
 
 def large(rng):
