@@ -291,12 +291,8 @@ def chunk_backward(
 
     The list of (x, grad_z) is what the action W needs: one pair for each layer.
     """
-    kept: list = []
-    for weight, (x, z) in zip(reversed(weights), reversed(saved), strict=True):
-        grad_z = grad_y * single_device.gelu_derivative(np.asarray(z, np.float64))
-        kept.insert(0, (x, grad_z))
-        grad_y = grad_z @ np.asarray(weight, np.float64).T
-    return grad_y, kept, [np.asarray(x, np.float64).T @ grad_z for x, grad_z in kept]
+    grad_x, kept = single_device.input_backward(weights, saved, grad_y)
+    return grad_x, kept, [np.asarray(x, np.float64).T @ grad_z for x, grad_z in kept]
 
 
 UNTRANSPOSED = "grad_z was multiplied by W. Multiply it by the transpose of W"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.reference.sequences import by_rank
+from grader.reference.by_rank import by_rank
 from grader.reference.single_device import gelu, gelu_derivative
 
 Routes = tuple[np.ndarray, list, list, np.ndarray]

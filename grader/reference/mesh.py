@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from grader.reference.by_rank import by_rank
 from grader.reference.returned_lists import are_ints
 from grader.reference.single_device import gelu, gelu_derivative
 from grader.wire.events import Operation
@@ -238,18 +239,12 @@ def step_mistakes(mesh: Mesh, pairs: list, batch: np.ndarray) -> tuple[list[dict
         changes[name] = world | average
     made = {name: step(mesh, pairs, batch, **change) for name, change in changes.items()}
     right, _ = step(mesh, pairs, batch)
-    losses = [
-        {name: of_ranks[rank] for name, (of_ranks, _) in made.items()}
-        | {
-            LOSS_AVERAGED: np.asarray(mesh.column_means(right)[rank]),
-            LOSS_OF_SHARE: np.asarray(right[rank] / mesh.shape[0]),
-        }
-        for rank in mesh.ranks
-    ]
-    gradients = [
-        {name: of_ranks[rank] for name, (_, of_ranks) in made.items()} for rank in mesh.ranks
-    ]
-    return losses, gradients
+    losses = {name: own for name, (own, _) in made.items()} | {
+        LOSS_AVERAGED: [np.asarray(mean) for mean in mesh.column_means(right)],
+        LOSS_OF_SHARE: [np.asarray(loss / rows) for loss in right],
+    }
+    gradients = {name: own for name, (_, own) in made.items()}
+    return by_rank(losses, mesh.size), by_rank(gradients, mesh.size)
 
 
 # ——— what the ranks communicate

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from grader.reference.by_rank import by_rank
 from grader.reference.single_device import gelu, gelu_derivative
 
 PARTIAL = (
@@ -92,11 +93,6 @@ NO_SCALE = "the factor 1/√d is missing in the gradient of the scores"
 def split(array: np.ndarray, n: int) -> list[np.ndarray]:
     """Return n equal parts of an array: the consecutive rows of each rank."""
     return np.split(array, n)
-
-
-def by_rank(made: dict[str, list], n: int) -> list[dict[str, Any]]:
-    """Turn a dict of lists into a list of dicts. Each list has one entry for each rank."""
-    return [{name: of_ranks[rank] for name, of_ranks in made.items()} for rank in range(n)]
 
 
 # ——— the sequence-parallel pair

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from grader.reference.by_rank import by_rank
 from grader.reference.data_parallel import ALONE_ON_RANK
 from grader.reference.single_device import gelu, gelu_derivative
 
@@ -237,7 +238,7 @@ def uncalled_mistakes(
         NOT_CALLED.format(name): gradient_shards(local_steps(weights, batches, *factors)[1])
         for name, factors in ways.items()
     }
-    return [{name: own[rank] for name, own in made.items()} for rank in range(len(batches))]
+    return by_rank(made, len(batches))
 
 
 def layer_bytes(width: int, n: int, itemsize: int) -> int:

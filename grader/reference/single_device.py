@@ -24,7 +24,13 @@ def gelu(z: np.ndarray) -> np.ndarray:
 
 def gelu_derivative(z: np.ndarray) -> np.ndarray:
     """Return gelu's derivative, Φ(z) + z·φ(z)."""
-    return 0.5 * (1 + erf(z / math.sqrt(2))) + z * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    return gelu_and_derivative(z)[1]
+
+
+def gelu_and_derivative(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return gelu(z) and gelu′(z). Most of the time is spent in erf, which both need."""
+    below = 0.5 * (1 + erf(z / math.sqrt(2)))  # Φ(z)
+    return z * below, below + z * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
 
 
 def forward(weights: list, x: np.ndarray) -> tuple[np.ndarray, list]:
@@ -60,17 +66,24 @@ def is_flat(saved: list) -> bool:
     )
 
 
-def backward(weights: list, saved: list, grad_y: np.ndarray) -> tuple[np.ndarray, list]:
-    """Return (grad_x, the gradients of the weights).
+def input_backward(weights: list, saved: list, grad_y: np.ndarray) -> tuple[np.ndarray, list]:
+    """Return (grad_x, a list with (x, grad_z) of each layer).
 
     ``saved`` is what ``forward`` saved. ``grad_y`` is the gradient of the output y of ``forward``.
+    The gradient of a layer's weight is xᵀ @ grad_z.
     """
-    gradients: list[np.ndarray] = []
+    layers: list[tuple] = []
     for weight, (x, z) in zip(reversed(weights), reversed(saved), strict=True):
-        grad_z = grad_y * gelu_derivative(z)
-        gradients.insert(0, x.T @ grad_z)
+        grad_z = grad_y * gelu_derivative(np.asarray(z, np.float64))
+        layers.insert(0, (x, grad_z))
         grad_y = grad_z @ np.asarray(weight, np.float64).T
-    return grad_y, gradients
+    return grad_y, layers
+
+
+def backward(weights: list, saved: list, grad_y: np.ndarray) -> tuple[np.ndarray, list]:
+    """Return (grad_x, the gradients of the weights). See ``input_backward`` for the arguments."""
+    grad_x, layers = input_backward(weights, saved, grad_y)
+    return grad_x, [np.asarray(x, np.float64).T @ grad_z for x, grad_z in layers]
 
 
 def loss_and_gradients(
@@ -103,16 +116,14 @@ def loss_and_gradients(
 def large_step(weights: list, x: np.ndarray) -> tuple[float, list, list]:
     """Return the loss, the input of each layer, and the gradients, for a large batch.
 
-    The loss and the gradients are those of ``loss_and_gradients``. Most of the time is spent in
-    erf. Therefore erf is computed only once for each entry. Both gelu and its derivative use it.
+    The loss and the gradients are those of ``loss_and_gradients``, but erf is computed only once
+    for each entry.
     """
     inputs, derivatives = [], []
     for weight in weights:
         inputs.append(x)
-        z = x @ weight
-        below = 0.5 * (1 + erf(z / math.sqrt(2)))  # Φ(z)
-        derivatives.append(below + z * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi))
-        x = z * below
+        x, derivative = gelu_and_derivative(x @ weight)
+        derivatives.append(derivative)
     gradients: list[np.ndarray] = []
     grad = 2 * x / x.size
     for weight, own_x, derivative in zip(weights[::-1], inputs[::-1], derivatives[::-1]):

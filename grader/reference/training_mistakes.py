@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from grader.reference.by_rank import by_rank
 from grader.reference.collective_mistakes import Order
 from grader.reference.data_parallel import ADDED_AS_IT_LIES, averages_in_memory_order
 from grader.reference.single_device import AdamW, loss_and_gradients
@@ -160,13 +161,7 @@ def training_mistakes(
         }
     if len(set(orders)) > 1:
         made[ADDED_AS_IT_LIES] = train(weights, shards, right, orders=orders)
-    of_weights = [
-        {
-            KEPT if sentence == NO_STEP else sentence: own[rank]
-            for sentence, (own, _) in made.items()
-        }
-        for rank in range(n)
-    ]
+    ends = {KEPT if sentence == NO_STEP else sentence: own for sentence, (own, _) in made.items()}
     of_losses = [
         {sentence: losses.mean(axis=0) for sentence, (_, losses) in made.items()} for _ in range(n)
     ]
@@ -175,7 +170,7 @@ def training_mistakes(
     for rank in range(n):
         own = {OWN_LOSS: losses[rank], DIVIDED_OWN_LOSS: losses[rank] / n} if n > 1 else {}
         of_losses[rank] |= own | {LATE_LOSS: late}
-    return of_weights, of_losses
+    return by_rank(ends, n), of_losses
 
 
 def _after_the_updates(weights: list, shards: list, optimizer: Callable) -> np.ndarray:
