@@ -375,7 +375,8 @@ def misuses(rng, collective, n):
         yield (x,), good | {"op": ["sum"]}, ("sum",)
         yield (x.astype(np.int64),), good | {"op": "average"}, ("int64",)
     if collective in ("reduce_scatter", "all_to_all") and n > 1:
-        yield (np.ones((7, 2), np.float32),), good, ("7", "3")
+        # n does not divide the number of rows, but it divides the number of entries.
+        yield (np.ones((7, 6), np.float32),), good, ("7", "3")
     if collective in ("gather", "all_gather", "reduce_scatter", "all_to_all"):
         yield (scalar,), good, ()
     if collective == "scatter":
