@@ -100,9 +100,13 @@ def tokens(rng, n):
     return np.stack([np.arange(n), rng.standard_normal(n)], axis=1)
 
 
-def judge_groups(run, shape, own):
+def judge_groups(run, shape, own, first=None):
+    """Fail unless each rank returned the groups of its row and of its column.
+
+    ``first`` is the shape of an earlier mesh, if the ranks have made groups before.
+    """
     mesh = Mesh(shape)
-    known = parts.group_mistakes(mesh, own)
+    known = parts.group_mistakes(mesh, own, first and Mesh(first))
     for index, (name, ranks_of) in enumerate((("row", mesh.row), ("column", mesh.column))):
         run.returns(
             *(own[ranks_of(rank)] for rank in range(mesh.size)),
@@ -130,16 +134,17 @@ def test_groups(world, rng):
 @number("7.1")
 @weight(0.25)
 def test_every_rank_makes_every_group(world, rng):
-    """Every rank makes every group, also groups that it is not in; the groups of a second mesh are
-    right, too
+    """Every rank makes every group, also groups that it is not in; the groups of later meshes are
+    right, too, also if a later mesh has another shape
     """
     for shape in (SQUARE, (2, 3)):
         own = tokens(rng, Mesh(shape).size)
         (run,) = world(len(own), groups_call(shape, own))
         judge_groups(run, shape, own)
         require_all_groups(run, Mesh(shape))
-    for run in world(4, *[groups_call(SQUARE, own[:4]) for _ in range(2)]):
-        judge_groups(run, SQUARE, own[:4])
+    shapes = SQUARE, SQUARE, (1, 4), (4, 1)
+    for run, shape in zip(world(4, *(groups_call(s, own[:4]) for s in shapes)), shapes):
+        judge_groups(run, shape, own[:4], first=SQUARE)
 
 
 def require_all_groups(run, mesh):

@@ -32,6 +32,10 @@ COLUMNS_FIRST = (
     " consecutive ranks"
 )
 OTHER_SIDE = "D, the number of rows, was used in place of T, the number of ranks in a row"
+FIRST_MESH = (
+    "this is the group of an earlier mesh of another shape. Does mesh_groups keep groups from call"
+    " to call? Make new groups in each call"
+)
 ALL_RANKS = "this is the group of all ranks. Make one group for each row and one for each column"
 OWN_ROWS = "this is the gradient of this rank's own rows of the batch. Average it over the column"
 SUMMED = (
@@ -300,12 +304,13 @@ def likely_ranks(found: Any, shape: Shape) -> str:
     return next((sentence for sentence, order in wrong.items() if got == order), "")
 
 
-def group_mistakes(mesh: Mesh, own: np.ndarray) -> list[dict[str, list]]:
+def group_mistakes(mesh: Mesh, own: np.ndarray, first: Mesh | None = None) -> list[dict[str, list]]:
     """Return, for each rank, a dict from each mistake in its groups to what the rank gathers.
 
     Each key is the sentence that describes one mistake. The value has two entries: the tensors that
     the rank gathers in the group of its row, and the tensors that it gathers in the group of its
-    column. ``own`` has the tensors of all ranks.
+    column. ``own`` has the tensors of all ranks. ``first`` is the mesh of an earlier call, if there
+    was one.
     """
     data, tensor = mesh.shape
     turned = Mesh((tensor, data))
@@ -320,4 +325,6 @@ def group_mistakes(mesh: Mesh, own: np.ndarray) -> list[dict[str, list]]:
                 "the ranks of the group are in reverse order": [own[row[::-1]], own[column[::-1]]],
             }
         )
+        if first and first.shape != mesh.shape:
+            known[-1][FIRST_MESH] = [own[first.row(rank)], own[first.column(rank)]]
     return known

@@ -251,6 +251,21 @@ MUTANTS = [
         "Leave use_local_synchronization out",
     ),
     mutant(
+        "the groups of the first mesh are kept for all meshes",
+        MADE,
+        """    data, tensor = coordinates(dist.get_rank(), shape)
+    if not _MADE:
+        _MADE.append([dist.new_group(ranks) for ranks in rows][data])
+        _MADE.append([dist.new_group(ranks) for ranks in columns][tensor])
+    return tuple(_MADE)
+
+
+_MADE: list = []
+""",
+        {"hidden every_rank_makes_every_group"},
+        "this is the group of an earlier mesh of another shape",
+    ),
+    mutant(
         "a rank makes the rows, and another the columns first",
         "    row_groups = [dist.new_group(ranks) for ranks in rows]\n",
         """    if dist.get_rank() == 0:
