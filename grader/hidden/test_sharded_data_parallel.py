@@ -163,8 +163,9 @@ def test_flat_misuse(world, rng):
     # The shapes have 5 entries together: 6 with the padding of 2 ranks or of 3.
     for n, due in ((2, 6), (3, 6), (1, 5)):
         one, other = rng.standard_normal(3), rng.standard_normal(2).astype(np.float32)
-        # In the second list, the first and the last dtype are the same.
-        lists = [[one, other], [one, other, one]]
+        # In the second list, the first and the last dtype are the same. In the third list, the
+        # first two dtypes are the same.
+        lists = [[one, other], [one, other, one], [one, one, other]]
         flats = [rng.standard_normal(length) for length in (5, 4, 6 + n) if length != due]
         runs = world(
             n,

@@ -601,6 +601,15 @@ MUTANTS = [
         "expected a ValueError on every rank for tensors of two dtypes",
     ),
     mutant(
+        "only the first two dtypes are compared",
+        "    for i, other in enumerate(tensors):\n",
+        "    for i, other in enumerate(tensors[:2]):\n",
+        {
+            "hidden flat_misuse",
+        },
+        "expected a ValueError on every rank for tensors of two dtypes",
+    ),
+    mutant(
         "on one rank, tensors of several dtypes",
         DTYPES,
         "        if dist.get_world_size() > 1 and other.dtype != tensors[0].dtype:\n",
