@@ -309,9 +309,9 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
     Returns:
         The sum of all ranks' tensors, in the shape of ``tensor``.
 
-    Traffic: at most 2(n−1) sends per rank (none if n = 1), each of at most ⌈elements / n⌉ elements,
-    to a neighbour in the ring. In each of the two phases, all ranks send in the same direction. No
-    collectives.
+    Traffic: at most 2(n−1) sends per rank (none if n = 1), each of at most ⌈elements / n⌉ elements
+    in the dtype of ``tensor``, to a neighbour in the ring. In each of the two phases, all ranks
+    send in the same direction. No collectives.
 
     With 2 ranks:  rank 0 [1, 2], rank 1 [3, 4]. In the first step, rank 0 sends [1] and adds [4] to
     its [2], while rank 1 sends [4] and adds [1] to its [3]. In the second step, the ranks exchange

@@ -1087,14 +1087,27 @@ def _goes_round(run, n):
 @number("1.7")
 @weight(0.5)
 def test_ring_steps(world, rng):
-    """ring_all_reduce sends at most 2(n−1) times per rank; a single rank sends nothing"""
+    """ring_all_reduce sends at most 2(n−1) times per rank, and in the dtype of the tensor; a single
+    rank sends nothing
+    """
     for n in SIZES:
-        (run,) = _ring_sums(world, rng, n, [((4096,), np.int64, None)], high=1 << 60)
-        run.uses_only("send", "recv", because=RING)
-        for rank in range(n):
-            sends = sum(o.kind == "send" for o in run.operations(rank))
-            run.require(
-                sends <= 2 * (n - 1),
-                f"rank {rank} sent {often(sends)}. Two phases of n−1 steps need {2 * (n - 1)}"
-                " sends.",
-            )
+        for dtype, high in ((np.int64, 1 << 60), (np.float32, 50)):
+            (run,) = _ring_sums(world, rng, n, [((4096,), dtype, None)], high=high)
+            run.uses_only("send", "recv", because=RING)
+            for rank in range(n):
+                _sends_few(run, rank, n, np.dtype(dtype))
+
+
+def _sends_few(run, rank, n, dtype):
+    """Fail if a rank sends too often, or entries of more bytes than those of the tensor."""
+    sends = [o for o in run.operations(rank) if o.kind == "send"]
+    run.require(
+        len(sends) <= 2 * (n - 1),
+        f"rank {rank} sent {often(len(sends))}. Two phases of n−1 steps need {2 * (n - 1)} sends.",
+    )
+    wide = [o for o in sends if o.itemsize > dtype.itemsize]
+    run.require(
+        not wide,
+        f"rank {rank} sends entries of more bytes than those of its {dtype} tensor:"
+        f" {listed(wide)}. Send chunks in the dtype of the tensor.",
+    )

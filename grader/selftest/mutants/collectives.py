@@ -1395,6 +1395,17 @@ def all_gather""",
         "raised IndexError",
     ),
     Mutant(
+        "the ring adds up float32 in float64",
+        "collectives",
+        "    padding = -tensor.numel() % n\n    chunks = ",
+        """    padding, dtype = -tensor.numel() % n, tensor.dtype
+    if tensor.is_floating_point() and dtype != torch.float64:
+        return ring_all_reduce(tensor.double()).to(dtype)
+    chunks = """,
+        {"hidden ring_steps"},
+        "sends entries of more bytes than those of its float32 tensor",
+    ),
+    Mutant(
         "n has to divide the number of entries, not of rows",
         "collectives",
         "    if tensor.dim() == 0 or tensor.shape[0] % n:",
