@@ -41,10 +41,11 @@ def probes(forward, backward):
 # ——— what was sent
 
 
-def require_traffic(run, most, sentence):
+def require_traffic(run, most, sentence, itemsize=8):
     """Fail if a rank sends more than ``most`` bytes, or if one of several ranks sends nothing.
 
     For each operation, count the bytes that the best algorithm for this operation sends.
+    ``itemsize`` is the number of bytes of an entry of the weights.
     """
     run.values()
     for rank in range(run.report.size):
@@ -53,10 +54,13 @@ def require_traffic(run, most, sentence):
         run.require_communication(rank, sent > 0)
         text = f"rank {rank} sends {sent:.0f} bytes, but {most:.0f} are enough."
         issued = f"(Rank {rank} issued: {listed(done)})"
+        if any(operation.itemsize > itemsize for operation in done):
+            text += " The numbers that it sends have more bytes than those of the weights. Send all"
+            text += " tensors in the dtype of the weights."
         run.require(sent <= most + 0.5, f"{text} {sentence} {issued}")
 
 
-def require_step_traffic(run, layers, layer_bytes):
+def require_step_traffic(run, layers, layer_bytes, itemsize=8):
     """Fail if a rank sends more bytes than two gathers and a reduce-scatter of each layer send.
 
     Also fail if the ranks send too few bytes: see ``require_gathers``.
@@ -66,7 +70,7 @@ def require_step_traffic(run, layers, layer_bytes):
         f"Each of the {layers} layers needs only two all-gathers and one reduce-scatter, of"
         f" {layer_bytes} bytes each."
     )
-    require_traffic(run, 3 * layers * (n - 1) / n * layer_bytes, sentence)
+    require_traffic(run, 3 * layers * (n - 1) / n * layer_bytes, sentence, itemsize)
     require_gathers(run, layers, layer_bytes)
 
 

@@ -312,7 +312,12 @@ def test_zero_traffic(world, rng):
     """A step of ZeroAdamW sends at most 2(n−1)/n times the bytes of the weights"""
     for n in (2, 3, 4):
         # As in the check of the weights, the shapes of the second problem are random.
-        problems = [ZeroProblem(rng, n, ((40, 30), (17,), (25, 10)), steps=2), drawn(rng, n)]
+        # In the third problem, a rank must not send float32 numbers as float64.
+        problems = [
+            ZeroProblem(rng, n, ((40, 30), (17,), (25, 10)), steps=2),
+            drawn(rng, n),
+            ZeroProblem(rng, n, ((4, 3),), steps=1, dtype=np.float32),
+        ]
         for run, p in zip(world(n, *(p.request() for p in problems)), problems):
             run.returns(
                 *[p.weights_after] * n,
@@ -325,7 +330,8 @@ def test_zero_traffic(world, rng):
                 f"Each of the {p.steps} steps needs only one reduce-scatter and one all-gather of"
                 f" {p.bytes} bytes."
             )
-            require_traffic(run, p.steps * 2 * (n - 1) / n * p.bytes, sentence)
+            most = p.steps * 2 * (n - 1) / n * p.bytes
+            require_traffic(run, most, sentence, np.dtype(p.dtype).itemsize)
 
 
 @number("6.2")
@@ -428,10 +434,15 @@ def sharded_problems(rng, n):
     """Return models of several sizes: with and without padding, of one layer, of one entry."""
     return [
         ShardedProblem(rng, n),
-        ShardedProblem(rng, n, layers=2, width=n, dtype=np.float32),
+        in_float32(rng, n),
         ShardedProblem(rng, n, layers=1, width=1, rows=1),  # the example in the docstring
         ShardedProblem(rng, n, layers=4, width=6, rows=1),
     ]
+
+
+def in_float32(rng, n):
+    """Return a model in float32. A rank must not send its numbers as float64."""
+    return ShardedProblem(rng, n, layers=2, width=n, dtype=np.float32)
 
 
 def two_steps(function, first, second):
@@ -502,10 +513,12 @@ def test_sharded_traffic(world, rng):
     """
     for n in (2, 3, 4):
         # The rows of a rank have more bytes than a layer: activations must stay where they are.
-        p = ShardedProblem(rng, n, layers=5, width=31, rows=64)
-        (run,) = world(n, p.step())
+        p, narrow = ShardedProblem(rng, n, layers=5, width=31, rows=64), in_float32(rng, n)
+        run, of_narrow = world(n, p.step(), narrow.step())
         p.has_gradients(run)
         require_step_traffic(run, p.layers, p.layer_bytes)
+        narrow.has_gradients(of_narrow)
+        require_step_traffic(of_narrow, narrow.layers, narrow.layer_bytes, itemsize=4)
 
 
 @number("6.3")
@@ -611,8 +624,10 @@ def test_prefetch_order(world, rng):
     """
     for n in (2, 3, 4):
         for layers in (5, 1):
-            p = ShardedProblem(rng, n, layers=layers)
-            (run,) = world(n, p.prefetched(layouts=True, delays=late(n)))
+            p, narrow = ShardedProblem(rng, n, layers=layers), in_float32(rng, n)
+            run, of_narrow = world(
+                n, p.prefetched(layouts=True, delays=late(n)), narrow.prefetched()
+            )
             p.has_gradients(run, local=p.followed)
             p.has_losses(run, local=p.followed)
             run.keeps_inputs()
@@ -621,6 +636,8 @@ def test_prefetch_order(world, rng):
                 require_order(run, rank, p.layers, p.layer_bytes // n)
             require_step_traffic(run, p.layers, p.layer_bytes)
             require_followed(run, p)
+            narrow.has_gradients(of_narrow, local=narrow.followed)
+            require_step_traffic(of_narrow, narrow.layers, narrow.layer_bytes, itemsize=4)
 
 
 @number("6.4")

@@ -152,8 +152,10 @@ MUTANTS = [
             "hidden zero_traffic",
             "hidden zero_memory",
             "hidden sharded_gradients",
+            "hidden sharded_traffic",
             "hidden two_layers_alive",
             "hidden prefetched_values",
+            "hidden prefetch_order",
             "hidden four_layers_alive",
             "hidden layers_are_freed",
             "hidden prefetch_takes_little_memory",
@@ -599,6 +601,26 @@ MUTANTS = [
             "hidden flat_misuse",
         },
         "expected a ValueError on every rank for tensors of two dtypes",
+    ),
+    mutant(
+        "ZeRO sums float32 in float64",
+        SCATTER + AVERAGE,
+        """        total = self.shard.new_empty(len(self.shard), dtype=torch.float64)
+        dist.reduce_scatter(total, list(flatten(gradients).double().chunk(n)))
+        self.shard.grad.copy_(total / n)
+""",
+        {"hidden zero_traffic"},
+        "Send all tensors in the dtype of the weights",
+    ),
+    mutant(
+        "gradients of float32 are summed in float64",
+        "    flat = flatten([gradient])\n",
+        """    if gradient.dtype == torch.float32:
+        return _average_shard(gradient.double()).float()
+    flat = flatten([gradient])
+""",
+        {"hidden sharded_traffic", "hidden prefetch_order"},
+        "Send all tensors in the dtype of the weights",
     ),
     mutant(
         "only the first two dtypes are compared",
