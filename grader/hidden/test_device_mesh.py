@@ -462,6 +462,8 @@ def test_step_traffic(world, rng):
             # in place of shards, sends a wrong number of bytes.
             Problem(rng, shape, pairs=3, width=16, rows=8, hidden=24),
             Problem(rng, shape, pairs=3, width=16, rows=48, hidden=6),
+            # A rank must not send float32 numbers as float64.
+            Problem(rng, shape, pairs=3, dtype=np.float32),
         ]
         runs = world(problems[0].mesh.size, *(p.request() for p in problems))
         for run, problem in zip(runs, problems):
@@ -482,25 +484,33 @@ def require_traffic(run, problem):
     # Each output needs one all-reduce, and so does the gradient of each input but the first.
     in_row = [rows * b.shape[1] for _, b in own] + [rows * a.shape[0] for a, _ in own[1:]]
     in_column = [w.size for pair in own for w in pair]
+    itemsize = np.dtype(problem.dtype).itemsize
     for rank in range(mesh.size):
         for name, ranks, sizes, needed, instead in (
             ("row", mesh.row(rank), in_row, ROW_NEEDS, SHARDS_STAY),
             ("column", mesh.column(rank), in_column, COLUMN_NEEDS, ROWS_STAY),
         ):
             n = len(ranks)
-            most = sum(ring_bytes(size, n) for size in sizes)
-            least = sum(2 * (n - 1) * (size // n) * 8 for size in sizes)
+            most = sum(ring_bytes(size, n, itemsize) for size in sizes)
+            least = sum(2 * (n - 1) * (size // n) * itemsize for size in sizes)
             done = in_dimension(run, mesh, rank, ranks) if n > 1 else []
             sent = sum(o.traffic for o in done)
             start = f"rank {rank} sends {sent:.0f} bytes in its {name} of {n} ranks, but"
+            wide = WIDE if any(o.itemsize > itemsize for o in done) else ""
             issued = f"(In its {name}, it issued: {listed(done, 8) or 'nothing'})"
-            run.require(sent <= most + 0.5, f"{start} {most:.0f} are enough. {needed} {issued}")
+            run.require(
+                sent <= most + 0.5, f"{start} {most:.0f} are enough.{wide} {needed} {issued}"
+            )
             run.require(
                 sent >= least - 0.5,
                 f"{start} the sums take at least {least:.0f}. {instead} {needed} {issued}",
             )
 
 
+WIDE = (
+    " The numbers that it sends have more bytes than those of its shards. Send all tensors in the"
+    " dtype of the shards."
+)
 ROW_NEEDS = (
     "In the forward pass, all-reduce the output of each of the 3 pairs. In the backward pass,"
     " all-reduce the gradient of each pair's input, except the first pair's: no rank needs the"
@@ -513,7 +523,7 @@ ROWS_STAY = (
 )
 
 
-def ring_bytes(entries, n, itemsize=8):
+def ring_bytes(entries, n, itemsize):
     """Return the bytes that each rank sends in the padded all-reduce of Problem 1.7."""
     return 2 * (n - 1) * -(-entries // n) * itemsize
 

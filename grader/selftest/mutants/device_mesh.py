@@ -251,6 +251,16 @@ MUTANTS = [
         "Leave use_local_synchronization out",
     ),
     mutant(
+        "the sums over a column are in float64",
+        "            works.append(dist.all_reduce(partial, group=column, async_op=True))\n",
+        """            wide = partial.double()
+            dist.all_reduce(wide, group=column)
+            partial.copy_(wide)
+""",
+        {"hidden step_traffic"},
+        "Send all tensors in the dtype of the shards",
+    ),
+    mutant(
         "the groups of the first mesh are kept for all meshes",
         MADE,
         """    data, tensor = coordinates(dist.get_rank(), shape)
@@ -579,7 +589,7 @@ _MADE: list = []
         "the loss is always of double precision",
         RETURN,
         "    return mlp.loss(x).double(), [",
-        {"hidden step_of_other_models"},
+        {"hidden step_of_other_models", "hidden step_traffic"},
         "expected dtype float32, got float64",
     ),
     mutant(
