@@ -408,6 +408,8 @@ def test_step_traffic(world, rng):
         problems = [
             problem(rng, n, rows=rows, width=48) for rows in (320, 1, int(rng.integers(8, 80)))
         ]
+        # A rank must not send float32 gradients as float64.
+        problems.append(problem(rng, n, layers=2, dtype=np.float32))
         requests = [
             call("data_parallel.data_parallel_step", weights, per_rank(*shards), driver=driver)
             for weights, _, shards in problems
@@ -441,7 +443,7 @@ def _sends_only_gradients(run, size, shard):
             f"rank {rank} sends {sent:.0f} bytes: {listed(done)}. The gradients"
             f" together have {size} bytes, so {allowed:.0f} are enough. (The rank's shard of the"
             f" batch has {shard.nbytes} bytes.) Send only the gradients: no rows, weights,"
-            " activations or losses."
+            " activations or losses. Send them in the dtype of the weights."
         )
         # Thirds of bytes do not add up exactly.
         run.require(sent < allowed + 0.5, sentence)

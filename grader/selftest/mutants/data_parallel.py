@@ -522,6 +522,19 @@ def train""",
         "Send only the gradients",
     ),
     Mutant(
+        "gradients of float32 are summed in float64",
+        "data_parallel",
+        AVERAGES + "    return loss, gradients\n",
+        """    for gradient in gradients:
+        wide = gradient.to(torch.float64, copy=True)
+        dist.all_reduce(wide)
+        gradient.copy_(wide / dist.get_world_size())
+    return loss, gradients
+""",
+        {"hidden step_traffic"},
+        "Send them in the dtype of the weights",
+    ),
+    Mutant(
         "tags of empty messages tell something beside the gradients",
         "data_parallel",
         "    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]\n",
