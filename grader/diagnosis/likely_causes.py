@@ -69,7 +69,7 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
                 f" or a loop leave this call out on {rank_list(missed)}?",
             )
         ]
-    if polls := polling(report):
+    if polls := polling(report, call):
         return polls
     if report.ending != Ending.STUCK:
         return []  # the ranks may only be slow: an operation may find its partner later
@@ -252,12 +252,18 @@ def _incomplete_group(report: WorldReport) -> list[Line]:
     return []
 
 
-def polling(report: WorldReport) -> list[Line]:
+def polling(report: WorldReport, call: int) -> list[Line]:
     """Return a line about ranks that ask again and again whether a message has arrived.
 
-    Return [] if there are no such ranks.
+    Return [] if there are no such ranks, or if they have issued no send and no receive in this
+    call. A collective may be completed without a wait.
     """
-    ranks = [rank.rank for rank in report.ranks if "is_completed" in _line(rank, report)]
+    ranks = [
+        rank.rank
+        for rank in report.ranks
+        if "is_completed" in _line(rank, report)
+        and any(o.kind in ("send", "recv") for o in operations(rank.trail, call))
+    ]
     return (
         [
             likely_line(

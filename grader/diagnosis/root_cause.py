@@ -254,7 +254,7 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
         return Diagnosis(f"Stopped after {limit}. {used}", _standing(report, waiting, call))
     if not computing:  # no rank computes, but the grader has found no deadlock
         lines = _standing(report, waiting, call)
-        lines += _why(report, waiting, call) if waiting else polling(report) or [Line(ASK)]
+        lines += _why(report, waiting, call) if waiting else polling(report, call) or [Line(ASK)]
         return Diagnosis(
             f"Stopped after {report.limit}. The ranks used little processor time, so they mostly"
             " waited.",
@@ -279,4 +279,4 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
         )
     else:
         headline = f"Stopped after {limit}: an endless loop?"
-    return Diagnosis(headline, [*lines, *polling(report), Line(STILL)])
+    return Diagnosis(headline, [*lines, *polling(report, call), Line(STILL)])

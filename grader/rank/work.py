@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from time import monotonic  # bound early, because student code may replace ``time.monotonic``
 from typing import Any
 
 import torch
@@ -20,11 +21,12 @@ from grader.rank.tensor_memory import MemoryInUse, Tensors, fill
 from grader.wire import frames
 
 # A program counts as waiting for a collective if it has asked this many times whether the
-# collective is completed, and always got the answer no. From then on each question takes up to
-# ``POLL_SECONDS``, unless the collective's result arrives. So a program that asks in a loop is idle
-# most of the time, like a program that calls ``wait``.
+# collective is completed, and always got the answer no. From then on each question takes time,
+# unless the collective's result arrives: a tenth of the time since then, at least the first and at
+# most the second of ``POLL_SECONDS``. So a program that asks in a loop is idle most of the time,
+# like a program that calls ``wait``, on a slow machine, too.
 PATIENT_POLLS = 50
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.02, 0.1
 
 
 class Network:
@@ -148,6 +150,7 @@ class HubWork(dist.Work):
         self.issued, self.memory = issued, memory
         self.was_awaited = False
         self.polls = 0  # how often ``is_completed`` has returned False
+        self.waits_since = 0.0  # since when the program counts as waiting, because it polls
         self.lock = threading.Lock()
         self.answer: dict | None = None  # the fields of the hub's answer, without the bytes
         self.future: torch.futures.Future | None = None
@@ -197,9 +200,14 @@ class HubWork(dist.Work):
         self.network.link.pay()
         if self.polls == PATIENT_POLLS + 1:
             self.network.link.tell_poll(self.number)
+            self.waits_since = monotonic()
         waits = self.polls > PATIENT_POLLS and self.issued.kind != "recv"
-        has = self.network.link.has(self.number, POLL_SECONDS if waits else 0.0)
+        has = self.network.link.has(self.number, self._poll_seconds() if waits else 0.0)
         return has and self._take()
+
+    def _poll_seconds(self) -> float:
+        least, most = POLL_SECONDS
+        return min(max(least, (monotonic() - self.waits_since) / 10), most)
 
     def is_success(self) -> bool:
         return self.is_completed()
