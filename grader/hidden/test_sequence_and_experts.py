@@ -114,8 +114,8 @@ def test_pair_traffic(world, rng):
     """sequence_parallel_forward sends the bytes of one all-reduce, and sequence_parallel_backward
     sends 1.5 times as many; the results of sequence_parallel_backward require no gradient
     """
-    for n in (2, 4):
-        p = PairProblem(rng, n, rows=8, width=24, hidden=20)
+    for n, dtype in ((2, np.float64), (4, np.float32)):
+        p = PairProblem(rng, n, rows=8, width=24, hidden=20, dtype=dtype)
         described = p.backward(driver="described")
         forward, backward, of_backward = world(n, p.forward(), p.backward(), described)
         p.has_y(forward)
@@ -361,8 +361,8 @@ def test_ring_traffic(world, rng):
     gradients make n steps. If causal, a rank sends at least what other ranks need
     """
     for n in (2, 3, 4):
-        for causal in (False, True):
-            p = AttentionProblem(rng, n, causal, rows=8, width=16)
+        for causal, dtype in ((False, np.float64), (True, np.float32)):
+            p = AttentionProblem(rng, n, causal, rows=8, width=16, dtype=dtype)
             forward, backward = world(n, p.forward(), p.backward())
             p.has_output(forward)
             p.has_gradients(backward)
@@ -738,17 +738,17 @@ def test_mixture_traffic(world, rng):
     """In each pass, a token travels once to its expert and once back, and no other expert computes
     it; no weight travels, and no result requires a gradient
     """
-    for n in (2, 4):
+    for n, dtype in ((2, np.float64), (4, np.float32)):
         p = ExpertProblem(rng, n, COUNTS[n])
         for run in world(n, p.forward(driver="described"), p.backward(driver="described")):
             require_no_gradient(run)
-        p = ExpertProblem(rng, n, COUNTS[n], width=20)
+        p = ExpertProblem(rng, n, COUNTS[n], width=20, dtype=dtype)
         forward, backward = world(n, p.forward(), p.backward())
         p.has_y(forward)
         p.has_gradients(backward)
-        out, into = rows_moved(p.mixture.routes, 20 * 8)
+        out, into = rows_moved(p.mixture.routes, 20 * np.dtype(dtype).itemsize)
         moved = [a + b for a, b in zip(out, into)]
-        counts, gate = 8 * p.each * (n - 1), 2 * (n - 1) / n * p.gate.nbytes
+        counts, gate = 8 * p.each * (n - 1), 2 * (n - 1) / n * p.gate.astype(dtype).nbytes
         most = with_empty(moved, n, exchanges=2)
         require_traffic(forward, [counts + own for own in most], UNPADDED, least=moved)
         sentence = f"{UNPADDED} In the backward pass, add one all-reduce of the gate's gradient."

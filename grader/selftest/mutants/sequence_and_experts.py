@@ -1015,6 +1015,42 @@ MUTANTS = [
         "no token",
     ),
     mutant(
+        "sum the partial products of a pair in float64",
+        """    shards = list(partial.chunk(dist.get_world_size()))
+    total = torch.empty_like(shards[0])
+    dist.reduce_scatter(total, shards)
+    return total
+""",
+        """    shards = list(partial.double().chunk(dist.get_world_size()))
+    total = torch.empty_like(shards[0])
+    dist.reduce_scatter(total, shards)
+    return total.to(partial.dtype)
+""",
+        {"hidden pair_traffic"},
+        "One all-gather and one reduce-scatter send",
+    ),
+    mutant(
+        "pass blocks on in float64",
+        "    arriving, works = _start_to_pass_on(block)\n    for work in works:\n        work.wait()\n    return arriving\n",
+        """    arriving, works = _start_to_pass_on(block.double())
+    for work in works:
+        work.wait()
+    return arriving.to(block.dtype)
+""",
+        {"hidden ring_traffic"},
+        "tensors of T/n rows",
+    ),
+    mutant(
+        "sum the gate's gradient in float64",
+        "    dist.all_reduce(grad_gate)\n",
+        """    total = grad_gate.double()
+    dist.all_reduce(total)
+    grad_gate = total.to(grad_gate.dtype)
+""",
+        {"hidden mixture_traffic"},
+        "add one all-reduce of the gate's gradient",
+    ),
+    mutant(
         "send the tokens one by one",
         "    dist.all_to_all_single(arrived, rows[order].contiguous(), received, sent)\n",
         """    pending = []
