@@ -14,16 +14,16 @@ MAX_NUMBERS = 20
 
 
 def objection(error: Raised, mentioning: Sequence[str]) -> tuple[str, tuple[Line, ...]] | None:
-    """Return what is wrong with the text of a ValueError, and lines for the message, or None.
+    """Return what is wrong with the text of a ValueError, with lines for the message.
 
     The text must contain all words of ``mentioning``, and at most ``MAX_NUMBERS`` different
-    numbers.
+    numbers. Return None if nothing is wrong.
     """
     if lacking := [word for word in mentioning if not mentions(error.text, word)]:
         said = f"does not mention {', nor '.join(lacking)}: “{error.text[:300]}”"
         return said, _other_origin(error)
     if (names := len(set(NUMBER.findall(error.text)))) > MAX_NUMBERS:
-        return f"names {names} numbers: name only those that are wrong.", ()
+        return f"names {names} different numbers: name only those that are wrong.", ()
     return None
 
 

@@ -84,7 +84,7 @@ def another_rank(got: np.ndarray, expected: np.ndarray, context: Context) -> str
 def own_input(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     """Return a sentence if ``got`` is this rank's own input, and not every rank has it."""
     for array in context.own_inputs:
-        if fits(got, array, expected) and not _is_everywhere(array, context.rank, context):
+        if fits(got, array, expected) and not _all_returned(array, context.rank, context):
             if context.communicates:
                 return (
                     "this rank's own input came back. Did the function communicate nothing, leave"
@@ -99,7 +99,7 @@ def unchanged_input(got: np.ndarray, expected: np.ndarray, context: Context) -> 
     for rank, arrays in enumerate(context.inputs):
         for array in arrays:
             if fits(got, array, expected):
-                if _is_everywhere(array, rank, context):
+                if _all_returned(array, rank, context):
                     return (
                         f"every rank has rank {rank}'s unchanged input. Should the result be the"
                         " input of another rank?"
@@ -122,7 +122,7 @@ def _axis_names(array: np.ndarray) -> tuple[str, ...]:
     return ("rows", "columns") if array.ndim > 1 else ("entries",)
 
 
-def _is_everywhere(array: np.ndarray, rank: int, context: Context) -> bool:
+def _all_returned(array: np.ndarray, rank: int, context: Context) -> bool:
     """Return whether all ranks returned ``array``, and only ``rank`` has this array as an input."""
     others = [other for r, arrays in enumerate(context.inputs) if r != rank for other in arrays]
     if not context.got or not others or any(same(other, array, tolerance=1e-7) for other in others):

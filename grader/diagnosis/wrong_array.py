@@ -19,8 +19,8 @@ class Context:
     arrays that should be there. ``communicates`` says whether the function must communicate.
     ``uneven_blocks`` says whether the function cuts a tensor into one block for each rank, with
     blocks that may differ in length. ``has_padding`` says whether the function adds zeros at the
-    end of a result. ``received`` is False if this rank needs data of other ranks, but issued only
-    sends and barriers.
+    end of a result. ``received`` is False if this rank issued only sends and barriers, although it
+    needs data of other ranks.
     """
 
     rank: int

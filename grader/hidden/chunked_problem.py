@@ -7,7 +7,7 @@ import numpy as np
 
 from grader.check import driver_results
 from grader.check.api import Probe, call, per_rank, rounding
-from grader.hidden.given_tensors import drawn_weights, laid_out
+from grader.hidden.given_tensors import drawn_weights, laid_out_in_turn
 from grader.reference import chunked, single_device
 from grader.reference.counting import counted
 
@@ -56,13 +56,13 @@ class ChunkProblem:
 
     def _pairs(self, pairs, first):
         return [
-            tuple(laid_out(array, first, 2 * l + j) for j, array in enumerate(pair))
+            tuple(laid_out_in_turn(array, first, 2 * l + j) for j, array in enumerate(pair))
             for l, pair in enumerate(pairs)
         ]
 
     def input_request(self, first=None, **options):
-        weights = [laid_out(weight, first, l) for l, weight in enumerate(self.weights)]
-        grad_y = laid_out(self.grad_y, first, 1)
+        weights = [laid_out_in_turn(weight, first, l) for l, weight in enumerate(self.weights)]
+        grad_y = laid_out_in_turn(self.grad_y, first, 1)
         saved = self._pairs(self.saved, first)
         return call("schedules.backward_input", weights, saved, grad_y, **options)
 

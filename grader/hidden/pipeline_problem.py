@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 
 from grader.check.api import PRODUCT, SEND, Delay, call, per_rank, rounding
-from grader.hidden.given_tensors import drawn_weights, laid_out
+from grader.hidden.given_tensors import drawn_weights, laid_out_in_turn
 from grader.reference import pipeline, pipeline_mistakes, single_device
 from grader.reference.counting import counted
 
@@ -81,13 +81,13 @@ class PipelineProblem:
         by default.
         """
         m = self.m if num_micro_batches is None else num_micro_batches
-        x = per_rank(laid_out(self.x, first, 0), *[None] * (self.n - 1))
+        x = per_rank(laid_out_in_turn(self.x, first, 0), *[None] * (self.n - 1))
         return self.weights_of_stages(first), x, self.batch_size, m
 
     def weights_of_stages(self, first=None):
         return per_rank(
             *(
-                [laid_out(self.weights[l], first, s) for l in layers]
+                [laid_out_in_turn(self.weights[l], first, s) for l in layers]
                 for s, layers in enumerate(self.cut)
             )
         )
@@ -109,11 +109,14 @@ class PipelineProblem:
     def backward(self, first=None, **options):
         saved = per_rank(
             *(
-                [[tuple(laid_out(a, first, stage) for a in pair) for pair in part] for part in own]
+                [
+                    [tuple(laid_out_in_turn(a, first, stage) for a in pair) for pair in part]
+                    for part in own
+                ]
                 for stage, own in enumerate(self.saved_by_stage)
             )
         )
-        y = per_rank(*[None] * (self.n - 1), laid_out(self.cast(self.y), first, self.n - 1))
+        y = per_rank(*[None] * (self.n - 1), laid_out_in_turn(self.cast(self.y), first, self.n - 1))
         return call(
             "pipeline_parallel.pipeline_backward",
             self.weights_of_stages(first),

@@ -68,7 +68,7 @@ class Operations:
         self.matching.post(posted)
 
     def _note_send(self, rank: int, number: int) -> None:
-        """Record a send. After the last call, mark it at once, because it is too late to wait."""
+        """Record a send. After the last call, mark it at once: no wait can follow."""
         call = self.calls.current(rank)
         if self.calls.are_over(rank):
             self.to_judge.mark_unawaited(rank, self.answers.sends[rank].take_place(call))
@@ -94,7 +94,7 @@ class Operations:
         rank, call = posted.rank, posted.operation.call
         self.answers.outstanding[rank].operation_bytes += posted.due
         options = self.calls.options_of(rank, call)
-        # ``squares`` names the dtype. The dtype that the rank reports is no evidence.
+        # Use the dtype that the check gave in ``squares``, and not the one that the rank reports.
         if blob and options and options.squares:
             sums = combine.even_powers(blob, options.squares)
             self.tell({world_messages.SQUARES: [rank, call, *sums]})

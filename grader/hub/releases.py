@@ -1,4 +1,4 @@
-"""The hub gives ranks what it withholds from them when they wait and do not go on by themselves.
+"""Gives a rank what the hub has withheld from it, once the rank waits and cannot go on.
 
 This holds for the results of slow all-gathers (see ``slow_gathers``) and for messages in calls that
 measure processor time (see ``awaited_receives``).

@@ -24,8 +24,8 @@ def give_up_inherited(wire_fd: int, output_fd: int, stacks_fd: int) -> tuple[int
     # the socket of another rank.
     null = os.open(os.devnull, os.O_RDONLY)
     wanted = [null, output_fd, output_fd, wire_fd, stacks_fd, *_own_files()]
-    # First copy them to numbers that are not among the new ones. These numbers are small, because
-    # the user's limit on open files may be low.
+    # First copy them to numbers above the new ones, so that ``dup2`` overwrites none of them. Use
+    # the lowest such numbers, because the user's limit on open files may be low.
     kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, len(wanted)) for fd in wanted]
     for target, descriptor in enumerate(kept):
         os.dup2(descriptor, target, inheritable=target < 3)

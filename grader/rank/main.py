@@ -263,7 +263,7 @@ class Rank:
 
     def _make_call(self, index: int, call: dict, args: list, kwargs: dict) -> bool:
         """Make one call, send its result or exception, and return whether there was a result."""
-        self.marks("call began")
+        self.marks(frames.CALL_BEGAN)
         before = tensors.originals(args), tensors.originals(kwargs)
         flags = tensors.gradient_flags(before)
         try:
@@ -286,7 +286,7 @@ class Rank:
             self.link.receipts = []
             self.link.send(frames.RAISED, {"call": index, **describe(error, self.submission_dir)})
             return False
-        self.marks("call ended")
+        self.marks(frames.CALL_ENDED)
         kept = {
             "intact": tensors.is_intact(args, before[0]),
             "same_flags": tensors.gradient_flags(before) == flags,

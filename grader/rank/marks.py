@@ -1,4 +1,4 @@
-"""This module adds marks to the trail of a rank, which is the list of its events.
+"""This module adds marks to the trail of a rank.
 
 It runs beside student code, and implements the argument ``mark`` of drivers.
 """
@@ -23,8 +23,8 @@ class Marks:
 
     def __init__(self, link: Link, current: dict, network: Network | None) -> None:
         self.link, self.current, self.network = link, current, network
-        # [] or [(mark, seconds)]: before this mark the rank has to wait for the judge's GO frame,
-        # and then for this many seconds
+        # At most one pair (mark, seconds). Before this mark, the rank waits for the judge's GO
+        # frame, and then for this many seconds.
         self.held: list = []
         # whether the judge wants to know this rank's processor time before each send
         self.pauses = False

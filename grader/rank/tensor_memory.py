@@ -20,7 +20,7 @@ class MemoryInUse:
 
     A collective reads its memory at once. A send reads its memory when its rank next waits. So a
     program that overwrites the tensor of a send before this wait sends the new values.
-    ``was_overwritten`` then says so, because the send has kept the hash of its memory before.
+    ``was_overwritten`` then says so, because the hash of the memory was kept when the send began.
     """
 
     def __init__(self, sent: Tensors, landing: Tensors) -> None:

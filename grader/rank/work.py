@@ -21,9 +21,9 @@ from grader.rank.tensor_memory import MemoryInUse, Tensors, fill
 from grader.wire import frames
 
 # A program counts as waiting for a collective if it has asked this many times whether the
-# collective is completed, and always got the answer no. From then on each question takes time,
-# unless the collective's result arrives: a tenth of the time since then, at least the first and at
-# most the second of ``POLL_SECONDS``. So a program that asks in a loop is idle most of the time,
+# collective is completed, and always got the answer no. From then on, each question waits for the
+# result. It waits for a tenth of the time since then, but for at least ``POLL_SECONDS[0]`` and at
+# most ``POLL_SECONDS[1]`` seconds. So a program that asks in a loop is idle most of the time,
 # like a program that calls ``wait``, on a slow machine, too.
 PATIENT_POLLS = 50
 POLL_SECONDS = 0.02, 0.1

@@ -1054,7 +1054,8 @@ def test_a_message_that_names_all_numbers_names_none(submit):
     )
     few.raises_value_error("7")
     with pytest.raises(
-        CheckFailed, match="rank 0's ValueError names 21 numbers: name only those that are wrong"
+        CheckFailed,
+        match="rank 0's ValueError names 21 different numbers: name only those that are wrong",
     ):
         many.raises_value_error("7")
 

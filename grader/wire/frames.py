@@ -110,6 +110,8 @@ SEALING_KEY = "key"
 # A rank that will be weighed first gives back the memory that it does not need. Then, just before
 # its first call, it asks torch's store for this key.
 SETTLED_KEY = "settled"
+# the first mark of every call, and the mark of a call whose function has returned
+CALL_BEGAN, CALL_ENDED = "call began", "call ended"
 # Prefixes of the names of marks that are added at the end of a call. The prefix is followed by the
 # kind of an operation, and by the operation's number. A rank numbers its operations of each kind in
 # the order in which it issues them.

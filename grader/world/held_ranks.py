@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from grader.wire import frames
 from grader.wire.events import Mark
 from grader.world import thread_activity
-from grader.world.report import CALL_BEGAN, STANDSTILL, Call, Delay, RankReport, WorldReport
+from grader.world.report import STANDSTILL, Call, Delay, RankReport, WorldReport
 
 
 class HeldRanks:
@@ -69,7 +69,7 @@ class HeldRanks:
             self.passed.add(passed)
             self.release()
 
-    def leaves_out_its_delay(self, rank: int, call: int, at: str = CALL_BEGAN) -> bool:
+    def leaves_out_its_delay(self, rank: int, call: int, at: str = frames.CALL_BEGAN) -> bool:
         """Return whether a rank has skipped its delay at the mark ``at``.
 
         The caller knows that the rank has come to this mark, or past it. The rank has skipped its

@@ -12,7 +12,7 @@ from grader.world import call_outcomes
 from grader.world.held_ranks import HeldRanks
 from grader.world.limits import Limits
 from grader.world.progress_judge import ProgressJudge
-from grader.world.report import CALL_BEGAN, Raised, RankReport, Returned, WorldReport
+from grader.world.report import Raised, RankReport, Returned, WorldReport
 
 
 class RankFrames:
@@ -105,7 +105,7 @@ class RankFrames:
         rank.trail.append(event)
         if isinstance(event, Mark):
             self.held.on_mark(event)
-            if event.name == CALL_BEGAN:
+            if event.name == frames.CALL_BEGAN:
                 self.judge.on_call_began(rank.rank)
 
     def _settle(self, rank: RankReport, call: int, outcome: Returned | Raised) -> None:

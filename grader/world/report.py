@@ -17,9 +17,9 @@ from grader.wire.agreement import (
 )
 from grader.wire.callbacks import Growth
 from grader.wire.events import Event
+from grader.wire.frames import CALL_BEGAN
 from grader.world.stack_frames import StackFrame
 
-CALL_BEGAN = "call began"  # the first mark of every call
 # the end of ``WorldReport.limit`` if the limit holds for all calls, not for each call
 IN_ALL_CALLS = "in all calls together"
 STANDSTILL = "a standstill"  # all ranks that are not held wait in a communication

@@ -116,7 +116,8 @@ class TimeLimits:
     def _is_over(self, seconds: float, limit: float, before: Mapping[int, float]) -> bool:
         """Return whether ``seconds`` minus the excused seconds of all processes exceed a limit.
 
-        Excused seconds do not count against limits: see ``Watch.excused``. ``before`` maps each pid
+        Excused seconds do not count against limits: see ``Watch.excused``. Those of all ranks and
+        supervisors are added up. ``before`` maps each pid
         to its excused seconds at the time from which ``seconds`` are counted. At most
         ``MAX_STRETCH`` times the limit is excused.
         """

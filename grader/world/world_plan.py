@@ -1,4 +1,4 @@
-"""Defines what a world is asked to be, and from that, what the server and the ranks are sent."""
+"""Describes a world before it starts, and makes what the server and the ranks are sent."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,8 +121,8 @@ class WorldPlan:
     def go(self, call: int | None) -> dict:
         """Return the content of the GO frame with which a rank begins a call.
 
-        ``call`` is None if the rank goes on within a call. If no hub has the key of the call, the
-        content is the key. Otherwise it is empty.
+        ``call`` is None if the rank goes on within a call. Without a hub, the content is the key of
+        the call. With a hub, or if no further call begins, it is empty.
         """
         if self.is_on_hub or call is None or call >= len(self.keys):
             return {}
