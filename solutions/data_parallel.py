@@ -103,9 +103,9 @@ def data_parallel_step(weights: list[Tensor], shard: Tensor) -> tuple[Tensor, li
         it. (The mean of these losses over the ranks is the loss of the whole batch.) The gradients
         are L tensors of shape (D, D): the gradients of the whole batch's loss, equal on every rank.
 
-    Traffic: one all-reduce for each gradient, or one all-reduce for all of them. You may use other
-    operations if no rank sends more bytes. Nothing else is sent: no rows and no activations,
-    however small they are. Each rank computes with its own rows only.
+    Traffic: one all-reduce for each gradient, or one all-reduce for all of them, in the dtype of
+    the weights. You may use other operations if no rank sends more bytes. Nothing else is sent: no
+    rows and no activations, however small they are. Each rank computes with its own rows only.
 
     With 2 ranks, one weight [[w]] and rows [x₀] and [x₁]:  if the local gradients are [[2]] and
     [[4]], both return [[3]].

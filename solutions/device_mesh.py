@@ -164,10 +164,10 @@ def mesh_step(
     Traffic: in the row, one all-reduce of (rows, K) for each pair in the forward pass, and one for
     each pair except the first in the backward pass: 2P − 1 in all. (The gradient with respect to x
     is not needed.) In the column, one all-reduce for each gradient, or one for all of them. Send
-    nothing else. Use the groups ``row`` and ``column`` themselves, and no other group. Do not make
-    a group in a step, because every rank would have to take part. You may use other collectives if
-    no rank sends more bytes. A rank computes with its own rows of the batch and its own shards, and
-    never gathers the rows or shards of other ranks.
+    all tensors in the dtype of the shards, and nothing else. Use the groups ``row`` and ``column``
+    themselves, and no other group. Do not make a group in a step, because every rank would have to
+    take part. You may use other collectives if no rank sends more bytes. A rank computes with its
+    own rows of the batch and its own shards, and never gathers the rows or shards of other ranks.
 
     With a mesh of 2 × 1, one pair ([[a]], [[b]]) and rows [x₀] and [x₁]: if the gradients of the
     two rows' losses with respect to a are [[2]] and [[4]], both ranks return [[3]] for a.

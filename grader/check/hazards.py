@@ -56,9 +56,20 @@ class Hazard:
         starts = f"{rank} starts the {operation}, but never waits for it."
         if operation.kind == "send" and not self.is_paired:
             return (
-                f"{rank} starts the {operation}, but rank {operation.peer} never receives this"
-                f" message, and {rank} never waits for the send. Remove this send, or add the"
-                " missing receive and call wait() on the Work of the send."
+                f"{rank} starts the {operation}, but rank {operation.peer} does not receive this"
+                f" message in the same call, and {rank} never waits for the send. Remove this send,"
+                " or add the missing receive and call wait() on the Work of the send."
+            )
+        if operation.kind == "recv" and not self.is_paired:
+            sends = (
+                "no rank sends"
+                if operation.peer is None
+                else f"rank {operation.peer} does not send"
+            )
+            return (
+                f"{rank} starts the {operation}, but {sends} this message in the same call, and"
+                f" {rank} never waits for the receive. Remove this receive, or add the missing send"
+                " and call wait() on the Work of the receive."
             )
         if operation.kind == "recv":
             return (

@@ -75,14 +75,14 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
         return []  # the ranks may only be slow: an operation may find its partner later
     guessed = report.matching().guessed_ranks()
     if kinds == {"send"} and not returned and not guessed & {w.operation.peer for w in waiting}:
-        went_well = all(earlier_pairs(report, w.operation) for w in waiting)
+        have_exchanged = all(earlier_pairs(report, w.operation) for w in waiting)
         return [
             likely_line(
                 f"{_who(report, waiting, 'send')} first and nobody is there to receive. A"
                 " blocking send may wait for its receiver.",
                 "Start the send with isend, receive, and then wait for the send. Or let some"
                 " ranks receive first."
-                + " If no message is missing any more, remove this send." * went_well,
+                + " If all messages have already arrived, remove this send." * have_exchanged,
             )
         ]
     sent = [o for trail in report.trails for o in operations(trail, call) if o.kind == "send"]
@@ -255,14 +255,14 @@ def _incomplete_group(report: WorldReport) -> list[Line]:
 def polling(report: WorldReport, call: int) -> list[Line]:
     """Return a line about ranks that ask again and again whether a message has arrived.
 
-    Return [] if there are no such ranks, or if they have issued no send and no receive in this
-    call. A collective may be completed without a wait.
+    Return [] if there are no such ranks. A rank whose last operation is a collective does not
+    count, because a collective may be completed without a wait.
     """
     ranks = [
         rank.rank
         for rank in report.ranks
         if "is_completed" in _line(rank, report)
-        and any(o.kind in ("send", "recv") for o in operations(rank.trail, call))
+        and any(o.kind in ("send", "recv") for o in operations(rank.trail, call)[-1:])
     ]
     return (
         [

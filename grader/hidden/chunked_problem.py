@@ -110,9 +110,7 @@ class ChunkedProblem:
     def __init__(self, rng, n, v, m, layers=1, rows=2, width=4):
         self.n, self.v, self.m, self.rng = n, v, m, rng
         parts = n * v
-        self.weights = [
-            rng.standard_normal((width, width)) * (2 / width) ** 0.5 for _ in range(parts * layers)
-        ]
+        self.weights = drawn_weights(rng, parts * layers, width, np.float64)
         self.x = rng.standard_normal((rows * m, width))
         self.message = self.x.nbytes // m
         self.loss, self.inputs, self.plain = single_device.large_step(self.weights, self.x)

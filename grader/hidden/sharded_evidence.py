@@ -54,9 +54,9 @@ def require_traffic(run, most, sentence, itemsize=8):
         run.require_communication(rank, sent > 0)
         text = f"rank {rank} sends {sent:.0f} bytes, but {most:.0f} are enough."
         issued = f"(Rank {rank} issued: {listed(done)})"
-        if any(operation.itemsize > itemsize for operation in done):
-            text += " The numbers that it sends have more bytes than those of the weights. Send all"
-            text += " tensors in the dtype of the weights."
+        if itemsize < 8 and any(operation.dtype == "float64" for operation in done):
+            text += " It sends float64, but the weights are float32. Send all tensors in the dtype"
+            text += " of the weights."
         run.require(sent <= most + 0.5, f"{text} {sentence} {issued}")
 
 

@@ -409,7 +409,7 @@ def test_step_traffic(world, rng):
             problem(rng, n, rows=rows, width=48) for rows in (320, 1, int(rng.integers(8, 80)))
         ]
         # A rank must not send float32 gradients as float64.
-        problems.append(problem(rng, n, layers=2, dtype=np.float32))
+        problems.append(problem(rng, n, layers=2, width=48, dtype=np.float32))
         requests = [
             call("data_parallel.data_parallel_step", weights, per_rank(*shards), driver=driver)
             for weights, _, shards in problems

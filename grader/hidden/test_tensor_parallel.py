@@ -19,7 +19,7 @@ from grader.check.api import (
     rounding,
 )
 from grader.hidden.few_operations import require_few_operations
-from grader.hidden.given_tensors import rank_layout
+from grader.hidden.given_tensors import drawn_weights, rank_layout
 from grader.hidden.kept_memory import require_shard_alone
 from grader.hidden.two_calls import in_turn, returns_both
 from grader.reference import single_device
@@ -93,10 +93,7 @@ class Problem:
         ``single_device.is_flat``.
         """
         self.n, self.dtype = n, dtype
-        self.weights = [
-            self._cast(rng.standard_normal((width, width)) * (2 / width) ** 0.5)
-            for _ in range(layers)
-        ]
+        self.weights = drawn_weights(rng, layers, width, dtype)
         self.saved = []
         while not self.saved or single_device.is_flat(self.saved):
             self.x = self._cast(rng.standard_normal((rows, width)))
@@ -662,7 +659,7 @@ def test_backward_traffic_of_all_reduces(world, rng):
 @weight(1.5)
 def test_backward_traffic_of_reduce_scatters(world, rng):
     """In the backward pass of L layers, a rank sends at most the bytes of L − 1 reduce-scatters and
-    one all-reduce, and no weights
+    one all-reduce, not row by row, and no weights
     """
 
     def sentence(layers):

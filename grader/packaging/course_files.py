@@ -14,30 +14,44 @@ TEXT = "handout/ASSIGNMENT.md"
 # part's name and are not listed here. A file may belong to several parts.
 ALSO = {
     "benchmarking": ("handout/bandwidth/",),
-    "data_parallel": ("grader/hidden/test_gradient_buckets.py", "grader/hidden/bucket_problem.py"),
+    "data_parallel": (
+        "grader/hidden/test_gradient_buckets.py",
+        "grader/hidden/bucket_problem.py",
+        "grader/hidden/given_tensors.py",
+    ),
     "pipeline_parallel": (
         "handout/timeline.py",
         "grader/hidden/test_pipeline_schedules.py",
         "grader/hidden/pipeline_problem.py",
+        "grader/hidden/given_tensors.py",
     ),
-    "tensor_parallel": ("grader/hidden/kept_memory.py", "grader/hidden/two_calls.py"),
-    "device_mesh": ("grader/hidden/two_calls.py",),
+    "tensor_parallel": (
+        "grader/hidden/kept_memory.py",
+        "grader/hidden/two_calls.py",
+        "grader/hidden/given_tensors.py",
+        "grader/hidden/few_operations.py",
+    ),
+    "device_mesh": ("grader/hidden/two_calls.py", "grader/hidden/given_tensors.py"),
     "sharded_data_parallel": (
         "grader/hidden/kept_memory.py",
         "grader/hidden/two_calls.py",
         "grader/hidden/sharded_evidence.py",
         "grader/hidden/sharded_problem.py",
+        "grader/hidden/given_tensors.py",
     ),
     "schedules": (
         "handout/timeline.py",
         "handout/schedule_runner.py",
         "grader/hidden/chunked_problem.py",
+        "grader/hidden/given_tensors.py",
     ),
     "sequence_and_experts": (
         "handout/normalization.py",
         "grader/hidden/sequence_problem.py",
         "grader/hidden/two_calls.py",
         "grader/hidden/large_attention.py",
+        "grader/hidden/given_tensors.py",
+        "grader/hidden/few_operations.py",
     ),
 }
 CLUSTERS = "handout/clusters/"  # needed only if the course takes a part of CLUSTER_PARTS

@@ -20,7 +20,8 @@ class MemoryInUse:
 
     A collective reads its memory at once. A send reads its memory when its rank next waits. So a
     program that overwrites the tensor of a send before this wait sends the new values.
-    ``was_overwritten`` then says so, because the hash of the memory was kept when the send began.
+    On a CPU, ``was_overwritten`` then says so, because ``keep`` has kept the hash of the bytes. On
+    a GPU, it notices only what happens after ``read``, or an operation that fills the memory.
     """
 
     def __init__(self, sent: Tensors, landing: Tensors) -> None:
@@ -49,7 +50,10 @@ class MemoryInUse:
             self.kept = hash(self._now())
 
     def read(self, keep: bool = True) -> bytes:
-        """Return the bytes to send. With ``keep``, keep their hash for ``was_overwritten``."""
+        """Return the bytes to send, and note whether they differ from those of ``keep``.
+
+        With ``keep``, keep their hash for ``was_overwritten``. Otherwise forget the hash.
+        """
         blob = self._now()
         if self.is_spoiled:
             return combine.unfilled(blob, dtype_of(self.sent[0]))

@@ -1175,7 +1175,7 @@ def test_the_sender_of_the_wrong_size_is_named_and_not_the_one_that_waits_behind
 
 
 ALL_SEND_FIRST = "Start the send with isend, receive, and then wait for the send."
-TOO_MANY = "If no message is missing any more, remove this send."
+TOO_MANY = "If all messages have already arrived, remove this send."
 
 
 @pytest.mark.parametrize("earlier, is_told", [("True", True), ("False", False)])

@@ -55,9 +55,9 @@ class TimeLimits:
         self.call_began += seconds
 
     def on_gpu_started(self, rank: int) -> None:
-        """Begin all limits now if the rank had to start its GPU; do nothing otherwise.
+        """Begin all limits of wall time now if the rank had to start its GPU, else do nothing.
 
-        They begin at most once for each rank.
+        Also begin this rank's processor time. This happens at most once for each rank.
         """
         if rank in self.starting:
             self.starting.remove(rank)
