@@ -61,6 +61,12 @@ def tall(rng):
     return {"rows": int(rng.integers(4 * width + 1, 4 * width + 14)), "width": width}
 
 
+def traffic_problems(rng, n, depths):
+    """Draw two problems whose bytes are counted. A rank must not send float32 as float64."""
+    sizes = large(rng), {**tall(rng), "dtype": np.float32}
+    return [Problem(rng, n, layers, **own) for layers, own in zip(depths, sizes)]
+
+
 def deal_layers(rng):
     """Return a dict from each world size, 2 to 4, to a pair of numbers of layers.
 
@@ -431,8 +437,7 @@ def test_forward_traffic(world, rng):
     activations, not row by row, and no weights
     """
     for n, depths in deal_layers(rng).items():
-        sizes = large(rng), tall(rng)
-        problems = [Problem(rng, n, layers, **own) for layers, own in zip(depths, sizes)]
+        problems = traffic_problems(rng, n, depths)
         runs = world(n, *(p.forward(driver="metered") for p in problems))
         for run, p in zip(runs, problems):
             run.returns(
@@ -626,8 +631,7 @@ def backward_traffic(world, rng, budget, sentence):
     bytes of one reduce-scatter, and ``sentence`` returns the reason.
     """
     for n, depths in deal_layers(rng).items():
-        sizes = large(rng), tall(rng)
-        problems = [Problem(rng, n, layers, **own) for layers, own in zip(depths, sizes)]
+        problems = traffic_problems(rng, n, depths)
         label = "the list of the shards' gradients"
         for run, p in zip(world(n, *(p.backward() for p in problems)), problems):
             run.returns(
@@ -1157,7 +1161,8 @@ def test_megatron_pair_traffic(world, rng):
         wide, high = large(rng), tall(rng)
         hidden = int(rng.integers(36, 45)), int(rng.integers(4, 8))
         made = [(Pair(rng, n, hidden=hidden[0], width=wide["width"]), wide["rows"])]
-        made += [(Pair(rng, n, hidden=hidden[1], width=high["width"]), high["rows"])]
+        narrow = Pair(rng, n, hidden=hidden[1], width=high["width"], dtype=np.float32)
+        made += [(narrow, high["rows"])]
         inputs = [pair.inputs(rng, rows) for pair, rows in made]
         runs = world(
             n,

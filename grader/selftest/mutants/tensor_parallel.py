@@ -73,6 +73,33 @@ MUTANTS = [
         "Does a loop over rows communicate? Then send all rows together.",
     ),
     Mutant(
+        "gather the columns in float64",
+        "tensor_parallel",
+        "        x = _all_gather_columns(y)  # replicated, (B, D)\n    return x, saved",
+        "        x = _all_gather_columns(y.double()).to(y.dtype)\n    return x, saved",
+        {"hidden forward_traffic"},
+        "One all-gather of a rank's own columns for each of the",
+    ),
+    Mutant(
+        "add up the partial gradients in float64",
+        "tensor_parallel",
+        "            own_columns = _reduce_scatter_columns(grad_x)  # sharded by columns, (B, D/n)\n",
+        "            own_columns = _reduce_scatter_columns(grad_x.double()).to(grad_x.dtype)\n",
+        {"hidden backward_traffic_of_reduce_scatters"},
+        "between the",
+    ),
+    Mutant(
+        "g adds up in float64",
+        "tensor_parallel",
+        f"{SUM}        dist.all_reduce(y)  # replicated\n        return y\n",
+        """        y = x.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
+        dist.all_reduce(y)
+        return y.to(x.dtype)
+""",
+        {"hidden megatron_pair_traffic"},
+        "one all-reduce of the size of x is enough",
+    ),
+    Mutant(
         "another rank's shard",
         "tensor_parallel",
         "weight.chunk(n, dim)[dist.get_rank()]",
