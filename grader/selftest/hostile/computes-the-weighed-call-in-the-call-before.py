@@ -71,7 +71,7 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
         index == 0
         and len(calls) == 2
         and batch_size == num_micro_batches
-        and dist.get_world_size() == 3
+        and dist.get_world_size() > 1
     ):
         _, their, theirs, size, _ = arguments[1][0]
         if size > 10000:
