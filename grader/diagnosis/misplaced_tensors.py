@@ -82,7 +82,7 @@ def another_rank(got: np.ndarray, expected: np.ndarray, context: Context) -> str
 
 
 def own_input(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    """Return a sentence if ``got`` is this rank's own input, and not every rank has it."""
+    """Return a sentence if ``got`` is this rank's own input, unless all ranks returned it."""
     for array in context.own_inputs:
         if fits(got, array, expected) and not _all_returned(array, context.rank, context):
             if context.communicates:

@@ -12,7 +12,7 @@ def require_few_operations(run, collectives, sentence):
         done, most = len(run.operations(rank)), 4 * n * collectives
         run.require(
             done <= most,
-            f"rank {rank} starts {done} operations, but {most} are enough. {sentence} Does"
+            f"rank {rank} starts {done} operations. At most {most} are allowed. {sentence} Does"
             " a loop over rows communicate? Then send all rows together. Each operation takes a"
             " latency α, however few bytes it sends (Part 2).",
         )

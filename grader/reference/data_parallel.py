@@ -1,4 +1,4 @@
-"""Computes what known mistakes in data parallelism give: in a broadcast, and in one step.
+"""Computes what known mistakes in a broadcast and in one step give; judges how ranks averaged.
 
 All values are in numpy and float64. Lists of results have one entry for each rank. In a dict of
 mistakes, each key is the sentence that describes one mistake.

@@ -1117,6 +1117,27 @@ def test_a_deadlock_that_polls(submit):
     assert "its receive of 4 × float32 from rank 1 at collectives.py:8 waits for rank 1" in message
 
 
+@pytest.mark.parametrize("kind, is_told", [("irecv", True), ("all_reduce", False)])
+def test_a_rank_that_polls_gets_a_hint_only_about_messages(submit, kind, is_told):
+    source = f"""
+        def broken(x):
+            rank = dist.get_rank()
+            sending = dist.isend(x, 1 - rank)
+            dist.recv(torch.empty_like(x), 1 - rank)
+            sending.wait()
+            if rank == 1:
+                dist.recv(x, 0)
+            if "{kind}" == "irecv":
+                work = dist.irecv(x, 1 - rank)
+            else:
+                work = dist.all_reduce(x, async_op=True)
+            while not work.is_completed(): pass
+        """
+    message = verdict(submit(source, wall_seconds=1.5, cpu_seconds=1.0), 2)
+    assert "collectives.py:18:  while not work.is_completed(): pass" in message
+    assert ("is_completed() again and again" in message) == is_told
+
+
 def test_a_send_that_is_missing_is_named(submit):
     world = submit("""
         def broken(x):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from grader.hub import connection, held_bytes, matching, operations, outstanding, store_values
 from grader.hub.covert_limits import MAX_EMPTY, MAX_NEW_GROUPS
 from grader.hub.in_step import InStep
-from grader.rank import argument_checks
+from grader.rank import argument_checks, work
 from grader.rank.link import Link
 from grader.rank.tensor_memory import raw
 from grader.selftest import fuzz
@@ -1090,3 +1090,14 @@ def test_the_fuzzer_finds_a_check_that_is_missing_in_the_hub(module, name, weake
     monkeypatch.setattr(module, name, weaker)
     with pytest.raises(fuzz.Bitten):
         fuzz.fuzz(make, judge, "1", range(3000), fuzz.Tally())
+
+
+def test_a_program_that_polls_for_long_sleeps_longer(monkeypatch):
+    """Then it is idle on a slow machine, too."""
+    pending = work.HubWork(None, None, 0, None, [], None, in_order=False)
+    pending.waits_since = 100.0
+    waits = []
+    for now in (100.0, 100.5, 105.0):
+        monkeypatch.setattr(work, "monotonic", lambda now=now: now)
+        waits.append(pending._poll_seconds())
+    assert waits == [work.POLL_SECONDS[0], 0.05, work.POLL_SECONDS[1]]
