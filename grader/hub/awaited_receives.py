@@ -9,12 +9,13 @@ yet used the processor time.
 
 A rank at rest gets one message, the earliest that one of its threads waits for. Then it is no
 longer at rest. A rank is at rest if all its threads wait for the hub: the rank says so. But a
-thread may also wait for another thread of the same rank, and the hub knows nothing of that. Then
-the judge sees that all ranks are idle, and tells the hub: see ``Hub.give_to_idle``.
+thread may also wait for another thread of the same rank, and the hub knows nothing of that. So a
+rank is also at rest if its threads have been idle for ``REST_SECONDS``. This time is short: after a
+longer sleep, some virtual machines charge a process milliseconds of processor time for nothing.
 
-A program that asks again and again whether a message has come is never at rest. So if the ranks use
-``MAX_RESTLESS`` of processor time while a message is withheld, the hub stops measuring its
-receiver, and withholds a message only until a thread waits for it.
+A program that asks again and again whether a message has come is never at rest. So if a rank uses
+``MAX_RESTLESS`` of processor time while a message is withheld from it, the hub stops measuring this
+rank, and withholds a message only until a thread waits for it.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +24,8 @@ from grader.hub.matching import Posted
 
 Answer = tuple[Posted, bytes, dict[str, int]]  # the operation; the answer's bytes and other fields
 
-MAX_RESTLESS = 500_000_000  # nanoseconds of processor time, of all ranks together
+REST_SECONDS = 0.02
+MAX_RESTLESS = 500_000_000  # nanoseconds of processor time
 
 
 @dataclass
@@ -35,9 +37,9 @@ class AwaitedReceives:
     undelivered: dict[tuple[int, int], Answer | None] = field(default_factory=dict)
     awaited: set[tuple[int, int]] = field(default_factory=set)  # those that a thread waits for
     unmeasured: set[int] = field(default_factory=set)  # ranks that are not measured in this call
-    # how much processor time all ranks had used at the first ``note_spent`` since the last delivery
-    # or the last end of a call
-    spent_before: int | None = None
+    # rank → how much processor time it had used at the first ``note_spent`` since its last delivery
+    # or its last end of a call
+    spent_before: dict[int, int] = field(default_factory=dict)
 
     def note(self, posted: Posted) -> None:
         """Record an operation that a rank has issued in a call with this rule."""
@@ -63,7 +65,7 @@ class AwaitedReceives:
             if answer and key[0] == rank and key in self.awaited:
                 del self.undelivered[key]
                 self.awaited.remove(key)
-                self.spent_before = None
+                self.spent_before.pop(rank, None)
                 return answer
         return None
 
@@ -71,18 +73,16 @@ class AwaitedReceives:
         """Return the ranks in which a thread waits for a message that is withheld."""
         return {key[0] for key in self.awaited if self.undelivered[key]}
 
-    def note_spent(self, spent: list[int]) -> bool:
-        """Note the processor time of all ranks; return whether to stop measuring.
+    def note_spent(self, rank: int, spent: int) -> bool:
+        """Note how much processor time a rank has used; return whether to stop measuring the rank.
 
-        Call this again and again while ``kept_waiting`` returns ranks. These ranks are not measured
-        any more if the result is True. 0 means that the system does not report the time.
+        Call this again and again while ``kept_waiting`` returns the rank. 0 means that the system
+        does not report the time.
         """
-        total = sum(spent)
-        if self.spent_before is None:
-            self.spent_before = total
-        stops = not all(spent) or total - self.spent_before > MAX_RESTLESS
+        before = self.spent_before.setdefault(rank, spent)
+        stops = not spent or spent - before > MAX_RESTLESS
         if stops:
-            self.unmeasured |= self.kept_waiting()
+            self.unmeasured.add(rank)
         return stops
 
     def on_end(self, rank: int) -> list[Answer]:
@@ -90,7 +90,7 @@ class AwaitedReceives:
         own = [key for key in self.undelivered if key[0] == rank]
         self.awaited.difference_update(own)
         self.unmeasured.discard(rank)
-        self.spent_before = None
+        self.spent_before.pop(rank, None)
         return [answer for key in own if (answer := self.undelivered.pop(key))]
 
     def held_bytes(self) -> int:

@@ -186,6 +186,18 @@ class Hub:
         self.connections.choose_events()
         return given
 
+    def look(self) -> None:
+        """Look at the ranks' memory, and at ranks from which messages are withheld.
+
+        Call this between operations, and at the latest after ``seconds_to_look``.
+        """
+        self.growth_reports.between_operations()
+        if self.releases.deliver_to_resting():
+            self.connections.choose_events()
+
+    def seconds_to_look(self) -> float:
+        return min(self.growth_reports.seconds_to_look(), self.releases.seconds_to_look())
+
     def stop_measuring_the_restless(self) -> None:
         """Deliver the messages that are withheld from ranks if the ranks do not come to rest.
 

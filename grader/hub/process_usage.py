@@ -27,7 +27,9 @@ class MemoryUsage:
 
 
 class UsageSource(Protocol):
-    """Measures ranks. A method returns zeros (``overwritten`` None) if the system shows nothing.
+    """Measures ranks.
+
+    If the system shows nothing, a method returns zeros, ``overwritten`` None, and ``processes`` [].
 
     ``with_mapped`` says whether to include shared memory and files without a name that the rank
     maps, but that its page table does not show.
@@ -48,6 +50,9 @@ class UsageSource(Protocol):
         The number grows by one page whenever the rank writes to a page of inherited memory for the
         first time. Return None if the system does not say.
         """
+
+    def processes(self, rank: int) -> list[int]:
+        """Return the ids of a rank's process and of all living processes it started."""
 
     def spent(self, rank: int) -> int:
         """Return the nanoseconds of processor time of a rank and of all processes it started."""

@@ -5,14 +5,18 @@ measure processor time (see ``awaited_receives``).
 """
 
 from collections.abc import Callable, Collection, Mapping
-from time import monotonic_ns
+from math import inf
+from time import monotonic, monotonic_ns
 
 from grader.hub.answers import Answers
-from grader.hub.awaited_receives import Answer
+from grader.hub.awaited_receives import REST_SECONDS, Answer
 from grader.hub.calls import Calls
 from grader.hub.process_usage import UsageSource
 from grader.hub.waits import Waits
 from grader.wire import world_messages
+from grader.wire.thread_activity import Watch
+
+LOOKS_PER_REST = 4  # how many times to look at a rank's threads in ``REST_SECONDS``
 
 
 class Releases:
@@ -32,6 +36,7 @@ class Releases:
     ) -> None:
         self.answers, self.waits, self.calls = answers, waits, calls
         self.measures, self.tell = measures, tell
+        self.watches: dict[int, Watch] = {}  # rank that is kept waiting → what its threads do
 
     def give_to_idle(self) -> int:
         """Give results and messages to idle ranks; return how many it gave.
@@ -54,6 +59,22 @@ class Releases:
             self.tell({world_messages.AWAITED_AT_ONCE: told})
             self.answers.answer_unless_unawaited(posted, blob)
         return len(awaited)
+
+    def deliver_to_resting(self) -> int:
+        """Deliver one message to each rank that is kept waiting and is idle; return how many."""
+        waiting, now = self.answers.receives.kept_waiting(), monotonic()
+        self.watches = {rank: self.watches.get(rank) or Watch() for rank in waiting}
+        given = 0
+        for rank, watch in self.watches.items():
+            pids = self.measures.processes(rank)
+            if pids and watch.look(pids, now) >= REST_SECONDS:
+                given += self._deliver_and_measure(rank)
+                watch.moved()
+        return given
+
+    def seconds_to_look(self) -> float:
+        """Return in how many seconds to call ``deliver_to_resting``; inf if no rank needs it."""
+        return REST_SECONDS / LOOKS_PER_REST if self.answers.receives.kept_waiting() else inf
 
     def deliver_if_at_rest(self, rank: int) -> None:
         """Deliver a message for which a thread waits, if all threads of its rank wait.
@@ -84,10 +105,8 @@ class Releases:
     def stop_measuring_the_restless(self) -> None:
         """Deliver the messages that are withheld from ranks if the ranks do not come to rest."""
         receives = self.answers.receives
-        if not receives.kept_waiting():
-            return
-        if receives.note_spent([self.measures.spent(rank) for rank in range(self.calls.size)]):
-            for rank in sorted(receives.kept_waiting()):
+        for rank in sorted(receives.kept_waiting()):
+            if receives.note_spent(rank, self.measures.spent(rank)):
                 self.deliver_if_at_rest(rank)
 
     def tell_spent(self, kind: str, rank: int) -> None:

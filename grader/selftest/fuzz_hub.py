@@ -164,6 +164,9 @@ class Unmeasured:
     def overwritten(self, rank: int) -> int | None:
         return None
 
+    def processes(self, rank: int) -> list[int]:
+        return []
+
     def spent(self, rank: int) -> int:
         return 0
 

@@ -1,13 +1,17 @@
 """When the hub gives a message whose receiver's processor time is measured, and what it tells."""
 
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from grader.hub.awaited_receives import MAX_RESTLESS
+from grader.hub.awaited_receives import MAX_RESTLESS, REST_SECONDS
 from grader.hub.hub import QUIET_SECONDS
+from grader.hub.releases import LOOKS_PER_REST
 from grader.selftest.fuzz_hub import GIVEN, MESSAGE, Ends, operation
-from grader.wire import frames
+from grader.wire import frames, os_support
 from grader.wire.callbacks import CallOptions
 
 
@@ -85,7 +89,7 @@ def test_a_rank_that_rests_gets_one_message_although_threads_wait_for_several(bo
 
 
 def test_ranks_that_use_much_processor_time_get_their_messages_without_measuring(both):
-    used = [1, MAX_RESTLESS // 2, MAX_RESTLESS]
+    used = [1, MAX_RESTLESS // 2, MAX_RESTLESS + 2]
     both.hub.measures.spent = lambda rank: used[0]
     post_two_more(both)
     both.post(1, awaits(0), awaits(1))
@@ -97,6 +101,67 @@ def test_ranks_that_use_much_processor_time_get_their_messages_without_measuring
     assert set(both.answers(1)) == {0, 1}
     both.post(1, awaits(2))
     assert set(both.answers(1)) == {0, 1, 2} and not measured(both)
+
+
+def test_a_rank_is_measured_although_another_rank_uses_much_processor_time(both):
+    used = [1, 2 * MAX_RESTLESS]
+    both.hub.measures.spent = lambda rank: 1 if rank == 1 else used.pop(0)
+    both.post(1, awaits(0))
+    for _ in range(2):
+        stop_measuring(both)
+    assert not both.answers(1)
+    assert given_to_idle(both) == 1 and measured(both) == [1]
+
+
+IDLE = "import sys; sys.stdin.read()"
+BUSY = "import sys, threading; threading.Thread(target=sys.stdin.read).start()\nwhile threading.active_count() > 1: pass"
+
+
+@pytest.fixture
+def process() -> Iterator[Callable[[str], int]]:
+    """Starts a program in a process of its own, and returns the pid once the program runs."""
+    started = []
+
+    def start(program: str) -> int:
+        command = [sys.executable, "-S", "-c", f"print(flush=True); {program}"]
+        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        started[-1].stdout.readline()
+        return started[-1].pid
+
+    yield start
+    for one in started:
+        one.communicate()
+
+
+def look_for(ends: Ends, seconds: float) -> None:
+    """Let the hub look at the ranks as often as its supervisor does."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        ends.hub.look()
+        time.sleep(REST_SECONDS / LOOKS_PER_REST)
+    ends.settle()
+
+
+@pytest.mark.skipif(not os_support.LINUX, reason="the hub looks at threads on Linux only")
+def test_an_idle_rank_gets_one_message_although_another_rank_computes(both, process):
+    pids = [process(BUSY), process(IDLE)]
+    both.hub.measures.processes = lambda rank: [pids[rank]]
+    post_two_more(both)
+    both.post(1, awaits(0))
+    look_for(both, 10 * REST_SECONDS)
+    assert set(both.answers(1)) == {0} and measured(both) == [1]
+    both.post(1, awaits(2), awaits(1))
+    look_for(both, 10 * REST_SECONDS)
+    assert set(both.answers(1)) == {0, 1, 2} and measured(both) == [1, 1, 1]
+
+
+@pytest.mark.skipif(not os_support.LINUX, reason="the hub looks at threads on Linux only")
+def test_a_rank_that_computes_beside_its_wait_gets_no_message(both, process):
+    pid = process(BUSY)
+    both.hub.measures.processes = lambda rank: [pid]
+    both.post(1, awaits(0))
+    look_for(both, 10 * REST_SECONDS)
+    assert not both.answers(1)
 
 
 def test_where_the_system_reports_no_processor_time_messages_come_without_measuring(both):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grader.check.api import call
-from grader.world import thread_activity
+from grader.wire import thread_activity
 
 # Beside a thread that waits for something else the hub does not know that a rank waits, and the
 # judge has to look.

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from grader.check.api import Delay, call
-from grader.world import thread_activity
-from grader.world.thread_activity import Sleepers, Thread
+from grader.wire import thread_activity
+from grader.wire.thread_activity import Sleepers, Thread
 
 X = np.ones(4, np.float32)
 LATE = {1: Delay(until="", on=0, patience=60)}  # longer than any call may last

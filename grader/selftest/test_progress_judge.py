@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.world import thread_activity
+from grader.wire import thread_activity
 from grader.world.held_ranks import HeldRanks
 from grader.world.limits import Limits
 from grader.world.progress_judge import ProgressJudge

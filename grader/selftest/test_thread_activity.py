@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from grader.world import thread_activity
-from grader.world.thread_activity import Thread, Watch, pulse
+from grader.wire import thread_activity
+from grader.wire.thread_activity import Thread, Watch, pulse
 
 SECOND = 10**9
 

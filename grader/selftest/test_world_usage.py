@@ -17,10 +17,9 @@ from grader.supervisor import process_memory, rank_processes, world_files, world
 from grader.supervisor.rank_processes import RankProcesses
 from grader.supervisor.world_files import MAX_LISTINGS, Files, add_open, written
 from grader.supervisor.world_usage import MemoryAndFileLimits
-from grader.wire import os_support, removal
+from grader.wire import os_support, removal, thread_activity
 from grader.wire.frames import FrameError
 from grader.wire.world_request import WorldRequest
-from grader.world import thread_activity
 
 MIB = 1 << 20
 pytestmark = pytest.mark.skipif(

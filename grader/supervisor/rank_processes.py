@@ -91,6 +91,10 @@ class RankProcesses:
     def overwritten(self, rank: int) -> int | None:
         return process_memory.overwritten(self.started[rank])
 
+    def processes(self, rank: int) -> list[int]:
+        pid = self.started[rank]
+        return [pid, *os_support.family(pid)] if os_support.LINUX else []
+
     def spent(self, rank: int) -> int:
         return os_support.processor_time(self.started[rank])
 

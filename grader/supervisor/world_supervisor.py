@@ -200,12 +200,12 @@ def _look_after(
         signal.alarm(STUCK_SECONDS)
         seconds = LOOK_AT_WORLD_EVERY
         if hub:
-            seconds = min(seconds, hub.growth_reports.seconds_to_look())
+            seconds = min(seconds, hub.seconds_to_look())
         readable, _, _ = select.select(sources, [], [], seconds)
         if hub and hub in readable:
             hub.serve()
         if hub:
-            hub.growth_reports.between_operations()
+            hub.look()
         if time.monotonic() > next_look:
             next_look = _look(judge, ranks, limits)
             if hub:

@@ -6,9 +6,8 @@ This module knows which ranks are held, at which mark, and what releases them.
 import time
 from collections.abc import Callable, Mapping
 
-from grader.wire import frames
+from grader.wire import frames, thread_activity
 from grader.wire.events import Mark
-from grader.world import thread_activity
 from grader.world.report import STANDSTILL, Call, Delay, RankReport, WorldReport
 
 

@@ -4,7 +4,8 @@ import signal
 import time
 from collections.abc import Callable
 
-from grader.world import stack_frames, thread_activity
+from grader.wire import thread_activity
+from grader.world import stack_frames
 from grader.world.held_ranks import HeldRanks
 from grader.world.limits import Limits
 from grader.world.report import Call, Ending, Raised, RankReport, WorldReport

@@ -3,10 +3,10 @@
 import time
 from collections.abc import Mapping
 
+from grader.wire.thread_activity import Watch
 from grader.world.limits import Limits
 from grader.world.processor_time import Spending
 from grader.world.report import IN_ALL_CALLS
-from grader.world.thread_activity import Watch
 
 # On a busy machine, some time does not count against a limit of wall time: see ``Limits``. This
 # excused time is at most ``MAX_STRETCH`` times the limit. The value 3 was too small: of 792

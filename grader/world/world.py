@@ -17,8 +17,7 @@ from functools import partial
 from io import FileIO
 from pathlib import Path
 
-from grader.wire import frames, machine_limits, world_messages
-from grader.world import thread_activity
+from grader.wire import frames, machine_limits, thread_activity, world_messages
 from grader.world.fork_server_client import SERVER_SECONDS, Server, WorldsUnavailable
 from grader.world.gpus import Gpus
 from grader.world.held_ranks import HeldRanks
