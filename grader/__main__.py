@@ -95,7 +95,8 @@ def main() -> int:
     arguments = _arguments()
     os.environ.pop(SESSION, None)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)  # so that ``_grade`` cleans up
+        # SIGTERM raises KeyboardInterrupt, too, so that ``_grade`` cleans up.
+        signal.signal(number, signal.default_int_handler)
     try:
         _grade(arguments, time.monotonic())
     except (BadCourse, CannotGrade, NothingChosen, NotThere, WorldsUnavailable) as error:

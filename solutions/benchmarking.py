@@ -70,7 +70,7 @@ def _check(collective: str, world_size: int) -> None:
 
 # END SOLUTION
 def array_bytes(collective: str, input_bytes: int, world_size: int) -> int:
-    """Problem 2.1 · Return S, the bytes of the whole array, from the bytes of a rank's input.
+    """Problem 2.1 · Return S, the size of the whole array in bytes, for the size of a rank's input.
 
     Args:
         collective: one of ``COLLECTIVES``.

@@ -57,8 +57,8 @@ def test_bandwidths(world):
     for run, gibibytes, parts, exchanged in ((whole, 277, 1, 4), (part_of_rank, 70, 4, 1)):
         bytes_ = gibibytes * 1024**3
         swapped = (
-            "multiply a figure by n only if it counts a “part”, not if it counts the “whole”"
-            " array"
+            "a figure for the “whole” array was multiplied by n. Multiply by n only if counted is"
+            " “part”"
         )
         known = {
             swapped: np.array(bytes_ * exchanged / 1e9),

@@ -47,7 +47,7 @@ PARAMETERS = json.loads((Path(__file__).parents[1] / "parameters.json").read_tex
 def call_note(function: str, args: Sequence, kwargs: Mapping, driver: str) -> str:
     """Return a short text about a call's arguments that distinguishes the calls of one check.
 
-    If an argument differs from rank to rank, the text shows its first value that is not None.
+    If an argument has one value for each rank, the text shows the first value that is not None.
     """
     parts = []
     names = PARAMETERS.get(function, ()) if driver in IN_ORDER else ()

@@ -96,7 +96,7 @@ def before(found: Any) -> list:
 
 def first_memory(found: Any) -> list:
     """Return what is in the first memory of the weights after the last step."""
-    return _list(_part(found, "first memory"), "the list of the weights' memory")
+    return _list(_part(found, "first memory"), "what is in the weights' first memory")
 
 
 def gradients(found: Any) -> list:

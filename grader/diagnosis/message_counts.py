@@ -1,6 +1,7 @@
-"""Says in words that two ranks do not send and receive equally often, or that a message is taken.
+"""Says in words why a message is missing, or why nobody receives it.
 
-A rank may wait for a message although its peer has sent one, because an earlier receive got it.
+Either a rank starts more sends than its peer starts receives, or more receives than sends. Or an
+earlier receive of the same rank got the message.
 """
 
 from collections.abc import Callable

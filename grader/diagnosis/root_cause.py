@@ -43,7 +43,7 @@ def not_implemented(stub: Raised) -> str:
 
 
 def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
-    """Return why this call did not return on every rank; None if it returned on every rank."""
+    """Return the diagnosis if a rank did not return from this call, and otherwise None."""
     if all(isinstance(rank.outcomes.get(call), Returned) for rank in report.ranks):
         return None
     raised = {r.rank: o for r in report.ranks if isinstance(o := r.outcomes.get(call), Raised)}
@@ -55,14 +55,16 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
     exits = [rank for rank in report.ranks if rank.exit is not None and not rank.refused]
     disagreements, waiting = report.disagreements(), report.waiting()
     first_root = min((o.at for o in roots.values()), default=float("inf"))
-    # A disagreement is the root cause if all its operations, or all its new groups, came before the
-    # first exception.
+    # A disagreement is the root cause if each of its ranks had issued its operation, or made its
+    # group, before the first exception that is no consequence.
     complete = [d for d in disagreements if max(side.at for side in d.sides) < first_root]
     if complete:
         mismatch = complete[0]
         victims = bool(exits or raised) or report.ending != Ending.FAILED
         after = [Line(_exit_line(rank), RANKS) for rank in exits] + raised_lines(roots)
-        consequence = [Line("What it led to:", RANKS), *after] if after and victims else []
+        consequence = (
+            [Line("Consequences of the disagreement:", RANKS), *after] if after and victims else []
+        )
         if report.ending == Ending.STUCK:
             consequence = [*_standing(report, waiting, call), Line(STILL)]
         headline, *sides = str(mismatch).splitlines()
@@ -104,7 +106,7 @@ def _refusal(refused: list[RankReport]) -> Diagnosis:
     first = refused[0]
     names = rank_list([rank.rank for rank in refused])
     if not first.not_allowed:
-        return Diagnosis(f"What {names} sent back is not a result: {first.refused}.")
+        return Diagnosis(f"{names} sent back something that is not a result: {first.refused}.")
     were, who = ("was", "it") if len(refused) == 1 else ("were", f"rank {first.rank}")
     return Diagnosis(f"{names} {were} stopped: {who} sent {first.refused}.")
 
@@ -151,15 +153,16 @@ def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnos
     if held_back := _held_back(report, waiting):
         why = [Line(STILL)] if held_back[-1].kind == LIKELY else _why(report, waiting, call)
         return Diagnosis(
-            "Deadlock in the order in which nccl runs operations: no rank can go on.",
+            "Deadlock: nccl runs a rank's operations in order, so no rank can go on.",
             [*standing, *held_back, *why],
         )
     if not waiting and (unfit := _unanswered(report)):
         return Diagnosis(DEADLOCK, [*standing, *unfit, Line(STILL)])
-    is_guess = bool(report.matching().guessed_ranks())  # then an operation may wait nevertheless
+    # A match may be a guess. Then an operation may wait although ``waiting`` is empty.
+    is_guess = bool(report.matching().guessed_ranks())
     if not waiting and not is_guess and not likely_cause(report, waiting, call):
         return Diagnosis(
-            "No rank goes on, but no send, receive or collective waits for another rank.",
+            "All ranks are stuck, although none waits in a send, a receive or a collective.",
             [*standing, Line(ASK)],
         )
     return Diagnosis(DEADLOCK, standing + _why(report, waiting, call))
@@ -208,8 +211,8 @@ def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
             if has_partner or id(begun) not in pairs:
                 pairs[id(begun)] = begun, waits, has_partner
     rule = (
-        "Here, a rank's operations in a group run one after the other, as with nccl on GPUs. A send"
-        " ends when it is received."
+        "In this check, a rank's operations in a group run one after the other, as with nccl on"
+        " GPUs. A send ends when it is received."
     )
     lines = [
         f"    rank {begun.rank}'s {waits} begins only when its {begun} has ended."
@@ -237,8 +240,8 @@ def _why(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
 def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
     """Return the diagnosis of a world that took too long.
 
-    If some ranks were still busy, the diagnosis names them first. It says that ranks that only
-    waited for busy ranks are not the cause.
+    If some ranks were still busy, the diagnosis names them first. Then it names the ranks that only
+    waited: they are not the cause.
     """
     of_all_calls = report.limit.endswith(IN_ALL_CALLS)
     limit = report.limit if of_all_calls else f"{report.limit} in one call"

@@ -18,8 +18,8 @@ NO_COUNTS = (4, 0, -2, 100)  # numbers of micro-batches that a batch of 6 rows c
 def late(n, receiver):
     """Return a delay of the receiver if there are two ranks, and otherwise None.
 
-    The receiver begins 0.05 seconds after the sender. So a sender that does not wait for its send
-    returns before the send has ended, even if the machine is busy.
+    The receiver begins 0.05 seconds after the sender. So if the sender does not wait for its send,
+    it returns before the send ends, also on a busy machine.
     """
     return {receiver: Delay(until="call began", on=1 - receiver, then=0.05)} if n == 2 else None
 
@@ -30,7 +30,7 @@ def problems(rng, n):
     One pipeline has a single micro-batch. One has more micro-batches than stages. One has as many
     micro-batches as stages, and its micro-batches have one row each. If there are more than two
     stages, a further pipeline has ``n - 1`` micro-batches. Stages have one to four layers. For the
-    layout, see the argument ``first`` of ``PipelineProblem.lay``.
+    layout, see the argument ``first`` of ``PipelineProblem.inputs``.
     """
     made = [
         (PipelineProblem(rng, n, 2 * n + 1, layers=3 * n + 1), 1),
@@ -98,7 +98,7 @@ class PipelineProblem:
         return own, self.x if stage == 0 else None, self.batch_size, self.m
 
     def numbers(self, num_micro_batches):
-        """Return the numbers that the message for a wrong number of micro-batches must contain."""
+        """Return what the ValueError must name if ``num_micro_batches`` is wrong."""
         return [str(num_micro_batches)] + ([str(self.batch_size)] if num_micro_batches > 0 else [])
 
     def forward(self, first=None, num_micro_batches=None, **options):
@@ -136,11 +136,11 @@ class PipelineProblem:
     def require_products(self, run, stages, passes):
         """Fail unless the meter has recorded the products of these stages.
 
-        The driver's meter records products, sends and the bytes alive on a rank in a ledger.
-        In each of ``passes`` passes, each layer needs at least one product for each micro-batch. (A
-        backward pass counts as one product for each layer, because the first layer of stage 0
-        computes no gradient of x.) Without products, the ledger shows neither what was computed
-        before a send nor how much memory was alive.
+        The driver's meter keeps a ledger: it records products, sends, and how many bytes are alive
+        on a rank. In each of ``passes`` passes, each layer needs at least one product for each
+        micro-batch. (In a backward pass, a layer computes two products. The first layer of stage 0
+        computes only one, so only one for each layer is required.) Without products, the ledger
+        shows neither what was computed before a send nor how much memory was alive.
         """
         for stage in stages:
             run.require_products(stage, passes * self.m * len(self.cut[stage]) * self.product)
@@ -148,9 +148,9 @@ class PipelineProblem:
     def require_single_micro_batches(self, run):
         """Fail if a rank multiplied the rows of several micro-batches by a weight at once.
 
-        The inner dimension of such a product is the width. Products for the gradients of weights
-        have another one, and may be of several micro-batches: the width must be no multiple of a
-        micro-batch's rows.
+        The inner dimension of such a product is the width. A product for the gradient of a weight
+        may use several micro-batches. Its inner dimension is their number of rows. So the width
+        must not be a multiple of a micro-batch's rows.
         """
         for rank in range(self.n):
             products = (e for e in run.ledger(rank) if e.kind == PRODUCT and e.inner == self.width)
@@ -205,11 +205,11 @@ def require_messages(run, problem, counts, what):
 def require_flow(run, ranks, m, did, where, inner=None):
     """Fail if a rank has done more than i/m of its floating-point operations before its i-th send.
 
-    Each send has the result of one micro-batch. In the failure message, ``did`` and the number of
-    the send (counted from 0) say which send was late, and ``where`` says to which stage it goes.
-    The meter counts only the floating-point operations of products. With ``inner``, only products
-    of this inner dimension count. The caller has to check that the meter has recorded the products:
-    see ``PipelineProblem.require_products``.
+    Each send has the result of one micro-batch. The failure message names the late send with
+    ``did`` and its number (counted from 0). ``where`` says to which stage the send goes. The meter
+    counts only the floating-point operations of products. With ``inner``, only products of this
+    inner dimension count. The caller has to check that the meter has recorded the products: see
+    ``PipelineProblem.require_products``.
     """
     for rank in ranks:
         ledger = run.ledger(rank)
@@ -222,12 +222,12 @@ def require_flow(run, ranks, m, did, where, inner=None):
             sent += 1
             part = done / max(sum(work), 1)
             text = (
-                f"rank {rank} {did} {sent - 1} (counted from 0) only after {part * m:.3g} of {m}"
-                " micro-batches had been computed."
+                f"rank {rank} had computed {part * m:.3g} of {m} micro-batches when it {did}"
+                f" {sent - 1} (counted from 0)."
             )
             run.require(
                 part <= sent / m * 1.001,
-                f"{text} It was ready earlier. Send it {where} at once.",
+                f"{text} Send each result {where} as soon as it is ready.",
             )
 
 
@@ -263,13 +263,13 @@ def large(rng, m=5):
 def require_work_between(run, rank, what, first=1.0):
     """Fail unless a rank used about the same processor time before each of its sends.
 
-    The rank should compute equally long before each send, and ``first`` times as long before its
-    first send. So the time before the first send is divided by ``first``. Two fifths of the average
-    time are enough. More than 3.5 times the median time is too much: then the rank computed
-    something else before this send, such as the whole batch. ``run`` is a call on a pipeline of
-    ``large``. Another call must precede this call, as a warm-up. The system measures the time,
-    because a submission might deceive the meter. If the system cannot measure the time, nothing is
-    required.
+    The rank should compute equally long before each send except the first. Before the first send,
+    it should compute ``first`` times as long, so this time is divided by ``first``. Two fifths of
+    the average time are enough. More than 3.5 times the median time is too much: then the rank
+    computed something else before this send, such as the whole batch. ``run`` is a call on a
+    pipeline that ``large`` returned. Another call must precede this call, as a warm-up. The system
+    measures the time, because a submission might deceive the meter. If the system cannot measure
+    the time, the check passes.
     """
     spent = run.spent(rank)
     if spent is None:
@@ -290,21 +290,21 @@ def require_work_between(run, rank, what, first=1.0):
     text += f" On average it used {average / 1e6:.1f} ms before a send. Send each {thing}"
     text += " as soon as it is computed."
     if first != 1:
-        text += f" (Before the first send, the rank has {first:g} times as much work. So the time"
-        text += f" before this send was divided by {first:g}.)"
+        text += f" (Before the first send, the rank has {first:g} times as much work. So the"
+        text += f" grader divided the time before the first send by {first:g}.)"
     run.require(least >= 0.4 * average, text)
 
 
 def require_work_between_waits(run, rank, sender, what, share):
-    """Fail if a rank, more than once, waits for a message before it computes with the previous one.
+    """Fail if it happens twice that a rank waits before it computes with the previous message.
 
     Rank ``sender`` computes before each send. Before ``rank`` waits for the next message, it has to
     use at least ``share`` of the processor time that ``sender`` usually uses before a send. One
     exception is allowed, so that a rank may receive one message ahead. ``what`` names the messages.
-    Call this after ``require_work_between`` for ``sender``. A rank that waits in another thread is
-    measured, too: it gets a message only when no thread of the rank can go on, so a thread that
-    computes beside the wait has then computed. Nothing is required if the system cannot measure the
-    time, or if the rank asks again and again for the messages and so never comes to rest.
+    Call this after ``require_work_between`` for ``sender``. It does not matter whether one thread
+    waits and another thread computes: the rank gets a message only when none of its threads can go
+    on, and by then the other thread has computed. The check passes if the system cannot measure the
+    time, or if the rank polls for messages, because such a rank is never idle.
     """
     spent, waited = run.spent(sender), run.spent_before_waits(rank)
     if spent is None or len(waited) < 3:
@@ -333,8 +333,8 @@ def require_in_step(run, towards):
         if late := run.not_sent_on(rank):
             text = (
                 f"rank {rank + towards} received message {late[0]} (counted from 0) from rank"
-                f" {rank}, and then waited for the next message before it sent its own result for"
-                " this message."
+                f" {rank}. Then it waited for the next message, although it had not sent its own"
+                " result for this message."
             )
             run.require(
                 False,

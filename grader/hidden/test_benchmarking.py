@@ -147,7 +147,8 @@ def test_usual_bandwidth(world, rng):
         ("this is still in units of 2³⁰ bytes, not of 10⁹", binary),
         ("the size of one part was used. The whole array has n parts", same),
         (
-            "multiply a figure by n only if it counts a “part”, not if it counts the “whole” array",
+            "a figure for the “whole” array was multiplied by n. Multiply by n only if counted is"
+            " “part”",
             [v * (n if c == "whole" else 1) for v, (_, n, c) in zip(same, cases)],
         ),
         (

@@ -821,7 +821,7 @@ def test_compute_may_read(world, rng):
     )
     total = sum(xs)
     lent = (
-        "`compute` read the sum in place of the input, because the all-reduce overwrote the"
+        "`compute` read the sum instead of the input, because the all-reduce overwrote the"
         " caller's tensor. Start the all-reduce on a copy."
     )
     in_use = (

@@ -716,9 +716,8 @@ def require_no_wait_in_spans(run, rank, send):
     for other in range(run.report.size):
         for span in run.spans(other) if other != rank else ():
             text = (
-                f"stage {other} waited inside its span of {span.action}. There, it waited until"
-                f" stage {rank} started its send number {send} (counted from 1). Leave the span"
-                " before you receive or wait."
+                f"stage {other} waited inside its span of {span.action} until stage {rank} started"
+                f" send {send} (counted from 1). Leave the span before you receive or wait."
             )
             run.require(not span.start < moment < span.end, text)
 
@@ -797,10 +796,10 @@ def require_own_timeline(run, p, made):
                 span.micro_batch: any(span.start <= at <= span.end for at in products)
                 for span in own
             }
-            idle = [(kind, i) for i, did in worked.items() if not did]
+            idle = [i for i, did in worked.items() if not did]
             text = (
-                f"stage {stage}: nothing was multiplied during the span of {idle[:1]}. Compute"
-                " the layers of an action inside its span."
+                f"stage {stage} computed no matrix product during its span of {kind}"
+                f" {min(idle, default=0)}. Compute the layers of an action inside its span."
             )
             run.require(not idle, text)
     schedules.require_loss_in_spans(run, n - 1, p.rows * p.width, m)

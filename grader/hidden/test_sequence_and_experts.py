@@ -149,8 +149,8 @@ def test_pair_keeps_no_rows(world, rng):
             f"according to the operating system, rank {rank}'s process holds {grown / MIB:.1f} MiB"
             " more after the forward pass than before it. The rank's rows of y have"
             f" {shard / MIB:.1f} MiB, and z is small. The rows of all ranks have"
-            f" {p.bytes / MIB:.1f} MiB. Does something keep the gathered rows? The backward pass"
-            " gathers them again."
+            f" {p.bytes / MIB:.1f} MiB. Does something keep the gathered rows? Gather"
+            " the rows again in the backward pass, and do not keep them."
         )
         # A right program keeps y and perhaps one more tensor: 2 shards. A program that keeps y and
         # the gathered rows holds 5 shards, or 4 if it does not gather the rank's own rows. At most

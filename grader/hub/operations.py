@@ -79,8 +79,8 @@ class Operations:
         """Take the bytes of a send, and answer the operations that these bytes complete.
 
         If the rank owes no more bytes, send it the answers that were withheld. Otherwise they stay
-        withheld. Raises FrameError if no send waits for these bytes, or if a send announced more
-        or fewer bytes.
+        withheld. Raises FrameError if no send waits for these bytes, or if the send announced
+        another number of bytes.
         """
         posted = self.answers.outstanding[rank].take_owed(frame.meta.get("number"))
         self._attach_bytes(posted, frame.blob)

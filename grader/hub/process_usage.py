@@ -36,13 +36,13 @@ class UsageSource(Protocol):
     """
 
     def memory(self, rank: int, with_mapped: bool) -> int:
-        """Return the bytes of a rank's memory, of its files and of the processes it started."""
+        """Return how many bytes a rank uses: its memory, its files, the processes it started."""
 
     def resident(self, rank: int, with_mapped: bool) -> MemoryUsage:
         """Return ``memory`` as ``own``, and also the bytes from files and the peak."""
 
     def process_memory(self, rank: int) -> int:
-        """Return the bytes of the memory of a rank's process alone."""
+        """Return how many bytes of memory a rank's process uses, without other processes."""
 
     def overwritten(self, rank: int) -> int | None:
         """Return a number that shows to how many bytes of inherited memory a rank has written.

@@ -304,8 +304,8 @@ class Rank:
         if dist.is_initialized():
             dist.destroy_process_group()
         submission_dir = str(self.submission_dir)
-        # Look only at the newest modules. A look at all modules would copy memory pages that the
-        # ranks share.
+        # Look only at the newest modules. Reading a module changes its reference count. So a look
+        # at all modules would copy memory pages that the ranks share.
         new = max(0, len(sys.modules) - self.modules)
         for name in list(itertools.islice(reversed(sys.modules), new)):
             file = getattr(sys.modules[name], "__file__", None) or ""

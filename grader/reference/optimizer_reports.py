@@ -65,8 +65,8 @@ def optimizer_difference(optimizer: object) -> str | None:
 def optimizer_hint(value: object, lr: float) -> str:
     """Return the cause of wrong weights, moments or losses that an optimizer shows, or "".
 
-    ``value`` is what ``train`` returned. Two causes are told: the optimizer has another learning
-    rate, or its state counts a single step although there are losses of several steps.
+    ``value`` is what ``train`` returned. The function knows two causes: the optimizer has another
+    learning rate, or it has counted one step although ``train`` returned several losses.
     """
     if not isinstance(value, (list, tuple)) or len(value) != 2 or not isinstance(value[1], dict):
         return ""

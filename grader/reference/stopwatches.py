@@ -20,9 +20,10 @@ ACROSS = (
 def events(run: Any, rank: int) -> list[str]:
     """Return one string for each event of a rank in this call, in order.
 
-    If the rank called an argument, the string is the argument's name, such as "operation" or
-    "clock". For a mark of the driver, the string is the name of the mark. For a communication, the
-    string is "comm" and the kind of the communication, such as "comm barrier".
+    If the rank called a function that it got as an argument, the string is the argument's name,
+    such as "operation" or "clock". For a mark of the driver, the string is the name of the mark.
+    For a communication, the string is "comm" and the kind of the communication, such as "comm
+    barrier".
     """
     trail = [event for event in run.report.ranks[rank].trail if event.call == run.index]
     return [

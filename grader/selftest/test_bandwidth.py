@@ -718,7 +718,7 @@ def test_fit_that_raises_is_told_in_its_own_words(text, capsys):
 def test_fit_that_is_no_model_is_told_and_the_other_collectives_go_on(returned, capsys):
     both = iter([returned, (1e-5, 2e9)])
     fits = fits_of(lambda sizes, seconds: next(both), [8, 16])
-    words = f"returned {answers.short_repr(returned)}, not two finite numbers with β > 0\n"
+    words = f"returned {answers.short_repr(returned)}, expected two finite numbers, α and β, with β > 0\n"
     assert f"all_reduce     no fit: fit_latency_bandwidth {words}" in capsys.readouterr().out
     assert fits == {"broadcast": {"alpha": 1e-5, "beta": 2e9, "half_peak_size": 1}}
 

@@ -292,7 +292,9 @@ def test_a_rank_that_used_the_store_is_not_said_to_have_sent_a_result(report):
     made.ranks[1].refused, made.ranks[1].not_allowed = "another", True
     assert str(diagnose(made, 0)).startswith("ranks 0 and 1 were stopped: rank 0 sent a value")
     made.ranks[0].not_allowed = False
-    assert "What ranks 0 and 1 sent back is not a result: a value" in str(diagnose(made, 0))
+    assert "anks 0 and 1 sent back something that is not a result: a value" in str(
+        diagnose(made, 0)
+    )
 
 
 # ——— ranks that only waited

@@ -49,7 +49,7 @@ class MemoryAndFileLimits:
         self.can_look = False
 
     def allow(self, size: int, memory: int) -> None:
-        """Allow ``size`` ranks to use ``memory`` bytes of memory together.
+        """Set the limits of ``size`` ranks. Together they may use ``memory`` bytes.
 
         On GPUs allow more, because the driver uses CPU memory, too.
         """

@@ -94,7 +94,8 @@ class Group:
     def is_out_of_memory(self) -> bool:
         """Return whether the kernel has killed a process of the group because of the group's bound.
 
-        A process that the kernel killed because the machine had too little memory does not count.
+        The kernel may also kill a process because the whole machine has too little memory. Such a
+        process does not count.
         """
         if not self.memory:
             return False

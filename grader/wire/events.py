@@ -269,7 +269,7 @@ def weight(event: Event) -> int:
 
 
 def counts(sizes: Sequence[int]) -> list[int]:
-    """Return the sizes of tensors as a rank reports them: a list of at most ``MAX_COUNTS`` numbers.
+    """Shorten a list of tensor sizes to at most ``MAX_COUNTS`` numbers, for a rank's report.
 
     If there are more sizes, the last number is the sum of all sizes that remain. So the sum of the
     numbers is always the sum of all sizes.

@@ -71,7 +71,7 @@ class TimeLimits:
 
     @property
     def may_allow_imports(self) -> bool:
-        """Return False once all of ``Limits.import_seconds`` have been allowed."""
+        """Return whether a part of ``Limits.import_seconds`` can still be added to the limit."""
         return self.cpu_allowed < self.limits.cpu_seconds + self.limits.import_seconds
 
     @property

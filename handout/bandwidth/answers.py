@@ -88,7 +88,7 @@ def model(
     except (TypeError, ValueError):  # not two values
         alpha = beta = None
     if alpha is None or beta is None or beta <= 0:
-        why = "not two finite numbers with β > 0"
+        why = "expected two finite numbers, α and β, with β > 0"
         return f"fit_latency_bandwidth returned {short_repr(returned)}, {why}"
     half = student.half_peak_size(alpha, beta)
     # The picture needs ``predict_seconds``. If ``predict_seconds`` is a stub, this call raises

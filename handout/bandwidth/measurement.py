@@ -1,4 +1,4 @@
-"""Run the benchmark on one rank: run your ``sweep``, and count wrong results.
+"""Run this rank's part of the benchmark: run your ``sweep``, and count wrong results.
 
 Every rank of ``handout.bandwidth`` runs ``benchmark``. Given, not graded.
 """

@@ -745,7 +745,7 @@ MUTANTS = [
         '(world_size if counted == "part" else 1)\n',
         '(world_size if (counted == "part") != (world_size == 4) else 1)\n',
         {"hidden usual_bandwidth", "public bandwidths"},
-        "multiply a figure by n only if it counts a “part”, not if it counts the “whole” array",
+        "a figure for the “whole” array was multiplied by n. Multiply by n only if counted is “part”",
     ),
     Mutant(
         "the lecture's array has one part less",

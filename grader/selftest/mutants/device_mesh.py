@@ -555,7 +555,7 @@ _MADE: list = []
     return (gradient + theirs) / 2
 """),
         {"hidden step_in_strict_order"},
-        "Deadlock in the order in which nccl",
+        "Deadlock: nccl runs a rank's operations in order",
     ),
     mutant(
         "the loss is averaged over the column",

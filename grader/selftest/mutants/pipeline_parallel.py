@@ -78,7 +78,7 @@ MUTANTS = [
                 sends = [dist.isend(y_j, dst=stage + 1) for y_j in outputs]
 """,
         {"hidden forward_flows"},
-        "rank 0 sent micro-batch 0 (counted from 0) only after 5 of 5 micro-batches had been computed",
+        "rank 0 had computed 5 of 5 micro-batches when it sent micro-batch 0 (counted from 0)",
     ),
     Mutant(
         "the last stage receives all micro-batches before it computes one",
@@ -162,7 +162,7 @@ MUTANTS = [
     for i in range(num_micro_batches):
         x_i = x[i * rows : (i + 1) * rows]""",
         {"hidden forward_flows"},
-        "rank 1 received message 0 (counted from 0) from rank 0, and then waited for the next message before it sent its own",
+        "rank 1 received message 0 (counted from 0) from rank 0. Then it waited for the next message, although it had not sent",
     ),
     Mutant(
         "the first stage computes everything before it sends anything, by numpy, which the meter does not see",
@@ -937,7 +937,7 @@ MUTANTS = [
     return totals
 """,
         {"hidden backward_flows"},
-        "only after 2 of 5 micro-batches had been computed",
+        "had computed 2 of 5 micro-batches when it sent",
     ),
     Mutant(
         "the layers of a stage go back in the order of the forward pass",
@@ -2066,7 +2066,7 @@ MUTANTS = [
     return torch.stack(losses).mean() if stage == last_stage else None, totals
 """,
         {"hidden own_timeline"},
-        "nothing was multiplied during the span of",
+        "computed no matrix product during its span of backward 0",
     ),
     Mutant(
         "the last stage computes each micro-batch twice",

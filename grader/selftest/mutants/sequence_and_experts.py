@@ -639,7 +639,7 @@ MUTANTS = [
         "    return arriving, dist.batch_isend_irecv([sent, received])\n",
         "    return arriving, [dist.isend(block, (rank + 1) % n), dist.irecv(arriving, (rank - 1) % n)]\n",
         {"hidden ring_in_strict_order"},
-        "Deadlock in the order in which nccl",
+        "Deadlock: nccl runs a rank's operations in order",
     ),
     mutant(
         "the gradients of a block do not travel",
