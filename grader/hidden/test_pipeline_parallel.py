@@ -19,8 +19,9 @@ from grader.hidden.pipeline_problem import (
     require_flow,
     require_in_step,
     require_messages,
-    require_work_between,
     require_work_between_waits,
+    run_at_even_pace,
+    uneven_work,
 )
 from grader.reference import pipeline
 from grader.reference.collective_mistakes import OVERWRITTEN
@@ -169,16 +170,20 @@ def test_forward_flows(world, rng):
     # so it cannot compute too early. But the first stage has the whole batch from the beginning.
     # Only its processor time shows whether it computes before each send.
     p = large(rng)
-    _, run = world(2, large(rng, 1).forward(), p.forward(driver="metered", clocks=True))
-    run.returns(
-        None,
-        p.cast(p.y),
-        tolerance=p.tolerance,
-        select=lambda r: driver_results.value(r)[0],
-        label="the output",
-    )
-    require_messages(run, p, {0: p.m}, "activations")
-    require_work_between(run, 0, "micro-batch to the next stage")
+
+    def judge(run):
+        run.returns(
+            None,
+            p.cast(p.y),
+            tolerance=p.tolerance,
+            select=lambda r: driver_results.value(r)[0],
+            label="the output",
+        )
+        require_messages(run, p, {0: p.m}, "activations")
+        return uneven_work(run, 0, "micro-batch to the next stage")
+
+    calls = large(rng, 1).forward(), p.forward(driver="metered", clocks=True)
+    run = run_at_even_pace(world, calls, judge)
     require_work_between_waits(run, 1, 0, "micro-batches", share=0.6)
 
 
@@ -250,12 +255,19 @@ def test_backward_flows(world, rng):
             )
         require_in_step(run, -1)
     p = large(rng, m=4)  # the saved tensors of five micro-batches do not fit into a frame
-    _, run = world(2, large(rng, 1).backward(), p.backward(driver="metered", clocks=True))
-    run.returns(
-        *p.gradients_of_stages, tolerance=p.tolerance, select=driver_results.value, label=GRADIENTS
-    )
-    require_messages(run, p, {1: p.m}, "gradients")
-    require_work_between(run, 1, "gradient to the previous stage")
+
+    def judge(run):
+        run.returns(
+            *p.gradients_of_stages,
+            tolerance=p.tolerance,
+            select=driver_results.value,
+            label=GRADIENTS,
+        )
+        require_messages(run, p, {1: p.m}, "gradients")
+        return uneven_work(run, 1, "gradient to the previous stage")
+
+    calls = large(rng, 1).backward(), p.backward(driver="metered", clocks=True)
+    run = run_at_even_pace(world, calls, judge)
     # The first stage may leave the gradients of its weights for later, and its first layer needs no
     # gradient of the input.
     require_work_between_waits(run, 0, 1, "gradients", share=0.4)

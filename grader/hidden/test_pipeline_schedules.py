@@ -26,8 +26,9 @@ from grader.hidden.pipeline_problem import (
     large,
     problems,
     require_messages,
-    require_work_between,
     require_work_between_waits,
+    run_at_even_pace,
+    uneven_work,
 )
 from grader.reference import pipeline, schedules
 from grader.reference.pipeline import gpipe, one_forward_one_backward
@@ -308,14 +309,19 @@ def test_run_schedule(world, rng):
         for run, (p, *_) in zip(runs, made):
             require_step(run, p)
     p = large(rng)
-    _, run = world(
-        2, *(q.run([gpipe(s, 2, q.m) for s in range(2)], clocks=q is p) for q in (large(rng, 1), p))
-    )
-    require_step(run, p)
-    require_work_between(run, 0, "micro-batch to the next stage")
-    # Before each send the last stage makes a backward pass, which takes twice as long as a forward
-    # pass. Before its first send it also makes the forward passes of all m micro-batches.
-    require_work_between(run, 1, "gradient to the previous stage", first=(p.m + 2) / 2)
+
+    def judge(run):
+        require_step(run, p)
+        # Before each send the last stage makes a backward pass, which takes twice as long as a
+        # forward pass. Before its first send it also makes the forward passes of all m
+        # micro-batches.
+        return uneven_work(run, 0, "micro-batch to the next stage") or uneven_work(
+            run, 1, "gradient to the previous stage", first=(p.m + 2) / 2
+        )
+
+    made = large(rng, 1), p
+    calls = [q.run([gpipe(s, 2, q.m) for s in range(2)], clocks=q is p) for q in made]
+    run = run_at_even_pace(world, calls, judge)
     require_work_between_waits(run, 1, 0, "micro-batches", share=0.6)
     require_work_between_waits(run, 0, 1, "gradients", share=0.4)
 

@@ -1,6 +1,7 @@
 """What a rank computes between its sends, by the system's account."""
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from grader.check.api import CheckFailed, call
 from grader.check.call_measurements import CallMeasurements
-from grader.hidden.pipeline_problem import require_work_between, require_work_between_waits
+from grader.hidden.pipeline_problem import require_work_between_waits, run_at_even_pace, uneven_work
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import Ends, use
 from grader.wire import frames, os_support
@@ -76,7 +77,7 @@ def test_work_is_seen_wherever_it_is_done(submit, busy):
     "parts", [[SECONDS] * 4, [2 * SECONDS] + [SECONDS] * 4], ids=["evenly", "a slow start"]
 )
 def test_whoever_works_before_each_send_passes(submit, parts):
-    require_work_between(worked(submit, parts), 0, "micro-batch")
+    assert uneven_work(worked(submit, parts), 0, "micro-batch") == ""
 
 
 @pytest.mark.usefixtures("on_hub")
@@ -89,8 +90,8 @@ def test_whoever_works_before_each_send_passes(submit, parts):
     ],
 )
 def test_whoever_sends_without_work_is_told(submit, parts, used):
-    with pytest.raises(CheckFailed, match=f"Before rank 0 sent micro-batch {used}"):
-        require_work_between(worked(submit, parts), 0, "micro-batch")
+    told = uneven_work(worked(submit, parts), 0, "micro-batch")
+    assert re.match(f"Before rank 0 sent micro-batch {used}", told), told
 
 
 @pytest.mark.usefixtures("on_hub")
@@ -99,8 +100,33 @@ def test_whoever_computes_the_whole_batch_before_one_send_is_told(submit, place)
     parts = [SECONDS] * 5
     parts[place] *= 6
     told = rf"Before rank 0 sent micro-batch {place} \(counted from 0\), it used .* are usual"
-    with pytest.raises(CheckFailed, match=told):
-        require_work_between(worked(submit, parts), 0, "micro-batch")
+    found = uneven_work(worked(submit, parts), 0, "micro-batch")
+    assert re.match(told, found), found
+
+
+class Judged:
+    """A run that fails as runs of checks do."""
+
+    def require(self, holds, text):
+        if not holds:
+            raise CheckFailed(text)
+
+
+@pytest.mark.parametrize("sentences, ends_with", [(["slow", ""], None), (["slow"] * 3, "slow")])
+def test_a_check_fails_only_if_each_measurement_shows_uneven_work(sentences, ends_with):
+    runs, found = [], iter(sentences)
+
+    def world(n, *calls):
+        runs.append(Judged())
+        return runs[-1:]
+
+    if ends_with:
+        with pytest.raises(CheckFailed, match=ends_with):
+            run_at_even_pace(world, [call("collectives.work")], lambda run: next(found))
+    else:
+        run = run_at_even_pace(world, [call("collectives.work")], lambda run: next(found))
+        assert run is runs[-1]
+    assert len(runs) == len(sentences)
 
 
 @pytest.mark.usefixtures("on_hub")
