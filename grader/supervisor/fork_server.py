@@ -133,6 +133,7 @@ def _prepare(modules: Iterable[str]) -> None:
     # group is made.
     warm_up.warm_up_torch()
     confinement.get_ready()
+    warm_up.make_room_for_names()
     gc.freeze()  # ranks share these pages for as long as nobody writes to them
     gc.enable()
 

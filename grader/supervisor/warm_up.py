@@ -9,7 +9,9 @@ its threads end. So the server can still be forked safely.
 import contextlib
 import json
 import os
+import sys
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,30 @@ from grader.rank import tensors
 from grader.rank.meter import Meter
 from grader.rank.recorder import Recorder
 from grader.wire import sealing
+
+# ``make_room_for_names`` interns ``NAMES`` names at a time, and at most ``MAX_NAMES`` in all. Python's
+# table of names has more than ``TABLE_BYTES``.
+NAMES, MAX_NAMES, TABLE_BYTES = 1024, 1 << 18, 1 << 19
+
+
+def make_room_for_names() -> None:
+    """Make Python enlarge its table of interned names, in which it keeps each name once.
+
+    Python copies the table, 2 MB, when it is full. If it is nearly full when ranks are forked, each
+    rank makes this copy at its first new names. Then each rank needs 2 MB more, and the measured
+    memory of a call is wrong by as much. So intern names that nobody uses until Python has copied
+    the table, which leaves tens of thousands of free places. Nothing shows the table, but
+    ``tracemalloc`` shows the copy.
+    """
+    for first in range(0, MAX_NAMES, NAMES):
+        names = [f"lockstep name {number}" for number in range(first, first + NAMES)]
+        tracemalloc.start()
+        for name in names:
+            sys.intern(name)
+        grown, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        if grown > TABLE_BYTES:
+            return
 
 
 def warm_up_torch() -> None:
