@@ -23,8 +23,8 @@ from grader.rank.meter import Meter
 from grader.rank.recorder import Recorder
 from grader.wire import sealing
 
-# ``make_room_for_names`` interns ``NAMES`` names at a time, and at most ``MAX_NAMES`` in all. Python's
-# table of names has more than ``TABLE_BYTES``.
+# ``make_room_for_names`` interns ``NAMES`` names at a time, and at most ``MAX_NAMES`` in all.
+# Python's table of names has more than ``TABLE_BYTES``.
 NAMES, MAX_NAMES, TABLE_BYTES = 1024, 1 << 18, 1 << 19
 
 
