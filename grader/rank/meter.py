@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
-from grader.rank.operators import name_of, run_parts
+from grader.rank.operators import has_values, has_wrapper, name_of, run_parts
 from grader.wire.ledger import ENTRIES, PRODUCT, SEND
 
 # Each operator that multiplies matrices, with the position of the left factor in its arguments. The
@@ -92,6 +92,8 @@ class Meter(TorchDispatchMode):
         super().__exit__(*error)
 
     def note(self, operator: Any, args: tuple, kwargs: dict, result: Any) -> None:
+        if not has_values(result):
+            return
         name = name_of(operator)
         for tensor in result if isinstance(result, (list, tuple)) else [result]:
             if isinstance(tensor, torch.Tensor) and _has_memory(tensor):
@@ -146,6 +148,8 @@ def _dispatch(
     self: Meter, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None
 ) -> Any:
     kwargs = kwargs or {}
+    if has_wrapper(types):
+        return NotImplemented
     if operator._schema.name in ("c10d::send", "_c10d_functional::isend"):
         self.sends(args)
     result = run_parts(self, operator, args, kwargs)

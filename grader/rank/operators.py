@@ -1,12 +1,15 @@
-"""This module helps the modes that see each operator of torch: the meter and the tracer.
+"""This module helps the modes that see each operator of torch: recorder, meter and tracer.
 
 It runs beside student code.
 """
 
 import functools
+import sys
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -19,13 +22,59 @@ def name_of(operator: Any) -> str:
     return operator._schema.name.split("::")[1].removesuffix("_")
 
 
-def run_parts(mode: TorchDispatchMode, operator: Any, args: tuple, kwargs: dict) -> Any:
-    """In inference mode, run the operators that an operator consists of, and return the result.
+def has_wrapper(types: Iterable[type]) -> bool:
+    """Return whether an argument of an operator is a tensor that wraps others, such as a DTensor.
 
-    If the operator consists of no others, return NotImplemented. Also return NotImplemented outside
-    of inference mode, because torch has then already split the operator up.
+    ``types`` are those that torch gives a mode: the arguments' subclasses of Tensor. For a wrapper,
+    a mode returns NotImplemented. Then torch calls the wrapper's own code, and the mode sees the
+    operators on the tensors inside. The shape of a DTensor is that of the tensors of all ranks
+    together, so it does not show what this rank computes.
     """
-    if not torch.is_inference_mode_enabled():
+    return any(hasattr(kind, "__tensor_flatten__") for kind in types)
+
+
+def has_values(result: Any) -> bool:
+    """Return whether an operator has computed values, and not only their shapes."""
+    results = result if isinstance(result, (list, tuple)) else [result]
+    return not any(
+        isinstance(tensor, FakeTensor) or tensor.is_meta
+        for tensor in results
+        if isinstance(tensor, torch.Tensor)
+    )
+
+
+def run_parts(mode: TorchDispatchMode, operator: Any, args: tuple, kwargs: dict) -> Any:
+    """Run the operators that an operator consists of under the mode, and return the result.
+
+    These are two kinds of operators. For the first, see ``run_custom``. The others are operators
+    that torch has not split up yet, in inference mode or in a custom operator. For all other
+    operators, return NotImplemented.
+    """
+    if (result := run_custom(mode, operator, args, kwargs)) is not NotImplemented:
+        return result
+    if not _is_composite(operator):
         return NotImplemented
     with mode:
         return operator.decompose(*args, **kwargs)
+
+
+@functools.cache
+def _is_composite(operator: Any) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(
+        operator.name(), "CompositeImplicitAutograd"
+    )
+
+
+def run_custom(mode: TorchDispatchMode, operator: Any, args: tuple, kwargs: dict) -> Any:
+    """Run an operator that ``torch.library.custom_op`` has made under the mode.
+
+    Otherwise torch would run its Python function without the mode. For other operators, return
+    NotImplemented.
+    """
+    made = sys.modules.get("torch._library.custom_ops")
+    if made is None or operator._schema.name not in getattr(made, "OPDEFS", ()):
+        return NotImplemented
+    kinds = {tensor.device.type for tensor in args if isinstance(tensor, torch.Tensor)}
+    key = torch._C.DispatchKey.CUDA if "cuda" in kinds else torch._C.DispatchKey.CPU
+    with mode:
+        return operator.redispatch(torch._C.DispatchKeySet(key), *args, **kwargs)

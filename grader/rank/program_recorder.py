@@ -13,7 +13,7 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grader.rank.meter import PRODUCTS, size_of_product
-from grader.rank.operators import name_of, run_parts
+from grader.rank.operators import has_values, has_wrapper, name_of, run_parts
 from grader.wire.events import AWAITS, ISSUES, MAX_NAME, MULTIPLIES, PASSES
 
 MAX_UNREPORTED_STEPS = 200  # steps that are collected before they are reported
@@ -72,11 +72,15 @@ def _dispatch(
     self: ProgramTracer, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None
 ) -> Any:
     kwargs, name = kwargs or {}, name_of(operator)
-    if name in PRODUCTS:
+    if has_wrapper(types):
+        return NotImplemented
+    if name not in PRODUCTS:
+        result = run_parts(self, operator, args, kwargs)
+        return operator(*args, **kwargs) if result is NotImplemented else result
+    result = operator(*args, **kwargs)
+    if has_values(result):
         self.computed += size_of_product(name, args)[0]
-    elif (result := run_parts(self, operator, args, kwargs)) is not NotImplemented:
-        return result
-    return operator(*args, **kwargs)
+    return result
 
 
 # This is assigned and not defined inside the class: see ``recorder``.

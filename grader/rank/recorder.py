@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grader.rank.operation_record import REDUCTIONS, operation_record
+from grader.rank.operators import has_wrapper, run_custom
 
 # c10d operator → (kind, name of the argument that is sent, name of the argument that is filled)
 C10D = {
@@ -169,7 +170,11 @@ def _dispatch(
     if operator.namespace in ("c10d", "_c10d_functional"):
         names = [argument.name for argument in operator._schema.arguments]
         self.record(operator, {**dict(zip(names, args)), **kwargs})
-    return operator(*args, **kwargs)
+        return operator(*args, **kwargs)
+    if has_wrapper(types):
+        return NotImplemented
+    result = run_custom(self, operator, args, kwargs)
+    return operator(*args, **kwargs) if result is NotImplemented else result
 
 
 # The method is assigned and not defined inside the class. If a subclass defines this method, torch

@@ -7,9 +7,13 @@ import json
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from grader.check.api import CheckFailed, call
 from grader.rank import meter as meters
@@ -122,6 +126,40 @@ def test_a_product_that_is_added_in_place_counts(name):
 
 def test_a_sum_of_products_counts_all_of_them():
     assert products(lambda: torch.addbmm(BIAS, STACK_A, STACK_B)) == [TWO]
+
+
+def test_a_product_of_dtensors_counts_as_the_product_of_what_this_rank_holds(tmp_path):
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        mesh = DeviceMesh.from_group(dist.group.WORLD, "cpu")
+        # Two ranks hold half of the columns each. This process is one of them.
+        whole = torch.Size([4, 6])
+        x = DTensor.from_local(torch.ones(3, 4), mesh, [Replicate()], run_check=False)
+        shard = DTensor.from_local(
+            torch.ones(4, 3), mesh, [Shard(1)], run_check=False, shape=whole, stride=(6, 1)
+        )
+        assert products(lambda: x @ shard) == [2 * 3 * 4 * 3]
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_product_of_shapes_alone_does_not_count():
+    with FakeTensorMode():
+        x = torch.ones(3, 3)
+        assert products(lambda: x @ x) == []
+    meta = torch.ones(3, 3, device="meta")
+    assert products(lambda: meta @ meta) == []
+
+
+@torch.library.custom_op("lockstep_test::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x @ x @ x
+
+
+def test_the_products_of_a_custom_operator_count():
+    x = torch.ones(3, 3)
+    assert products(lambda: twice(x)) == [2 * 3 * 3 * 3] * 2
 
 
 def test_the_products_of_autograd_count():

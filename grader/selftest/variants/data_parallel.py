@@ -468,4 +468,23 @@ VARIANTS: list[Variant] = [
     Variant(
         "buckets that compare their number before the first pass", "data_parallel", MEETS_FIRST
     ),
+    Variant(
+        "the batch and the weights are DTensors",
+        "data_parallel",
+        '''
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, Partial
+
+def data_parallel_step(weights, shard):
+    """The batch is a DTensor sharded by rows, the weights are replicated; autograd's gradients are partial."""
+    n = dist.get_world_size()
+    mesh = DeviceMesh.from_group(dist.group.WORLD, "cpu")
+    leaves = [w.detach().clone().requires_grad_() for w in weights]
+    x = DTensor.from_local(shard, mesh, [Shard(0)], run_check=False)
+    y = mlp.forward([DTensor.from_local(w, mesh, [Replicate()], run_check=False) for w in leaves], x)
+    loss = mlp.loss(y.to_local(grad_placements=[Shard(0)]))
+    grads = torch.autograd.grad(loss / n, leaves)
+    return loss.detach(), list(grads)
+''',
+    ),
 ]

@@ -294,4 +294,23 @@ VARIANTS = [
     Variant("a ring that overlaps with torch's kernel", "sequence_and_experts", KERNEL),
     Variant(IMPORTS_MORE, "sequence_and_experts", IMPORTS),
     Variant("sizes of messages as tensors and numpy's integers", "sequence_and_experts", SIZES),
+    Variant(
+        "a step of the ring is an operator of torch.library",
+        "sequence_and_experts",
+        """
+@torch.library.custom_op("lockstep_student::ring_step", mutates_args=())
+def _ring_step(block: Tensor) -> Tensor:
+    rank, n = dist.get_rank(), dist.get_world_size()
+    new = torch.empty_like(block)
+    for w in dist.batch_isend_irecv([dist.P2POp(dist.isend, block.contiguous(), (rank + 1) % n), dist.P2POp(dist.irecv, new, (rank - 1) % n)]):
+        w.wait()
+    return new
+
+def _pass_on(block):
+    return block if dist.get_world_size() == 1 else _ring_step(block)
+
+def _start_to_pass_on(block):
+    return _ring_step(block), []
+""",
+    ),
 ]
