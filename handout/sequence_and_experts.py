@@ -19,6 +19,8 @@ Write forward and backward passes by hand, without autograd. The two passes of o
   must not change an earlier result.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
   The message contains the numbers that do not fit.
+- Multiply matrices with torch (``@``, ``mm``, ``bmm``, …), in the thread that calls your function:
+  the checks look at the matrix products of this thread. Elementwise products are not counted.
 """
 
 import math

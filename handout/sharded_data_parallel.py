@@ -17,8 +17,8 @@ PyTorch FSDP, 2023].
   must not change an earlier result.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
   The message contains the numbers that are wrong or do not fit.
-- Multiply matrices with torch, in the thread that calls your function: the checks look at the
-  matrix products of this thread.
+- Multiply matrices with torch (``@``, ``mm``, ``bmm``, …), in the thread that calls your function:
+  the checks look at the matrix products of this thread. Elementwise products are not counted.
 """
 
 import math
@@ -106,8 +106,8 @@ class ZeroAdamW:
 
         Args:
             weights: tensors of any shapes and of one float dtype, equal on every rank. They do not
-                require gradients. ``step`` updates them in place, and nobody else changes them
-                between two steps.
+                require gradients. ``step`` writes the new values into the memory of these tensors.
+                Nobody else changes them between two steps.
             lr: the learning rate. Everything else in ``torch.optim.AdamW`` keeps its default.
 
         Set ``self.optimizer`` to a ``torch.optim.AdamW`` over one tensor, this rank's

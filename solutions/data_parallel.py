@@ -15,6 +15,8 @@ the gradients are averaged over the ranks. Ranks that start with equal weights k
   must not change an earlier result.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
   The message contains the numbers that are wrong or do not fit.
+- Multiply matrices with torch (``@``, ``mm``, ``bmm``, …), in the thread that calls your function:
+  the checks look at the matrix products of this thread. Elementwise products are not counted.
 """
 
 from collections.abc import Iterable

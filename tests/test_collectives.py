@@ -311,7 +311,9 @@ def test_shift_right(world, size):
 @weight(0.0625)
 @in_strict_order
 def test_shift_right_in_the_order_of_gpus(world):
-    """shift_right works without deadlock on two ranks if messages stay in order, as on GPUs"""
+    """shift_right works without deadlock on two ranks if a rank's operations run in order, as on
+    GPUs
+    """
     (run,) = world(2, call("collectives.shift_right", per_rank(A, B)))
     run.returns(B, A)
     run.uses_only("send", "recv", because=NEIGHBOURS)
@@ -355,7 +357,9 @@ def test_ring_all_reduce(world, size):
 @weight(0.125)
 @in_strict_order
 def test_ring_all_reduce_in_the_order_of_gpus(world):
-    """ring_all_reduce works without deadlock on two ranks if messages stay in order, as on GPUs"""
+    """ring_all_reduce works without deadlock on two ranks if a rank's operations run in order, as
+    on GPUs
+    """
     tensors = [1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]
     (run,) = world(2, call("collectives.ring_all_reduce", per_rank(*tensors)))
     total = [11.0, 22.0, 33.0, 44.0]

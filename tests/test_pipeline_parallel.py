@@ -323,8 +323,8 @@ def test_run_schedule_frees(world):
 @weight(0.125)
 @in_strict_order
 def test_run_schedule_in_the_order_of_gpus(world):
-    """run_schedule runs GPipe and 1F1B without deadlock on two stages if messages keep their order,
-    as on GPUs
+    """run_schedule runs GPipe and 1F1B without deadlock on two stages if a rank's operations run in
+    order, as on GPUs
     """
     _, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
     y, saved = single_device.forward(WEIGHTS, BATCH)

@@ -123,9 +123,9 @@ class CallEvidence:
         text = (
             f"rank {rank} computed products of matrices with {computed} floating-point operations,"
             f" but its result needs at least {at_least}. The grader sees only torch's products in"
-            " the thread that called your function. Does your function multiply in another thread,"
-            " in another process, or with another library? Multiply with torch, in the thread that"
-            " called your function."
+            " the thread that called your function, and no elementwise products. Does your"
+            " function multiply in another thread, in another process, or with another library?"
+            " Multiply with torch (@, mm, bmm, …), in the thread that called your function."
         )
         self.require(computed >= at_least, text)
         return products

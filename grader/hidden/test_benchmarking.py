@@ -133,7 +133,7 @@ def test_bus_bandwidth(world, rng):
 @weight(0.75)
 def test_usual_bandwidth(world, rng):
     """usual_bandwidth converts bandwidths to the usual convention, for example the lecture's 277
-    and 70
+    and 70 GB/s
     """
     cases = [(277.0, 4, "whole"), (70.0, 4, "part")]
     cases += [
@@ -347,8 +347,8 @@ def test_synchronize(world, rng):
 @number("2.2")
 @weight(0.25)
 def test_synchronize_before_the_barrier(world, rng):
-    """stopwatch synchronises before each barrier, not only after it, and also between an exchange
-    of times and the next call
+    """stopwatch synchronizes before each barrier, and also between an exchange of times and the
+    next call
     """
     cases = [(rng.uniform(1, 2, warm_up + 3).tolist(), warm_up) for warm_up in _with_warm_up(rng)]
     runs = world(2, *(watch([own] * 2, warm_up, asynchronous=True) for own, warm_up in cases))

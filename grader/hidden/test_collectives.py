@@ -925,7 +925,9 @@ def test_the_send_has_ended(world, rng):
 @weight(0.0625)
 @in_strict_order
 def test_shift_right_in_the_order_of_gpus(world, rng):
-    """shift_right works without deadlock on 3 and 4 ranks if messages stay in order, as on GPUs"""
+    """shift_right works without deadlock on 3 and 4 ranks if a rank's operations run in order, as
+    on GPUs
+    """
     for n in (3, 4):
         xs = [integers(rng, (2, 3)) for _ in range(n)]
         (run,) = world(n, call("collectives.shift_right", per_rank(*xs)))
@@ -990,8 +992,8 @@ def test_ring_sum_requires_no_gradient(world, rng):
 @weight(0.125)
 @in_strict_order
 def test_ring_in_the_order_of_gpus(world, rng):
-    """ring_all_reduce works without deadlock on 3 and 4 ranks if messages keep their order, as on
-    GPUs
+    """ring_all_reduce works without deadlock on 3 and 4 ranks if a rank's operations run in order,
+    as on GPUs
     """
     for n in (3, 4):
         (run,) = _ring_sums(world, rng, n, [((7,), np.float32, None)])

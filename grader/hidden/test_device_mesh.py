@@ -134,8 +134,8 @@ def test_groups(world, rng):
 @number("7.1")
 @weight(0.25)
 def test_every_rank_makes_every_group(world, rng):
-    """Every rank makes every group, also groups that it is not in; the groups of later meshes are
-    right, too, also if a later mesh has another shape
+    """Every rank makes every group, also groups that it is not in; later meshes of any shape get
+    the right groups
     """
     for shape in (SQUARE, (2, 3)):
         own = tokens(rng, Mesh(shape).size)
@@ -186,7 +186,7 @@ MAKE_ALL = "Every rank must make all groups, also groups that it is not in."
 @weight(0.25)
 @on_gloo
 def test_groups_on_gloo(world, rng):
-    """mesh_groups connects the right ranks on gloo, too: gloo identifies a group by its number"""
+    """mesh_groups connects the right ranks on gloo, which identifies a group by its number"""
     own = tokens(rng, 4)
     (run,) = world(4, groups_call(SQUARE, own))
     judge_groups(run, SQUARE, own)
@@ -452,8 +452,8 @@ def require_given_groups(run, mesh, rank):
 @number("7.2")
 @weight(0.75)
 def test_step_traffic(world, rng):
-    """mesh_step sends exactly the bytes of 2P − 1 all-reduces of activations in the row, and of one
-    average of the gradients in the column
+    """With P pairs, mesh_step sends exactly the bytes of 2P − 1 all-reduces of activations in the
+    row, and of one average of the gradients in the column
     """
     for shape in (SQUARE, (1, 3), (3, 1)):
         problems = [
@@ -573,7 +573,7 @@ def test_step_misuse(world, rng):
 @weight(0.25)
 @in_strict_order
 def test_step_in_strict_order(world, rng):
-    """mesh_step works without deadlock if messages stay in order, as on GPUs"""
+    """mesh_step works without deadlock if a rank's operations run in order, as on GPUs"""
     problem = Problem(rng, SQUARE)
     (run,) = world(4, problem.request())
     problem.judge(run)

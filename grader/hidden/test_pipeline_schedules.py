@@ -147,8 +147,8 @@ def test_1f1b_alive(world, rng):
 @number("5.4")
 @weight(0.75)
 def test_1f1b_is_as_fast_as_gpipe(world, rng):
-    """1F1B ends as early as GPipe, whether a backward pass takes as long as a forward pass or twice
-    as long
+    """1F1B ends no later than GPipe if a backward pass takes as long as a forward pass, and also if
+    it takes twice as long
     """
     run, of_shape = made_by(world, rng, "one_forward_one_backward_schedule")
     for (p, m), stages in of_shape.items():
@@ -330,8 +330,8 @@ def test_run_schedule(world, rng):
 @weight(0.125)
 @in_strict_order
 def test_run_schedule_in_the_order_of_gpus(world, rng):
-    """run_schedule runs GPipe and 1F1B without deadlock on 3 and 4 stages if messages keep their
-    order, as on GPUs
+    """run_schedule runs GPipe and 1F1B without deadlock on 3 and 4 stages if a rank's operations
+    run in order, as on GPUs
     """
     for n in (3, 4):
         p = PipelineProblem(rng, n, n + 2)

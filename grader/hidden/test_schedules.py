@@ -278,7 +278,9 @@ def test_halves(world, rng):
 @number("8.2")
 @weight(0.25)
 def test_each_half_does_its_own_work(world, rng):
-    """B and W each compute one matrix product for each layer, which is half of a backward pass"""
+    """B and W each compute one matrix product for each layer: half of the products of a backward
+    pass
+    """
     for layers in (1, 3):
         p = ChunkProblem(rng, layers=layers, rows=4, width=6)
         product = 2 * 4 * 6 * 6  # floating-point operations
@@ -666,8 +668,8 @@ def test_zero_bubble_idle_time(world, rng):
 @number("8.3")
 @weight(0.25)
 def test_zero_bubble_misuse(world, rng):
-    """zero_bubble_schedule raises ValueError with the number if the stage does not exist, or if
-    there is no stage or micro-batch
+    """zero_bubble_schedule raises ValueError with the number if the stage does not exist, or if the
+    number of stages or of micro-batches is ≤ 0
     """
     cases = (
         ((2, 2, 4), "2"),
@@ -690,7 +692,7 @@ def test_zero_bubble_misuse(world, rng):
 @in_strict_order
 def test_run_zero_bubble(world, rng):
     """The zero-bubble schedule with your B and W gives a single device's loss and gradients on 1 to
-    4 ranks if messages stay in order, as on GPUs
+    4 ranks if a rank's operations run in order, as on GPUs
     """
     shapes = (1, 2), (2, 3), (3, 5), (4, 2), (4, 6), (2, int(rng.integers(4, 12)))
     _, made = zero_bubble(world, rng, shapes)

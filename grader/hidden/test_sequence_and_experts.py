@@ -316,8 +316,8 @@ def test_ring_forward(world, rng):
 @weight(0.5)
 @on_gloo
 def test_ring_large_scores(world, rng):
-    """Ring attention is right for scores in the thousands, positive and negative, also if the
-    largest scores of two queries or two blocks are far apart, in both passes
+    """Both passes of ring attention are right for scores in the thousands, positive and negative,
+    also if the largest scores of two queries or two blocks are far apart
     """
     for n in (1, 2, 3):
         problems = [
@@ -358,7 +358,7 @@ def test_ring_backward(world, rng):
 @weight(0.5)
 def test_ring_traffic(world, rng):
     """Only neighbours communicate: keys and values make n − 1 steps in each pass, and their
-    gradients make n steps. If causal, a rank sends at least what other ranks need
+    gradients make n steps. If causal, a rank may send less, but not less than other ranks need
     """
     for n in (2, 3, 4):
         for causal, dtype in ((False, np.float64), (True, np.float32)):
@@ -465,7 +465,7 @@ def test_ring_memory(world, rng):
 @weight(0.25)
 @in_strict_order
 def test_ring_in_strict_order(world, rng):
-    """Ring attention works without deadlock if messages stay in order, as on GPUs"""
+    """Ring attention works without deadlock if a rank's operations run in order, as on GPUs"""
     for n in (2, 3, 4):
         p = AttentionProblem(rng, n, causal=True)
         forward, backward = world(n, p.forward(), p.backward())

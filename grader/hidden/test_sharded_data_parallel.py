@@ -210,7 +210,7 @@ def zero_runs(world, rng, n):
 @weight(1.0)
 def test_zero_weights(world, rng):
     """After every step of ZeroAdamW, all weights on 1 to 4 ranks are those of a single device, and
-    they keep their memory; ZeroAdamW(…) itself communicates nothing
+    they stay in the same memory; ZeroAdamW(…) itself communicates nothing
     """
     for n in SIZES:
         for run, p in zero_runs(world, rng, n):
@@ -619,8 +619,8 @@ def test_prefetch_takes_little_memory(world, rng):
 @number("6.4")
 @weight(0.25)
 def test_prefetch_order(world, rng):
-    """In both passes, a rank starts the gather of the next layer, but of no later layer, before it
-    computes a layer
+    """Before a rank computes a layer, it starts to gather the next layer, and no later layer, in
+    both passes
     """
     for n in (2, 3, 4):
         for layers in (5, 1):

@@ -434,7 +434,7 @@ def test_forward_saves(world, rng):
 @weight(0.75)
 def test_forward_traffic(world, rng):
     """For each layer, a rank computes with its shard, and sends the bytes of one all-gather of
-    activations, not row by row, and no weights
+    activations. It sends no weights, and does not send row by row
     """
     for n, depths in deal_layers(rng).items():
         problems = traffic_problems(rng, n, depths)
@@ -649,7 +649,7 @@ def backward_traffic(world, rng, budget, sentence):
 @weight(1.0)
 def test_backward_traffic_of_all_reduces(world, rng):
     """In the backward pass of L layers, a rank sends at most the bytes of L all-reduces of
-    activations, not row by row, and no weights
+    activations. It sends no weights, and does not send row by row
     """
     backward_traffic(
         world,
@@ -663,7 +663,7 @@ def test_backward_traffic_of_all_reduces(world, rng):
 @weight(1.5)
 def test_backward_traffic_of_reduce_scatters(world, rng):
     """In the backward pass of L layers, a rank sends at most the bytes of L − 1 reduce-scatters and
-    one all-reduce, not row by row, and no weights
+    one all-reduce. It sends no weights, and does not send row by row
     """
 
     def sentence(layers):

@@ -8,14 +8,14 @@ and which one computes. If a rank reports its wait too early, it gains nothing, 
 yet used the processor time.
 
 A rank at rest gets one message, the earliest that one of its threads waits for. Then it is no
-longer at rest. A rank is at rest if all its threads wait for the hub: the rank says so. But a
+longer at rest. A rank is at rest if it reports that all its threads wait for the hub. But a
 thread may also wait for another thread of the same rank, and the hub knows nothing of that. So a
 rank is also at rest if its threads have been idle for ``REST_SECONDS``. This time is short: after a
-longer sleep, some virtual machines charge a process milliseconds of processor time for nothing.
+longer sleep, some virtual machines count milliseconds that the process has not used.
 
-A program that asks again and again whether a message has come is never at rest. So if a rank uses
-``MAX_RESTLESS`` of processor time while a message is withheld from it, the hub stops measuring this
-rank, and withholds a message only until a thread waits for it.
+A program that asks again and again whether a message has come is never at rest. Its rank may use
+``MAX_RESTLESS`` of processor time while a message is withheld. Then the hub stops measuring the
+rank. From then on, it delivers a message as soon as a thread waits for this message.
 """
 
 from dataclasses import dataclass, field
@@ -32,13 +32,13 @@ MAX_RESTLESS = 500_000_000  # nanoseconds of processor time
 class AwaitedReceives:
     """Withholds messages until their ranks are at rest. A rank is in one call at a time."""
 
-    # (rank, number) of a receive that is not delivered yet → its answer, if there is one; each rank
-    # has its receives in the order in which it has issued them
+    # undelivered receive, as (rank, number) → its answer, or None if there is no answer yet; the
+    # receives of a rank are in the order of issue
     undelivered: dict[tuple[int, int], Answer | None] = field(default_factory=dict)
     awaited: set[tuple[int, int]] = field(default_factory=set)  # those that a thread waits for
     unmeasured: set[int] = field(default_factory=set)  # ranks that are not measured in this call
-    # rank → how much processor time it had used at the first ``note_spent`` since its last delivery
-    # or its last end of a call
+    # rank → its processor time at the first ``note_spent`` after the rank last got a message or
+    # ended a call
     spent_before: dict[int, int] = field(default_factory=dict)
 
     def note(self, posted: Posted) -> None:

@@ -1,6 +1,6 @@
-"""Gives a rank what the hub has withheld from it, once the rank waits and cannot go on.
+"""Gives a rank its withheld results and messages when the rank waits and cannot go on.
 
-This holds for the results of slow all-gathers (see ``slow_gathers``) and for messages in calls that
+The hub withholds results of slow all-gathers (see ``slow_gathers``), and messages in calls that
 measure processor time (see ``awaited_receives``).
 """
 
@@ -20,7 +20,7 @@ LOOKS_PER_REST = 4  # how many times to look at a rank's threads in ``REST_SECON
 
 
 class Releases:
-    """Gives withheld results and messages in the calls of one check, and tells the judge of it.
+    """Gives withheld results and messages in the calls of one check, and tells the judge each time.
 
     ``measures`` measures how much processor time a rank uses, and ``tell`` sends the judge a
     message.
@@ -39,9 +39,9 @@ class Releases:
         self.watches: dict[int, Watch] = {}  # rank that is kept waiting → what its threads do
 
     def give_to_idle(self) -> int:
-        """Give results and messages to idle ranks; return how many it gave.
+        """Give results and messages to idle ranks; return how many.
 
-        Each rank gets at most one of each, and only if a thread of the rank waits for it.
+        A rank gets at most one result and one message, and only what one of its threads waits for.
         """
         given = self.give_slow_results(self.answers.slow.awaited)
         for rank in self.answers.receives.kept_waiting():
@@ -77,9 +77,9 @@ class Releases:
         return REST_SECONDS / LOOKS_PER_REST if self.answers.receives.kept_waiting() else inf
 
     def deliver_if_at_rest(self, rank: int) -> None:
-        """Deliver a message for which a thread waits, if all threads of its rank wait.
+        """If all threads of a rank wait, deliver one message that a thread waits for.
 
-        If the rank is not measured any more, deliver all messages for which threads wait.
+        If the rank is not measured any more, deliver all messages that threads wait for.
         """
         if rank in self.answers.receives.unmeasured:
             while answer := self.answers.receives.take(rank):
@@ -103,7 +103,7 @@ class Releases:
         self.answers.answer_unless_unawaited(posted, blob, **more)
 
     def stop_measuring_the_restless(self) -> None:
-        """Deliver the messages that are withheld from ranks if the ranks do not come to rest."""
+        """Stop measuring ranks that do not come to rest, and deliver the messages they wait for."""
         receives = self.answers.receives
         for rank in sorted(receives.kept_waiting()):
             if receives.note_spent(rank, self.measures.spent(rank)):

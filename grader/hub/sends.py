@@ -3,8 +3,8 @@
 With the answer, the hub gives the rank a receipt: a number that nobody can guess. When the rank
 returns from a call, it has to show the receipts of the call's sends. So a send counts as awaited
 only if its message was received, and if the sending rank read the answer before it returned from
-the call. The hub cannot see whether a thread of the rank really waited. For that, it has only the
-rank's word.
+the call. The hub cannot see whether a thread of the rank really waited. For that, the hub has to
+trust the rank.
 """
 
 import secrets
@@ -18,7 +18,7 @@ class Sends:
     """The sends of one rank in its current call."""
 
     begun: Counter[int] = field(default_factory=Counter)  # call → how many sends have begun
-    # the number of a send without an answer → how many sends of its call have begun before it
+    # number of an unanswered send → its place: how many sends of the same call began earlier
     places: dict[int, int] = field(default_factory=dict)
     awaited: set[int] = field(default_factory=set)  # awaited, but not received yet
     received: set[int] = field(default_factory=set)  # received, but not awaited yet
@@ -69,8 +69,8 @@ class Sends:
     def on_end(self, receipts: Collection[int]) -> tuple[list[int], list[int]]:
         """Forget the call, which has ended. The rank has shown these ``receipts``.
 
-        Return the places of the sends that do not count as awaited, and the numbers of the sends
-        whose answers were withheld.
+        Return two lists: the places of unawaited sends, and the numbers of sends whose answers were
+        withheld.
         """
         unread = [place for drawn, place in self.given.items() if drawn not in receipts]
         places, withheld = sorted([*self.places.values(), *unread]), sorted(self.received)
