@@ -1,5 +1,7 @@
 """Says in words why ranks most likely wait for ever, or disagree about an operation."""
 
+from dataclasses import replace
+
 from grader.diagnosis.finding import Line, likely_line
 from grader.diagnosis.group_order import groups_in_different_orders, in_another_group
 from grader.diagnosis.message_counts import (
@@ -14,6 +16,7 @@ from grader.wire.events import Operation, operations
 from grader.world import stack_frames
 from grader.world.report import Ending, RankReport, Returned, WorldReport
 
+LOOP_LINES = 2  # a rank at most this many lines below a ``while`` with ``is_completed`` polls
 GIVE_SOURCE = (
     f"{ANY_SOURCE} Give src, as in dist.recv(tensor, src), to receive from a certain rank."
 )
@@ -261,7 +264,7 @@ def polling(report: WorldReport, call: int) -> list[Line]:
     ranks = [
         rank.rank
         for rank in report.ranks
-        if "is_completed" in _line(rank, report)
+        if _polls(rank, report)
         and any(o.kind in ("send", "recv") for o in operations(rank.trail, call)[-1:])
     ]
     return (
@@ -276,10 +279,13 @@ def polling(report: WorldReport, call: int) -> list[Line]:
     )
 
 
-def _line(rank: RankReport, report: WorldReport) -> str:
-    """Return the student's line at which a rank is, as text; "" if the rank is in other code."""
+def _polls(rank: RankReport, report: WorldReport) -> bool:
+    """Return whether a rank is at a line with ``is_completed``, or in the loop just below it."""
     place = stack_frames.own_frame(rank.stacks, report.submission_dir)
-    return stack_frames.source(place) if place else ""
+    return place is not None and any(
+        "is_completed" in stack_frames.source(replace(place, line=line))
+        for line in range(place.line, max(place.line - LOOP_LINES, 1) - 1, -1)
+    )
 
 
 def never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:

@@ -96,8 +96,9 @@ def test_a_send_that_was_never_started_is_missing(report):
     assert "rank 0 returned without sending to rank 1" in text and "never sent" not in text
 
 
-def test_whoever_asks_for_ever_is_told(report):
-    made = report("late", ([send()], 6), ([receive()], None))
+@pytest.mark.parametrize("line", [6, 7], ids=["at the question", "in the loop"])
+def test_whoever_asks_for_ever_is_told(report, line):
+    made = report("late", ([send()], line), ([receive()], None))
     made.ranks[0].busy = True
     assert "rank 0 called is_completed() again and again" in str(diagnose(made, 0))
 
