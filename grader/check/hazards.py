@@ -114,7 +114,7 @@ def hazards(report: WorldReport, call: int) -> list[Hazard]:
 def left_open(report: WorldReport, call: int, rank: int) -> list[Operation]:
     """Return the first few operations whose tensors a rank may have read before they were filled.
 
-    The line that issued such an operation did not wait for it. A later line may have waited.
+    The line that issued such an operation did not wait for it, but a later line may have waited.
     """
     marked = _marked(report.ranks[rank].trail, call, LEFT_OPEN_MARK)
     return [operation for _, operation in marked]
@@ -155,7 +155,7 @@ def read_early(value: Sequence[np.ndarray], unawaited: Sequence[Operation]) -> s
     ``value`` holds the arrays that the rank returned. ``unawaited`` holds the operations that the
     rank did not wait for at once: see ``left_open``. A tensor that an operation will fill contains
     nan, or ``UNFILLED`` for integers, until the rank has waited for the operation. Such an entry in
-    ``value`` is no proof, because a program may compute the same number from filled tensors.
+    ``value`` does not prove an early read: a program may compute nan from filled tensors.
     """
     filling = [operation for operation in unawaited if operation.received]
     if any(_holds_nan(array) for array in value):

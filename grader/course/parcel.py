@@ -15,7 +15,7 @@ from grader.intake.found_files import MAX_READ, PYTHON_LIKE, places
 
 MAX_SUBMISSION_BYTES = 32 << 20  # of one submission
 MAX_SUBMISSION_FILES = 2000
-# How many levels of folders are read at least. The intake usually finds the files in the folder
+# At least this many levels of folders are read. The intake usually finds the files in the folder
 # itself, or up to two levels below it.
 MIN_LEVELS = 3
 

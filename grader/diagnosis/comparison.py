@@ -11,14 +11,14 @@ import numpy as np
 from grader.diagnosis.finding import MAX_CELLS, MAX_VALUES, Cell, Compared, short
 from grader.world.arrays import Unsendable
 
-AHEAD = 2  # how many entries are shown before the first wrong one
+AHEAD = 2  # the shown entries begin this many before the first wrong one
 
 
 @dataclass(frozen=True)
 class Tolerance:
     """The error that an entry may have, and the reason why this error is allowed.
 
-    The error may be at most ``relative`` × m. Here m is the larger of two numbers: the largest
+    The error may be at most ``relative`` × m, where m is the larger of two numbers: the largest
     magnitude in the expected tensor, and ``small`` times the largest magnitude in all expected
     tensors that are compared together. ``small`` is for tensors whose terms cancel when they are
     summed. The entries of such a tensor are small, but have the rounding errors of large terms.

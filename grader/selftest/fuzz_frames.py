@@ -169,7 +169,7 @@ def make(random: Random) -> bytes:
     if random.random() < 0.05:
         return b"S" + mutated(STACKS * random.choice([1, 1, 9]), random, random.randrange(6))
     rank = random.randrange(2)
-    if random.random() < 0.8:  # in order, so that all up to what is changed is believed
+    if random.random() < 0.8:  # in order, so that the judge believes all frames before the change
         chosen = [frame for frame in HONEST if frame[0] != frames.HELD or rank == HELD_RANK]
         del chosen[random.choice([-2, -3])]  # a call returns or raises
         del chosen[random.randrange(1, len(chosen)) :]
@@ -222,7 +222,7 @@ def _change(tree: dict | list, random: Random) -> None:
     if fate < 0.1:
         del tree[key]
     elif fate < 0.2:
-        # of what is large already: else 80 of 80 of 80 fill this process's own memory
+        # Repeat a large value at most twice. Repeats of repeats would fill the memory.
         few = [0, 1, 2]
         tree[key] = [tree[key]] * random.choice(few if len(repr(tree[key])) > 500 else [*few, 80])
     elif fate < 0.25:

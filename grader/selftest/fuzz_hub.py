@@ -99,8 +99,8 @@ HONEST = [
 
 
 def make(random: Random) -> bytes:
-    """One input: how many honest operations the other rank answers with, whether in strict order,
-    and the hostile stream.
+    """Return one input: the number of honest operations with which the other rank answers, whether
+    the order is strict, and the hostile stream.
     """
     steps = [step for step in HONEST if random.random() < 0.7] or HONEST[:1]
     chosen = [frame for step in steps for frame in step]

@@ -1,7 +1,7 @@
-"""What the judges make of ranks that return anything: right answers, of which parts are exchanged
-for what no honest rank says.
+"""What the judges make of odd results: right answers, in which parts are replaced by values that no
+honest rank sends.
 
-The right answers are the solutions', recorded once; no ranks are started for what is made of them.
+The right answers are those of the solutions, recorded once. The tests start no ranks.
 """
 
 from collections.abc import Iterator

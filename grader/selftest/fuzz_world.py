@@ -1,5 +1,5 @@
-"""What the judge makes of a stream from a hostile rank: through its own code, from the socket to
-the report and the diagnosis.
+"""What the judge makes of a stream from a hostile rank. The stream passes the judge's own code, from
+the socket to the report and the diagnosis.
 """
 
 import json

@@ -713,7 +713,7 @@ OTHER_WAYS = {
 @pytest.mark.varied(12)
 @pytest.mark.parametrize("way", OTHER_WAYS)
 def test_a_rank_has_no_way_to_another_but_the_hub(submit, on_hub, way):
-    """Each works with gloo here, or is refused for another reason than that it is."""
+    """On gloo, each way works, or fails for a reason other than the filter of system calls."""
     if not seccomp.can_refuse():
         pytest.skip("no filter of system calls for this machine")
     world = submit(f"""

@@ -20,8 +20,8 @@ from grader.wire import os_support
 # the machine busy, so the time is long. It must be less than ``world_supervisor.STUCK_SECONDS``.
 ENDING_SECONDS = 10.0
 LOOK_AT_DYING_EVERY = 0.02  # seconds
-# After this many looks in a row that find only dead processes, stop waiting. These processes are
-# traced, so this process cannot reap them.
+# After this many looks in a row that find only dead processes, stop waiting. Dead processes
+# that remain so long are traced, so this process cannot reap them.
 MAX_LOOKS_AT_DEAD = 20
 ROUNDS = 50  # how often to stop all new processes, if processes fork without end
 

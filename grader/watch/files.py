@@ -9,8 +9,8 @@ from pathlib import Path
 
 import watchfiles
 
-# An editor may write a file in several steps. Steps that are at most this far apart count as one.
-# The student waits this long before the checks begin.
+# An editor may write a file in several steps. Steps that are at most ``STEP_MILLISECONDS`` apart
+# count as one save. The checks begin at least that long after the last step.
 STEP_MILLISECONDS = 20
 MAX_MILLISECONDS = 200  # for all steps together
 

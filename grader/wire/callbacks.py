@@ -110,7 +110,7 @@ class Bench:
     """A rank's host and device in simulated time. No real time passes.
 
     Args:
-        rank: only makes the clocks of ranks differ.
+        rank: shifts the clock, so that no two ranks have the same time.
         calls: seconds that each call of the operation takes; further calls take no time.
         asynchronous: whether the operation returns at once while the device carries it out.
         barrier_takes: seconds that a barrier takes.

@@ -25,6 +25,6 @@ class Limits:
     # of all ranks together, beyond the memory that they begin with; None means as much as
     # ``machine_limits.world_memory_limit`` allows
     memory_bytes: int | None = None
-    # After the first failure, the other ranks get this time to fail by themselves: see
+    # After one rank has failed, the judge waits this long for the others to fail, too: see
     # ``progress_judge.VICTIMS_PATIENCE``.
     grace_seconds: float = 0.25

@@ -71,7 +71,7 @@ class TimeLimits:
 
     @property
     def may_allow_imports(self) -> bool:
-        """Return whether a part of ``Limits.import_seconds`` can still be added to the limit."""
+        """Return whether the limit has grown by less than ``Limits.import_seconds`` so far."""
         return self.cpu_allowed < self.limits.cpu_seconds + self.limits.import_seconds
 
     @property

@@ -3,7 +3,7 @@
 from grader.selftest.mutants.mutant import Mutant, in_old_memory
 
 PART = "sharded_data_parallel"
-# Problems 6.2 to 6.4 use the functions of 6.1, so most mistakes in these are seen there, too.
+# Problems 6.2 to 6.4 use the functions of 6.1, so a mistake in 6.1 usually fails checks of 6.2 to 6.4, too.
 PADDING = "    padding = -sum(tensor.numel() for tensor in tensors) % dist.get_world_size()\n"
 FLAT = "    return torch.cat([*(tensor.reshape(-1) for tensor in tensors), tensors[0].new_zeros(padding)])\n"
 PADDED = "    return torch.cat([flat, flat.new_zeros(padding)])\n"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Variant:
-    """``source`` is appended to a whole file: what it defines takes the place of what was there.
+    """``source`` is appended to a whole file. It replaces definitions of the same names there.
 
     The file is that of the solutions, or of the folder ``base`` of ``submissions/``. ``loses`` are
     the checks that the variant fails although its values are right (see ``grading.short`` for their
