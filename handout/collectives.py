@@ -301,9 +301,8 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
     to its own copy of that chunk. After these steps, each rank holds one finished chunk. The next
     n−1 steps are the all-gather: the finished chunks travel round the ring. Each rank sends 2(n−1)
     chunks of 1/n of the tensor. No all-reduce in which the ranks do the additions can send fewer
-    bytes [Patarasuk and Yuan, 2009]. (On some networks the switches add, too. Then
-    ranks send fewer bytes.) As in Problem 1.6, send and
-    receive in an order that also works on GPUs.
+    bytes [Patarasuk and Yuan, 2009]. (On some networks the switches add, too. Then ranks send fewer
+    bytes.) As in Problem 1.6, send and receive in an order that also works on GPUs.
 
     Args:
         tensor: any shape, with one element or more; it may have fewer than n elements.

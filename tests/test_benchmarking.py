@@ -57,8 +57,10 @@ def test_bandwidths(world):
     for run, gibibytes, parts, exchanged in ((whole, 277, 1, 4), (part_of_rank, 70, 4, 1)):
         bytes_ = gibibytes * 1024**3
         swapped = (
-            "a figure for the “whole” array was multiplied by n. Multiply by n only if counted is"
-            " “part”"
+            "the size of one part was used. The whole array has n parts"
+            if run is part_of_rank
+            else "a figure for the “whole” array was multiplied by n. Multiply by n only if counted"
+            " is “part”"
         )
         known = {
             swapped: np.array(bytes_ * exchanged / 1e9),

@@ -1,7 +1,7 @@
 """Says in words why a message is missing, or why nobody receives it.
 
-Either a rank starts more sends than its peer starts receives, or more receives than sends. Or an
-earlier receive of the same rank got the message.
+Either a rank starts more sends than its peer starts receives, or more receives than its peer starts
+sends. Or an earlier receive of the same rank got the message.
 """
 
 from collections.abc import Callable

@@ -262,18 +262,21 @@ def large(rng, m=5):
     return PipelineProblem(rng, 2, m, rows=128, width=512, layers=6, dtype=np.float32)
 
 
-def run_at_even_pace(world, calls, judge):
-    """Make calls on two ranks, and return the last call's run if ``judge`` has nothing against it.
+def run_at_even_pace(world, make, judge):
+    """Make calls on two ranks, and return the last call's run and its problem.
 
-    ``judge`` gets the run. It fails for mistakes that do not depend on processor time. For others,
-    it returns a sentence (see ``uneven_work``), or "". A busy machine may count time for a rank
-    that the rank did not use. So with a sentence, the calls are made again in new processes, and
-    the check fails only if each of ``MEASUREMENTS`` runs has a sentence.
+    ``make`` returns a problem and calls. ``judge`` gets the run and the problem. It fails for
+    mistakes that do not depend on processor time. For others, it returns a sentence (see
+    ``uneven_work``), or "". A busy machine may count time for a rank that the rank did not use. So
+    if there is a sentence, the measurement is repeated with new inputs, and the check fails only if
+    each of ``MEASUREMENTS`` runs has a sentence. A program that is uneven in some runs only, on
+    purpose, gains nothing: it holds the right program, too.
     """
     for _ in range(MEASUREMENTS):
+        problem, calls = make()
         *_, run = world(2, *calls)
-        if not (sentence := judge(run)):
-            return run
+        if not (sentence := judge(run, problem)):
+            return run, problem
     run.require(False, sentence)
 
 

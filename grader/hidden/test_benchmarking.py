@@ -133,7 +133,7 @@ def test_bus_bandwidth(world, rng):
 @weight(0.75)
 def test_usual_bandwidth(world, rng):
     """usual_bandwidth converts bandwidths to the usual convention, for example the lecture's 277
-    and 70 GB/s
+    and 70 “GB/s”
     """
     cases = [(277.0, 4, "whole"), (70.0, 4, "part")]
     cases += [

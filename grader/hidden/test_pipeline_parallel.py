@@ -169,9 +169,12 @@ def test_forward_flows(world, rng):
     # With ``in_step``, a stage receives a micro-batch only after it has passed on the previous one,
     # so it cannot compute too early. But the first stage has the whole batch from the beginning.
     # Only its processor time shows whether it computes before each send.
-    p = large(rng)
 
-    def judge(run):
+    def make():
+        p = large(rng)
+        return p, [large(rng, 1).forward(), p.forward(driver="metered", clocks=True)]
+
+    def judge(run, p):
         run.returns(
             None,
             p.cast(p.y),
@@ -182,8 +185,7 @@ def test_forward_flows(world, rng):
         require_messages(run, p, {0: p.m}, "activations")
         return uneven_work(run, 0, "micro-batch to the next stage")
 
-    calls = large(rng, 1).forward(), p.forward(driver="metered", clocks=True)
-    run = run_at_even_pace(world, calls, judge)
+    run, _ = run_at_even_pace(world, make, judge)
     require_work_between_waits(run, 1, 0, "micro-batches", share=0.6)
 
 
@@ -254,9 +256,12 @@ def test_backward_flows(world, rng):
                 inner,
             )
         require_in_step(run, -1)
-    p = large(rng, m=4)  # the saved tensors of five micro-batches do not fit into a frame
 
-    def judge(run):
+    def make():
+        p = large(rng, m=4)  # the saved tensors of five micro-batches do not fit into a frame
+        return p, [large(rng, 1).backward(), p.backward(driver="metered", clocks=True)]
+
+    def judge(run, p):
         run.returns(
             *p.gradients_of_stages,
             tolerance=p.tolerance,
@@ -266,8 +271,7 @@ def test_backward_flows(world, rng):
         require_messages(run, p, {1: p.m}, "gradients")
         return uneven_work(run, 1, "gradient to the previous stage")
 
-    calls = large(rng, 1).backward(), p.backward(driver="metered", clocks=True)
-    run = run_at_even_pace(world, calls, judge)
+    run, _ = run_at_even_pace(world, make, judge)
     # The first stage may leave the gradients of its weights for later, and its first layer needs no
     # gradient of the input.
     require_work_between_waits(run, 0, 1, "gradients", share=0.4)

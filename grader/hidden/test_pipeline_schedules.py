@@ -308,9 +308,15 @@ def test_run_schedule(world, rng):
         )
         for run, (p, *_) in zip(runs, made):
             require_step(run, p)
-    p = large(rng)
 
-    def judge(run):
+    def make():
+        p = large(rng)
+        calls = [
+            q.run([gpipe(s, 2, q.m) for s in range(2)], clocks=q is p) for q in (large(rng, 1), p)
+        ]
+        return p, calls
+
+    def judge(run, p):
         require_step(run, p)
         # Before each send the last stage makes a backward pass, which takes twice as long as a
         # forward pass. Before its first send it also makes the forward passes of all m
@@ -319,9 +325,7 @@ def test_run_schedule(world, rng):
             run, 1, "gradient to the previous stage", first=(p.m + 2) / 2
         )
 
-    made = large(rng, 1), p
-    calls = [q.run([gpipe(s, 2, q.m) for s in range(2)], clocks=q is p) for q in made]
-    run = run_at_even_pace(world, calls, judge)
+    run, _ = run_at_even_pace(world, make, judge)
     require_work_between_waits(run, 1, 0, "micro-batches", share=0.6)
     require_work_between_waits(run, 0, 1, "gradients", share=0.4)
 

@@ -170,6 +170,7 @@ class Hub:
 
     def _on_answer(self, rank: int, number: int) -> None:
         self._note_move()
+        self.releases.forget_idle(rank)
         self.waits.on_answer(rank, number)
 
     def give_to_idle(self) -> int:
@@ -187,7 +188,7 @@ class Hub:
         return given
 
     def look(self) -> None:
-        """Look at the ranks' memory, and at ranks from which messages are withheld.
+        """Look at the ranks' memory, and deliver messages that are withheld from idle ranks.
 
         Call this between operations, and at the latest after ``seconds_to_look``.
         """
@@ -271,6 +272,7 @@ class Hub:
         if not data:
             raise ConnectionResetError
         self._note_move()
+        self.releases.forget_idle(rank)
         if rank >= self.size:
             raise frames.FrameError("a frame from a rank that has no call to make")
         for frame in self.ranks[rank].reader.feed(data):

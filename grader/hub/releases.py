@@ -13,10 +13,10 @@ from grader.hub.awaited_receives import REST_SECONDS, Answer
 from grader.hub.calls import Calls
 from grader.hub.process_usage import UsageSource
 from grader.hub.waits import Waits
-from grader.wire import world_messages
+from grader.wire import os_support, world_messages
 from grader.wire.thread_activity import Watch
 
-LOOKS_PER_REST = 4  # how many times to look at a rank's threads in ``REST_SECONDS``
+LOOK_SECONDS = REST_SECONDS / 4  # between two looks at the threads of a rank
 
 
 class Releases:
@@ -62,19 +62,34 @@ class Releases:
 
     def deliver_to_resting(self) -> int:
         """Deliver one message to each rank that is kept waiting and is idle; return how many."""
-        waiting, now = self.answers.receives.kept_waiting(), monotonic()
+        waiting = self.answers.receives.kept_waiting()
         self.watches = {rank: self.watches.get(rank) or Watch() for rank in waiting}
-        given = 0
-        for rank, watch in self.watches.items():
-            pids = self.measures.processes(rank)
-            if pids and watch.look(pids, now) >= REST_SECONDS:
-                given += self._deliver_and_measure(rank)
-                watch.moved()
-        return given
+        idle = [rank for rank, watch in self.watches.items() if self._is_idle(rank, watch)]
+        return sum(self._deliver_and_measure(rank) for rank in idle)
+
+    def _is_idle(self, rank: int, watch: Watch) -> bool:
+        """Look at a rank's threads if it is time, and return whether they have been idle.
+
+        They have not if one of them wants to run now. A look does not count if it took long: then
+        this process was interrupted, and it is not known when the threads were in these states.
+        """
+        began = monotonic()
+        if began - watch.looked < LOOK_SECONDS:
+            return False
+        idle = watch.look(self.measures.processes(rank), began)
+        if monotonic() - began > REST_SECONDS / 2 or not watch.sees_threads_wait():
+            watch.moved()
+            return False
+        return idle >= REST_SECONDS
+
+    def forget_idle(self, rank: int) -> None:
+        """Record that a rank has got an answer or has sent a frame, so it is not idle now."""
+        self.watches.pop(rank, None)
 
     def seconds_to_look(self) -> float:
         """Return in how many seconds to call ``deliver_to_resting``; inf if no rank needs it."""
-        return REST_SECONDS / LOOKS_PER_REST if self.answers.receives.kept_waiting() else inf
+        waits = os_support.LINUX and self.answers.receives.kept_waiting()
+        return LOOK_SECONDS if waits else inf
 
     def deliver_if_at_rest(self, rank: int) -> None:
         """If all threads of a rank wait, deliver one message that a thread waits for.

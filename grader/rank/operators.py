@@ -15,11 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 @functools.cache  # asking torch for the name each time takes longer than the rest of a mode's work
 def name_of(operator: Any) -> str:
-    """Return an operator's name without its namespace, such as "mm" for ``aten::mm``.
+    """Return the name of an operator of torch, such as "mm" for ``aten::mm``.
 
-    An operator that works in place has the same name as the one that does not.
+    An operator that works in place has the same name as the one that does not. The name of any
+    other operator, for example of student code, keeps its namespace.
     """
-    return operator._schema.name.split("::")[1].removesuffix("_")
+    return operator._schema.name.removeprefix("aten::").removesuffix("_")
 
 
 def has_wrapper(types: Iterable[type]) -> bool:
@@ -46,8 +47,8 @@ def has_values(result: Any) -> bool:
 def run_parts(mode: TorchDispatchMode, operator: Any, args: tuple, kwargs: dict) -> Any:
     """Run the operators that an operator consists of under the mode, and return the result.
 
-    These are two kinds of operators. For the first, see ``run_custom``. The others are operators
-    that torch has not split up yet, in inference mode or in a custom operator. For all other
+    Two kinds of operators have parts: those of ``custom_op`` (see ``run_custom``), and composite
+    operators that torch has not split up yet, for example in inference mode. For all other
     operators, return NotImplemented.
     """
     if (result := run_custom(mode, operator, args, kwargs)) is not NotImplemented:
@@ -60,21 +61,36 @@ def run_parts(mode: TorchDispatchMode, operator: Any, args: tuple, kwargs: dict)
 
 @functools.cache
 def _is_composite(operator: Any) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(
-        operator.name(), "CompositeImplicitAutograd"
-    )
+    try:
+        return torch._C._dispatch_has_kernel_for_dispatch_key(
+            operator.name(), "CompositeImplicitAutograd"
+        )
+    except RuntimeError:  # torch's dispatcher does not know every operator, such as prim::device
+        return False
 
 
 def run_custom(mode: TorchDispatchMode, operator: Any, args: tuple, kwargs: dict) -> Any:
     """Run an operator that ``torch.library.custom_op`` has made under the mode.
 
     Otherwise torch would run its Python function without the mode. For other operators, return
-    NotImplemented.
+    NotImplemented. Also return it if an argument has a shape but no values: then torch does not run
+    this function.
     """
     made = sys.modules.get("torch._library.custom_ops")
     if made is None or operator._schema.name not in getattr(made, "OPDEFS", ()):
         return NotImplemented
-    kinds = {tensor.device.type for tensor in args if isinstance(tensor, torch.Tensor)}
-    key = torch._C.DispatchKey.CUDA if "cuda" in kinds else torch._C.DispatchKey.CPU
+    tensors = _tensors([*args, *kwargs.values()])
+    if not has_values(tensors):
+        return NotImplemented
+    device = next((tensor.device.type for tensor in tensors), "cpu")
+    key = getattr(torch._C.DispatchKey, device.upper())
     with mode:
         return operator.redispatch(torch._C.DispatchKeySet(key), *args, **kwargs)
+
+
+def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
+    """Return all tensors among values, also those in lists of tensors."""
+    found: list[Any] = []
+    for value in values:
+        found += value if isinstance(value, (list, tuple)) else [value]
+    return [value for value in found if isinstance(value, torch.Tensor)]

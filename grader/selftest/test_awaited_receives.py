@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from grader.hub import releases
 from grader.hub.awaited_receives import MAX_RESTLESS, REST_SECONDS
 from grader.hub.hub import QUIET_SECONDS
-from grader.hub.releases import LOOKS_PER_REST
+from grader.hub.releases import LOOK_SECONDS
 from grader.selftest.fuzz_hub import GIVEN, MESSAGE, Ends, operation
-from grader.wire import frames, os_support
+from grader.wire import frames, os_support, thread_activity
 from grader.wire.callbacks import CallOptions
+from grader.wire.thread_activity import Thread
 
 
 @pytest.fixture
@@ -133,35 +135,101 @@ def process() -> Iterator[Callable[[str], int]]:
         one.communicate()
 
 
-def look_for(ends: Ends, seconds: float) -> None:
-    """Let the hub look at the ranks as often as its supervisor does."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+def look_until(ends: Ends, answers: int) -> set[int]:
+    """Let the hub look until rank 1 has so many answers, or 10 s. Return their numbers."""
+    deadline, found = time.monotonic() + 10, set()
+    while len(found) < answers and time.monotonic() < deadline:
         ends.hub.look()
-        time.sleep(REST_SECONDS / LOOKS_PER_REST)
-    ends.settle()
+        ends.settle()
+        found = set(ends.answers(1))
+        time.sleep(LOOK_SECONDS)
+    return found
 
 
-@pytest.mark.skipif(not os_support.LINUX, reason="the hub looks at threads on Linux only")
-def test_an_idle_rank_gets_one_message_although_another_rank_computes(both, process):
+on_linux = pytest.mark.skipif(not os_support.LINUX, reason="the hub looks at threads on Linux only")
+
+
+@on_linux
+def test_an_idle_rank_gets_one_message_at_a_time_although_another_rank_computes(both, process):
     pids = [process(BUSY), process(IDLE)]
     both.hub.measures.processes = lambda rank: [pids[rank]]
     post_two_more(both)
-    both.post(1, awaits(0))
-    look_for(both, 10 * REST_SECONDS)
-    assert set(both.answers(1)) == {0} and measured(both) == [1]
     both.post(1, awaits(2), awaits(1))
-    look_for(both, 10 * REST_SECONDS)
-    assert set(both.answers(1)) == {0, 1, 2} and measured(both) == [1, 1, 1]
+    began = time.monotonic()
+    assert look_until(both, 1) == {1} and measured(both) == [1]
+    between = time.monotonic()
+    assert between - began >= REST_SECONDS
+    assert look_until(both, 2) == {1, 2} and measured(both) == [1, 1]
+    assert time.monotonic() - between >= REST_SECONDS
 
 
-@pytest.mark.skipif(not os_support.LINUX, reason="the hub looks at threads on Linux only")
+@on_linux
 def test_a_rank_that_computes_beside_its_wait_gets_no_message(both, process):
     pid = process(BUSY)
     both.hub.measures.processes = lambda rank: [pid]
     both.post(1, awaits(0))
-    look_for(both, 10 * REST_SECONDS)
+    until = time.monotonic() + 10 * REST_SECONDS
+    while time.monotonic() < until:
+        both.hub.look()
+        time.sleep(LOOK_SECONDS)
+    both.settle()
     assert not both.answers(1)
+
+
+class Threads:
+    """Threads of rank 1 that do what a test says, at times that the test says."""
+
+    def __init__(self, ends: Ends, monkeypatch) -> None:
+        self.ends, self.now, self.seen = ends, 1000.0, {10: Thread(0, 0, 0)}
+        ends.hub.measures.processes = lambda rank: [1]
+        monkeypatch.setattr(thread_activity, "pulse", lambda pid: self.pulse())
+        monkeypatch.setattr(releases, "monotonic", lambda: self.now)
+        self.read_takes = 0.0
+
+    def pulse(self) -> dict:
+        self.now += self.read_takes
+        return self.seen
+
+    def look(self, times: int) -> set[int]:
+        """Let the hub look so many times; return the numbers of the answers that rank 1 has."""
+        for _ in range(times):
+            self.now += 1.01 * LOOK_SECONDS
+            self.ends.hub.look()
+        self.ends.settle()
+        return set(self.ends.answers(1))
+
+
+@pytest.fixture
+def threads(both, monkeypatch) -> Threads:
+    made = Threads(both, monkeypatch)
+    both.post(1, awaits(0))
+    return made
+
+
+def test_a_rank_that_sleeps_gets_its_message(threads):
+    assert not threads.look(4) and threads.look(1) == {0}
+
+
+def test_a_rank_that_has_just_begun_to_compute_gets_no_message(threads):
+    threads.look(4)
+    threads.seen = {10: Thread(800_000, 0, 1, runnable=True)}
+    assert not threads.look(1)
+
+
+def test_a_rank_gets_no_message_if_the_system_does_not_show_its_threads(threads):
+    threads.seen = {}
+    assert not threads.look(50)
+
+
+def test_a_rank_gets_no_message_if_the_hub_was_interrupted_while_it_looked(threads):
+    threads.read_takes = 0.03
+    assert not threads.look(5)
+
+
+def test_a_rank_that_sends_something_is_not_idle(threads):
+    threads.look(4)
+    threads.ends.post(1, operation(1, b"", kind="recv", peer=0, sent=[], **MESSAGE))
+    assert not threads.look(1)
 
 
 def test_where_the_system_reports_no_processor_time_messages_come_without_measuring(both):

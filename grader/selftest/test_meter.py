@@ -140,8 +140,19 @@ def test_a_product_of_dtensors_counts_as_the_product_of_what_this_rank_holds(tmp
             torch.ones(4, 3), mesh, [Shard(1)], run_check=False, shape=whole, stride=(6, 1)
         )
         assert products(lambda: x @ shard) == [2 * 3 * 4 * 3]
+        assert products(lambda: F.mse_loss(x, x)) == []
     finally:
         dist.destroy_process_group()
+
+
+@torch.library.custom_op("lockstep_test::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x @ x @ x
+
+
+@twice.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
 
 
 def test_a_product_of_shapes_alone_does_not_count():
@@ -150,11 +161,14 @@ def test_a_product_of_shapes_alone_does_not_count():
         assert products(lambda: x @ x) == []
     meta = torch.ones(3, 3, device="meta")
     assert products(lambda: meta @ meta) == []
+    assert products(lambda: twice(meta)) == []
 
+    def inside():
+        with FakeTensorMode() as mode:
+            F.linear(mode.from_tensor(A), mode.from_tensor(B_TRANSPOSED))
+            torch.nn.Linear(4, 3)(mode.from_tensor(A)).sum().backward()
 
-@torch.library.custom_op("lockstep_test::twice", mutates_args=())
-def twice(x: torch.Tensor) -> torch.Tensor:
-    return x @ x @ x
+    assert products(inside) == []
 
 
 def test_the_products_of_a_custom_operator_count():

@@ -114,7 +114,14 @@ class Judged:
 
 @pytest.mark.parametrize("sentences, ends_with", [(["slow", ""], None), (["slow"] * 3, "slow")])
 def test_a_check_fails_only_if_each_measurement_shows_uneven_work(sentences, ends_with):
-    runs, found = [], iter(sentences)
+    runs, inputs, found = [], iter("abc"), iter(sentences)
+
+    def judge(run, problem):
+        assert problem == "abc"[len(runs) - 1]  # no input is used twice
+        return next(found)
+
+    def make():
+        return next(inputs), [call("collectives.work")]
 
     def world(n, *calls):
         runs.append(Judged())
@@ -122,9 +129,9 @@ def test_a_check_fails_only_if_each_measurement_shows_uneven_work(sentences, end
 
     if ends_with:
         with pytest.raises(CheckFailed, match=ends_with):
-            run_at_even_pace(world, [call("collectives.work")], lambda run: next(found))
+            run_at_even_pace(world, make, judge)
     else:
-        run = run_at_even_pace(world, [call("collectives.work")], lambda run: next(found))
+        run, _ = run_at_even_pace(world, make, judge)
         assert run is runs[-1]
     assert len(runs) == len(sentences)
 

@@ -1,8 +1,11 @@
-"""Finds out whether the ranks of a silent world are idle, from what their threads do.
+"""Finds out whether ranks are idle, from what their threads do.
+
+The judge asks this about all ranks of a silent world, and the hub about a single rank.
 
 A rank that waits in a communication sleeps: its threads use no processor time and are not even
 runnable. A rank that computes is runnable. A rank that gets no processor, because other programs
-use all processors, is runnable, too. So a world is idle if three things are true for half a second:
+use all processors, is runnable, too. So a world is idle if three things are true for half a second
+(a single rank: for ``REST_SECONDS`` of ``hub.awaited_receives``):
 
 - no frame came from any rank;
 - no runnable thread of any rank was kept waiting for a processor;
@@ -69,7 +72,7 @@ Pulse = dict[int, Thread]  # the threads of a process, by their ids
 
 @dataclass
 class Watch:
-    """Follows what the threads of a world's processes do."""
+    """Follows what the threads of processes do."""
 
     # the time and the result of each look since the last sign that a rank goes on
     looks: deque[tuple[float, dict[int, Pulse]]] = field(default_factory=deque)
@@ -81,6 +84,12 @@ class Watch:
 
     def moved(self) -> None:
         self.looks.clear()
+
+    def sees_threads_wait(self) -> bool:
+        """Return whether the last look saw threads, and none of them wanted to run."""
+        seen = self.looks[-1][1] if self.looks else {}
+        threads = [thread for pulse in seen.values() for thread in pulse.values()]
+        return bool(threads) and not any(thread.runnable for thread in threads)
 
     def look(self, pids: Iterable[int], now: float) -> float:
         """Look at the processes, and return for how many seconds they have been idle.
