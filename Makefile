@@ -98,10 +98,10 @@ soak: $(READY)  ## run for hours what make test leaves out: all hostile submissi
 sample: $(READY) stubs  ## run a random sample of mutation-test, fuzz, rehearse and soak; SAMPLE_SEED=7 repeats one
 	@echo "A sample of the long tests, about 12 minutes. To repeat it: make sample SAMPLE_SEED=$$LOCKSTEP_SAMPLE_SEED"
 	$(PY) -m grader.selftest.fuzz --inputs 10000 --seed "$$LOCKSTEP_SAMPLE_SEED"
-	@echo "A rehearsal may use half a core, so mutants are tried at the same time."
+	@echo "A rehearsal may use half a core, so mutants are tried at the same time, with less priority."
 	$(PY) -m grader.gradescope.rehearse --one-of "$$LOCKSTEP_SAMPLE_SEED" & rehearsal=$$!; \
 	  trap 'kill $$rehearsal; wait $$rehearsal; exit 130' HUP INT TERM; \
-	  $(PY) -m grader.selftest.mutation --share 0.025 --seed "$$LOCKSTEP_SAMPLE_SEED"; mutants=$$?; \
+	  nice $(PY) -m grader.selftest.mutation --share 0.025 --seed "$$LOCKSTEP_SAMPLE_SEED"; mutants=$$?; \
 	  wait $$rehearsal && exit $$mutants
 	LOCKSTEP_CASES=sample $(PY) -m pytest -n auto --dist worksteal -m "campaign or long or varied" grader/selftest
 
