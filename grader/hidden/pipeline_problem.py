@@ -263,7 +263,7 @@ def large(rng, m=5):
 
 
 def run_at_even_pace(world, make, judge):
-    """Make calls on two ranks, and return the last call's run and its problem.
+    """Make calls on two ranks, and return the run of the last call.
 
     ``make`` returns a problem and calls. ``judge`` gets the run and the problem. It fails for
     mistakes that do not depend on processor time. For others, it returns a sentence (see
@@ -276,7 +276,7 @@ def run_at_even_pace(world, make, judge):
         problem, calls = make()
         *_, run = world(2, *calls)
         if not (sentence := judge(run, problem)):
-            return run, problem
+            return run
     run.require(False, sentence)
 
 

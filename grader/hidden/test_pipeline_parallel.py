@@ -185,7 +185,7 @@ def test_forward_flows(world, rng):
         require_messages(run, p, {0: p.m}, "activations")
         return uneven_work(run, 0, "micro-batch to the next stage")
 
-    run, _ = run_at_even_pace(world, make, judge)
+    run = run_at_even_pace(world, make, judge)
     require_work_between_waits(run, 1, 0, "micro-batches", share=0.6)
 
 
@@ -271,7 +271,7 @@ def test_backward_flows(world, rng):
         require_messages(run, p, {1: p.m}, "gradients")
         return uneven_work(run, 1, "gradient to the previous stage")
 
-    run, _ = run_at_even_pace(world, make, judge)
+    run = run_at_even_pace(world, make, judge)
     # The first stage may leave the gradients of its weights for later, and its first layer needs no
     # gradient of the input.
     require_work_between_waits(run, 0, 1, "gradients", share=0.4)

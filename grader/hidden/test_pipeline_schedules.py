@@ -325,7 +325,7 @@ def test_run_schedule(world, rng):
             run, 1, "gradient to the previous stage", first=(p.m + 2) / 2
         )
 
-    run, _ = run_at_even_pace(world, make, judge)
+    run = run_at_even_pace(world, make, judge)
     require_work_between_waits(run, 1, 0, "micro-batches", share=0.6)
     require_work_between_waits(run, 0, 1, "gradients", share=0.4)
 

@@ -36,11 +36,8 @@ def has_wrapper(types: Iterable[type]) -> bool:
 
 def has_values(result: Any) -> bool:
     """Return whether an operator has computed values, and not only their shapes."""
-    results = result if isinstance(result, (list, tuple)) else [result]
     return not any(
-        isinstance(tensor, FakeTensor) or tensor.is_meta
-        for tensor in results
-        if isinstance(tensor, torch.Tensor)
+        isinstance(tensor, FakeTensor) or tensor.is_meta for tensor in tensors_in(result)
     )
 
 
@@ -79,7 +76,7 @@ def run_custom(mode: TorchDispatchMode, operator: Any, args: tuple, kwargs: dict
     made = sys.modules.get("torch._library.custom_ops")
     if made is None or operator._schema.name not in getattr(made, "OPDEFS", ()):
         return NotImplemented
-    tensors = _tensors([*args, *kwargs.values()])
+    tensors = tensors_in([*args, *kwargs.values()])
     if not has_values(tensors):
         return NotImplemented
     device = next((tensor.device.type for tensor in tensors), "cpu")
@@ -88,9 +85,10 @@ def run_custom(mode: TorchDispatchMode, operator: Any, args: tuple, kwargs: dict
         return operator.redispatch(torch._C.DispatchKeySet(key), *args, **kwargs)
 
 
-def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
-    """Return all tensors among values, also those in lists of tensors."""
-    found: list[Any] = []
-    for value in values:
-        found += value if isinstance(value, (list, tuple)) else [value]
-    return [value for value in found if isinstance(value, torch.Tensor)]
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return all tensors in a tensor or in nested lists of tensors; [] for any other value."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in tensors_in(item)]
+    return []

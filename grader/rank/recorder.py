@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grader.rank.operation_record import REDUCTIONS, operation_record
-from grader.rank.operators import has_wrapper, run_custom
+from grader.rank.operators import has_wrapper, run_custom, tensors_in
 
 # c10d operator → (kind, name of the argument that is sent, name of the argument that is filled)
 C10D = {
@@ -88,7 +88,9 @@ class Recorder(TorchDispatchMode):
         if operator.namespace == "c10d":
             if name in C10D:
                 kind, put_in, get_out = C10D[name]
-                sent, received = _tensors(arguments.get(put_in)), _tensors(arguments.get(get_out))
+                sent, received = tensors_in(arguments.get(put_in)), tensors_in(
+                    arguments.get(get_out)
+                )
                 self._report(
                     kind,
                     sent,
@@ -126,7 +128,9 @@ class Recorder(TorchDispatchMode):
             group = dist.distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]
         elif isinstance(group, torch.ScriptObject):
             group = dist.ProcessGroup.unbox(group)
-        tensors = _tensors(arguments.get("input", arguments.get("inputs", arguments.get("tensor"))))
+        tensors = tensors_in(
+            arguments.get("input", arguments.get("inputs", arguments.get("tensor")))
+        )
         sent, received = ([], tensors) if kind == "recv" else (tensors, [])
         self._report(kind, sent, received, group, arguments)
 
@@ -181,15 +185,6 @@ def _dispatch(
 # wraps it for torch.compile. The first call of the wrapper imports 800 modules, which costs every
 # world a second.
 Recorder.__torch_dispatch__ = _dispatch  # type: ignore[method-assign, assignment]
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    """Return all tensors in a tensor or in nested lists of tensors; [] for any other value."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in _tensors(item)]
-    return []
 
 
 def _pieces(

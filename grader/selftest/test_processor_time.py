@@ -131,7 +131,7 @@ def test_a_check_fails_only_if_each_measurement_shows_uneven_work(sentences, end
         with pytest.raises(CheckFailed, match=ends_with):
             run_at_even_pace(world, make, judge)
     else:
-        run, _ = run_at_even_pace(world, make, judge)
+        run = run_at_even_pace(world, make, judge)
         assert run is runs[-1]
     assert len(runs) == len(sentences)
 
