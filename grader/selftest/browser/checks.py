@@ -101,8 +101,10 @@ def paper(browser: Browser) -> list[str]:
 def keyboard(browser: Browser) -> list[str]:
     """Complain about what Tab does not reach, reaches out of turn, hidden, or without a mark."""
     expected = browser.run(script("focus_before"))
+    browser.wait()  # what has just been opened takes the focus only after it was drawn
     for _ in range(len(expected) + 1):
         browser.press("Tab")
+    browser.wait()
     focused = browser.run("return window.lockstepFocused")
     reached = [one["said"] for one in focused][: len(expected)]
     complaints = [f"never reached: {name}" for name in expected if name not in reached]
