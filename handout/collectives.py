@@ -273,11 +273,15 @@ def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Ten
 def shift_right(tensor: Tensor) -> Tensor:
     """Problem 1.6 · Send to the right neighbour and receive from the left neighbour.
 
-    All ranks do this at the same time. The ranks form a ring: the right neighbour of the last rank
-    is rank 0. A blocking send may wait until the right neighbour receives. If every rank sends
-    before it receives, the ring may deadlock, whatever the size of the tensors. On GPUs the ring
-    may deadlock even if every rank starts an ``isend`` and then an ``irecv``.
-    ``dist.batch_isend_irecv`` starts both together, and works on CPUs and GPUs.
+    The ranks form a ring: the right neighbour of the last rank is rank 0. A blocking send may wait
+    until the right neighbour receives. If every rank sends before it receives, the ring may
+    deadlock, whatever the size of the tensors. On GPUs the ring may deadlock even if every rank
+    starts an ``isend`` and then an ``irecv``. ``dist.batch_isend_irecv`` starts both together, and
+    works on CPUs and GPUs.
+
+    The ranks send at the same time. If only rank 0 sends first, and every other rank receives
+    before it sends, the messages go round one after the other, and this takes n times as long. To
+    test this, a check lets one rank begin late: other ranks must have sent before.
 
     Args:
         tensor: any shape.
@@ -302,7 +306,8 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
     n−1 steps are the all-gather: the finished chunks travel round the ring. Each rank sends 2(n−1)
     chunks of 1/n of the tensor. No all-reduce in which the ranks do the additions can send fewer
     bytes [Patarasuk and Yuan, 2009]. (On some networks the switches add, too. Then ranks send fewer
-    bytes.) As in Problem 1.6, send and receive in an order that also works on GPUs.
+    bytes.) As in Problem 1.6, the ranks send at the same time, and in an order that also works on
+    GPUs.
 
     Args:
         tensor: any shape, with one element or more; it may have fewer than n elements.

@@ -168,8 +168,8 @@ def pipeline_backward(weights: list[Tensor], saved: list[Saved], y: Tensor | Non
     """Problem 5.3 · Run the backward pass through all stages, in micro-batches.
 
     It goes from the last stage to the first. The last stage begins with the gradient of the loss
-    with respect to its output. Every other stage receives the gradient of its output from the next
-    stage. Send each gradient to the previous stage as soon as it is ready. Compute with each
+    with respect to its output. All other stages receive the gradients of their outputs from the
+    next stages. Send each gradient to the previous stage as soon as it is ready. Compute with each
     message before you wait for the next one, on the first stage, too. The gradients of the weights
     are *sums* over the micro-batches. The division by B·D happens once:
     ``mlp.loss_backward(y)`` of the whole y contains it, so do not divide by m again. (Problem 5.5

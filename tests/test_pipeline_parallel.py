@@ -314,8 +314,9 @@ def test_run_schedule_frees(world):
         of_many.require(
             second - first <= (many - few) * saved / 2,
             f"rank {rank}, 1F1B: the largest number of bytes alive was {first} with {few}"
-            f" micro-batches, and {second} with {many}. One micro-batch saves {saved} bytes on this"
-            " stage. Something keeps these bytes after the micro-batch's backward pass.",
+            f" micro-batches, and {second} with {many}. On this stage, the saved tensors of one"
+            f" micro-batch take {saved} bytes. Something keeps these bytes after the micro-batch's"
+            " backward pass.",
         )
 
 

@@ -201,7 +201,7 @@ def call(
     """Return a call of ``module.function`` with these arguments on every rank.
 
     An argument ``per_rank(…)`` gives each rank its own value. ``driver`` names the program in which
-    a rank makes the call (see ``rank.drivers``). With ``may_raise``, a rank that raises an
+    a rank makes the call (see ``rank.drivers``). If ``may_raise`` is True, a rank that raises an
     exception continues with the next call. ``delays`` holds ranks back, and ``in_step`` holds
     messages back (see ``Call``). The other options are for the hub:
 

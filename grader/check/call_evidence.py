@@ -106,7 +106,7 @@ class CallEvidence:
 
     def ledger(self, rank: int) -> list[driver_results.Entry]:
         """Return what the driver's meter recorded on a rank, in the order of recording."""
-        return self.read(driver_results.ledger, "the ledger of what was computed and sent")[rank]
+        return self.read(driver_results.ledger, "the list of products and sends")[rank]
 
     def require_products(self, rank: int, at_least: int) -> list[driver_results.Entry]:
         """Return a rank's products of matrices, in the order of the program.

@@ -65,13 +65,12 @@ class CallResult(CallMeasurements):
 
         ``expected`` holds one value for each rank. A list of numbers becomes a float32 tensor.
         ``known_mistakes`` holds one dict for each rank. In a dict, each key is a sentence that
-        explains one mistake, and its value is the value that this mistake makes the rank return.
+        explains one mistake. Its entry is what a rank with this mistake returns.
         ``known_mistakes`` may also be a function without arguments that returns these dicts. The
         function is called only if the dicts are needed. ``select`` picks the part of a rank's value
         that is compared, and ``label`` names this part. ``otherwise`` and ``if_none`` are likely
         causes for the message. ``otherwise`` is shown if the value has the right kind and dtype,
-        and the grader finds no other cause. ``if_none`` is shown if there is None instead of a
-        value.
+        and the grader finds no other cause. ``if_none`` is shown if the value is None.
         """
         wanted = [as_argument(value) for value in expected]
         if len(wanted) != self.report.size:
@@ -90,7 +89,7 @@ class CallResult(CallMeasurements):
         The call's driver must be ``described``.
         """
         self.returns(*expected, select=driver_results.value, label="the result")
-        found = self.read(driver_results.requires_gradient, "whether it requires a gradient")
+        found = self.read(driver_results.requires_gradient, "its flag requires_grad")
         for rank, requires in enumerate(found):
             self.require(
                 requires is False,
@@ -104,7 +103,7 @@ class CallResult(CallMeasurements):
 
         The call's driver must be ``described``.
         """
-        found = self.read(driver_results.is_in_new_memory, "whether its memory is new")
+        found = self.read(driver_results.is_in_new_memory, "the record of its memory")
         for rank, is_new in enumerate(found):
             self.require(
                 is_new,

@@ -158,7 +158,7 @@ def kept_bytes(found: Any) -> int:
     """Return the number of bytes that tensors in the result keep alive."""
     kept = _part(found, "kept bytes")
     if not _is_whole(kept):
-        raise Unreadable("the number of bytes that it keeps is not a whole number")
+        raise Unreadable("the number of bytes that the result keeps alive is not a whole number")
     return kept
 
 
@@ -172,11 +172,13 @@ def bytes_beside(found: Any) -> int:
 
 def ledger(value: Any) -> list[Entry]:
     """Return the ledger of a call that ran under the meter."""
-    return [_entry(part) for part in _list(_part(value, "ledger"), "the ledger")]
+    return [
+        _entry(part) for part in _list(_part(value, "ledger"), "the list of products and sends")
+    ]
 
 
 def _entry(value: Any) -> Entry:
-    kind, amount, alive, at, inner = _list(value, "an entry of the ledger", 5)
+    kind, amount, alive, at, inner = _list(value, "an entry of the list of products and sends", 5)
     whole = all(map(_is_whole, (amount, alive, inner)))
     if kind not in KINDS or not whole or amount < 0 or inner < 0:
         raise Unreadable("a record of what was computed or sent has a wrong form")
@@ -213,7 +215,7 @@ def steps(value: Any) -> list[float]:
 
     ``value`` is a pair (losses, optimizer), as the function returned it.
     """
-    optimizer = _dict(_list(value, "the pair of losses and optimizer", 2)[1])
+    optimizer = _dict(_list(value, "the pair (losses, optimizer)", 2)[1])
     state = _dict(optimizer.get("state"))
     for number, of_parameter in state.items():
         if "step" not in _dict(of_parameter):
@@ -242,7 +244,7 @@ def _truth(found: Any, name: str) -> bool:
 
 def _list(value: Any, what: str, count: int | None = None) -> list:
     if not isinstance(value, (list, tuple)):
-        raise Unreadable(f"{what} is not a list")
+        raise Unreadable(f"{what} is neither a list nor a tuple")
     if count is not None and len(value) != count:
         raise Unreadable(f"{what} has {len(value)} entries, not {count}")
     return list(value)

@@ -37,9 +37,9 @@ class Workers:
     def __init__(self, many: int, in_order: bool = False) -> None:
         """Prepare to fork up to ``many`` workers.
 
-        A unit is a group of checks that one worker runs (see ``_units``). With ``in_order``, the
-        units begin in the order of the checks. Otherwise the largest units begin first, so that the
-        last check ends earlier.
+        A unit is a group of checks that one worker runs (see ``_units``). If ``in_order`` is True,
+        the units begin in the order of the checks. Otherwise the largest units begin first, so that
+        the last check ends earlier.
         """
         self.many, self.in_order = many, in_order
         self.processes: list[BaseProcess] = []

@@ -59,9 +59,9 @@ class WorkerWatch:
         if ended and self._had_ended:
             raise NoWorker(
                 f"all {len(self._submitted)} jobs of Slurm have ended, but some submissions"
-                " are not graded. Read what the jobs wrote (slurm-<number>.out, in the folder in"
-                " which you started the command). Start it again to go on: what has been graded is"
-                " kept"
+                " are not graded. The output of the jobs is in slurm-<number>.out, in the folder"
+                " in which you started the command. To grade the rest, start the command again. It"
+                " keeps the finished grades"
             )
         self._had_ended = ended
         if now >= self._next_word:

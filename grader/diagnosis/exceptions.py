@@ -51,7 +51,7 @@ BOUNDS = [
         ("PermissionError: [Errno 13]",),
         (
             "A rank may write only in its working directory. It may read this directory, your"
-            " submission, and files of Python and of the system that a program needs."
+            " submission, Python's files, and the system files that a program needs."
         ),
     ),
 ]

@@ -74,17 +74,19 @@ def unequal_counts(report: WorldReport, waiting: list[Waiting], waits: Operation
     if waits.kind == "send":
         sentence = (
             f"rank {rank} started {count} sends to rank {peer} ({started}), but rank {peer} started"
-            f" only {_counted(len(others), 'receive')} from rank {rank} ({got}), and returned."
+            f" only {_counted(len(others), 'receive')} from rank {rank} ({got}) before its"
+            " function returned."
         )
     elif peer is None:
         sentence = (
             f"rank {rank} started {count} receives ({started}), but the other ranks sent only"
-            f" {_counted(len(others), 'message')} to it ({got})."
+            f" {_counted(len(others), 'message')} to rank {rank} ({got})."
         )
     else:
         sentence = (
             f"rank {rank} started {count} receives from rank {peer} ({started}), but rank {peer}"
-            f" sent only {_counted(len(others), 'message')} to it ({got}), and returned."
+            f" sent only {_counted(len(others), 'message')} to rank {rank} ({got}) before its"
+            " function returned."
         )
     if not all(pair.is_certain for pair in pairs):
         return [likely_line(sentence)]
@@ -108,10 +110,11 @@ def _next_step(
             return f"Does a loop on rank {waits.rank} run too often?"
         return f"Does a loop run more often on rank {waits.rank} than on rank {waits.peer}?"
     kind = waits.name
-    done = "got the message" if waits.kind == "recv" else "was received"
+    done = "got the message" if waits.kind == "recv" else "was matched"
     if len(own) > 1:
         kind, done = f"{kind}s", done.replace("the message", "the messages").replace("was", "were")
-    return f"Messages arrive in order: the earlier {kind}{how} ({place(own)}) {done}. {mend}"
+    text = f"Messages arrive in the order of the sends. So the earlier {kind}{how} ({place(own)})"
+    return f"{text} {done}. {mend}"
 
 
 def earlier_pairs(report: WorldReport, waits: Operation) -> list[Match]:

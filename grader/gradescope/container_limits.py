@@ -102,7 +102,7 @@ class Box:
 
 
 def run(command: list[str], timeout: float | None = None, **options) -> int | None:
-    """Run a command; return its exit code, or None if it has not ended after ``timeout`` seconds.
+    """Run a command. Return its exit code, or None if it has not ended after ``timeout`` seconds.
 
     If the time runs out, or an exception such as KeyboardInterrupt is raised, end the command and
     all its children. ``options`` are those of ``subprocess.Popen``.

@@ -176,7 +176,7 @@ def passes_of(rng, n, layers, **options):
     ``layers[rank]`` lists the indices of the weights that the rank uses in a pass, in order. If
     ``then`` is given, ``then[rank]`` replaces ``layers[rank]`` from the second pass on. ``more``
     lists the shapes of further parameters. The loss includes the sum of squares of each further
-    parameter. With ``asks``, the gradient that reaches a layer other than the last one is
+    parameter. If ``asks`` is True, the gradient that reaches a layer other than the last one is
     multiplied by factors, one for each row. The rank learns the factors of a layer only when its
     pass comes to this layer.
 
@@ -340,7 +340,8 @@ def sent(run, rank, p=0):
 def sends_buckets(run, made, mistakes=None):
     """Fail unless the operations of every pass have the sizes of the buckets, in the same order.
 
-    With ``mistakes``, fail only if one of these mistakes explains the bytes of the operations.
+    If ``mistakes`` is given, fail only if one of these mistakes explains the bytes of the
+    operations.
     """
     due = bytes_of(made.buckets, made.sizes)
     passes = [(rank, p) for rank in made.ranks for p in made.passes]

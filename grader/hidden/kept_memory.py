@@ -14,7 +14,7 @@ WHOLE = SIDE * SIDE * 8  # the bytes of the whole tensor
 def require_shard_alone(world, function, listed=False):
     """Fail if a rank's shard of a tensor of 18 MiB keeps much more than its 4.5 MiB alive.
 
-    With ``listed``, the function gets the tensor in a list. On GPUs nothing is measured.
+    If ``listed`` is True, the function gets the tensor in a list. On GPUs nothing is measured.
     """
     if world.gpus:
         return

@@ -209,9 +209,9 @@ def require_flow(run, ranks, m, did, where, inner=None):
 
     Each send has the result of one micro-batch. The failure message names the late send with
     ``did`` and its number (counted from 0). ``where`` says to which stage the send goes. The meter
-    counts only the floating-point operations of products. With ``inner``, only products of this
-    inner dimension count. The caller has to check that the meter has recorded the products: see
-    ``PipelineProblem.require_products``.
+    counts only the floating-point operations of products. If ``inner`` is given, only products of
+    this inner dimension count. The caller has to check that the meter has recorded the products:
+    see ``PipelineProblem.require_products``.
     """
     for rank in ranks:
         ledger = run.ledger(rank)

@@ -171,10 +171,10 @@ class PairProblem(SharedCalls):
 class AttentionProblem(SharedCalls):
     """Queries, keys and values of a sequence.
 
-    With an ``offset``, scores are large. The offset of a score is ``offset`` times a factor of the
-    query, 1/rows to 1, plus a shift. The shift is 0 for one query of a rank. For the others, it is
-    ±BLOCK_SHIFT times the number of the block, where the numbers of blocks are in a random order.
-    So the largest scores of two queries are far apart, and those of two blocks as well.
+    If an ``offset`` is given, scores are large: ``offset`` · factor + sign · BLOCK_SHIFT · number
+    is added to each score. The factor (1/rows to 1) and the sign (0, 1 or −1) depend on the query.
+    The number is that of the key's block; the numbers of the blocks are in a random order. So the
+    largest scores of two queries differ by a large amount, and so do those of two blocks.
     """
 
     def __init__(self, rng, n, causal, rows=3, width=4, offset=0.0, dtype=np.float64, mixed=False):
@@ -312,8 +312,9 @@ class ExpertProblem(SharedCalls):
     def _draw_tokens(self, rng, count, is_steered):
         """Draw ``count`` tokens for which gelu is not flat and rounding cannot change the expert.
 
-        Return fewer tokens if too few of the drawn tokens are suitable. With ``is_steered``, the
-        first number of each token is at least 1. So the gate's first row decides between experts.
+        Return fewer tokens if too few of the drawn tokens are suitable. If ``is_steered`` is True,
+        the first number of each token is at least 1. So the gate's first row decides between
+        experts.
         """
         x = rng.standard_normal((3 * count, len(self.gate)))
         if is_steered:
@@ -417,7 +418,7 @@ class ExpertProblem(SharedCalls):
 
 def require_no_gradient(run):
     """Fail if a rank returned a tensor that requires a gradient. The driver is ``described``."""
-    found = run.read(driver_results.requires_gradient, "whether a result requires a gradient")
+    found = run.read(driver_results.requires_gradient, "the results' flags requires_grad")
     for rank, has_gradient in enumerate(found):
         run.require(
             not has_gradient,

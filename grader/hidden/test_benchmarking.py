@@ -781,7 +781,7 @@ def test_fit(world, rng):
                 alpha,
                 1 / beta,
             ),
-            "only the last time of each size was used. Use all of them": truth.fit(
+            "only one time of each size was used, the last one. Use all times": truth.fit(
                 list(latest), list(latest.values())
             ),
             NEGATIVE: (max(alpha, 0.0), beta),
@@ -876,7 +876,7 @@ def test_fit_misuse(world, rng):
     lengths, or times that do not grow with the size
     """
     unlike = "The numbers of times and sizes differ."
-    few = "Two different sizes, and two different times, are needed."
+    few = "A fit needs at least two different sizes and two different times."
     falling = "The times do not grow with the sizes."
     cases = [([], [], few), ([1024], [1.0], few), ([1024, 1024], [1.0, 2.0], few)]
     cases += [([1, 2, 3], [1.0, 2.0], unlike), ([1, 2], [1.0, 2.0, 3.0], unlike)]

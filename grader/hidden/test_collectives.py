@@ -206,9 +206,9 @@ def _in_memory_order(xs, layout, combine=None, received=False):
     """Return, for each rank, a dict from the mistake MEMORY to its result.
 
     The dict is empty if the rank has no result. In this mistake, the ranks combine their entries in
-    the order in which they lie in memory. With ``received``, ranks only receive. In this case,
-    contiguous memory is sent, and each rank stores the received entries in the memory order of its
-    own tensor.
+    the order in which they lie in memory. If ``received`` is True, ranks only receive. In this
+    case, contiguous memory is sent, and each rank stores the received entries in the memory order
+    of its own tensor.
     """
     theirs = orders(laid_out(xs, layout))
     if received:
@@ -843,7 +843,7 @@ def test_overlapped_sum_requires_no_gradient(world, rng):
 
 
 @number("1.6")
-@weight(0.375)
+@weight(0.25)
 def test_shift_right(world, rng):
     """shift_right returns the left neighbour's tensor, small or large, on 1 to 4 ranks; each rank
     sends once
@@ -919,6 +919,48 @@ def test_the_send_has_ended(world, rng):
             " returned. Call wait() before you return"
         )
         run.returns(*shifted(xs), known_mistakes=[{early: np.full_like(x, 99)} for x in xs])
+
+
+@number("1.6")
+@weight(0.125)
+def test_shift_right_at_the_same_time(world, rng):
+    """shift_right: if one rank begins late, other ranks have sent before (3 and 4 ranks)"""
+    for n in (3, 4):
+        _send_at_the_same_time(world, rng, "shift_right", n, shifted)
+
+
+def _send_at_the_same_time(world, rng, function, n, right):
+    """Fail if all ranks wait for one rank before they send.
+
+    In each call another rank is late: it begins only when all other ranks wait. If neighbours
+    take turns, those with even ranks first, then some of the other ranks have sent by then. If the
+    ring has one beginning, nobody has sent in the call in which this rank is late.
+    """
+    inputs = [[integers(rng, (2 * n,)) for _ in range(n)] for _ in range(n)]
+    requests = [
+        call(
+            f"collectives.{function}",
+            per_rank(*xs),
+            delays={late: Delay(STANDSTILL, on=(late + 1) % n)},
+        )
+        for late, xs in enumerate(inputs)
+    ]
+    for late, (run, xs) in enumerate(zip(world(n, *requests), inputs)):
+        run.returns(*right(xs))
+        began = run.passed(late, "call began")
+        early = [
+            o
+            for rank in range(n)
+            for o in run.operations(rank)
+            if rank != late and o.kind == "send" and o.at < began
+        ]
+        run.require(
+            bool(early),
+            f"rank {late} of {n} began late in this call, and until then no other rank sent"
+            f" anything. Likely: rank {late} sends first, and every other rank receives before it"
+            " sends. Then only one rank sends at a time, and a step takes n times as long."
+            " dist.batch_isend_irecv lets all ranks send at the same time.",
+        )
 
 
 @number("1.6")
@@ -1087,7 +1129,15 @@ def _goes_round(run, n):
 
 
 @number("1.7")
-@weight(0.5)
+@weight(0.125)
+def test_ring_at_the_same_time(world, rng):
+    """ring_all_reduce: if one rank begins late, other ranks have sent before (3 and 4 ranks)"""
+    for n in (3, 4):
+        _send_at_the_same_time(world, rng, "ring_all_reduce", n, the_sum)
+
+
+@number("1.7")
+@weight(0.375)
 def test_ring_steps(world, rng):
     """ring_all_reduce sends at most 2(n−1) times per rank, and in the dtype of the tensor; a single
     rank sends nothing

@@ -589,7 +589,7 @@ def updates_what_it_was_given(run, training):
         known_mistakes=[{OTHER_MEMORY: training.weights}] * n,
     )
     for rank, is_over_them in enumerate(
-        run.read(driver_results.is_over_weights, "whose weights the optimizer updates")
+        run.read(driver_results.is_over_weights, "the record of the optimizer's weights")
     ):
         run.require(
             is_over_them,
@@ -598,7 +598,7 @@ def updates_what_it_was_given(run, training):
             " from copies.",
         )
     for rank, requires in enumerate(
-        run.read(driver_results.does_argument_require_gradient, "whether its input requires one")
+        run.read(driver_results.does_argument_require_gradient, "its input's flag requires_grad")
     ):
         run.require(
             not requires,

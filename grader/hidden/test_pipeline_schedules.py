@@ -485,8 +485,8 @@ def require_nothing_kept(run, rank, saved):
         )
         text += "The same number of micro-batches was alive both times. "
         text += (
-            f"One micro-batch saves {saved} bytes on this stage. Does a variable still hold the"
-            " saved tensors of an earlier micro-batch?"
+            f"On this stage, the saved tensors of one micro-batch take {saved} bytes. Does a"
+            " variable still hold those of an earlier micro-batch?"
         )
         run.require(now - before <= 0.7 * saved, text)
         last[alive] = i, now
@@ -514,8 +514,8 @@ def require_freed(runs, maker):
         saved = 2 * len(p.cut[rank]) * p.message  # x and z of each layer
         grown, text = growth(runs, rank, maker)
         text += (
-            f" One micro-batch saves {saved} bytes on this stage. Something keeps these bytes"
-            " after the micro-batch's backward pass."
+            f" On this stage, the saved tensors of one micro-batch take {saved} bytes. Something"
+            " keeps these bytes after the micro-batch's backward pass."
         )
         run.require(grown <= saved / 2, text)
         if maker is one_forward_one_backward:
@@ -660,7 +660,7 @@ def growth_of_tensors(world, rng, n):
             (at_first, at_last, likely_kept(p)),
         ):
             if more - less > UNDER_WAY * p.message:
-                text = f"rank {rank}, 1F1B: {what} bytes were alive, but {other} bytes."
+                text = f"rank {rank}, 1F1B: {what} bytes were alive; {other} bytes were alive."
                 return run, f"{text} {likely}"
     return run, ""
 
@@ -958,7 +958,7 @@ def test_bubble_measured(world, rng):
             label=f"the bubble of the spans {str(brief)[:300]}",
             known_mistakes=[pipeline.bubble_mistakes(spans)],
         )
-    (kept,) = run.read(driver_results.are_arguments_unchanged, "whether the spans are as they were")
+    (kept,) = run.read(driver_results.are_arguments_unchanged, "the record of changes to the spans")
     run.require(
         kept,
         "measured_bubble changed the lists of spans that it was given. If you sort, sort a copy.",

@@ -375,9 +375,7 @@ def test_input_frees_z(world, rng):
         )
         run.require(kept <= most, text)
         run.require(
-            not run.read(driver_results.requires_gradient, "whether a result requires a gradient")[
-                0
-            ],
+            not run.read(driver_results.requires_gradient, "the results' flags requires_grad")[0],
             "backward_input returned a tensor that requires a gradient. Such a tensor keeps what"
             " autograd saved. Compute without autograd.",
         )

@@ -762,9 +762,10 @@ def test_mixture_traffic(world, rng):
 
 
 def balanced_experts(rng, n, each=4, width=32):
-    """Return a problem in which no expert gets far more tokens than another one of its rank.
+    """Return a problem in which the experts of each rank get similar numbers of tokens.
 
-    A program may then pad the tokens of each expert to the same number of rows.
+    On each rank, no expert gets more than 1.9 times the mean number. A program may then pad the
+    tokens of each expert to the same number of rows.
     """
     while True:
         problem = ExpertProblem(rng, n, [16] * n, each=each, width=width)

@@ -213,9 +213,9 @@ def require_traffic(run, limits, sentence, when="", phase=lambda operation: True
 
     ``limits`` is (least, most): the bytes that every algorithm needs, and the bytes that are
     allowed. For each operation, count the bytes that the best algorithm for this operation sends.
-    ``phase`` selects the operations to count, and ``when`` names this selection in the message.
-    With ``weights``, a dict such as ``Problem.sizes``, no operation may be as large as a weight or
-    a shard, and the message names the first such operation.
+    ``phase`` selects the operations to count, and ``when`` names this selection in the message. If
+    ``weights`` is given, a dict such as ``Problem.sizes``, no operation may be as large as a weight
+    or a shard, and the message names the first such operation.
     """
     run.values()
     least, most = limits
@@ -931,7 +931,7 @@ def test_f_and_g_keep_nothing(world, rng):
 def require_nothing_kept(run, what, size):
     """Fail if f or g keeps its input of ``size`` bytes, or a copy of it, for its backward pass."""
     for rank, kept in enumerate(
-        run.read(driver_results.is_argument_kept, "whether the input is still there")
+        run.read(driver_results.is_argument_kept, "the record of whether the input is in memory")
     ):
         text = (
             f"{what} of rank {rank} is still in memory after the forward pass. Does ctx keep this"

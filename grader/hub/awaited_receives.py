@@ -47,7 +47,7 @@ class AwaitedReceives:
             self.undelivered[posted.rank, posted.number] = None
 
     def withhold(self, posted: Posted, blob: bytes, more: dict[str, int]) -> bool:
-        """Withhold the answer of a receive; return whether it is withheld."""
+        """Withhold the answer of a receive. Return whether it is withheld."""
         key = posted.rank, posted.number
         if key not in self.undelivered:
             return False
@@ -74,7 +74,7 @@ class AwaitedReceives:
         return {key[0] for key in self.awaited if self.undelivered[key]}
 
     def note_spent(self, rank: int, spent: int) -> bool:
-        """Note how much processor time a rank has used; return whether to stop measuring the rank.
+        """Note how much processor time a rank has used. Return whether to stop measuring the rank.
 
         Call this again and again while ``kept_waiting`` returns the rank. 0 means that the system
         does not report the time.
@@ -86,7 +86,7 @@ class AwaitedReceives:
         return stops
 
     def on_end(self, rank: int) -> list[Answer]:
-        """Forget a rank's call, which has ended; return its withheld answers."""
+        """Forget a rank's call, which has ended. Return its withheld answers."""
         own = [key for key in self.undelivered if key[0] == rank]
         self.awaited.difference_update(own)
         self.unmeasured.discard(rank)

@@ -174,7 +174,7 @@ class Hub:
         self.waits.on_answer(rank, number)
 
     def give_to_idle(self) -> int:
-        """Give ranks results and messages that are withheld from them; return how many it gave.
+        """Give ranks results and messages that are withheld from them. Return how many it gave.
 
         Call this when the judge has found that the ranks are idle: no thread of any rank wants to
         run. If the last move was less than ``QUIET_SECONDS`` ago, give nothing, because the judge
@@ -199,12 +199,12 @@ class Hub:
     def seconds_to_look(self) -> float:
         return min(self.growth_reports.seconds_to_look(), self.releases.seconds_to_look())
 
-    def stop_measuring_the_restless(self) -> None:
+    def stop_measuring_busy_ranks(self) -> None:
         """Deliver the messages that are withheld from ranks if the ranks do not come to rest.
 
         Call this again and again. See ``awaited_receives``.
         """
-        self.releases.stop_measuring_the_restless()
+        self.releases.stop_measuring_busy_ranks()
         self.connections.choose_events()
 
     def _look_for_standstill(self) -> None:

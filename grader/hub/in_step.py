@@ -34,7 +34,7 @@ class InStep:
         return self.towards[operation.call] if 0 <= operation.call < len(self.towards) else 0
 
     def note_sent(self, operation: Operation) -> bool:
-        """Count a message that a rank has begun to send; return whether the rule applies to it.
+        """Count a message that a rank has begun to send. Return whether the rule applies to it.
 
         If the rule applies, the rank may now receive one more message.
         """

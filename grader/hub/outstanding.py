@@ -51,7 +51,7 @@ class Outstanding:
         return posted
 
     def withhold_if_owing(self, meta: dict, blob: bytes) -> bool:
-        """Withhold an answer if the rank owes bytes; return whether it is withheld."""
+        """Withhold an answer if the rank owes bytes. Return whether it is withheld."""
         if self.owed:
             self.withheld.append((meta, blob))
         return bool(self.owed)

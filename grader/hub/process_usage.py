@@ -42,7 +42,10 @@ class UsageSource(Protocol):
         """Return ``memory`` as ``own``, and also the bytes from files and the peak."""
 
     def process_memory(self, rank: int) -> int:
-        """Return how many bytes of memory a rank's process uses, without other processes."""
+        """Return how many bytes of memory a rank's own process uses.
+
+        Processes that the rank has started do not count.
+        """
 
     def overwritten(self, rank: int) -> int | None:
         """Return a number that shows to how many bytes of inherited memory a rank has written.

@@ -39,7 +39,7 @@ class Releases:
         self.watches: dict[int, Watch] = {}  # rank that is kept waiting → what its threads do
 
     def give_to_idle(self) -> int:
-        """Give results and messages to idle ranks; return how many.
+        """Give results and messages to idle ranks. Return how many were given in total.
 
         A rank gets at most one result and one message, and only what one of its threads waits for.
         """
@@ -61,7 +61,7 @@ class Releases:
         return len(awaited)
 
     def deliver_to_resting(self) -> int:
-        """Deliver one message to each rank that is kept waiting and is idle; return how many."""
+        """Deliver one message to each rank that is kept waiting and is idle. Return how many."""
         waiting = self.answers.receives.kept_waiting()
         self.watches = {rank: self.watches.get(rank) or Watch() for rank in waiting}
         idle = [rank for rank, watch in self.watches.items() if self._is_idle(rank, watch)]
@@ -70,8 +70,9 @@ class Releases:
     def _is_idle(self, rank: int, watch: Watch) -> bool:
         """Look at a rank's threads if it is time, and return whether they have been idle.
 
-        They have not if one of them wants to run now. A look does not count if it took long: then
-        this process was interrupted, and it is not known when the threads were in these states.
+        They have not if one of them runs, or waits for a processor. A look does not count if it
+        took long: then this process was interrupted, and it is not known when the threads were in
+        these states.
         """
         began = monotonic()
         if began - watch.looked < LOOK_SECONDS:
@@ -103,7 +104,7 @@ class Releases:
             self._deliver_and_measure(rank)
 
     def _deliver_and_measure(self, rank: int) -> bool:
-        """Deliver one message to a rank at rest; return whether there is one.
+        """Deliver one message to a rank at rest. Return whether there is one.
 
         First tell the judge how much processor time the rank has used.
         """
@@ -117,8 +118,11 @@ class Releases:
         posted, blob, more = answer
         self.answers.answer_unless_unawaited(posted, blob, **more)
 
-    def stop_measuring_the_restless(self) -> None:
-        """Stop measuring ranks that do not come to rest, and deliver the messages they wait for."""
+    def stop_measuring_busy_ranks(self) -> None:
+        """Stop measuring the ranks for which ``note_spent`` returns True. Deliver their messages.
+
+        Such a rank has used much processor time while it waited, or its time is unknown.
+        """
         receives = self.answers.receives
         for rank in sorted(receives.kept_waiting()):
             if receives.note_spent(rank, self.measures.spent(rank)):

@@ -45,7 +45,7 @@ class Sends:
         return True
 
     def on_wait(self, number: int) -> bool:
-        """Record that the rank waits for this operation; return whether its answer was withheld.
+        """Record that the rank waits for this operation. Return whether its answer was withheld.
 
         If it was withheld, the caller has to give it to the rank now.
         """

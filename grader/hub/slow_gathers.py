@@ -43,7 +43,7 @@ class SlowGathers:
             self.issued[rank] += 1
 
     def withhold_until_use(self, posted: Posted, blob: bytes) -> bool:
-        """Withhold the result of an operation that has to wait; return whether it is withheld."""
+        """Withhold the result of an operation that has to wait. Return whether it is withheld."""
         key = posted.rank, posted.number
         if key not in self.before:
             return False
@@ -67,7 +67,7 @@ class SlowGathers:
         return self._taken([own for own in self.withheld if own[0].rank == rank])
 
     def on_end(self, rank: int) -> list[tuple[Posted, bytes]]:
-        """Forget a rank's call, which has ended; return its withheld results."""
+        """Forget a rank's call, which has ended. Return its withheld results."""
         found = self.on_use(rank)
         self.before = {key: value for key, value in self.before.items() if key[0] != rank}
         self.awaited.pop(rank, None)

@@ -28,7 +28,7 @@ class StrictOrder:
         self.queues: dict[tuple, deque[list[Posted]]] = defaultdict(deque)
 
     def enqueue(self, posted: "Posted") -> bool:
-        """Add an operation to the queue of its rank and group; return whether it begins now."""
+        """Add an operation to the queue of its rank and group. Return whether it begins now."""
         queue = self.queues[_key(posted)]
         if posted.batch is not None and queue and queue[-1][0].batch == posted.batch:
             queue[-1].append(posted)

@@ -75,7 +75,7 @@ class Weighing:
         self.next_at = monotonic() + CHANCE.uniform(0, 2 * SECONDS_BETWEEN)
 
     def record_if_much(self, rank: int, call: int, in_network: int) -> bool:
-        """Record how many bytes the hub holds for a rank if they are many; return whether they are.
+        """Record how many bytes the hub holds for a rank if they are many. Return whether they are.
 
         They are many if there are at least ``NETWORK_STEP`` more than this method last recorded
         in this call. Then the caller has to weigh the rank.

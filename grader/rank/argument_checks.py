@@ -78,8 +78,8 @@ def _require_reducible(kind: str, tensor: torch.Tensor, reduction: str) -> None:
 def check_list(kind: str, tensors: Tensors, n: int, like: torch.Tensor | None = None) -> None:
     """Check that a list has ``n`` tensors, each with the shape of ``like``.
 
-    Otherwise raise RuntimeError, as gloo does before it sends anything. Without ``like``, do not
-    check the shapes.
+    Otherwise raise RuntimeError, as gloo does before it sends anything. If ``like`` is not given,
+    do not check the shapes.
     """
     if len(tensors) != n:
         raise RuntimeError(

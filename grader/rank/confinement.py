@@ -118,8 +118,8 @@ def _bound(limit: int, most: int) -> None:
 def become(user: int, keep_reading: bool, groups: Sequence[int] = ()) -> None:
     """Permanently become a rank's user.
 
-    With ``keep_reading``, keep root's capabilities until ``drop_capabilities`` drops them. Put the
-    process into ``groups``, and into the group that has the id of the user.
+    If ``keep_reading`` is True, keep root's capabilities until ``drop_capabilities`` drops them.
+    Put the process into ``groups``, and into the group that has the id of the user.
     """
     if keep_reading:
         _prctl(PR_SET_KEEPCAPS, 1)
@@ -135,7 +135,7 @@ CAPABILITIES = struct.pack("Ii", 0x20080522, 0)  # version 3 of the interface, t
 
 
 def drop_capabilities(keep_reading: bool) -> None:
-    """Drop root's capabilities. With ``keep_reading``, keep only the one to read every file.
+    """Drop root's capabilities. If ``keep_reading`` is True, keep only the one to read every file.
 
     Without capabilities, the permissions of files and processes apply to root as to other users.
     """

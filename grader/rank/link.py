@@ -20,7 +20,7 @@ class Contents(Protocol):
     """The data that an operation sends. It is read as late as possible, at the next wait."""
 
     def read(self, keep: bool) -> bytes:
-        """Return the data. With ``keep``, also keep its hash, to notice a later change."""
+        """Return the data. If ``keep`` is True, also keep its hash, to notice a later change."""
 
     def spoil(self) -> None:
         """Make ``read`` return NaN, or ``UNFILLED`` for integers, from now on."""

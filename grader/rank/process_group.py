@@ -288,11 +288,11 @@ class HubGroup(dist.ProcessGroup):
     ) -> HubWork:
         """Start an operation that sends the tensors ``sent`` and fills the tensors ``landing``.
 
-        With ``silent``, the operation sends nothing. With ``in_order``, communicate the entries of
-        the tensors in their logical order, whatever the strides are. Otherwise communicate the
-        bytes in the order in which they are in memory. ``output`` is the result of the operation's
-        future, by default ``landing``. For ``is_overlapping`` see ``Issued``, and for the other
-        arguments ``operation_record``.
+        If ``silent`` is True, the operation sends nothing. If ``in_order`` is True, communicate the
+        entries of the tensors in their logical order, whatever the strides are. Otherwise
+        communicate the bytes in the order in which they are in memory. ``output`` is the result of
+        the operation's future, by default ``landing``. For ``is_overlapping`` see ``Issued``, and
+        for the other arguments ``operation_record``.
         """
         check_operation(kind, sent, landing, in_order, recorded.get("reduction"))
         if in_order:
@@ -378,6 +378,6 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 def _blocks(tensors: Tensors, in_order: bool) -> Tensors:
     """Return the tensors that an operation fills as one block of memory each.
 
-    With ``in_order``, a tensor that is not contiguous is filled with gaps.
+    If ``in_order`` is True, a tensor that is not contiguous is filled with gaps.
     """
     return [tensor for tensor in tensors if not in_order or tensor.is_contiguous()]

@@ -52,7 +52,7 @@ class MemoryInUse:
     def read(self, keep: bool = True) -> bytes:
         """Return the bytes to send, and note whether they differ from those of ``keep``.
 
-        With ``keep``, keep their hash for ``was_overwritten``. Otherwise forget the hash.
+        If ``keep`` is True, keep their hash for ``was_overwritten``. Otherwise forget the hash.
         """
         blob = self._now()
         if self.is_spoiled:
@@ -107,7 +107,10 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether two tensors overlap in memory, if each is one block of ``nbytes`` bytes."""
+    """Return whether two tensors overlap in memory.
+
+    Each tensor must be one block of ``nbytes`` bytes.
+    """
     begins = max(a.data_ptr(), b.data_ptr())
     return begins < min(a.data_ptr() + a.nbytes, b.data_ptr() + b.nbytes)
 
@@ -152,8 +155,8 @@ def write(tensor: torch.Tensor, content: np.ndarray) -> None:
 def fill(landing: Tensors, blob: bytes, in_order: bool) -> None:
     """Write the bytes of ``blob`` to the tensors' memory, one tensor after the other.
 
-    With ``in_order``, write the bytes in the logical order of a tensor's entries. An empty blob
-    changes nothing.
+    If ``in_order`` is True, write the bytes in the logical order of a tensor's entries. An empty
+    blob changes nothing.
     """
     if not blob:
         return
@@ -174,7 +177,7 @@ def unfill(landing: Tensors, in_order: bool) -> None:
 
 
 def _lay(tensor: torch.Tensor, content: np.ndarray, in_order: bool) -> None:
-    """Write bytes to a tensor's memory. With ``in_order``, write in the order of its entries."""
+    """Write bytes to a tensor's memory; if ``in_order`` is True, in the order of its entries."""
     if not in_order or tensor.is_contiguous():
         write(tensor, content)
         return

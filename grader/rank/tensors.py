@@ -175,8 +175,8 @@ def gradient_flags(value: Any) -> Any:
     """Return two flags for each tensor in lists, tuples and dicts.
 
     The first says whether the tensor requires a gradient. The second says whether the tensor has a
-    gradient although it requires none. If a tensor requires a gradient, its gradient does not
-    count, because the judge's own backward pass may have computed it.
+    gradient although it requires none. If a tensor requires a gradient, its second
+    flag is False, because the judge's own backward pass may have computed its gradient.
     """
     if isinstance(value, (list, tuple)):
         return [gradient_flags(item) for item in value]

@@ -55,8 +55,8 @@ def complete(actions: list[Action], kinds: tuple[str, ...], v: int, m: int) -> s
 def most_alive(actions: list[Action], ends: tuple[str, ...] = ENDS) -> tuple[int, Action]:
     """Return the largest number of activations alive, and the action that first reaches it.
 
-    For each chunk and micro-batch, one activation is alive from the F to the action whose kind is
-    in ``ends``.
+    The F of a chunk and micro-batch makes one activation. It is alive until an action of the same
+    chunk and micro-batch whose kind is in ``ends``.
     """
     alive, most, after = 0, 0, actions[0]
     for action in actions:

@@ -106,11 +106,11 @@ class Mixture:
     def backward(self, grads: list, through_p: bool = True) -> tuple[list, list, list]:
         """Return three lists of gradients, ``(of_tokens, of_gates, of_logits)``.
 
-        ``of_tokens[rank]`` is the gradient of a rank's tokens through the experts, and
-        ``of_logits[rank]`` is the gradient of the rank's tokens through the logits.
-        ``of_gates[rank]`` is the gate's gradient from the rank's tokens alone. Without
-        ``through_p``, the gradients through the experts lack the factor p. The method
-        ``of_weights`` returns the gradients of the experts' weights.
+        The gradient of a rank's tokens is the sum of ``of_tokens[rank]``, through the experts, and
+        ``of_logits[rank]``, through the gate's logits. ``of_gates[rank]`` is the gradient of the
+        gate from this rank's tokens only. If ``through_p`` is False, ``of_tokens`` lacks the factor
+        p, the probability of the chosen expert. The method ``of_weights`` returns the gradients of
+        the experts' weights.
         """
         of_tokens, of_gates, of_logits = [], [], []
         for rank, x in enumerate(self.tokens):
@@ -226,7 +226,7 @@ def routes_mistakes(choices: list, each: int) -> list[dict[str, Any]]:
 def send(rows: list, of_ranks: list[Routes], in_order: bool = True) -> list[np.ndarray]:
     """Return the rows that arrive at each rank. ``rows[rank]`` are the rows of a rank's tokens.
 
-    Without ``in_order``, the ranks do not sort their rows by expert before they send them.
+    If ``in_order`` is False, the ranks do not sort their rows by expert before they send them.
     """
     n = len(rows)
     given = [own[route[0]] if in_order else own for own, route in zip(rows, of_ranks)]

@@ -176,8 +176,8 @@ def step(
     By default, the step is right. With other values of the last five arguments, the step contains a
     mistake. ``forward_sum`` adds up the partial products. ``through_sum`` changes the gradient that
     goes back through ``forward_sum``; by default the gradient stays the same. ``backward_sum`` adds
-    up the partial gradients between two pairs. ``average`` averages the gradients of the shards.
-    With ``gelu_first``, gelu is applied to the partial products, and not to their sum.
+    up the partial gradients between two pairs. ``average`` averages the gradients of the shards. If
+    ``gelu_first`` is True, gelu is applied to the partial products, and not to their sum.
     """
     forward_sum = forward_sum or mesh.row_sums
     backward_sum, average = backward_sum or mesh.row_sums, average or mesh.column_means

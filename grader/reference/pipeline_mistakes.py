@@ -159,9 +159,9 @@ def _mistaken(
 ) -> list:
     """Return the gradients of all layers, after a backward pass with a mistake.
 
-    ``derivative`` is used in place of gelu's derivative. With ``untransposed``, W is used in place
-    of the transpose of W. With ``forward``, a stage's backward pass runs from the stage's first
-    layer to the stage's last layer.
+    ``derivative`` is used in place of gelu's derivative. If ``untransposed`` is True, W is used in
+    place of the transpose of W. If ``forward`` is True, a stage's backward pass runs from the
+    stage's first layer to the stage's last layer.
     """
     gradients: list = [None] * len(weights)
     for layers in reversed(cut):

@@ -358,8 +358,8 @@ def _not_rescaled(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (output, logsumexp) of a ring that rescales nothing when it finds a larger score.
 
-    With ``rescaled_sum``, the ring rescales the sum of exponentials. With ``rescaled_output``, it
-    rescales the output.
+    If ``rescaled_sum`` is True, the ring rescales the sum of exponentials. If ``rescaled_output``
+    is True, it rescales the output.
     """
     scores = np.where(seen, (q @ k.T) * q.shape[1] ** -0.5, -np.inf)
     outputs, sums = [], []

@@ -92,11 +92,11 @@ def train(
     """Train on all ranks with a mistake, or without one if no keyword is given.
 
     ``shards[rank][step]`` is a rank's part of a step's batch. ``factor`` multiplies the gradients.
-    With ``alone``, each rank uses its own gradients, not the average. With ``adds_up``, gradients
-    add up from step to step. With ``fresh``, each step makes a new optimizer. With
-    ``averages_weights``, each rank makes its own step, and then the weights are averaged. Only the
-    first ``updates`` steps update the weights; by default all steps do. With ``orders``, gradients
-    are averaged in memory order: see ``averages_in_memory_order``.
+    If ``alone`` is True, each rank uses its own gradients, not the average. If ``adds_up`` is True,
+    gradients add up from step to step. If ``fresh`` is True, each step makes a new optimizer. If
+    ``averages_weights`` is True, each rank makes its own step, and then the weights are averaged.
+    Only the first ``updates`` steps update the weights; by default all steps do. If ``orders`` is
+    given, gradients are averaged in memory order: see ``averages_in_memory_order``.
     """
     n, steps = len(shards), len(shards[0])
     own = [[np.asarray(w, np.float64) for w in weights] for _ in range(n)]

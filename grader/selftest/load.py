@@ -28,7 +28,9 @@ from grader.selftest.mutation.trials import LOST
 from grader.world.fork_server_client import Server
 
 LOOK_EVERY = 5  # seconds to wait before each deadlock
-PATIENCE = 900  # seconds for one grading: far beyond what any takes
+PATIENCE = 1800  # seconds for one grading: far beyond what any takes
+# How long all checks of a grading may take is not what is tested, and depends on the load.
+OPTIONS = ("--workers", "1", "--seconds", f"{PATIENCE}")
 
 
 @dataclass
@@ -64,7 +66,7 @@ def right() -> list[tuple[Path, str]]:
 def graded(folder: Path, part: str, address: str, into: Path) -> Grading:
     results = into / f"{time.monotonic_ns()}.json"
     began = time.monotonic()
-    asked = command(folder, results, "--workers", "1", "--part", part, server=address)
+    asked = command(folder, results, *OPTIONS, "--part", part, server=address)
     name = folder.name
     try:
         done = subprocess.run(**asked, capture_output=True, timeout=PATIENCE)

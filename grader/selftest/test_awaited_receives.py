@@ -70,7 +70,7 @@ def given_to_idle(ends: Ends) -> int:
 
 
 def stop_measuring(ends: Ends) -> None:
-    ends.hub.stop_measuring_the_restless()
+    ends.hub.stop_measuring_busy_ranks()
     ends.settle()
 
 

@@ -285,7 +285,7 @@ def test_a_message_of_a_later_call_is_not_compared_with_an_earlier_receive(submi
     message = str(failure.value)
     assert "rank 0 has already returned" in message and "disagree" not in message
     assert "rank 1 started 2 receives from rank 0 (line 12)" in message
-    assert "but rank 0 sent only 1 message to it (line 10), and returned." in message
+    assert "rank 0 sent only 1 message to rank 1 (line 10) before its function returned." in message
 
 
 def test_a_rank_that_passes_another_group_is_told_both_groups(submit):
@@ -354,7 +354,7 @@ def test_messages_of_an_earlier_call_are_not_counted(submit, count, words):
         run.returns(X, X)
     message = str(failure.value)
     assert f"Likely: rank 1 started {count + 1} sends to rank 0 (line 9)," in message
-    assert f"but rank 0 started {words} (line 13), and returned." in message
+    assert f"but rank 0 started {words} (line 13) before its function returned." in message
 
 
 def test_send_and_receive_that_disagree_about_the_size(submit):
@@ -1281,7 +1281,7 @@ def test_a_forgotten_irecv_that_got_the_message_is_named(submit):
     message = verdict(world, 2)
     assert (
         "Likely: rank 1 started 2 receives from rank 0 (lines 9 and 10), but rank 0 sent only 1"
-        " message to it (line 12), and returned." in message
+        " message to rank 1 (line 12) before its function returned." in message
     )
     assert "the earlier receive (line 9) got the message." in message
     assert "returned without sending" not in message

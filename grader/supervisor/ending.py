@@ -136,7 +136,7 @@ def end_descendants(
 
 
 def _kill_family(spare: Collection[int]) -> set[int]:
-    """Stop all descendants of this process, then kill them; return their pids.
+    """Stop all descendants of this process, then kill them. Return their pids.
 
     All are stopped before the first one is killed. So a process that forks without end cannot fork
     while the other processes are killed.

@@ -33,7 +33,8 @@ def prepare(request: WorldRequest, size: int, tier: str) -> list[RankHome]:
 def _make_rendezvous(request: WorldRequest, inside: int, for_all: bool) -> str:
     """Make the file in which ranks meet, and return its path.
 
-    With ``for_all``, every user may read the file and write to it; otherwise only its owner may.
+    If ``for_all`` is True, every user may read the file and write to it; otherwise only its owner
+    may.
     """
     file = os.open("rendezvous", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=inside)
     if for_all:

@@ -145,7 +145,7 @@ class Supervisors:
         return [gpu for child in self.children.values() for gpu in child.gpus]
 
     def _fork(self, work: Callable[[], None]) -> int:
-        """Fork a process that does this work in a control group of its own; return its pid.
+        """Fork a process that does this work in a control group of its own. Return its pid.
 
         If no control group can be made, the process does the work without one.
         """

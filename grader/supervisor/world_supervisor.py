@@ -209,7 +209,7 @@ def _look_after(
         if time.monotonic() > next_look:
             next_look = _look(judge, ranks, limits)
             if hub:
-                hub.stop_measuring_the_restless()
+                hub.stop_measuring_busy_ranks()
         if wake in readable:
             if signal.SIGTERM in ending.signals(wake):  # the server has died, or ends all worlds
                 return

@@ -17,7 +17,7 @@ MAX_MILLISECONDS = 200  # for all steps together
 
 @dataclass(frozen=True)
 class Saved:
-    """Names the files that were saved together."""
+    """The files of one save. Steps at most ``STEP_MILLISECONDS`` apart are one save."""
 
     paths: frozenset[Path]
 

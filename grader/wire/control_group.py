@@ -45,7 +45,7 @@ class Group:
             folder.mkdir()
 
     def enter(self) -> None:
-        """Make the group, and move this process into it.
+        """Make the control group, and move this process into it.
 
         Raises OSError if the group cannot be made or entered.
         """
@@ -83,7 +83,7 @@ class Group:
         self.set("memory.swap.max", 0)
 
     def set(self, name: str, value: int | str) -> bool:
-        """Write a setting if it exists in the group; return whether it exists."""
+        """Write a setting if it exists in the group. Return whether it exists."""
         if found := self.file(name):
             found.write_text(str(value))
         return found is not None
@@ -119,7 +119,7 @@ class Group:
     def _count(self, name: str, key: str = "") -> int:
         """Return the number after ``key`` in a file of the group; 0 if there is no such number.
 
-        Without ``key``, return the only number in the file.
+        If ``key`` is not given, return the only number in the file.
         """
         with contextlib.suppress(OSError):
             if found := self.file(name):
@@ -128,7 +128,7 @@ class Group:
         return 0
 
     def remove(self, seconds: float = REMOVAL_SECONDS) -> bool:
-        """Kill the processes in the group, and remove it; return whether the group is gone.
+        """Kill the processes in the group, and remove it. Return whether the group is gone.
 
         Give up after ``seconds``.
         """

@@ -18,7 +18,7 @@ MAX_SECONDS = 60.0  # in case somebody makes folders as fast as they are removed
 
 
 def remove(path: str | os.PathLike) -> bool:
-    """Remove a file, a link, or a folder with all its content; return whether the entry is gone.
+    """Remove a file, a link, or a folder with all its content. Return whether the entry is gone.
 
     Follow links only on the way to the parent of ``path``. Give up after a limited time, because
     other processes may make entries in the folder meanwhile.

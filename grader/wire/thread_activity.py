@@ -37,7 +37,7 @@ SHORT_SLICE = 200_000  # nanoseconds; a thread that polls runs for a tenth of th
 class Thread:
     """The activity of a thread so far. Times are in nanoseconds.
 
-    ``runnable`` says whether the thread wants to run now (or waits for a disk).
+    ``runnable`` is True if the thread runs, waits for a processor, or waits for a disk.
     """
 
     ran: int  # time on a processor

@@ -22,7 +22,7 @@ class Processes:
     """The processes of a world, and the judge's connections to them.
 
     ``request`` is the request with which the processes were started. ``pids`` has an entry for each
-    rank that was started. Every other list has an entry for each rank that may be started.
+    rank that was started. Each of the other lists has an entry for each rank that may be started.
     """
 
     supervisor: socket.socket
@@ -67,7 +67,7 @@ class Processes:
         return cls(supervisor, request, nonce, wires, readers, outputs, stacks)
 
     def go_on(self, request: WorldRequest) -> bool:
-        """Have the supervisor prepare the ranks for another check; return whether they are ready.
+        """Have the supervisor prepare the ranks for another check. Return whether they are ready.
 
         ``request`` is the request for this check.
         """
@@ -90,7 +90,7 @@ class Processes:
             self.supervisor.settimeout(None)
 
     def _is_ready(self) -> bool:
-        """Read the supervisor's messages up to its answer; return whether the ranks can go on.
+        """Read the supervisor's messages up to its answer. Return whether the ranks can go on.
 
         Ignore a report of a standstill before the answer, because between two checks all ranks
         wait. If any other message comes before the answer, the ranks cannot go on. Data after the

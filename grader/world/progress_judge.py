@@ -176,7 +176,7 @@ class ProgressJudge:
                     rank.exit, self.report.ending = None, Ending.LATE
 
     def _end_if_settled(self, now: float, silent: bool) -> bool:
-        """Set the ending if the ranks finished or failed; return whether there is an ending.
+        """Set the ending if the ranks finished or failed. Return whether there is an ending.
 
         If one rank has failed, the other ranks get some time to fail by themselves, unless the hub
         says that every rank waits.

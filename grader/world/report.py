@@ -38,9 +38,9 @@ class Delay:
     if the system does not show what threads do. The rank is also released when a quarter of the
     call's time limit has passed.
 
-    With ``patience``, two more events release the held rank. One is that rank ``on`` has itself
-    passed the mark ``at``, and now waits. The other is that ``patience`` seconds have passed (a
-    quarter of this time if the system does not show who waits). So if rank ``on`` waits for the
+    If ``patience`` is given, two more events release the held rank. One is that rank ``on`` has
+    itself passed the mark ``at``, and now waits. The other is that ``patience`` seconds have passed
+    (a quarter of this time if the system does not show who waits). So if rank ``on`` waits for the
     held rank, both ranks go on. If rank ``on`` should wait for the held rank, but does not, rank
     ``on`` is too early every time, and not only by chance.
     """

@@ -84,7 +84,7 @@ class Stacks:
         )
 
     def read(self, ranks: list[RankReport]) -> bool:
-        """Write the stacks into the reports; return whether nothing changed since the last reading.
+        """Write the stacks into the reports. Return whether nothing changed since the last reading.
 
         Nothing has changed if the stacks and the hub's count are the same as at the last reading.
         One reading cannot prove that the ranks stand still. A rank may have got what it waited for

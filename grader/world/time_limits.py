@@ -71,7 +71,10 @@ class TimeLimits:
 
     @property
     def may_allow_imports(self) -> bool:
-        """Return whether the limit has grown by less than ``Limits.import_seconds`` so far."""
+        """Return whether ``allow_imports`` may raise the limit of processor time again.
+
+        It may until the limit has grown by ``Limits.import_seconds``.
+        """
         return self.cpu_allowed < self.limits.cpu_seconds + self.limits.import_seconds
 
     @property

@@ -178,7 +178,7 @@ class World:
         self.selector.register(processes.supervisor, selectors.EVENT_READ, self._on_supervisor)
 
     def _make_reusable(self) -> bool:
-        """Prepare the processes for a later world, if possible; return whether it may use them.
+        """Prepare the processes for a later world, if possible. Return whether it may use them.
 
         This is possible if this world ended without an error and left nothing in the ranks.
         Otherwise the caller has to end the processes.

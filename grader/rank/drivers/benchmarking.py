@@ -15,8 +15,8 @@ def timed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Return the result of a stopwatch that measures an operation of the judge.
 
     The clock, the synchronization and the barrier also come from the judge: see
-    ``callbacks.Bench``. With ``measured_again``, the stopwatch then measures another operation
-    before the first result is returned.
+    ``callbacks.Bench``. If ``measured_again`` is True, the stopwatch then measures another
+    operation before the first result is returned.
     """
     result = _measured(function, kwargs["warm_up"], kwargs["iterations"], mark.use, mark)
     if kwargs.get("measured_again"):

@@ -16,7 +16,7 @@ def plain(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def received_at_wait(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Return the result of a call in which received data reaches its tensor only in ``wait()``.
+    """Make a call, and return its result. Received data reaches its tensor only in ``wait()``.
 
     See ``receives``.
     """
@@ -91,9 +91,9 @@ def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 def kept_of_drawn(function: Callable, args: list, kwargs: dict, mark: Mark) -> int:
     """Make a call with a tensor that is drawn here, and let the hub measure what the result keeps.
 
-    The tensor has the shape ``shape`` and the dtype float64. With ``listed``, the function gets a
-    list with this tensor. At the measurement, only the function's result is left. Return the number
-    of entries of the result, or −1 if the result is not a tensor.
+    The tensor has the shape ``shape`` and the dtype float64. If ``listed`` is True, the function
+    gets a list with this tensor. At the measurement, only the function's result is left. Return the
+    number of entries of the result, or −1 if the result is not a tensor.
     """
     tensor = torch.rand(kwargs["shape"], dtype=torch.float64)
     RESTING.append(function([tensor] if kwargs["listed"] else tensor))
@@ -110,9 +110,9 @@ def metered(
     mark: Mark,
     before_a_send: Callable[[], None] = lambda: None,
 ) -> Any:
-    """Return the result, and the meter's ledger of products and sends: see ``meter.Meter``.
+    """Make a call under the meter. Return its result, and the ledger of products and sends.
 
-    Call ``before_a_send`` before each send.
+    The meter calls ``before_a_send`` before each send. See ``meter.Meter``.
     """
 
     def look() -> None:

@@ -60,9 +60,9 @@ def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
     """Make calls that get a timeline as their last argument, and meter each call.
 
     ``times`` is the number of calls with the same tensors. ``then`` holds the arguments of a
-    further call. With ``marks_sends``, the rank passes the mark "send k" before its k-th send.
-    Return the results of all calls. For the last call, also return the ledger, the spans and the
-    first argument.
+    further call. If ``marks_sends`` is True, the rank passes the mark "send k" before its k-th
+    send. Return the results of all calls. For the last call, also return the ledger, the spans and
+    the first argument.
     """
     from handout.timeline import Timeline  # the copy beside the submission
 

@@ -13,7 +13,7 @@ from grader.wire.seeded_inputs import draw
 
 
 def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Call a step of a sharded model with large shards; return its loss and fingerprints.
+    """Call a step of a sharded model with large shards. Return its loss and fingerprints.
 
     There is one fingerprint for each gradient that the step returned, with the gradient's shape.
     There is also one for each shard that the step got, computed after the step. The shard of layer
@@ -110,8 +110,8 @@ def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) ->
     this forward pass. Its backward pass multiplies both gradients by the number for this backward
     pass. This gives the same as multiplying the gradient of the output. When a pass begins, a mark
     records the fingerprints of the pass's arguments. When the pass ends, a mark records the
-    fingerprints of its results, and then the rank gets the number. With ``metered``, also return
-    the meter's ledger.
+    fingerprints of its results, and then the rank gets the number. If ``metered`` is True, also
+    return the meter's ledger.
     """
     from handout import mlp  # the copy beside the submission
 

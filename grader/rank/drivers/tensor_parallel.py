@@ -70,8 +70,8 @@ def stack_of_pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> 
     """Run pairs of layers, one after the other, and return the output and all gradients.
 
     ``args`` holds the list of pairs, the input of the first pair, and the gradient of the output of
-    the last pair. With ``residual``, the input of each pair is added to the output of this pair.
-    The gradients are those of the first input and of all weights.
+    the last pair. If ``residual`` is True, the input of each pair is added to the output of this
+    pair. The gradients are those of the first input and of all weights.
     """
     pairs, x, upstream = args
     value = x

@@ -66,7 +66,7 @@ def _random(*shape: int) -> torch.Tensor:
 
 
 def reduction(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """Run an all-reduce. With ``late``, the last rank begins it later than the other ranks."""
+    """Run an all-reduce. If ``late`` is True, the last rank begins it later than all others."""
     tensor = torch.ones(kwargs.get("elements", ELEMENTS))
     last = dist.get_rank() == dist.get_world_size() - 1
 

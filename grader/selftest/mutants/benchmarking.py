@@ -243,7 +243,7 @@ MUTANTS = [
         "    if len(set(sizes)) < 2:\n",
         # The sign is that of a rounding error, so the one case of the public check may miss it.
         {"hidden fit_misuse", "public model"},
-        "Two different sizes, and two different times, are needed.",
+        "A fit needs at least two different sizes and two different times.",
     ),
     Mutant(
         "the size of an all-gather is what one rank puts in",
@@ -686,7 +686,7 @@ MUTANTS = [
     t = torch.tensor(seconds, dtype=torch.float64)
 """,
         {"hidden fit"},
-        "only the last time of each size was used",
+        "only one time of each size was used, the last one",
     ),
     Mutant(
         "no two times may be equal",

@@ -1717,6 +1717,39 @@ def all_gather""",
         "Start both with one dist.batch_isend_irecv",
     ),
     Mutant(
+        "neighbours of which rank 0 sends first, and the others receive first",
+        "collectives",
+        EXCHANGE,
+        """    exchange = [
+        lambda: dist.send(tensor.detach().contiguous(), (rank + 1) % n),
+        lambda: dist.recv(received, (rank - 1) % n),
+    ]
+    for act in exchange[::-1] if rank else exchange:
+        act()
+""",
+        {"hidden shift_right_at_the_same_time", "hidden ring_at_the_same_time"},
+        "rank 0 sends first, and every other rank receives before it sends",
+    ),
+    Mutant(
+        "a ring in which the last rank sends first, and the others receive first",
+        "collectives",
+        "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding",
+        """    def shift_right(tensor):
+        received = torch.empty_like(tensor)
+        exchange = [
+            lambda: dist.send(tensor, (rank + 1) % n),
+            lambda: dist.recv(received, (rank - 1) % n),
+        ]
+        for act in exchange if rank == n - 1 else exchange[::-1]:
+            act()
+        return received
+
+    rank, n = dist.get_rank(), dist.get_world_size()
+    padding""",
+        {"hidden ring_at_the_same_time"},
+        "and until then no other rank sent anything",
+    ),
+    Mutant(
         "a broadcast whose root returns its input",
         "collectives",
         "    dist.broadcast(received, src=root)\n    return received\n",

@@ -452,20 +452,9 @@ average = functools.partial(all_reduce, op="average")
 ''',
     ),
     Variant(
-        "a token goes round: the first rank sends first, and the others receive first",
+        "a token goes round",
         "collectives",
         '''
-def shift_right(tensor: Tensor) -> Tensor:
-    rank, n = dist.get_rank(), dist.get_world_size()
-    if n == 1:
-        return tensor
-    received, mine = tensor.new_empty(tensor.shape), tensor.detach().contiguous()
-    turns = [lambda: dist.recv(received, (rank - 1) % n), lambda: dist.send(mine, (rank + 1) % n)]
-    for turn in turns if rank else turns[::-1]:
-        turn()
-    return received
-
-
 def in_rank_order(action: Callable[[], T]) -> T:
     rank, n, token = dist.get_rank(), dist.get_world_size(), torch.zeros(1)
     if rank > 0:
