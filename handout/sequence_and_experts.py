@@ -124,8 +124,8 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
         q, k, v: this rank's rows of the queries, keys and values, (T/n, d) each. Row i of rank r is
             token r·T/n + i. All ranks have equally many rows.
         causal: whether a token sees only itself and the tokens before it. The score of a key that
-            is not seen is −∞. You need not compute with a block that no query of this rank sees,
-            but pass it on if a later rank needs it.
+            is not seen is −∞. A block that no query of this rank sees is not needed by any later
+            rank in the ring either: you need neither compute with it nor pass it on.
     Returns:
         ``(output, logsumexp)``.
         output: (T/n, d).
@@ -165,12 +165,12 @@ def ring_attention_backward(
     what its queries contribute. After n steps, a block's gradients are back on the rank to which
     the block belongs.
 
-    For a block of keys, with s = 1/√d (Σ is the sum over the d entries of each row) [Dao et al.,
+    For a block of keys, with scale = 1/√d (Σ is the sum over the d entries of a row) [Dao et al.,
     2022]:
-        P = exp(s·q kᵀ − logsumexp)      the columns of this block in the softmax over all keys
+        P = exp(scale·q kᵀ − logsumexp)  the columns of this block in the softmax over all keys
         grad_v += Pᵀ @ grad_o,   grad_P = grad_o @ vᵀ
-        grad_S = P ⊙ (grad_P − Σ grad_o ⊙ o)
-        grad_q += s·grad_S @ k,   grad_k += s·grad_Sᵀ @ q
+        grad_s = P ⊙ (grad_P − Σ grad_o ⊙ o)
+        grad_q += scale·grad_s @ k,   grad_k += scale·grad_sᵀ @ q
 
     Args:
         q, k, v, causal: as for ``ring_attention_forward``.

@@ -44,7 +44,8 @@ class Timeline:
 
     def _now(self) -> float:
         if torch.cuda.is_initialized():
-            torch.cuda.synchronize()  # a call only starts the work of the GPU
+            # A call only starts the work of the GPU. Messages are in other streams.
+            torch.cuda.current_stream().synchronize()
         return self.clock()
 
 

@@ -201,7 +201,7 @@ def reduce(tensor: Tensor, root: int, op: str = "sum") -> Tensor | None:
     _check_root(root)
     reduction = _reduction(op, tensor)
     total = tensor.detach().clone(memory_format=torch.contiguous_format)
-    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks
+    dist.reduce(total, dst=root, op=reduction)  # what the other ranks now hold is undefined
     return _divide_if_average(op, total) if dist.get_rank() == root else None
     # END SOLUTION
 

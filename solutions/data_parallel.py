@@ -86,8 +86,8 @@ def _loss_and_gradients(weights: list[Tensor], x: Tensor) -> tuple[Tensor, list[
         x = y
     grad = mlp.loss_backward(x)
     gradients: list[Tensor] = []
-    for layer in reversed(saved):
-        grad, grad_weight = mlp.layer_backward(*layer, grad)
+    while saved:  # a layer's tensors are freed after its backward pass
+        grad, grad_weight = mlp.layer_backward(*saved.pop(), grad)
         gradients.insert(0, grad_weight)
     return mlp.loss(x), gradients
 

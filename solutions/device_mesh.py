@@ -187,7 +187,7 @@ def mesh_step(
     grad = mlp.loss_backward(x)  # replicated in the row
     for l in reversed(range(len(pairs))):
         first, second = pairs[l]
-        x_in, z, hidden, output = saved[l]
+        x_in, z, hidden, output = saved.pop()
         # grad_hidden: sharded by columns; grad_second: sharded by rows, as second is
         grad_hidden, grad_second = mlp.layer_backward(hidden, output, second, grad)
         # grad: partial in the row; grad_first: sharded by columns

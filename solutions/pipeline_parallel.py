@@ -21,8 +21,8 @@ here:
 - For each micro-batch, the forward pass sends one tensor of shape (B/m, D) from each stage to the
   next, and the backward pass sends one from each stage to the previous stage. Use send and receive.
   Nothing else is sent, and there are no barriers.
-- Inputs must stay unchanged. They may be non-contiguous, and are float32 or float64. Results have
-  the dtype of the inputs.
+- Inputs must stay unchanged. They may be non-contiguous, are float32 or float64, and do not require
+  gradients. Results have the dtype of the inputs.
 - The function works for 1, 2, 3, 4, … stages of one layer or more, also if the stages have
   different numbers of layers, and for any m ≥ 1. It also works when it is called twice with the
   same arguments: do not empty lists that are arguments. A later call must not change an earlier
@@ -101,7 +101,7 @@ def _stage_backward(
     for weight, (x, z), total in zip(reversed(weights), reversed(saved), reversed(totals)):
         grad_z = torch.ops.aten.gelu_backward(grad_y, z)
         total.addmm_(x.T, grad_z)
-        grad_y = grad_z @ weight.T
+        grad_y = grad_z @ weight.T  # nobody needs that of the first layer: autograd leaves it out
     return grad_y
 
 
@@ -474,7 +474,7 @@ def measured_bubble(timelines: list[list[Span]]) -> float:
     Args:
         timelines: for each stage its spans, ``Span(kind, micro_batch, start, end)``, in any order.
             Spans of a stage do not overlap. A span is work, everything else is waiting. The total
-            time of each stage is from the first start to the last end of *any* stage.
+            time of each stage is from the first start to the last end of *any* stage. It is not 0.
     Returns:
         A number from 0 to 1: idle time of all stages / total time of all stages.
     Raises:

@@ -218,8 +218,8 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
         q, k, v: this rank's rows of the queries, keys and values, (T/n, d) each. Row i of rank r is
             token r·T/n + i. All ranks have equally many rows.
         causal: whether a token sees only itself and the tokens before it. The score of a key that
-            is not seen is −∞. You need not compute with a block that no query of this rank sees,
-            but pass it on if a later rank needs it.
+            is not seen is −∞. A block that no query of this rank sees is not needed by any later
+            rank in the ring either: you need neither compute with it nor pass it on.
     Returns:
         ``(output, logsumexp)``.
         output: (T/n, d).
@@ -282,12 +282,12 @@ def ring_attention_backward(
     what its queries contribute. After n steps, a block's gradients are back on the rank to which
     the block belongs.
 
-    For a block of keys, with s = 1/√d (Σ is the sum over the d entries of each row) [Dao et al.,
+    For a block of keys, with scale = 1/√d (Σ is the sum over the d entries of a row) [Dao et al.,
     2022]:
-        P = exp(s·q kᵀ − logsumexp)      the columns of this block in the softmax over all keys
+        P = exp(scale·q kᵀ − logsumexp)  the columns of this block in the softmax over all keys
         grad_v += Pᵀ @ grad_o,   grad_P = grad_o @ vᵀ
-        grad_S = P ⊙ (grad_P − Σ grad_o ⊙ o)
-        grad_q += s·grad_S @ k,   grad_k += s·grad_Sᵀ @ q
+        grad_s = P ⊙ (grad_P − Σ grad_o ⊙ o)
+        grad_q += scale·grad_s @ k,   grad_k += scale·grad_sᵀ @ q
 
     Args:
         q, k, v, causal: as for ``ring_attention_forward``.
@@ -323,7 +323,7 @@ def ring_attention_backward(
         if owner <= rank or not causal:
             keys, values = block
             probabilities = (_scores(q, keys, owner, causal) - logsumexp[:, None]).exp_()
-            # s·grad_S, the gradient of q kᵀ
+            # scale·grad_s, the gradient of q kᵀ
             grad_scores = (grad_output @ values.T).sub_(delta).mul_(probabilities).mul_(scale)
             grad_q += grad_scores @ keys
             grad_block[0] += grad_scores.T @ q
@@ -377,8 +377,8 @@ def exchange_routes(choice: Tensor, experts: int) -> Routes:
     outgoing = choice.bincount(minlength=n * experts)  # tokens for each expert of the world
     incoming = torch.empty_like(outgoing)  # from each rank, for each of this rank's experts
     dist.all_to_all_single(incoming, outgoing)
-    sent = outgoing.view(n, experts).sum(1).tolist()
-    received = incoming.view(n, experts).sum(1).tolist()
+    counts = torch.stack([outgoing, incoming]).view(2, n, experts).sum(2)
+    sent, received = counts.tolist()  # both at once: on a GPU this thread waits here
     arrived = torch.arange(experts, device=choice.device).repeat(n).repeat_interleave(incoming)
     return order, sent, received, arrived
     # END SOLUTION
@@ -510,7 +510,7 @@ def mixture_forward(
     results = torch.empty_like(arrived)
     z = torch.empty_like(arrived)
     for i, weight in enumerate(weights):
-        own = expert_of_token == i
+        (own,) = torch.where(expert_of_token == i)
         results[own], z[own] = mlp.layer_forward(arrived[own], weight)
     outputs = from_experts(results, routes)
     return p * outputs, (x, probabilities, routes, arrived, z, outputs)
@@ -568,7 +568,7 @@ def mixture_backward(
     grad_arrived = torch.empty_like(arrived)
     gradients = []
     for i, weight in enumerate(weights):
-        own = expert_of_token == i
+        (own,) = torch.where(expert_of_token == i)
         grad_arrived[own], grad_weight = mlp.layer_backward(
             arrived[own], z[own], weight, grad_results[own]
         )

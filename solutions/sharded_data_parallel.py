@@ -280,7 +280,8 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
         x = y
     grad = mlp.loss_backward(x)
     gradients: list[Tensor] = []
-    for shard, (own_x, z) in zip(reversed(shards), reversed(saved)):
+    for shard in reversed(shards):
+        own_x, z = saved.pop()
         grad, averaged = _gathered_backward(shard, own_x, z, grad)
         gradients.insert(0, averaged)
     return mlp.loss(x), gradients
@@ -358,7 +359,8 @@ def prefetched_step(
     grad = mlp.loss_backward(x)
     gradients: list[Tensor] = []
     layers = _gathered_ahead(reversed(shards), width)
-    for own_x, z in reversed(saved):
+    while saved:
+        own_x, z = saved.pop()
         weight = next(layers)  # zip(layers, …) would keep each layer until the next one is there
         grad, grad_weight = layer_backward(own_x, z, weight, grad)
         gradients.insert(0, _average_shard(grad_weight))

@@ -24,7 +24,7 @@ to 4.4 no rank ever holds more than its shard of a weight, or of the gradient of
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
 - Inputs keep their values, may be non-contiguous, and are float32 or float64. Results have the
-  dtype of the inputs.
+  dtype of the inputs. Except in Problem 4.4, inputs do not require gradients.
 - The function works for 1, 2, 3, 4, … ranks, for one layer or more, and when it is called twice.
   A later call must not change an earlier result.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.

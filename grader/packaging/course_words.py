@@ -218,7 +218,7 @@ def _demo(course: Course) -> str:
 
 
 def _gpus(course: Course) -> list[tuple[str, str]]:
-    told = "run the checks on your GPUs; ranks share them if there are too few"
+    told = "run the checks on your GPUs; too few GPUs are shared, without nccl"
     rows = [("make test DEVICE=cuda", told)]
     if part := _demo(course):
         told = "run on GPUs if there are two, else on CPUs"

@@ -505,9 +505,9 @@ def all_gather""",
     Mutant(
         "reduce knows nothing but sums",
         "collectives",
-        """    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks
+        """    dist.reduce(total, dst=root, op=reduction)  # what the other ranks now hold is undefined
 """,
-        "    dist.reduce(total, dst=root)  # leaves partial results on the other ranks\n",
+        "    dist.reduce(total, dst=root)  # what the other ranks now hold is undefined\n",
         {"public the_eight_collectives[reduce]", "hidden values[reduce]"},
         "Do you pass op to the collective?",
     ),
@@ -515,10 +515,10 @@ def all_gather""",
         "reduce in the caller's own memory",
         "collectives",
         """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
-    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks
+    dist.reduce(total, dst=root, op=reduction)  # what the other ranks now hold is undefined
 """,
         """    total = tensor.contiguous()
-    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks
+    dist.reduce(total, dst=root, op=reduction)  # what the other ranks now hold is undefined
 """,
         {"public the_eight_collectives[reduce]", "hidden values[reduce]"},
         "modified its input",
@@ -526,7 +526,7 @@ def all_gather""",
     Mutant(
         "a reduce is an all-reduce whose result the others throw away",
         "collectives",
-        """    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks
+        """    dist.reduce(total, dst=root, op=reduction)  # what the other ranks now hold is undefined
 """,
         "    dist.all_reduce(total, op=reduction)\n",
         {"hidden one_call[reduce]"},

@@ -993,7 +993,7 @@ MUTANTS = [
     ),
     mutant(
         "the first expert computes all",
-        "        own = expert_of_token == i\n        results[own]",
+        "        (own,) = torch.where(expert_of_token == i)\n        results[own]",
         "        own = expert_of_token >= i if i == 0 else expert_of_token < 0\n        results[own]",
         {
             "hidden idle_experts",
@@ -1005,8 +1005,8 @@ MUTANTS = [
     ),
     mutant(
         "an expert without tokens is an error",
-        "        own = expert_of_token == i\n        results[own]",
-        "        own = expert_of_token == i\n        assert own.any() or not len(own), 'no token'\n        results[own]",
+        "        (own,) = torch.where(expert_of_token == i)\n        results[own]",
+        "        (own,) = torch.where(expert_of_token == i)\n        assert len(own) or not len(arrived), 'no token'\n        results[own]",
         {
             "hidden idle_experts",
             "hidden mixture_forward",

@@ -54,7 +54,8 @@ TURN_ROUND = """\
 """
 GOING_BACK = """\
     layers = _gathered_ahead(reversed(shards), width)
-    for own_x, z in reversed(saved):
+    while saved:
+        own_x, z = saved.pop()
         weight = next(layers)  # zip(layers, …) would keep each layer until the next one is there
 """
 OF_WEIGHT = """\
@@ -978,7 +979,8 @@ def _gathered_ahead""",
         FORWARD + """        x = y
     grad = mlp.loss_backward(x)
     gradients: list[Tensor] = []
-    for shard, (own_x, z) in zip(reversed(shards), reversed(saved)):
+    for shard in reversed(shards):
+        own_x, z = saved.pop()
 """ + AVERAGED,
         """        kept = locals().get("kept", [])
         kept.append(_gather(shard, width).numpy().copy())
