@@ -9,11 +9,12 @@ from random import Random
 
 import numpy as np
 
-from grader.hub.hub import Hub
+from grader.hub.hub import QUIET_SECONDS, Hub
 from grader.hub.process_usage import MemoryUsage
 from grader.selftest.fuzz_frames import HONEST as OF_THE_JUDGES
 from grader.selftest.fuzz_frames import NONCE, OPERATION, changed_text, headed, mutated
 from grader.wire import frames
+from grader.wire.callbacks import CallOptions
 from grader.wire.event_reader import read_event
 
 BYTES = np.arange(6, dtype=np.float32).tobytes()
@@ -120,7 +121,7 @@ def make(random: Random) -> bytes:
     stream = b"".join(parts)
     if way == 5:
         stream = mutated(stream, random, random.randrange(1, 4))
-    return bytes([random.randrange(len(HONEST) + 1), random.randrange(2)]) + stream
+    return bytes([random.randrange(len(HONEST) + 1), random.randrange(4)]) + stream
 
 
 def mirrored(step: list[tuple]) -> list[tuple]:
@@ -218,6 +219,20 @@ class Ends:
             if sum(map(len, self.heard.values())) == before:
                 return
 
+    def withhold_messages(self) -> None:
+        """Put all ranks into a call with ``clocks``, in which the hub withholds messages."""
+        for rank in range(len(self.ranks)):
+            self.hub.calls.options[rank] = [CallOptions(rank, GIVEN | {"clocks": True})]
+
+    def give_what_is_withheld(self) -> None:
+        """Have the hub deliver withheld messages, for each of the reasons for which it does so."""
+        self.hub.look()
+        self.hub.moved_at -= QUIET_SECONDS
+        self.hub.give_to_idle()
+        self.settle()
+        self.hub.stop_measuring_busy_ranks()
+        self.settle()
+
     def frames_of(self, end: socket.socket) -> list[frames.Frame]:
         return list(frames.Reader(NONCE).feed(bytes(self.heard[end])))
 
@@ -249,10 +264,14 @@ def lengths() -> dict[int, int]:
 
 def judge(data: bytes) -> str:
     """What became of an input, in a few words. Anything raised here is a fault of the hub."""
-    ends = Ends(is_strict=bool(data[1]))
+    ends, has_clocks = Ends(is_strict=bool(data[1] & 1)), bool(data[1] & 2)
     try:
+        if has_clocks:
+            ends.withhold_messages()
         ends.post(1, *map(mirrored, HONEST[: data[0]]))
         ends.write(ends.ranks[0], data[2:])
+        if has_clocks:
+            ends.give_what_is_withheld()
         alone = {"group": [1], "group_name": "own"}
         ends.post(1, operation(99, **alone))
         for rank, end in enumerate(ends.judges):

@@ -11,9 +11,8 @@ from grader.hub import releases
 from grader.hub.awaited_receives import MAX_RESTLESS, REST_SECONDS
 from grader.hub.hub import QUIET_SECONDS
 from grader.hub.releases import LOOK_SECONDS
-from grader.selftest.fuzz_hub import GIVEN, MESSAGE, Ends, operation
+from grader.selftest.fuzz_hub import MESSAGE, Ends, operation
 from grader.wire import frames, os_support, thread_activity
-from grader.wire.callbacks import CallOptions
 from grader.wire.thread_activity import Thread
 
 
@@ -21,8 +20,7 @@ from grader.wire.thread_activity import Thread
 def both() -> Iterator[Ends]:
     """Two ranks in a call with ``clocks``. Rank 0 has sent message 0 to rank 1, which receives."""
     ends = Ends()
-    for rank in (0, 1):
-        ends.hub.calls.options[rank] = [CallOptions(rank, GIVEN | {"clocks": True})]
+    ends.withhold_messages()
     ends.post(1, operation(0, b"", kind="recv", peer=0, sent=[], **MESSAGE))
     ends.post(0, operation(0, kind="send", peer=1, received=[], **MESSAGE))
     yield ends
