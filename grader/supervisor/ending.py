@@ -94,7 +94,7 @@ def end_descendants(
     find the others.
 
     Args:
-        known: children that are killed at once, without a search.
+        known: children that are killed immediately, without a search.
         spare: children that are left alone, with all their descendants.
         users: ids of the system's users that run ranks. If a descendant is found that is not in
             ``known``, all processes of these users are killed, too.
@@ -138,8 +138,8 @@ def end_descendants(
 def _kill_family(spare: Collection[int]) -> set[int]:
     """Stop all descendants of this process, then kill them. Return their pids.
 
-    All are stopped before the first one is killed. So a process that forks without end cannot fork
-    while the other processes are killed.
+    All descendants are stopped before the first one is killed. So a process that forks without end
+    cannot fork while the other processes are killed.
     """
     stopped: set[int] = set()
     for _ in range(ROUNDS):

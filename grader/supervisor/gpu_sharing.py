@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 
 
 def spread(gpus: Sequence[str], used: Iterable[str], size: int) -> list[str]:
-    """Return a GPU for each of ``size`` ranks. Each rank gets the GPU with the fewest ranks so far.
+    """Return a GPU for each of ``size`` ranks: for the next rank always the GPU with fewest ranks.
 
     ``gpus`` are the GPUs as CUDA_VISIBLE_DEVICES names them. ``used`` has the GPU of each rank of
-    other worlds, so that worlds that run side by side do not all use the first GPU. If ``gpus`` is
+    other worlds. So worlds that run at the same time do not all use the first GPU. If ``gpus`` is
     empty, the ranks run on CPUs, and the result is empty, too.
     """
     if not gpus:

@@ -17,9 +17,9 @@ from grader.wire.world_request import WorldRequest
 # hides its open files for a moment.
 UNSEEN_LOOKS = 5
 # The limits of a world's control group are larger by these amounts, because the kernel counts more
-# than this module does. It also counts inherited pages that a rank has written to, kernel memory
-# and files. For the solutions, the difference is up to 38 MiB for each rank. The kernel also counts
-# the supervisor and its helper processes.
+# than this module does: inherited pages that a rank has written to, kernel memory and files. For
+# the solutions, the difference is up to 38 MiB for each rank. The kernel also counts the supervisor
+# and its helper processes.
 MORE_BYTES = 96 << 20  # for each rank
 MORE_TASKS = 16
 DRIVER_BYTES = 3 << 30  # CPU memory for a GPU's driver and libraries, for each rank
@@ -28,8 +28,8 @@ DRIVER_BYTES = 3 << 30  # CPU memory for a GPU's driver and libraries, for each 
 class MemoryAndFileLimits:
     """The limits of one world's memory, processes and files.
 
-    Make this object in the world's supervisor, and before the first rank is started. It notes how
-    much memory the supervisor uses then, because the ranks inherit this memory.
+    Make this object in the world's supervisor, before the first rank is started. The object notes
+    how much memory the supervisor uses at that time, because the ranks inherit this memory.
     """
 
     def __init__(self, request: WorldRequest, room: int, group: Group | None = None) -> None:

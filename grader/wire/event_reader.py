@@ -1,4 +1,4 @@
-"""Reads the events of a rank's trail from the JSON that the rank sends; refuses malformed ones."""
+"""Reads the events of a rank's trail from the rank's JSON, and refuses malformed events."""
 
 from dataclasses import fields
 from typing import Any, get_args
@@ -20,7 +20,7 @@ from grader.wire.events import (
 from grader.wire.frames import FrameError, is_name, is_whole
 
 MARK_SHOWN = 100  # characters; the rest of a mark's name is cut off
-# The fields of an operation that a rank sends, each with its name and the types that it may have.
+# The name and the allowed types of each field of an operation that a rank sends.
 TOLD: list[tuple[str, tuple]] = [
     (field.name, get_args(field.type) or (field.type,))
     for field in fields(Operation)

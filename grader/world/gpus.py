@@ -78,7 +78,7 @@ def _none(reason: str) -> WorldsUnavailable:
 
 
 def look(torch: Any) -> dict:
-    """Use each GPU once with this ``torch``, and return what was found, as plain JSON.
+    """Use each GPU once with this ``torch``, and return facts about the GPUs, as plain JSON.
 
     ``fault`` says why torch can use no GPU; it is empty if torch can use a GPU. ``gpus`` has the
     name and the free bytes of each GPU. ``nccl`` is the version of nccl; it is empty if there is
