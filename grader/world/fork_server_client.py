@@ -184,12 +184,12 @@ class Server:
     def facts(self, **more: bool) -> dict:
         """Ask the server for facts about this machine, and return its answer, a dict.
 
-        Before the answer, the server imports torch. Among the keys are ``torch`` (its version),
-        ``way`` (fork or spawn), ``kernel``, ``tier`` (how ranks are confined), and ``failed`` (why
-        better tiers do not work). If ``tiers=True`` is given and the way is fork, the answer also
-        has the key ``tiers``: for each tier, the reason why the tier does not work (empty if it
-        works). Raises WorldsUnavailable if the server does not run, or does not answer within
-        ``SERVER_SECONDS``.
+        The server answers only after its start, which may include the import of torch. Among the
+        keys are ``torch`` (its version), ``way`` (fork or spawn), ``kernel``, ``tier`` (how ranks
+        are confined), and ``failed`` (why better tiers do not work). If ``tiers=True`` is given and
+        the way is fork, the answer also has the key ``tiers``: for each tier, the reason why the
+        tier does not work (empty if it works). Raises WorldsUnavailable if the server does not run,
+        or does not answer within ``SERVER_SECONDS``.
         """
         with self.request({"hello": True, "network": usual_network(), **more}) as connection:
             connection.settimeout(SERVER_SECONDS)

@@ -98,7 +98,7 @@ def look(torch: Any) -> dict:
         found["gpus"].append({"name": torch.cuda.get_device_name(device), "free": free})
     if not found["gpus"]:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        found["fault"] = "torch finds none" + (
+        found["fault"] = "torch finds no GPU" + (
             "" if visible is None else f", and CUDA_VISIBLE_DEVICES is “{visible}”"
         )
     elif torch.distributed.is_nccl_available():
