@@ -44,7 +44,7 @@ class GrowthReports:
         self.weighing.before_calls(rank, measures_memory and has_settled)
 
     def on_operation(self, operation: Operation) -> None:
-        """Count an operation, and measure its rank's memory if ``Weighing.decide_at`` is True."""
+        """Count an operation. Measure the rank's memory if ``Weighing.decide_at`` returns True."""
         rank, call = operation.rank, operation.call
         options = self.calls.options_of(rank, call)
         # Weighing takes time. Do not weigh at a receive: a send before or after it is enough.

@@ -27,7 +27,7 @@ from grader.wire import frames, world_messages
 from grader.wire.callbacks import CallOptions
 
 MAX_USE_LETTERS = 200  # characters in the name of a USE frame
-ENDED = " ended"  # a USE with a name that ends so reports that a judge's function has ended
+ENDED = " ended"  # a USE whose name ends with this reports that a judge's function has ended
 # The hub gives withheld results to idle ranks only if its last move (``Hub.moves``) is at least
 # this old. The judge does not see all moves. So the judge may believe that a rank is idle although
 # the rank has just got an answer.
@@ -177,7 +177,7 @@ class Hub:
     def give_to_idle(self) -> int:
         """Give ranks their withheld results and messages. Return how many were given.
 
-        Call this when the judge has found that the ranks are idle: no thread of any rank can run.
+        Call this when the judge has found that the ranks are idle: no thread of a rank is runnable.
         If the last move was less than ``QUIET_SECONDS`` ago, give nothing, because the judge may
         not have seen this move yet. See ``Releases.give_to_idle``.
         """
@@ -300,7 +300,7 @@ class Hub:
         if "operation" in frame.meta:
             raise frames.FrameError("an operation reported to the judge, not to the hub")
         if self.calls.options_that_serve(rank, frame.meta.get("mark")):
-            raise frames.FrameError("a mark for a given function that the rank did not call")
+            raise frames.FrameError("a mark for a function of the judge that the rank did not call")
         self.to_judge.tell_event(rank, frame.meta)
 
     def _on_end_of_call(self, rank: int, frame: frames.Frame) -> None:

@@ -59,7 +59,7 @@ class StoreValues:
         self.waiting = still
 
     def _check_small(self, rank: int, call: int, meta: dict) -> None:
-        """Raise NotAllowed if a question is not one that torch asks when it makes a group.
+        """Raise NotAllowed if torch never asks such a question when it makes a group.
 
         Also raise NotAllowed if the rank has asked too many questions in this call.
         """

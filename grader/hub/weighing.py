@@ -40,7 +40,7 @@ CHANCE = SystemRandom()
 
 @dataclass
 class Weighing:
-    """Weighs the ranks of a world: measures their memory.
+    """Weighs the ranks of a world, that is, measures their memory.
 
     Below, ``weighs`` says which memory of a rank a check asks for: the memory that the rank has now
     (``SETTLED``), or the most that it ever had (``PEAK``).
@@ -76,7 +76,7 @@ class Weighing:
         self.next_at = monotonic() + CHANCE.uniform(0, 2 * SECONDS_BETWEEN)
 
     def record_if_much(self, rank: int, call: int, in_network: int) -> bool:
-        """Record the bytes that the hub holds for a rank if they are many; return if they are.
+        """If the hub holds many bytes for a rank, record them and return True; else return False.
 
         They are many if they exceed the last recorded number of this call by at least
         ``NETWORK_STEP``. Then the caller has to weigh the rank.

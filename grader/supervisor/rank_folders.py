@@ -80,7 +80,7 @@ def refusal(submission_dir: str, engine: Path) -> str:
     """
     path = Path(submission_dir)
     if not path.is_absolute() or os.path.normpath(submission_dir) != submission_dir:
-        return "the path of the submission's folder is not absolute and normalized"
+        return "the path of the submission's folder must be absolute and normalized"
     try:
         found = os.lstat(submission_dir)
     except OSError as error:

@@ -71,7 +71,7 @@ class RankProcesses:
         if pid not in unseen:
             self.seen.add(pid)
         elif pid in self.seen:
-            raise frames.FrameError("a frame of a rank that hides which files it has open")
+            raise frames.FrameError("a frame of a rank that hides its open files")
         beside = (
             sum(map(process_memory.memory, family - {pid})) + files.total_bytes() + files.queued()
         )

@@ -1,4 +1,4 @@
-"""Manages the fork server's children: supervisors of worlds, and processes that clean up later.
+"""Manages the fork server's children: supervisors, and processes that clean up after them.
 
 ``fork_server`` handles requests. This module forks, watches and ends the server's children.
 """
@@ -48,7 +48,7 @@ class Child:
 
 
 class Supervisors:
-    """Manages the server's children: supervisors of worlds, and processes that clean up later.
+    """Manages the server's children: supervisors, and processes that clean up after them.
 
     If a supervisor dies too early, the server adopts the processes that this supervisor leaves. The
     server then kills all its descendants, except those in ``children`` and the processes that these
@@ -220,7 +220,7 @@ class Supervisors:
     def _clean(self, child: Child, killed: set[int]) -> None:
         """Remove the shared memory and the files that a world has left.
 
-        A new process does this, because it may take a long time. ``killed`` are the pids of the
+        A new process does this, because the removal may take long. ``killed`` are the pids of the
         processes that were killed.
         """
         pid = os.fork()

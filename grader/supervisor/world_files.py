@@ -159,7 +159,7 @@ class _Count:
         with os.scandir(place) as entries:
             for entry in entries:
                 self.entries += 1
-                if self.entries > MAX_ENTRIES:  # student code may make files as fast as they count
+                if self.entries > MAX_ENTRIES:  # student code may make new files all the time
                     raise _Hidden(f"made more than {MAX_ENTRIES} files and folders")
                 try:
                     found = entry.stat(follow_symlinks=False)

@@ -34,8 +34,8 @@ from grader.wire.world_request import WorldRequest
 # - ``LOOK_AT_WORLD_EVERY`` seconds;
 # - ``TIMES_THE_LAST_LOOK`` · taken, because the hub carries no messages during a look;
 # - if the kernel bounds the memory of the world, so that looks need not be frequent: the smaller of
-#   ``LONGEST_USUAL`` seconds and ``USUAL_TIMES`` · taken. After ``USUAL_TIMES`` · taken, looks
-#   take 4 % of a processor.
+#   ``LONGEST_USUAL`` seconds and ``USUAL_TIMES`` · taken. If the time is ``USUAL_TIMES`` · taken,
+#   looks use 4 % of a processor.
 LOOK_AT_WORLD_EVERY, TIMES_THE_LAST_LOOK = 0.1, 4
 USUAL_TIMES, LONGEST_USUAL = 24, 0.4
 # When the judge asks for the calls of another check, the ranks have to be at rest within these

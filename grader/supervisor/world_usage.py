@@ -84,7 +84,7 @@ class MemoryAndFileLimits:
         self.can_look = self.can_look or len(unseen) < len(family)
         self.unseen = {pid: self.unseen.get(pid, 0) + 1 for pid in unseen}
         if self.can_look and max(self.unseen.values(), default=0) > UNSEEN_LOOKS:
-            return "hid which files they have open"
+            return "hid their open files"
         on_disk = files.total_bytes(self.disk)
         in_memory = files.total_bytes() - on_disk + files.queued()
         # the memory that this process uses for messages in the hub

@@ -45,8 +45,8 @@ class CallOptions:
     If ``weighs`` is given, the hub measures the rank's memory whenever the rank starts an operation
     that is not a receive. In a world of more than 4 ranks, the hub skips some of the small sends:
     see ``hub.weighing``. The hub also measures when it holds many bytes for the rank. If ``weighs``
-    is ``SETTLED``, the hub measures the current memory. When the rank returns, the hub measures
-    again if it has not measured in this call yet. If ``weighs`` is ``PEAK``, the hub measures the
+    is ``SETTLED``, the hub measures the current memory. When the rank returns, the hub also
+    measures if it has not measured in this call before. If ``weighs`` is ``PEAK``, it measures the
     peak of the memory, also between operations and when the rank returns. Before its first call,
     the rank gives back freed memory. Otherwise a call could use this memory, and no growth would be
     measured.

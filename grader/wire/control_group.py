@@ -191,7 +191,7 @@ def find() -> tuple[tuple[Path, ...], str]:
         return (
             (places, "")
             if trial.file("pids.max")
-            else ((), "no control group here counts processes")
+            else ((), "no control group here limits the number of processes")
         )
     except OSError as error:
         return (), f"no control group can be made here: {error.strerror}"

@@ -66,7 +66,7 @@ def read_operation(rank: int, call: int, content: dict, size: int) -> Operation:
     counts = [*values["sent"], *values["received"], *group, *(values["shape"] or [])]
     for count in (*counts, values["bytes"]):
         if not is_whole(count) or count < 0:
-            raise FrameError("an operation with a count that is not a whole number from 0 on")
+            raise FrameError("an operation with a count that is negative or not a whole number")
     if rank not in group or len(set(group)) < len(group):
         raise FrameError("an operation of a group that lacks its rank, or that lists a rank twice")
     others = [other for other in (values["peer"], values["root"]) if other is not None]

@@ -72,7 +72,7 @@ class Spending:
         return {rank: max(alive[rank], sum(self.seen[rank].values())) for rank in visible}
 
     def _owners(self, pid: int, processes: Mapping[int, Process], ranks: list[int]) -> list[int]:
-        """Return the pids of the ranks that may have started a process: one pid if it is known.
+        """Return the pids of the ranks that may have started a process: one if the rank is known.
 
         If a process has left both its parent and its group, its rank cannot be found out. Then
         return the pids of all ranks.

@@ -22,7 +22,7 @@ from grader.world.stack_frames import StackFrame
 
 # the end of ``WorldReport.limit`` if the limit holds for all calls, not for each call
 IN_ALL_CALLS = "in all calls together"
-STANDSTILL = "a standstill"  # except held ranks, all ranks wait in a communication
+STANDSTILL = "a standstill"  # all ranks, except held ranks, wait in a communication
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class WorldReport:
         return [rank.trail for rank in self.ranks]
 
     def matching(self) -> Matches:
-        """Return the matches of all operations that have been recorded: which belong together."""
+        """Return the matches of all operations that have been recorded until now."""
         self._match()
         return self._matching
 

@@ -322,7 +322,7 @@ class World:
             self.judge.stacks.add(rank, data)
 
     def _read_pipe(self, pipe: FileIO) -> bytes | None:
-        """Return the bytes in a pipe. If its other end is closed, close it, and return b""."""
+        """Return a pipe's data. If its other end is closed, close the pipe, and return b""."""
         data = pipe.read(1 << 16)
         if not data:
             self.selector.unregister(pipe)
