@@ -2,9 +2,8 @@
 
 These processes are the descendants of this process, and all processes that run as the user of a
 rank. First all these processes are killed, then they are reaped (with ``waitpid``). This module
-never blocks to wait for one particular process, because a process that is traced cannot be
-reaped before its tracer is dead. A stopped process needs no special care, because it can be
-killed like any other.
+never blocks to wait for one particular process: a traced process cannot be reaped before its
+tracer is dead. A stopped process needs no special care, because it can be killed like any other.
 """
 
 import os

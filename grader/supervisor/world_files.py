@@ -255,8 +255,8 @@ def map_removed(family: Iterable[int]) -> bool:
 def _without_name(maps: bytes) -> list[mappings.Mapped]:
     """Return the files in a rank's mappings that no folder shows.
 
-    Files that this process maps, too, are left out, because they may be libraries that were
-    replaced on the machine since they were loaded.
+    Files that this process maps, too, are left out. They may be libraries that were replaced on the
+    machine after this process had loaded them.
     """
     found = mappings.without_name(maps)
     inherited = mappings.without_name(mappings.maps_of(os.getpid())[1]) if found else {}

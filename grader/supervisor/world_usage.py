@@ -101,8 +101,8 @@ class MemoryAndFileLimits:
     def _taken(self, pid: int, is_rank: bool) -> int:
         """Return the bytes of a process, without the bytes that it shares with the supervisor.
 
-        Ranks, and the processes that they fork, share the bytes that this process had at the start,
-        because ranks are forked from this process.
+        Ranks are forked from this process. So ranks, and the processes that they fork, share the
+        bytes that this process had at the start.
         """
         own = memory(pid, TABLES)
         if own < self.inherited and not is_rank:

@@ -6,7 +6,7 @@ finds disagreements in the trails of the ranks (see ``events``). It needs no hel
 It uses two rules:
 
 - The k-th collective of a group must have the same kind, number of elements, dtype, reduction and
-  root on all ranks of the group. In an all-to-all, the number of elements may differ, but the
+  root on all ranks of the group. In an all-to-all, the number of elements may differ. But the
   number that rank i sends to rank j must be the number that rank j expects from rank i.
 - Among the messages from rank i to rank j with the same group and tag, the k-th send belongs to the
   k-th receive. Both must have the same number of elements and the same dtype. A receive may accept

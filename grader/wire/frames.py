@@ -101,7 +101,7 @@ UNFILLED = 77
 # The value in memory between the entries of a tensor that is not contiguous. No sum or average of
 # whole numbers on a few ranks gives this value. In tensors of integers the value is 55.
 BETWEEN_ENTRIES = 55.8125
-# The name of a USE. If the judge wants to know a rank's processor time, the driver of the call
+# The name of a USE. If the judge asks for a rank's processor time, the driver of the call
 # sends this USE. Most drivers send it when the call begins and before each send: see
 # ``report.Call.clocks``.
 PAUSE = "pause"
@@ -247,7 +247,7 @@ class Reader:
 
     nonce: bytes | None = None
     buffer: bytearray = field(default_factory=bytearray)
-    # how many bytes of the buffer were yielded as frames; these bytes are deleted all at once, not
+    # how many bytes of the buffer were yielded as frames; these bytes are deleted together, not
     # frame by frame
     taken: int = 0
 
