@@ -2,8 +2,9 @@
 
 With the answer, the hub gives the rank a receipt: a number that nobody can guess. When the rank
 returns from a call, it has to show the receipts of the call's sends. So a send counts as awaited
-only if its message was received, and the rank read the answer before it returned from the call. The hub cannot see whether a thread of the rank really waited. The hub has to trust the
-rank's report of a wait.
+only if its message was received, and the rank read the answer before it returned from the call. The
+hub cannot see whether a thread of the rank really waited. The hub has to trust the rank's report of
+a wait.
 """
 
 import secrets
