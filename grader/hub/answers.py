@@ -1,4 +1,4 @@
-"""The hub writes the answer of each operation as soon as the rank may have this answer.
+"""The hub sends the answer of each operation as soon as the rank is allowed to have it.
 
 An operation is answered when it is complete. But several rules can withhold the answer until the
 rank has done something else. An answer passes these rules in a fixed order: ``awaited_receives``,
@@ -44,7 +44,7 @@ class Answers:
         self.slow, self.receives = SlowGathers(), AwaitedReceives()
 
     def note(self, posted: Posted, options: CallOptions | None) -> None:
-        """Record an operation for ``slow_gathers`` and ``awaited_receives``, if its call asks."""
+        """Record an operation if its call uses ``slow_gathers`` or ``awaited_receives``."""
         if options and options.slow_gathers:
             self.slow.note(posted)
         if options and options.clocks:
@@ -62,24 +62,24 @@ class Answers:
         """Return how many bytes of operations and of withheld answers the hub holds."""
         return sum(own.held_bytes() for own in self.outstanding) + self.receives.held_bytes()
 
-    # ——— how an answer leaves: each step but the last may withhold it
+    # ——— the steps that send an answer: each step except the last can withhold the answer
 
     def answer(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation; withhold a message until its rank rests: ``awaited_receives``."""
+        """Answer an operation, unless ``awaited_receives`` withholds the received message."""
         if self.receives.withhold(posted, blob, more):
             self.on_withheld(posted.rank)
         else:
             self._answer_unless_slow(posted, blob, **more)
 
     def _answer_unless_slow(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation; withhold the result of a slow all-gather: see ``slow_gathers``."""
+        """Answer an operation, unless ``slow_gathers`` withholds the result of an all-gather."""
         if not self.slow.withhold_until_use(posted, blob):
             self.answer_unless_unawaited(posted, blob, **more)
 
     def answer_unless_unawaited(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation; withhold the answer of a send until its rank waits: see ``sends``.
+        """Answer an operation, unless ``sends`` withholds the answer of a send.
 
-        The bytes that the operation sent do not count as held any more.
+        In both cases, the bytes that the operation sent do not count as held any more.
         """
         self.outstanding[posted.rank].operation_bytes -= len(posted.blob)
         sends = self.sends[posted.rank]
@@ -88,12 +88,12 @@ class Answers:
             self._write_unless_owing(posted.rank, meta, blob)
 
     def _write_unless_owing(self, rank: int, meta: dict, blob: bytes = b"") -> None:
-        """Write an answer; withhold it while the rank owes a send's bytes: see ``outstanding``."""
+        """Write an answer, or withhold it if the rank owes the bytes of a send: ``outstanding``."""
         if not self.outstanding[rank].withhold_if_owing(meta, blob):
             self.write(rank, meta, blob)
 
     def write(self, rank: int, meta: dict, blob: bytes = b"") -> None:
-        """Write an answer to a rank at once. Write none if the rank's connection is closed."""
+        """Write an answer to a rank immediately, if the rank's connection is open."""
         end = self.connections.ranks[rank]
         self.outstanding[rank].unanswered.discard(meta["to"])
         self.on_answer(rank, meta["to"])
@@ -106,22 +106,22 @@ class Answers:
             self.connections.hang_up(rank)
         self.after_answer(rank)
 
-    # ——— what a rank does, so that withheld answers may leave
+    # ——— events of a rank after which the hub sends withheld answers
 
     def on_await(self, rank: int, number: int) -> None:
-        """Record that a thread waits for an operation; write the operation's withheld answer."""
+        """Record that a thread waits for an operation. Send an answer that ``sends`` withheld."""
         self.slow.on_await(rank, number)
         self.receives.on_await(rank, number)
         if self.sends[rank].on_wait(number):
             self._write_unless_owing(rank, {"to": number, **self.sends[rank].receipt(number)})
 
     def on_use(self, rank: int) -> None:
-        """Record that a function of the judge has ended; write the results withheld until then."""
+        """Record that a function of the judge has ended. Write the results withheld until then."""
         for posted, blob in self.slow.on_use(rank):
             self.answer_unless_unawaited(posted, blob)
 
     def on_bytes(self, rank: int) -> None:
-        """If a rank owes no more bytes, write the answers withheld because it owed some."""
+        """If a rank owes no more bytes, write the answers that ``outstanding`` withheld."""
         for meta, blob in self.outstanding[rank].take_withheld():
             self.write(rank, meta, blob)
 

@@ -1,21 +1,21 @@
 """The hub can withhold a message until its receiver is at rest, and then measure the receiver.
 
 ``report.Call.clocks`` asks for this rule. The hub delivers a message only when a thread waits for
-it and the rank is at rest: no thread of the rank can go on by itself. Just before that, the hub
-measures how much processor time the rank has used. So the judge learns whether a rank has computed
-with one message before it needs the next one. It does not matter which thread of the rank receives,
-and which one computes. If a rank reports its wait too early, it gains nothing, because it has not
-yet used the processor time.
+it and the rank is at rest: no thread of the rank can go on by itself. Just before the delivery, the
+hub measures how much processor time the rank has used. So the judge learns whether a rank has
+computed with one message before it needs the next message. It does not matter which thread of the
+rank receives, and which thread computes. A rank gains nothing if it reports its wait too early: the
+measured processor time is then too small.
 
 A rank at rest gets one message, the earliest that one of its threads waits for. Then it is no
 longer at rest. A rank is at rest if it reports that all its threads wait for the hub. But a
-thread may also wait for another thread of the same rank, and the hub knows nothing of that. So a
-rank is also at rest if its threads have been idle for ``REST_SECONDS``. This time is short: after a
+thread can also wait for another thread of the same rank, and the hub does not see this. So a rank
+is also at rest if its threads have been idle for ``REST_SECONDS``. This time is short: after a
 longer sleep, some virtual machines count milliseconds that the process has not used.
 
-A program that asks again and again whether a message has come is never at rest. Its rank may use
-``MAX_RESTLESS`` of processor time while a message is withheld. Then the hub stops measuring the
-rank. From then on, it delivers a message as soon as a thread waits for this message.
+A program that asks again and again whether a message has come is never at rest. If its rank uses
+more than ``MAX_RESTLESS`` of processor time while a message is withheld, the hub stops measuring
+the rank. From then on, the hub delivers a message as soon as a thread waits for this message.
 """
 
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ MAX_RESTLESS = 500_000_000  # nanoseconds of processor time
 
 @dataclass
 class AwaitedReceives:
-    """Withholds messages until their ranks are at rest. A rank is in one call at a time."""
+    """Withholds messages until their receivers are at rest. A rank is in one call at a time."""
 
     # undelivered receive, as (rank, number) → its answer, or None if there is no answer yet; the
     # receives of a rank are in the order of issue
@@ -47,7 +47,7 @@ class AwaitedReceives:
             self.undelivered[posted.rank, posted.number] = None
 
     def withhold(self, posted: Posted, blob: bytes, more: dict[str, int]) -> bool:
-        """Withhold the answer of a receive. Return whether it is withheld."""
+        """Withhold the answer of a recorded receive. Return whether the answer is withheld."""
         key = posted.rank, posted.number
         if key not in self.undelivered:
             return False
@@ -76,8 +76,8 @@ class AwaitedReceives:
     def note_spent(self, rank: int, spent: int) -> bool:
         """Note how much processor time a rank has used. Return whether to stop measuring the rank.
 
-        Call this again and again while ``kept_waiting`` returns the rank. 0 means that the system
-        does not report the time.
+        Call this again and again while ``kept_waiting`` returns the rank. ``spent`` is 0 if the
+        system does not report the time.
         """
         before = self.spent_before.setdefault(rank, spent)
         stops = not spent or spent - before > MAX_RESTLESS

@@ -1,4 +1,4 @@
-"""Keeps which call each rank is in, and the judge's options for each call of a rank."""
+"""Stores the current call of each rank, and the judge's options for each call of a rank."""
 
 from dataclasses import dataclass, field
 
@@ -8,13 +8,13 @@ from grader.wire.callbacks import PEAK, CallOptions
 
 @dataclass
 class Calls:
-    """The calls of the first ``size`` ranks, as the hub counts them, not as the ranks report."""
+    """The calls of the first ``size`` ranks. The hub counts these calls itself."""
 
     size: int
     in_step: InStep  # ``in_step.towards`` has an entry for each call
     ended: list[int] = field(init=False)  # by rank: how many calls have ended
     options: list[list[CallOptions]] = field(init=False)  # by rank and call
-    asks_for_peaks: bool = False  # whether the judge wants the peak of a rank's memory in any call
+    asks_for_peaks: bool = False  # whether the judge asks for the peak of a rank's memory in a call
 
     def __post_init__(self) -> None:
         self.ended = [0] * self.size
@@ -28,7 +28,7 @@ class Calls:
         return min(self.ended[rank], max(len(self.in_step.towards) - 1, 0))
 
     def are_over(self, rank: int) -> bool:
-        """Return whether a rank's last call has ended."""
+        """Return whether all calls of a rank have ended; False if there are no calls."""
         return 0 < len(self.in_step.towards) <= self.ended[rank]
 
     def options_of(self, rank: int, call: int) -> CallOptions | None:
@@ -41,9 +41,9 @@ class Calls:
         self.asks_for_peaks |= any(of_call.weighs == PEAK for of_call in options)
 
     def options_that_serve(self, rank: int, name: object) -> CallOptions | None:
-        """Return the options of a rank's call, if the judge serves the function ``name`` in it.
+        """Return the options of a rank's current call, or None.
 
-        Otherwise return None.
+        Return None if the judge does not serve the function ``name`` in this call.
         """
         options = self.options_of(rank, self.current(rank))
         return options if options and isinstance(name, str) and options.serves(name) else None

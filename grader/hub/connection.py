@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from grader.wire import frames
 
-MAX_QUEUED = 1 << 25  # bytes queued for the judge; with more, the hub stops reading from the rank
+MAX_QUEUED = 1 << 25  # if so many bytes are queued for the judge, the hub does not read from a rank
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Connections:
         return self.selector.fileno()
 
     def begin_to_read(self, end: End, handle: Callable[[int], None], rank: int) -> None:
-        """From now on yield this end in ``ready``. The function ``handle(rank)`` reads from it."""
+        """Let ``ready`` yield this end from now on. ``handle(rank)`` reads from the end."""
         end.handle, end.events = handle, selectors.EVENT_READ
         self.selector.register(end.socket, end.events, (end, rank))
 

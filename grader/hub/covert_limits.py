@@ -1,6 +1,6 @@
-"""Bounds what a rank can tell other ranks by operations that carry no data.
+"""Limits the information that a rank can give other ranks by operations without data.
 
-Other ranks learn which group a rank names, and in which order its barriers come.
+Other ranks see which group such an operation names, and in which order the operations come.
 """
 
 from collections import Counter, defaultdict
@@ -9,8 +9,8 @@ from grader.hub.store_values import MAX_QUESTIONS
 from grader.wire.events import Operation
 from grader.wire.frames import NotAllowed
 
-# The groups that a rank may use for the first time in one call. A rank may make 30 groups in one
-# call (see ``store_values``), and the group of all ranks counts, too.
+# How many groups a rank is allowed to use for the first time in one call: the 30 groups that it can
+# make in one call (see ``store_values``), and the group of all ranks.
 MAX_NEW_GROUPS = MAX_QUESTIONS // 2 + 1
 MAX_EMPTY = 100  # collectives without data that a rank may start in one call
 

@@ -12,7 +12,7 @@ class FramesToJudge:
 
     def __init__(self, connections: Connections, calls: Calls) -> None:
         self.connections, self.calls = connections, calls
-        self.count = 0  # of the frames that were written
+        self.count = 0  # how many frames were written
 
     def pass_on(self, rank: int, kind: bytes, meta: dict, blob: bytes = b"") -> None:
         """Write a frame as if it came from a rank."""
@@ -23,7 +23,7 @@ class FramesToJudge:
     def tell_event(self, rank: int, event: dict) -> None:
         """Report an event of a rank.
 
-        The hub sets the call and the time itself, because a rank's word is no evidence.
+        The hub itself sets the call and the time, because it does not trust the rank.
         """
         now = {"call": self.calls.current(rank), "at": monotonic_ns()}
         self.pass_on(rank, frames.EVENT, event | now)

@@ -1,6 +1,7 @@
-"""Tells the judge how much the memory of ranks grows in their calls, if a check asks for it.
+"""Tells the judge how much the memory of ranks grows in their calls, if a check asks for this.
 
-``weighing`` measures the memory of a rank. This module decides when.
+``weighing`` measures the memory of a rank. This module decides when to measure it. To *weigh* a
+rank means to measure its memory.
 """
 
 from collections import Counter
@@ -29,11 +30,11 @@ class GrowthReports:
     def begin(self, calls: Calls, outstanding: list[Outstanding]) -> None:
         """Begin the calls of a check, and forget those of the check before."""
         self.calls, self.outstanding = calls, outstanding
-        self.issued: Counter[tuple[int, int]] = Counter()  # (rank, call) → its operations so far
+        self.issued: Counter[tuple[int, int]] = Counter()  # (rank, call) → operations issued
         self.weighing.forget_calls()
 
     def before_calls(self, rank: int, frame: frames.Frame) -> None:
-        """Note how much memory a rank has before its first call, which begins with an event."""
+        """Note how much memory a rank has before its first call. An EVENT frame begins the call."""
         if rank in self.have_begun:
             return
         if frame.kind == frames.EVENT:
@@ -43,30 +44,30 @@ class GrowthReports:
         self.weighing.before_calls(rank, measures_memory and has_settled)
 
     def on_operation(self, operation: Operation) -> None:
-        """Count an operation, and weigh its rank if ``Weighing.decide_at`` says so."""
+        """Count an operation. Measure the rank's memory if ``Weighing.decide_at`` returns True."""
         rank, call = operation.rank, operation.call
         options = self.calls.options_of(rank, call)
-        # Weighing takes time, so do not weigh at a receive. A send before or after it is enough.
+        # Weighing takes time. Do not weigh at a receive: a send before or after it is enough.
         may_weigh = options and options.weighs and operation.kind != "recv"
         if may_weigh and self.weighing.decide_at(operation, self.calls.size):
             self._weigh(rank)
         self.issued[rank, call] += 1
 
     def on_return(self, rank: int) -> None:
-        """Weigh a rank that returns from its call: see ``Weighing.at_the_end``."""
+        """Measure the memory of a rank that returns from a call: see ``Weighing.at_the_end``."""
         self._weigh(rank, has_returned=True)
 
     def on_network(self, rank: int) -> None:
-        """Weigh a rank if the hub holds many more bytes for it than before."""
+        """Measure a rank's memory if the hub holds many more bytes for the rank than before."""
         if self.weighing.record_if_much(rank, self.calls.current(rank), self._in_network(rank)):
             self._weigh(rank)
 
     def between_operations(self) -> None:
-        """Weigh all ranks at random times between operations, if a check asks for their peak.
+        """Measure the memory of all ranks at random times, if a check asks for the peak.
 
         The kernel's peak also counts pages of files. A rank can give such pages back just before
-        its own memory grows. The peak then does not show the growth. This method shows it, because
-        it counts no pages of files.
+        its own memory grows. The kernel's peak then does not show the growth. This method shows the
+        growth, because the method counts no pages of files.
         """
         if self.seconds_to_look() > 0:
             return
@@ -79,11 +80,11 @@ class GrowthReports:
                 self._tell_growth(rank, call, growth)
 
     def seconds_to_look(self) -> float:
-        """Return in how many seconds to call ``between_operations``; inf if no peak is wanted."""
+        """Return in how many seconds to call ``between_operations``; inf if it is not needed."""
         return self.weighing.seconds_to_look() if self.calls.asks_for_peaks else inf
 
     def _weigh(self, rank: int, has_returned: bool = False) -> None:
-        """Tell the judge by how many bytes a rank's memory has grown, if the check asks for it."""
+        """Tell the judge how much a rank's memory has grown in its call, if the check asks."""
         call = self.calls.current(rank)
         options = self.calls.options_of(rank, call)
         if options and options.weighs:

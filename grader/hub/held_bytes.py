@@ -1,4 +1,4 @@
-"""Bounds how many bytes of a world's data the hub holds."""
+"""Limits how many bytes of a world's data the hub holds."""
 
 from collections.abc import Callable
 
@@ -11,14 +11,14 @@ MAX_HELD_BYTES = 1 << 26
 
 
 class HeldBytes:
-    """Tells the judge, once, if the hub holds more than ``MAX_HELD_BYTES`` for the ranks.
+    """Tells the judge, one time, if the hub holds more than ``MAX_HELD_BYTES`` for the ranks.
 
-    This happens if no rank receives what others send, or if ranks do not read their answers.
+    The hub holds so many bytes if sends are not received, or if ranks do not read their answers.
     """
 
     def __init__(self, connections: Connections, tell: Callable[[dict], None]) -> None:
         self.connections, self.tell = connections, tell
-        self.are_too_many = False  # whether the judge was told
+        self.are_too_many = False  # whether the judge has been told that there are too many bytes
 
     def look(self, of_operations: int) -> None:
         """Tell the judge if there are too many bytes.

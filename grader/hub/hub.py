@@ -27,9 +27,10 @@ from grader.wire import frames, world_messages
 from grader.wire.callbacks import CallOptions
 
 MAX_USE_LETTERS = 200  # characters in the name of a USE frame
-ENDED = " ended"  # the end of the name of a USE that reports the end of a judge's function
-# The hub gives results to idle ranks only if its last move is at least this old. The judge does not
-# see all moves, so it may take a rank for idle that has just got an answer.
+ENDED = " ended"  # a USE whose name ends with this reports that a judge's function has ended
+# The hub gives withheld results to idle ranks only if its last move (``Hub.moves``) is at least
+# this old. The judge does not see all moves. So the judge may believe that a rank is idle although
+# the rank has just got an answer.
 QUIET_SECONDS = 0.25
 
 
@@ -137,7 +138,7 @@ class Hub:
         """Serve all sockets that are ready, without blocking.
 
         If a rank sends a frame that is not allowed, tell the judge, and close the rank's
-        connections. Afterwards look for a standstill, and for too much data in this process.
+        connections. Afterwards look for a standstill, and check how many bytes the hub holds.
         """
         for end, rank, events in self.connections.ready():
             try:
@@ -161,7 +162,7 @@ class Hub:
         self.connections.choose_events()  # at the end, because a standstill may lead to answers
 
     def moves_until_now(self) -> int:
-        """Serve once more, then return ``moves``."""
+        """Serve all sockets that are ready once more, then return ``moves``."""
         self.serve()
         return self.moves
 
@@ -174,11 +175,11 @@ class Hub:
         self.waits.on_answer(rank, number)
 
     def give_to_idle(self) -> int:
-        """Give ranks results and messages that are withheld from them. Return how many it gave.
+        """Give ranks their withheld results and messages. Return how many were given.
 
-        Call this when the judge has found that the ranks are idle: no thread of any rank wants to
-        run. If the last move was less than ``QUIET_SECONDS`` ago, give nothing, because the judge
-        may not have seen it yet. See ``Releases.give_to_idle``.
+        Call this when the judge has found that the ranks are idle: no thread of a rank is runnable.
+        If the last move was less than ``QUIET_SECONDS`` ago, give nothing, because the judge may
+        not have seen this move yet. See ``Releases.give_to_idle``.
         """
         self.serve()
         if monotonic() - self.moved_at < QUIET_SECONDS:
@@ -200,7 +201,7 @@ class Hub:
         return min(self.growth_reports.seconds_to_look(), self.releases.seconds_to_look())
 
     def stop_measuring_busy_ranks(self) -> None:
-        """Deliver the messages that are withheld from ranks if the ranks do not come to rest.
+        """Stop measuring ranks that do not come to rest, and deliver their withheld messages.
 
         Call this again and again. See ``awaited_receives``.
         """
@@ -208,11 +209,12 @@ class Hub:
         self.connections.choose_events()
 
     def _look_for_standstill(self) -> None:
-        """Tell the judge, once, if all ranks wait and no rank can continue.
+        """Tell the judge of a standstill: all ranks wait, and no rank can continue.
 
-        If messages are withheld at a standstill, and the judge holds no rank, do not tell the judge
-        of the standstill. Deliver these messages instead: see ``in_step``. Likewise give the
-        results of slow all-gathers that ranks wait for: see ``slow_gathers``.
+        The judge is told of each standstill only one time. If messages are withheld at a
+        standstill, and no rank waits for a GO frame of the judge, do not tell the judge. Deliver
+        these messages instead: see ``in_step``. In the same way, give waiting ranks the results of
+        slow all-gathers: see ``slow_gathers``.
         """
         waits = self.waits
         stands = len(waits.by_rank) == self.size and all(
@@ -249,14 +251,14 @@ class Hub:
         self.tell({world_messages.REFUSED: words, "rank": rank} | flag)
         self.connections.hang_up(rank)
 
-    # ——— what arrives
+    # ——— handlers of the frames that arrive
 
     def _on_judge(self, rank: int) -> None:
         data = self.judges[rank].socket.recv(1 << 18)
         if not data:
             raise ConnectionResetError
         for frame in self.judges[rank].reader.feed(data):
-            # This is the judge's first frame. Read from the rank from now on, and not before.
+            # Read from the rank only after the judge's first frame, which brings the nonce.
             if self.ranks[rank].reader.nonce is None:
                 self.ranks[rank].reader.nonce = self.judges[rank].reader.nonce
                 self.connections.begin_to_read(self.ranks[rank], self._on_rank, rank)
@@ -298,11 +300,11 @@ class Hub:
         if "operation" in frame.meta:
             raise frames.FrameError("an operation reported to the judge, not to the hub")
         if self.calls.options_that_serve(rank, frame.meta.get("mark")):
-            raise frames.FrameError("a mark for a given function that the rank did not call")
+            raise frames.FrameError("a mark for a function of the judge that the rank did not call")
         self.to_judge.tell_event(rank, frame.meta)
 
     def _on_end_of_call(self, rank: int, frame: frames.Frame) -> None:
-        """Pass on how a call of a rank has ended, and write the answers withheld from the rank.
+        """Pass on the end of a rank's call, and write the answers withheld from the rank.
 
         If the call returned, first mark the sends that the rank did not wait for.
         """
@@ -318,7 +320,7 @@ class Hub:
         self.answers.on_end(rank, withheld)
 
     def _on_use(self, rank: int, frame: frames.Frame) -> None:
-        """Tell the judge that a rank uses an object that the judge gave to it; answer the rank.
+        """Tell the judge that a rank uses an object of the judge, and answer the rank.
 
         Raises FrameError if the judge gave the rank no object that has a use of this name.
         """
@@ -367,7 +369,7 @@ class Hub:
         """Report the growth of a rank's memory if the hub holds many more bytes for it."""
         try:
             self.growth_reports.on_network(rank)
-        except frames.FrameError as error:  # another rank's frame may have led here
+        except frames.FrameError as error:  # the frame that led here may be another rank's
             self._refuse(rank, str(error))
         except OSError:  # the rank has just ended
             self.connections.hang_up(rank)

@@ -1,8 +1,8 @@
 """The hub can withhold a message until its receiver has passed on the previous message.
 
-``report.Call.in_step`` asks for this rule. The rule finds a mistake without measuring time. If a
-rank wants to receive all messages before it passes on the first one, in the end all ranks wait for
-each other.
+``report.Call.in_step`` asks for this rule. The rule finds a mistake without measuring time: a rank
+tries to receive all messages before it passes on the first message. Under this rule, all ranks then
+wait for each other.
 """
 
 from collections import Counter
@@ -55,8 +55,8 @@ class InStep:
 
         Return whether the message is withheld.
 
-        ``source`` is the sender, and ``size`` the world size. The last rank in the direction gets
-        every message at once, because it passes nothing on.
+        ``source`` is the sender, and ``size`` is the world size. From the last rank in the
+        direction, no message is withheld, because this rank passes nothing on.
         """
         key = receive.rank, receive.call
         is_last = not 0 <= receive.rank + self._towards(receive) < size
@@ -72,13 +72,13 @@ class InStep:
         return bool(towards) and source == receive.rank - towards
 
     def lift(self) -> list[tuple[int, int, int]]:
-        """Stop withholding the messages that are withheld now. Return what they waited for.
+        """Stop withholding messages. Return which messages were not passed on.
 
         Use this when all ranks wait and some messages are withheld. Until the current call of a
         receiver ends, no further message to this receiver is withheld.
 
-        Return (sender, call, number) for each message that was withheld. The receiver has not
-        passed on the message before it, and ``number`` is the number of that earlier message.
+        Return (sender, call, number) for each withheld message. ``number`` is the number of the
+        message before it, which the receiver has not passed on.
         """
         found = [
             (rank - self.towards[call], call, self.received[rank, call] - 1)

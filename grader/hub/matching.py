@@ -19,7 +19,7 @@ from grader.wire.events import Operation
 
 
 class MessageLane(NamedTuple):
-    """The key of a send or a receive: they can match only if they have the same key."""
+    """The key of a send or a receive. A send and a receive match only if their keys are equal."""
 
     group: tuple[int, ...]
     group_name: str
@@ -27,8 +27,8 @@ class MessageLane(NamedTuple):
     tag: int
 
 
-# How many messages the hub reports to the judge as taken by receives that name no sender. If there
-# are more, the judge gets the latest ones, and guesses who got the others.
+# The hub tells the judge which messages were taken by receives that name no sender, but only the
+# latest messages, up to this number. The judge guesses which receives took the earlier messages.
 MAX_PAIRS = 500
 
 GroupLane = tuple[tuple[int, ...], str]  # the key of a collective: its group, and the group's name
@@ -44,7 +44,7 @@ class Posted:
     # receives from each rank; else two empty lists
     pieces: list[list[int]]
     due: int  # the number of bytes that it sends
-    blob: bytes = b""  # the bytes that it sends, once they have reached the hub
+    blob: bytes = b""  # the bytes that it sends; empty until they have reached the hub
     batch: int | None = None  # the number of the batch that it was started in
     # for a collective: how many collectives its rank has issued in this group, this one included;
     # for a send: how many sends of all ranks have begun before
@@ -60,10 +60,10 @@ class Posted:
 
 
 class Matching:
-    """Matches the operations of a world, and answers each of them when it is complete.
+    """Matches the operations of a world, and answers each operation when it is complete.
 
-    To answer an operation, it calls ``answer(posted, bytes)``. For a receive it adds ``source=…``,
-    the sender's rank in the group.
+    To answer an operation, this object calls ``answer(posted, bytes)``. For a receive it adds
+    ``source=…``, the sender's rank in the group.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class Matching:
         # collective. The operations of such a collective do not fit together. Their bytes are not
         # kept.
         self.unanswered: list[list[int]] = []
-        # For each receive that names no sender and that got a message: see ``_pair``. The judge
-        # knows the other pairs, because it counts the messages between two ranks.
+        # The ``_pair`` of each receive that names no sender and has got a message. The judge knows
+        # the other pairs, because it counts the messages between two ranks.
         self.taken_from_any: deque[list[int]] = deque(maxlen=MAX_PAIRS)
 
     def post(self, posted: Posted) -> None:
@@ -117,7 +117,7 @@ class Matching:
         if operation.kind == "send":
             posted.position = next(self.begun)
             self.sends[self._message_lane(operation)][posted.rank].append(posted)
-            # The rank has passed a message on. So it may get a message that was withheld from it.
+            # The rank has passed a message on. So now it can get a message that was withheld.
             if self.in_step.note_sent(operation):
                 for other in [other for other in self.receives if other.target == operation.rank]:
                     self._match(other)
@@ -155,7 +155,7 @@ class Matching:
         self._begin_others()
 
     def report(self) -> dict:
-        """Return what the judge cannot find out from the operations alone.
+        """Return facts that the judge cannot find out from the operations alone.
 
         In strict order, ``"behind"`` lists operations that wait for an earlier operation of their
         rank: see ``StrictOrder.behind``. ``"unanswered"`` lists [rank, time] of each operation of
@@ -171,9 +171,9 @@ class Matching:
         return told
 
     def _unfit_pairs(self) -> list[list[int]]:
-        """Return pairs of a receive and the message that it has to take, but that does not fit.
+        """Return the pairs of a receive and its message in which the message does not fit.
 
-        There are at most ``MAX_PAIRS``.
+        Return at most ``MAX_PAIRS`` pairs.
         """
         found = []
         for lane, receives in self.receives.items():
@@ -198,10 +198,10 @@ class Matching:
     def _match(self, lane: MessageLane) -> None:
         """Give messages to the receives of a lane, in the order in which the receives were issued.
 
-        But receives that name their peer come before those that do not, as in gloo. A receive gets
-        the earliest message from its peer, or from any rank if it names no peer. It waits if there
-        is no message, or if this message has no bytes yet, does not fit, or is withheld. A message
-        that does not fit is not given to a later receive either.
+        As in gloo, receives that name their peer come first. A receive gets the earliest message
+        from its peer, or from any rank if it names no peer. The receive waits if there is no
+        message, or if this message has no bytes yet, does not fit, or is withheld. A message that
+        does not fit is not given to a later receive either.
         """
         sends, waiting = self.sends[lane], deque[Posted]()
         unfit: set[int] = set()  # the senders whose earliest message does not fit its receive
@@ -233,7 +233,7 @@ class Matching:
         return MessageLane(tuple(operation.group), operation.group_name, target, tag)
 
     def _answer_collective(self, together: list[Posted]) -> None:
-        """Answer a collective that all its ranks have joined.
+        """Answer a collective. All its ranks have joined it.
 
         If the ranks disagree, or if ``collective_results`` returns None, no rank gets an answer.
         """

@@ -15,9 +15,10 @@ from grader.wire.event_reader import read_operation
 
 
 class Operations:
-    """Checks the operations in the calls of one check, tells the judge of them, and posts them.
+    """Validates the operations that ranks issue, reports them to the judge, and posts them.
 
-    After a send's bytes have come, ``report_growth`` is called with the rank.
+    This object serves the calls of one check. When a send's bytes have come, it calls
+    ``report_growth`` with the rank.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Operations:
         self.matching.post(posted)
 
     def _note_send(self, rank: int, number: int) -> None:
-        """Record a send. After the last call, mark it at once: no wait can follow."""
+        """Record a send. After the last call, report it as not awaited: no wait can follow."""
         call = self.calls.current(rank)
         if self.calls.are_over(rank):
             self.to_judge.mark_unawaited(rank, self.answers.sends[rank].take_place(call))
@@ -78,9 +79,8 @@ class Operations:
     def on_contents(self, rank: int, frame: frames.Frame) -> None:
         """Take the bytes of a send, and answer the operations that these bytes complete.
 
-        If the rank owes no more bytes, send it the answers that were withheld. Otherwise they stay
-        withheld. Raises FrameError if no send waits for these bytes, or if the send announced
-        another number of bytes.
+        If the rank then owes no more bytes, send it its withheld answers. Raises FrameError if no
+        send waits for these bytes, or if the send announced another number of bytes.
         """
         posted = self.answers.outstanding[rank].take_owed(frame.meta.get("number"))
         self._attach_bytes(posted, frame.blob)
@@ -89,7 +89,7 @@ class Operations:
         self.answers.on_bytes(rank)
 
     def _attach_bytes(self, posted: Posted, blob: bytes) -> None:
-        """Give an operation its bytes. Tell the judge their ``even_powers`` if the call asks."""
+        """Give an operation its bytes. If the call asks for ``squares``, report ``even_powers``."""
         attach_bytes(posted, blob)
         rank, call = posted.rank, posted.operation.call
         self.answers.outstanding[rank].operation_bytes += posted.due

@@ -1,4 +1,4 @@
-"""Keeps what is outstanding: answers that a rank expects, and bytes of sends that it owes."""
+"""Stores the answers that a rank still expects, and the bytes of sends that the rank owes."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,11 +13,11 @@ MAX_UNANSWERED = 2000
 
 @dataclass
 class Outstanding:
-    """Keeps what the hub and one rank still have to send each other.
+    """Stores the answers that one rank still expects, and the bytes that it still has to send.
 
     A rank first announces a send, and then sends the bytes. Until the bytes reach the hub, the rank
     owes them, and the hub withholds all answers to this rank. Otherwise the rank could announce all
-    its sends, receive everything, and only then compute what it sends.
+    its sends, receive everything, and only then compute the data of its sends.
     """
 
     # the numbers of the operations and questions that are not answered yet
@@ -41,7 +41,7 @@ class Outstanding:
         self.unanswered.add(number)
 
     def take_owed(self, number: Any) -> Posted:
-        """Return the send whose bytes have come, and do not count it as owed any more.
+        """Remove and return the send whose bytes have come.
 
         Raises FrameError if no send waits for these bytes.
         """

@@ -29,17 +29,18 @@ class MemoryUsage:
 class UsageSource(Protocol):
     """Measures ranks.
 
-    If the system shows nothing, a method returns zeros, ``overwritten`` None, and ``processes`` [].
+    If the system does not show a value, ``overwritten`` returns None, ``processes`` returns [], and
+    the other methods return 0 or zeros.
 
-    ``with_mapped`` says whether to include shared memory and files without a name that the rank
-    maps, but that its page table does not show.
+    If ``with_mapped`` is True, the result includes memory that the rank maps but its page table
+    does not show: shared memory, and files without a name.
     """
 
     def memory(self, rank: int, with_mapped: bool) -> int:
         """Return how many bytes a rank uses: its memory, its files, the processes it started."""
 
     def resident(self, rank: int, with_mapped: bool) -> MemoryUsage:
-        """Return ``memory`` as ``own``, and also the bytes from files and the peak."""
+        """Return a rank's memory: ``memory`` as ``own``, the bytes from files, and the peak."""
 
     def process_memory(self, rank: int) -> int:
         """Return how many bytes of memory a rank's own process uses.

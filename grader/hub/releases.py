@@ -36,7 +36,7 @@ class Releases:
     ) -> None:
         self.answers, self.waits, self.calls = answers, waits, calls
         self.measures, self.tell = measures, tell
-        self.watches: dict[int, Watch] = {}  # rank that is kept waiting → what its threads do
+        self.watches: dict[int, Watch] = {}  # rank that is kept waiting → the watch of its threads
 
     def give_to_idle(self) -> int:
         """Give results and messages to idle ranks. Return how many were given in total.
@@ -49,7 +49,7 @@ class Releases:
         return given
 
     def give_slow_results(self, waits: Mapping[int, Collection]) -> int:
-        """Give the results that ``SlowGathers.lift`` returns, tell the judge, return their number.
+        """Give the results that ``SlowGathers.lift`` returns, and tell the judge. Return how many.
 
         ``waits`` says what each rank waits for.
         """
@@ -61,18 +61,18 @@ class Releases:
         return len(awaited)
 
     def deliver_to_resting(self) -> int:
-        """Deliver one message to each rank that is kept waiting and is idle. Return how many."""
+        """Deliver one message to each idle rank that is kept waiting. Return how many."""
         waiting = self.answers.receives.kept_waiting()
         self.watches = {rank: self.watches.get(rank) or Watch() for rank in waiting}
         idle = [rank for rank, watch in self.watches.items() if self._is_idle(rank, watch)]
         return sum(self._deliver_and_measure(rank) for rank in idle)
 
     def _is_idle(self, rank: int, watch: Watch) -> bool:
-        """Look at a rank's threads if it is time, and return whether they have been idle.
+        """Look at a rank's threads if it is time. Return whether all have been idle long enough.
 
-        They have not if one of them runs, or waits for a processor. A look does not count if it
-        took long: then this process was interrupted, and it is not known when the threads were in
-        these states.
+        A thread that runs or waits for a processor is not idle. A look that takes long does not
+        count: this process was interrupted, and it is not known when the threads were in these
+        states.
         """
         began = monotonic()
         if began - watch.looked < LOOK_SECONDS:
@@ -104,9 +104,9 @@ class Releases:
             self._deliver_and_measure(rank)
 
     def _deliver_and_measure(self, rank: int) -> bool:
-        """Deliver one message to a rank at rest. Return whether there is one.
+        """Deliver one message to a rank at rest. Return False if no thread waits for a message.
 
-        First tell the judge how much processor time the rank has used.
+        Before the delivery, tell the judge how much processor time the rank has used.
         """
         if not (answer := self.answers.receives.take(rank)):
             return False

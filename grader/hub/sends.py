@@ -2,9 +2,9 @@
 
 With the answer, the hub gives the rank a receipt: a number that nobody can guess. When the rank
 returns from a call, it has to show the receipts of the call's sends. So a send counts as awaited
-only if its message was received, and if the sending rank read the answer before it returned from
-the call. The hub cannot see whether a thread of the rank really waited. For that, the hub has to
-trust the rank.
+only if its message was received, and the rank read the answer before it returned from the call. The
+hub cannot see whether a thread of the rank really waited. The hub has to trust the rank's report of
+a wait.
 """
 
 import secrets
@@ -67,10 +67,10 @@ class Sends:
         return {"receipt": drawn}
 
     def on_end(self, receipts: Collection[int]) -> tuple[list[int], list[int]]:
-        """Forget the call, which has ended. The rank has shown these ``receipts``.
+        """Forget the call, which has ended. Return its unawaited sends and its withheld answers.
 
-        Return two lists: the places of unawaited sends, and the numbers of sends whose answers were
-        withheld.
+        ``receipts`` are those that the rank has shown. The result is two lists: the places of
+        unawaited sends, and the numbers of sends whose answers were withheld.
         """
         unread = [place for drawn, place in self.given.items() if drawn not in receipts]
         places, withheld = sorted([*self.places.values(), *unread]), sorted(self.received)

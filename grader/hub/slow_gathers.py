@@ -6,11 +6,11 @@ waits for the result before that, all ranks come to a standstill. The hub then g
 anyway, and tells the judge. So the judge learns, without a clock, whether a rank computes while it
 gathers.
 
-If a rank has a thread that the hub knows nothing of, the hub never finds a standstill. But the
-judge sees that the ranks are idle, and tells the hub. The hub then gives results that threads wait
-for. In both cases each waiting rank gets one result, the earliest that it waits for, and the hub
-tells the judge. The rank may then go on and compute, while one of its helper threads waits for the
-next result.
+If a rank has a thread that the hub does not know, the hub never finds a standstill. But the judge
+sees that the ranks are idle, and tells the hub. The hub then gives results that threads wait for.
+In both cases each waiting rank gets one result, the earliest that it waits for, and the hub tells
+the judge. The rank can then go on and compute, while one of its helper threads waits for the next
+result.
 """
 
 from collections import Counter, defaultdict

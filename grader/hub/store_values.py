@@ -1,10 +1,10 @@
 """The hub keeps the values of the store that the ranks of a world share.
 
-Ranks find each other through this store, but must not communicate through it. A rank may only count
-in it, and report its presence, as torch does when it makes a process group. The hub applies this
-rule from the beginning of a check. If ranks are used again, student code of an earlier check may
-still run in them. A rank could also hide a message in counts and keys. So in each call a rank may
-ask only a few questions.
+Ranks find each other through this store, but must not communicate through it. In the store, a rank
+is allowed only to count and to report its presence, as torch does when it makes a process group.
+The hub applies this rule from the beginning of a check: in ranks that are used again, student code
+of an earlier check may still run. A rank could also hide a message in counts and keys. So in each
+call a rank is allowed to ask only a few questions.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ MAX_KEY_LETTERS = 500  # characters in a key
 
 @dataclass
 class StoreValues:
-    """Keeps a value for each key, and answers what ranks ask of the store (get, wait, …).
+    """Stores a value for each key, and answers the ranks' questions to the store (get, wait, …).
 
     ``get`` and ``wait`` are answered as soon as all their keys have a value.
     """
@@ -33,9 +33,9 @@ class StoreValues:
     def ask(self, rank: int, call: int, meta: dict) -> Iterator[tuple[int, int, dict]]:
         """Take a question; yield (rank, number, answer) for each question that can be answered now.
 
-        ``number`` is the number of the question that is answered. With the new question, earlier
-        questions may get an answer, too. Raises NotAllowed if the new question is not of the agreed
-        form, or is not allowed.
+        ``number`` is the number of the answered question. The new question may set a value for
+        which earlier questions wait. Then the earlier questions are answered, too. Raises
+        NotAllowed if the new question is not of the agreed form, or is not allowed.
         """
         self._check_small(rank, call, meta)
         number, do, keys = (meta.get(name) for name in ("number", "do", "keys"))
@@ -59,7 +59,7 @@ class StoreValues:
         self.waiting = still
 
     def _check_small(self, rank: int, call: int, meta: dict) -> None:
-        """Raise NotAllowed unless torch itself asks such a question when it makes a group.
+        """Raise NotAllowed if torch never asks such a question when it makes a group.
 
         Also raise NotAllowed if the rank has asked too many questions in this call.
         """

@@ -50,9 +50,9 @@ class StrictOrder:
 
         ``waits`` is the time at which the rank issued the waiting operation. ``begun`` is the time
         at which it issued the operation that has begun and must end first. Both are in nanoseconds
-        of the monotonic clock. For each queue there is a list about its first waiting operation. If
-        operations of another kind than the begun one wait, there is also a list about the first of
-        them.
+        of the monotonic clock. For each queue, the result has a list about the first waiting
+        operation. If operations of another kind than the begun operation wait, the result also has
+        a list about the first of these.
         """
         told = []
         for queue in self.queues.values():

@@ -13,17 +13,17 @@ MAX_WAITING_THREADS = 64  # waiting threads that a rank may report
 class Waits:
     """Records what each rank of a world waits for.
 
-    Only ranks that have calls to make are kept: see ``Hub``.
+    Ranks that have no calls to make are not recorded: see ``Hub``.
     """
 
     # rank → what each of its threads waits for; it holds only ranks whose threads all wait
     by_rank: dict[int, list] = field(default_factory=dict)
-    # The ranks that said at a standstill that they wait, and have sent nothing since. The hub
-    # relied on their word when it gave out withheld data, or when it told the judge that held ranks
-    # may go on.
+    # The ranks that reported their wait at a standstill, and have sent nothing after that. The hub
+    # relied on these reports when it gave out withheld data, or when it told the judge that held
+    # ranks may go on.
     believed: set[int] = field(default_factory=set)
-    # a copy of ``by_rank`` from when the hub last told the judge of the present standstill; None if
-    # the hub has not told the judge
+    # a copy of ``by_rank`` from the hub's last report of the present standstill to the judge; None
+    # if the hub has not reported this standstill
     told: dict[int, list] | None = None
     # rank → how many GO frames the judge still has to send
     signs_due: Counter[int] = field(default_factory=Counter)

@@ -1,9 +1,10 @@
 """Measures by how much the memory of each rank grows in a call.
 
-The numbers come from the system, which the supervisor asks. A rank's own report of its memory does
-not count. A rank must not know when it is weighed, because it could hide its memory at these times.
-So some of the times are drawn at random. Ranks are forked from this process, but they cannot
-predict SystemRandom: it has no state that a fork could copy.
+To *weigh* a rank means to measure its memory. The numbers come from the system, which the
+supervisor asks. A rank's own report of its memory does not count. A rank must not know when it is
+weighed, because it could hide its memory at these times. So some of the times are drawn at random.
+Ranks are forked from this process, but they cannot predict SystemRandom: it has no state that a
+fork could copy.
 """
 
 from collections import Counter
@@ -31,7 +32,7 @@ OVERWRITTEN_PART = 1 / 8
 ALWAYS_MAPPED, MAPPED_PART = 8, 1 / 4
 # The hub also weighs a rank when it holds at least this many more bytes for the rank than before.
 NETWORK_STEP = 1 << 18
-# If the peak is wanted, the hub also weighs all ranks whenever about this many seconds have passed.
+# If a check asks for the peak, the hub also weighs all ranks about every ``SECONDS_BETWEEN``.
 # This takes 0.1 ms for each rank, because files and other processes are not counted.
 SECONDS_BETWEEN = 0.006
 CHANCE = SystemRandom()
@@ -39,7 +40,7 @@ CHANCE = SystemRandom()
 
 @dataclass
 class Weighing:
-    """Weighs the ranks of a world.
+    """Weighs the ranks of a world, that is, measures their memory.
 
     Below, ``weighs`` says which memory of a rank a check asks for: the memory that the rank has now
     (``SETTLED``), or the most that it ever had (``PEAK``).
@@ -52,15 +53,15 @@ class Weighing:
     mapped_first: dict[int, int] = field(default_factory=dict)
     # rank → the result of ``overwritten`` at the same time; None if the rank has not settled
     overwritten_first: dict[int, int | None] = field(default_factory=dict)
-    # (rank, call) → if the rank was weighed: the largest growth of its own memory so far, and of
-    # all memory together, in bytes
+    # (rank, call) → the largest measured growth of the rank's own memory, and the largest growth of
+    # all memory together, in bytes; no entry before the first measurement
     most: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     # (rank, call) → how often the rank was weighed in the call, except between its operations
     times: Counter[tuple[int, int]] = field(default_factory=Counter)
     # (rank, call) → the bytes from files that a rank had when first weighed in the call, up to a
     # limit: see ``MAX_MAPPED``
     mapped: dict[tuple[int, int], int] = field(default_factory=dict)
-    # (rank, call) → the bytes of the rank's sends so far
+    # (rank, call) → the bytes of all sends that the rank has issued
     sent: Counter[tuple[int, int]] = field(default_factory=Counter)
     # (rank, call) → how many bytes ``record_if_much`` recorded last
     held_bytes: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -75,10 +76,10 @@ class Weighing:
         self.next_at = monotonic() + CHANCE.uniform(0, 2 * SECONDS_BETWEEN)
 
     def record_if_much(self, rank: int, call: int, in_network: int) -> bool:
-        """Record how many bytes the hub holds for a rank if they are many. Return whether they are.
+        """If the hub holds many bytes for a rank, record them and return True; else return False.
 
-        They are many if there are at least ``NETWORK_STEP`` more than this method last recorded
-        in this call. Then the caller has to weigh the rank.
+        They are many if they exceed the last recorded number of this call by at least
+        ``NETWORK_STEP``. Then the caller has to weigh the rank.
         """
         is_much = in_network >= self.held_bytes[rank, call] + NETWORK_STEP
         if is_much:
@@ -86,7 +87,7 @@ class Weighing:
         return is_much
 
     def forget_calls(self) -> None:
-        """Forget the calls of the last check. How much memory the ranks began with is kept."""
+        """Forget the calls of the last check. Keep the memory sizes that the ranks began with."""
         self.most, self.mapped = {}, {}
         self.sent, self.held_bytes, self.times = Counter(), Counter(), Counter()
 
@@ -104,10 +105,10 @@ class Weighing:
             self.overwritten_first[rank] = self.measures.overwritten(rank) if has_settled else None
 
     def decide_at(self, operation: Operation, size: int) -> bool:
-        """Decide whether to weigh a rank at an operation, in a world of ``size`` ranks.
+        """Return whether to weigh a rank at an operation, in a world of ``size`` ranks.
 
-        Call this only once for each operation, because it counts the bytes of sends, and may draw
-        a random number.
+        Call this only one time for each operation, because this method counts the bytes of sends,
+        and may draw a random number.
         """
         if size <= SMALL or operation.kind != "send":
             return True
@@ -121,9 +122,9 @@ class Weighing:
     ) -> Growth | None:
         """Weigh a rank, and return the growth of its memory if this is a new maximum in the call.
 
-        Either the rank's own memory or all bytes of ``Growth`` together must have a new maximum. If
-        neither has, or if the system does not say how much memory the rank has, return None.
-        ``operations`` and ``in_network`` are fields of ``Growth``.
+        Two numbers can have a new maximum: the rank's own memory, and all bytes of ``Growth``
+        together. Return None if neither has one, or if the system does not report the rank's
+        memory. ``operations`` and ``in_network`` are fields of ``Growth``.
 
         Raises:
             FrameError: the system reported overwritten memory earlier, and no longer reports it.
@@ -140,7 +141,7 @@ class Weighing:
         return self._if_new(rank, call, growth)
 
     def between(self, rank: int, call: int, operations: int) -> Growth | None:
-        """Weigh a rank as it is now, between two of its operations: see ``new_most``."""
+        """Measure a rank's present memory between two of its operations: see ``new_most``."""
         memory = self.measures.process_memory(rank)
         growth = Growth(operations, memory - self.began_with[rank])
         return self._if_new(rank, call, growth) if memory else None
@@ -183,11 +184,11 @@ class Weighing:
     def at_the_end(
         self, rank: int, call: int, weighs: str, operations: int, in_network: int
     ) -> Growth | None:
-        """Weigh a rank that returns from a call: see ``new_most``.
+        """Measure the memory of a rank that returns from a call: see ``new_most``.
 
         So the judge gets a number even if the rank communicates nothing. A peak may have come after
         the last operation, so a peak is always measured. The current memory is measured only if the
-        rank was not weighed earlier in this call; otherwise the result is None. The result is also
+        rank was not weighed earlier in this call. If it was, the result is None. The result is also
         None if the system never reports memory.
 
         Raises:

@@ -76,7 +76,7 @@ def test_uses_are_answered_and_told_to_the_judge_in_order(two):
 def test_a_rank_does_not_say_itself_that_it_used_something(two, name):
     two.post(0, mark("call began"), mark(name))
     assert two.told == [
-        {"refused": "a mark for a given function that the rank did not call", "rank": 0}
+        {"refused": "a mark for a function of the judge that the rank did not call", "rank": 0}
     ]
 
 

@@ -91,7 +91,7 @@ def test_gpus_are_described(monkeypatch):
     described = [{"name": "GPU 0", "free": 5 * GIB}, {"name": "GPU 1", "free": 6 * GIB}]
     assert found == {"fault": "", "gpus": described, "nccl": "2.29.7"}
     assert "build for CPUs" in gpus.look(torch_with([GIB], cuda=None))["fault"]
-    assert gpus.look(torch_with([]))["fault"] == "torch finds none"
+    assert gpus.look(torch_with([]))["fault"] == "torch finds no GPU"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     assert gpus.look(torch_with([]))["fault"].endswith("CUDA_VISIBLE_DEVICES is “3”")
 

@@ -259,7 +259,7 @@ def test_a_pause_is_answered_and_the_judge_hears_what_was_spent(two):
 
 def test_a_rank_does_not_say_itself_that_it_paused(two):
     two.post(0, [(frames.EVENT, {"call": 0, "mark": frames.PAUSE, "at": 1}, b"")])
-    assert two.told[0]["refused"].startswith("a mark for a given function")
+    assert two.told[0]["refused"].startswith("a mark for a function of the judge")
 
 
 # ——— the system

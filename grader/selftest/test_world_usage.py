@@ -198,7 +198,7 @@ def test_a_rank_that_begins_to_hide_what_it_has_open_is_refused(ranks, monkeypat
     monkeypatch.undo()
     ranks.resident(0)
     monkeypatch.setattr(rank_processes, "add_open", lambda files, family, mapped: set(family))
-    with pytest.raises(FrameError, match="hides which files"):
+    with pytest.raises(FrameError, match="hides its open files"):
         ranks.resident(0)
 
 

@@ -1,4 +1,4 @@
-"""Removes what ranks have left in shared memory, and in folders that every user may write to."""
+"""Removes shared memory that ranks have left, and files in folders that all users may write to."""
 
 import contextlib
 import ctypes
@@ -9,8 +9,8 @@ from grader.wire import removal
 
 FOR_ALL = ("/tmp", "/var/tmp", "/dev/shm", "/run/lock")
 IPC_RMID = 0
-# The kernel may note a time for a new segment that is this many seconds before ``time.time()``. It
-# takes whole seconds of a clock that advances only at each tick.
+# The time that the kernel notes for a new segment may be this many seconds before ``time.time()``.
+# The kernel takes whole seconds of a clock that advances only at each tick.
 CLOCK_SECONDS = 2
 
 

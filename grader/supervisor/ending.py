@@ -2,9 +2,8 @@
 
 These processes are the descendants of this process, and all processes that run as the user of a
 rank. First all these processes are killed, then they are reaped (with ``waitpid``). This module
-never blocks to wait for one particular process, because a process that is traced cannot be
-reaped before its tracer is dead. A stopped process needs no special care, because it can be
-killed like any other.
+never blocks to wait for one particular process: a traced process cannot be reaped before its
+tracer is dead. A stopped process needs no special care, because it can be killed like any other.
 """
 
 import os
@@ -94,7 +93,7 @@ def end_descendants(
     find the others.
 
     Args:
-        known: children that are killed at once, without a search.
+        known: children that are killed immediately, without a search.
         spare: children that are left alone, with all their descendants.
         users: ids of the system's users that run ranks. If a descendant is found that is not in
             ``known``, all processes of these users are killed, too.
@@ -138,8 +137,8 @@ def end_descendants(
 def _kill_family(spare: Collection[int]) -> set[int]:
     """Stop all descendants of this process, then kill them. Return their pids.
 
-    All are stopped before the first one is killed. So a process that forks without end cannot fork
-    while the other processes are killed.
+    All descendants are stopped before the first one is killed. So a process that forks without end
+    cannot fork while the other processes are killed.
     """
     stopped: set[int] = set()
     for _ in range(ROUNDS):

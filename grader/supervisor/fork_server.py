@@ -3,10 +3,10 @@
     python -I fork_server.py ENGINE DOOR FOLDER fork|spawn [MODULE …]
 
 ENGINE is the root folder of the repository. The fourth argument says whether ranks are forked or
-spawned. Each MODULE is one of ``frames.HEAVY``. The server imports it at once, and not when the
-first rank needs it. DOOR is the descriptor of an inherited socket. The socket has no name, so only
-a process that has inherited its other end can send to it. Judges inherit the other end. Ranks, and
-processes that ranks start, do not.
+spawned. Each MODULE is one of ``frames.HEAVY``. The server imports MODULE when it starts, and not
+when the first rank needs MODULE. DOOR is the descriptor of an inherited socket. The socket has no
+name, so only a process that has inherited its other end can send to it. Judges inherit the other
+end. Ranks, and processes that ranks start, do not.
 
 A judge's request for a world is one datagram of JSON, ``WorldRequest``. The datagram also carries
 descriptors: the socket for the answer, and three for each rank that the world may have. The
@@ -80,7 +80,7 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
 def _set_up(engine: Path, way: str, ahead: Iterable[str]) -> tuple[dict[str, Any], Iterable[Path]]:
     """Import the modules that forked ranks will need, and find out how to confine ranks.
 
-    Return what the server answers to a judge's ``hello``, and the folders for control groups.
+    Return the server's answer to a judge's ``hello``, and the folders for control groups.
     """
     from grader.rank import confinement
     from grader.supervisor import own_network, world_supervisor
@@ -191,7 +191,7 @@ def _serve(
         except OSError as error:
             words = f"no ranks could be started: {error.strerror}"
             fault = json.dumps({world_messages.FAULT: words}).encode() + b"\n"
-            with contextlib.suppress(OSError):  # perhaps nobody waits for it
+            with contextlib.suppress(OSError):  # perhaps nobody waits for the answer any more
                 os.write(descriptors[0], fault)
             raise
 

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 
 
 def spread(gpus: Sequence[str], used: Iterable[str], size: int) -> list[str]:
-    """Return a GPU for each of ``size`` ranks. Each rank gets the GPU with the fewest ranks so far.
+    """Choose a GPU for each of ``size`` ranks, one rank after the other. Return the GPUs.
 
-    ``gpus`` are the GPUs as CUDA_VISIBLE_DEVICES names them. ``used`` has the GPU of each rank of
-    other worlds, so that worlds that run side by side do not all use the first GPU. If ``gpus`` is
-    empty, the ranks run on CPUs, and the result is empty, too.
+    Each rank gets the GPU that has the fewest ranks at that time. ``gpus`` are the GPUs as
+    CUDA_VISIBLE_DEVICES names them. ``used`` has the GPU of each rank of other worlds. So worlds
+    that run at the same time do not all use the first GPU. If ``gpus`` is empty, the ranks run on
+    CPUs, and the result is empty, too.
     """
     if not gpus:
         return []

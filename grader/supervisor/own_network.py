@@ -2,7 +2,7 @@
 
 Ranks on gloo connect to each other through ports of this machine. If ranks shared a network with
 other programs, they could also connect to other machines, and to the ranks of another grading.
-After their end, other programs could see for a minute which ports they had used.
+After the end of the ranks, other programs could see for a minute which ports the ranks had used.
 """
 
 import contextlib

@@ -43,7 +43,7 @@ def best(engine: Path) -> tuple[str, dict[str, str]]:
 
 
 def why_no_control_group(name: str, places: Iterable[Path]) -> str:
-    """Return why control groups cannot bound worlds of a tier; empty if they can.
+    """Return why control groups cannot limit the worlds of a tier; empty if they can.
 
     ``name`` is the tier, and ``places`` are the folders in which control groups can be made.
     """

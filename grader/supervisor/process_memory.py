@@ -32,7 +32,7 @@ def shared_bytes(family: Iterable[int]) -> int:
 
 
 def resident(pid: int) -> MemoryUsage:
-    """Return what a process has in memory; zeros if the system does not show it."""
+    """Return the memory of a process; zeros if the system does not show it."""
     shown = _shown(pid, (*UNSHARED, MAPPED, MOST))
     mapped, most = shown.pop(MAPPED, 0), shown.pop(MOST, 0)
     return MemoryUsage(sum(shown.values()), mapped, most)

@@ -1,4 +1,4 @@
-"""Makes the folders of a world's ranks, and refuses a submission's folder that shows too much."""
+"""Makes the folders of a world's ranks, and refuses unsafe folders of submissions."""
 
 import os
 import stat
@@ -31,10 +31,9 @@ def prepare(request: WorldRequest, size: int, tier: str) -> list[RankHome]:
 
 
 def _make_rendezvous(request: WorldRequest, inside: int, for_all: bool) -> str:
-    """Make the file in which ranks meet, and return its path.
+    """Make the file through which ranks find each other, and return its path.
 
-    If ``for_all`` is True, every user may read the file and write to it; otherwise only its owner
-    may.
+    If ``for_all`` is True, all users may read and write the file. Otherwise only its owner may.
     """
     file = os.open("rendezvous", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=inside)
     if for_all:
@@ -81,7 +80,7 @@ def refusal(submission_dir: str, engine: Path) -> str:
     """
     path = Path(submission_dir)
     if not path.is_absolute() or os.path.normpath(submission_dir) != submission_dir:
-        return "the path of the submission's folder is not absolute and normalized"
+        return "the path of the submission's folder must be absolute and normalized"
     try:
         found = os.lstat(submission_dir)
     except OSError as error:

@@ -47,11 +47,11 @@ class RankProcesses:
         """Return the memory of a rank, its processes and its files; zeros if it cannot be measured.
 
         ``own`` counts no pages of mapped files. But ``own`` and ``most`` count all bytes of the
-        rank's own files, mapped or not. So that nothing counts twice, the mapped pages of these
-        files are subtracted from ``mapped`` and ``most``. Processes that have lost their parent
+        rank's own files, mapped or not. The mapped pages of these files are subtracted from
+        ``mapped`` and ``most``. So nothing counts twice. Processes that have lost their parent
         count for every rank, because nobody can tell which rank has started them. If
         ``with_mapped`` is False, mapped memory counts only if the page tables show it: see
-        ``mappings``. If ``with_peak`` is False, only ``own`` is right.
+        ``mappings``. If ``with_peak`` is False, only ``own`` is correct.
 
         Raises:
             FrameError: the rank hides files, so what it sends is not accepted.
@@ -71,7 +71,7 @@ class RankProcesses:
         if pid not in unseen:
             self.seen.add(pid)
         elif pid in self.seen:
-            raise frames.FrameError("a frame of a rank that hides which files it has open")
+            raise frames.FrameError("a frame of a rank that hides its open files")
         beside = (
             sum(map(process_memory.memory, family - {pid})) + files.total_bytes() + files.queued()
         )

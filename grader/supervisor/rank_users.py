@@ -1,6 +1,6 @@
-"""Gives each rank its own user. Acts as this user, to kill its processes and to read its files.
+"""Gives each rank its own user, kills this user's processes, and reads this user's files.
 
-Only root can act as another user.
+To kill and to read, a process acts as this user. Only root can act as another user.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Keeps the fork server's children: supervisors of worlds, and processes that clean up after them.
+"""Manages the fork server's children: supervisors, and processes that clean up after them.
 
 ``fork_server`` handles requests. This module forks, watches and ends the server's children.
 """
@@ -37,7 +37,7 @@ class Child:
     """A child of the server: a supervisor, or a process that cleans up after a supervisor."""
 
     # The server's copy of the judge's socket. If the supervisor dies too early, the judge waits
-    # until all copies are closed. The server closes this one when nothing of the world is left.
+    # until all copies are closed. The server closes this copy when nothing of the world is left.
     judge: int | None
     users: set[int]
     folder: str
@@ -48,15 +48,15 @@ class Child:
 
 
 class Supervisors:
-    """Keeps the server's children: supervisors of worlds, and processes that clean up after them.
+    """Manages the server's children: supervisors, and processes that clean up after them.
 
     If a supervisor dies too early, the server adopts the processes that this supervisor leaves. The
     server then kills all its descendants, except those in ``children`` and the processes that these
     children have started.
 
     A process needs some milliseconds to enter a control group. So if control groups can be made,
-    the server forks one supervisor, the *standby*, before its world is known. The standby enters a
-    group, and waits for the next world.
+    the server forks one supervisor, the *standby*, before a judge requests a world. The standby
+    enters a group, and waits for the next world.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Supervisors:
         self.tier, self.start_rank = tier, start_rank
         self.has_debris = not tiers.TIERS[tier].landlock
         self.places = tuple(places)
-        self.has_failed = False  # whether the last standby ended unused
+        self.has_failed = False  # whether the last standby could not be forked, or ended unused
         # the pid of the standby, and the socket to send it a request
         self.standby: tuple[int, socket.socket] | None = None
         self.children: dict[int, Child] = {}
@@ -85,7 +85,7 @@ class Supervisors:
     def prepare(self) -> None:
         """Fork a standby, if groups can be made and no standby waits.
 
-        Do nothing if the last standby has ended unused.
+        Do nothing if the last attempt has failed: see ``has_failed``.
         """
         if self.places and not self.standby and not self.has_failed:
             mine, its = socket.socketpair()
@@ -218,10 +218,10 @@ class Supervisors:
             self.orphaned = []
 
     def _clean(self, child: Child, killed: set[int]) -> None:
-        """Remove the shared memory and the files that are left of a world.
+        """Remove the shared memory and the files that a world has left.
 
-        A new process does this, because much may be left, and removing it takes time. ``killed``
-        are the pids of the processes that were killed.
+        A new process does this, because the removal may take long. ``killed`` are the pids of the
+        processes that were killed.
         """
         pid = os.fork()
         if pid:

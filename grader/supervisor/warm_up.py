@@ -33,11 +33,11 @@ def make_room_for_names() -> None:
 
     Python copies the table, 2 MB, when it is full. If it is nearly full when ranks are forked, each
     rank makes this copy at its first new names. Then each rank needs 2 MB more, and the measured
-    memory of a call is wrong by as much. So intern names that nobody uses until Python has copied
-    the table, which leaves tens of thousands of free places. Nothing shows the table, but
+    memory of a call is wrong by 2 MB. So intern unused names until Python has copied the table.
+    Then the table has tens of thousands of free places. Python does not show the table's size, but
     ``tracemalloc`` shows the copy.
     """
-    if tracemalloc.is_tracing():  # somebody else uses it, and it would count other memory, too
+    if tracemalloc.is_tracing():  # other code uses tracemalloc, so it would count other memory, too
         return
     for first in range(0, MAX_NAMES, NAMES):
         names = [f"lockstep name {number}" for number in range(first, first + NAMES)]

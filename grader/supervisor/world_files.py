@@ -2,7 +2,7 @@
 
 These are the files in the folder of the world or rank, and files in shared memory. They also
 include pipes, sockets and files without a name that the processes have open or map. Student code
-runs meanwhile, so any file may vanish.
+runs during the search, so any file can vanish.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ class Files:
         self.hidden = self.hidden or others.hidden
 
     def add_open(self, found: os.stat_result) -> None:
-        """Count what a descriptor shows, if it is a pipe, a socket, or a file without a name.
+        """Count a descriptor's file, if it is a pipe, a socket, or a file without a name.
 
         Files with a name do not count here, because they are found in their folders.
         """
@@ -132,10 +132,10 @@ class _Count:
     listings_left: int = MAX_LISTINGS
 
     def below(self, place: int, path: str, depth: int = 0) -> None:
-        """Count what is in an open folder. List it again if an entry vanishes meanwhile.
+        """Count the files in an open folder. List it again if an entry vanishes meanwhile.
 
         ``place`` is the descriptor of the open folder. Subfolders are opened relative to ``place``.
-        So student code may rename the folder, and ``path`` need not be its path any more.
+        So nothing goes wrong if student code renames the folder, and ``path`` is no longer correct.
         """
         if depth > MAX_FOLDER_DEPTH or len(os.fsencode(path)) > MAX_PATH_BYTES:
             raise _Hidden(
@@ -159,7 +159,7 @@ class _Count:
         with os.scandir(place) as entries:
             for entry in entries:
                 self.entries += 1
-                if self.entries > MAX_ENTRIES:  # student code may make files as fast as this reads
+                if self.entries > MAX_ENTRIES:  # student code may make new files all the time
                     raise _Hidden(f"made more than {MAX_ENTRIES} files and folders")
                 try:
                     found = entry.stat(follow_symlinks=False)
@@ -192,11 +192,11 @@ def _opened(name: str, place: int | None = None) -> Iterator[int]:
 
 
 def add_open(files: Files, family: Iterable[int], with_mapped: bool = True) -> set[int]:
-    """Add to ``files`` what processes have open or map, if no folder shows it.
+    """Add to ``files`` the files that processes have open or map and that no folder shows.
 
-    These are pipes, sockets, shared memory, and files that have lost their name or never had one.
-    If ``with_mapped`` is False, leave out files that the processes only map. Return the pids of the
-    processes that hide their descriptors or their mappings.
+    These are pipes, sockets, shared memory, and files that have lost their name or never had a
+    name. If ``with_mapped`` is False, leave out files that the processes only map. Return the pids
+    of the processes that hide their descriptors or their mappings.
     """
     unseen = set()
     ends: dict[int, int] = {}  # inode → size, of mapped files of which nothing else is known
@@ -222,7 +222,7 @@ def add_open(files: Files, family: Iterable[int], with_mapped: bool = True) -> s
 
 
 def _add_descriptors(files: Files, folder: str) -> None:
-    """Add what the descriptors of a process show. ``folder`` lists them."""
+    """Add the files of a process's descriptors. ``folder`` lists the descriptors."""
     with os.scandir(folder) as descriptors:
         for descriptor in descriptors:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -255,8 +255,8 @@ def map_removed(family: Iterable[int]) -> bool:
 def _without_name(maps: bytes) -> list[mappings.Mapped]:
     """Return the files in a rank's mappings that no folder shows.
 
-    Files that this process maps, too, are left out, because they may be libraries that were
-    replaced on the machine since they were loaded.
+    Files that this process maps, too, are left out. They may be libraries that were replaced on the
+    machine after this process had loaded them.
     """
     found = mappings.without_name(maps)
     inherited = mappings.without_name(mappings.maps_of(os.getpid())[1]) if found else {}

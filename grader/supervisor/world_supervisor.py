@@ -34,8 +34,8 @@ from grader.wire.world_request import WorldRequest
 # - ``LOOK_AT_WORLD_EVERY`` seconds;
 # - ``TIMES_THE_LAST_LOOK`` · taken, because the hub carries no messages during a look;
 # - if the kernel bounds the memory of the world, so that looks need not be frequent: the smaller of
-#   ``LONGEST_USUAL`` seconds and ``USUAL_TIMES`` · taken. With the latter, looks take 4 % of a
-#   processor.
+#   ``LONGEST_USUAL`` seconds and ``USUAL_TIMES`` · taken. If the time is ``USUAL_TIMES`` · taken,
+#   looks use 4 % of a processor.
 LOOK_AT_WORLD_EVERY, TIMES_THE_LAST_LOOK = 0.1, 4
 USUAL_TIMES, LONGEST_USUAL = 24, 0.4
 # When the judge asks for the calls of another check, the ranks have to be at rest within these
@@ -63,14 +63,14 @@ def run_world(
 ) -> None:
     """Run one world.
 
-    Once all calls are made, the judge may ask for the calls of another check. The other check may
+    When all calls are made, the judge can ask for the calls of another check. The other check can
     use up to ``len(descriptors)`` ranks.
 
     Args:
         judge: the socket to the judge.
         descriptors: [wire, output, stacks] for each rank that the world may have.
         start: starts a rank with an entry of ``descriptors`` and a home, and returns its pid.
-        request: what the judge asked for, and the world's folder and GPUs.
+        request: the judge's request, with the world's folder and GPUs.
         tier: how ranks are confined.
         group: the control group that this process is in. All processes that this process starts
             will be in the group, too.
@@ -157,11 +157,11 @@ def _end_ranks(
 ) -> None:
     """End all processes of the world, and clean up after them.
 
-    ``began`` is when the world began, as ``time.time()`` counts.
+    ``began`` is the time at which the world began, as ``time.time()`` counts.
     Raises Unfinished if some process of the world may still be alive.
     """
     signal.alarm(STUCK_SECONDS)
-    if group:  # the processes that help to end the ranks must fit in, too
+    if group:  # the group also needs room for the processes that help to end the ranks
         with contextlib.suppress(OSError):
             group.hold(None, group.tasks + MORE_TASKS)
     finished, killed = ending.end_descendants(ranks.alive if ranks else (), users=users, wake=wake)
@@ -187,7 +187,7 @@ def _look_after(
     limits: MemoryAndFileLimits,
     hub: Hub | None,
 ) -> None:
-    """Tell the judge of ranks that end and of limits that are exceeded, until the world is over.
+    """Serve a world until it is over: report ranks that end, and limits that are exceeded.
 
     Also serve the hub, if there is one, and answer the judge's questions.
     """

@@ -17,9 +17,9 @@ from grader.wire.world_request import WorldRequest
 # hides its open files for a moment.
 UNSEEN_LOOKS = 5
 # The limits of a world's control group are larger by these amounts, because the kernel counts more
-# than this module does. It also counts inherited pages that a rank has written to, kernel memory
-# and files. For the solutions, the difference is up to 38 MiB for each rank. The kernel also counts
-# the supervisor and its helper processes.
+# than this module does: inherited pages that a rank has written to, kernel memory and files. For
+# the solutions, the difference is up to 38 MiB for each rank. The kernel also counts the supervisor
+# and its helper processes.
 MORE_BYTES = 96 << 20  # for each rank
 MORE_TASKS = 16
 DRIVER_BYTES = 3 << 30  # CPU memory for a GPU's driver and libraries, for each rank
@@ -28,8 +28,8 @@ DRIVER_BYTES = 3 << 30  # CPU memory for a GPU's driver and libraries, for each 
 class MemoryAndFileLimits:
     """The limits of one world's memory, processes and files.
 
-    Make this object in the world's supervisor, and before the first rank is started. It notes how
-    much memory the supervisor uses then, because the ranks inherit this memory.
+    Make this object in the world's supervisor, before the first rank is started. The object notes
+    how much memory the supervisor uses at that time, because the ranks inherit this memory.
     """
 
     def __init__(self, request: WorldRequest, room: int, group: Group | None = None) -> None:
@@ -84,7 +84,7 @@ class MemoryAndFileLimits:
         self.can_look = self.can_look or len(unseen) < len(family)
         self.unseen = {pid: self.unseen.get(pid, 0) + 1 for pid in unseen}
         if self.can_look and max(self.unseen.values(), default=0) > UNSEEN_LOOKS:
-            return "hid which files they have open"
+            return "hid their open files"
         on_disk = files.total_bytes(self.disk)
         in_memory = files.total_bytes() - on_disk + files.queued()
         # the memory that this process uses for messages in the hub
@@ -101,8 +101,8 @@ class MemoryAndFileLimits:
     def _taken(self, pid: int, is_rank: bool) -> int:
         """Return the bytes of a process, without the bytes that it shares with the supervisor.
 
-        Ranks, and the processes that they fork, share the bytes that this process had at the start,
-        because ranks are forked from this process.
+        Ranks are forked from this process. So ranks, and the processes that they fork, share the
+        bytes that this process had at the start.
         """
         own = memory(pid, TABLES)
         if own < self.inherited and not is_rank:

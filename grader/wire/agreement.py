@@ -6,11 +6,11 @@ finds disagreements in the trails of the ranks (see ``events``). It needs no hel
 It uses two rules:
 
 - The k-th collective of a group must have the same kind, number of elements, dtype, reduction and
-  root on all ranks of the group. In an all-to-all, the number of elements may differ, but the
+  root on all ranks of the group. In an all-to-all, the number of elements may differ. But the
   number that rank i sends to rank j must be the number that rank j expects from rank i.
 - Among the messages from rank i to rank j with the same group and tag, the k-th send belongs to the
   k-th receive. Both must have the same number of elements and the same dtype. A receive may accept
-  a message from any rank. Only the hub knows which send such a receive has taken, and tells the
+  a message from any rank. Only the hub knows which send such a receive has taken. The hub tells the
   judge (see ``hub.matching.Matching.report``).
 
 The messages to students, the report and the timeline all use this matching.
@@ -116,14 +116,14 @@ class Matches:
 def match(trails: list[list], pairs: Sequence[Sequence[int]] = ()) -> Matches:
     """Match the operations of all ranks.
 
-    ``trails`` has the trail of each rank. In a group, the k-th collective of one rank belongs to
-    the k-th collective of every other rank. The hub knows of some sends and receives that they
-    belong together. ``pairs`` lists them: rank and time of the send, rank and time of the receive.
-    Among the others, the k-th send on a lane (see ``lane``) belongs to the k-th receive on this
-    lane. After that, some sends may be left. They belong to receives that accept any source. At
-    each destination, the k-th send that is left, in the order of time, belongs to the k-th such
-    receive. A send and a receive of different calls do not belong together if the message does not
-    fit.
+    ``trails`` has the trail of each rank. In a group, the k-th collectives of all ranks belong
+    together. For some sends and receives, the hub knows that they belong together. ``pairs`` lists
+    these pairs: rank and time of the send, rank and time of the receive. Among the other
+    operations, the k-th send on a lane (see ``lane``) belongs to the k-th receive on this lane.
+    After that, some sends may be left. They belong to receives that accept any source. At each
+    destination, the k-th of these sends, in the order of time, belongs to the k-th of these
+    receives. A send and a receive of different calls do not belong together if the message does
+    not fit.
     """
     told = _told_matches(trails, pairs) if pairs else []
     settled = {id(operation) for found in told for operation in found.operations}
@@ -157,11 +157,11 @@ def match(trails: list[list], pairs: Sequence[Sequence[int]] = ()) -> Matches:
 
 
 def _without_later_call(found: Match) -> list[Match]:
-    """Return the match of a message. If a message of a later call does not fit, return two matches.
+    """Return [found], or two matches if the calls differ and the message does not fit its receive.
 
-    In this case one rank is in a later call than the other, so the earlier call has a send or a
-    receive too many. The two operations do not belong together. Each of the two matches has one
-    operation, which waits for the other rank.
+    In the second case one rank is in a later call than the other, so the earlier call has one send
+    or one receive too many. The two operations do not belong together. Each of the two matches has
+    one operation, which waits for the other rank.
     """
     sides = found.operations
     fits = len({(side.elements, side.dtype) for side in sides}) == 1
@@ -194,8 +194,8 @@ def _match_messages(
     lanes: dict[tuple, tuple[list[Operation], list[Operation]]], from_any: list[Operation]
 ) -> list[Match]:
     # The keys of these tables are destinations: see ``lane_destination``. A rank may use a new tag
-    # for each of fifty thousand messages, and to search all lanes for each destination would take
-    # long.
+    # for each of fifty thousand messages. Then a search of all lanes for each destination would
+    # take long.
     takers: dict[tuple, list[Operation]] = defaultdict(list)
     sources: dict[tuple, set[int]] = defaultdict(set)
     left: dict[tuple, list[Operation]] = defaultdict(list)
@@ -243,7 +243,7 @@ def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
             if what := difference(present):
                 advice = _about_splits(present) if what == SPLIT_SIZES else ""
                 disagreements.append(Disagreement(what, present, advice))
-                break  # whatever follows in this group is matched wrongly
+                break  # the later collectives of this group are matched wrongly
             if found.absent:
                 waiting += [Waiting(operation, found.absent) for operation in present]
     for found in sorted(
@@ -263,9 +263,9 @@ def examine_groups(trails: list[list]) -> tuple[Disagreement | None, list[Incomp
     """Return the first disagreement about the groups that ranks make, and the incomplete groups.
 
     An incomplete group is a group that some ranks began to make, and other ranks never made.
-    ``trails`` has the trail of each rank. Groups with ``is_local`` are left out. Of the others, the
-    k-th group of each rank belongs to the k-th group of every other rank. All of these must have
-    the same ranks. After the first disagreement nothing more is examined.
+    ``trails`` has the trail of each rank. Groups with ``is_local`` are left out. Of the remaining
+    groups, the k-th groups of all ranks belong together, and must have the same ranks. After the
+    first disagreement nothing more is examined.
     """
     made = [[group for group in groups_made(trail) if not group.is_local] for trail in trails]
     incomplete: list[IncompleteGroup] = []

@@ -21,7 +21,7 @@ SETTLED, PEAK = "settled", "peak"
 
 
 class Growth(NamedTuple):
-    """By how many bytes a rank's memory had grown in a call, when the hub measured it."""
+    """The growth of a rank's memory in a call, in bytes, when the hub measured the memory."""
 
     operations: int  # how many operations the rank had issued in the call
     own: int  # memory that comes from no file; negative if the rank has given some back
@@ -35,27 +35,27 @@ class Growth(NamedTuple):
 class CallOptions:
     """The judge's options for one call of one rank.
 
-    They say which questions of the rank are answered, for example for the time, and what the hub
-    measures. This object is made from a dict with some or all of these keys:
+    The options say which questions of the rank are answered (for example about the time), and what
+    the hub measures. This object is made from a dict with some or all of these keys:
 
         {"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …],
          "weighs": SETTLED or PEAK, "clocks": bool, "squares": dtype, "slow_gathers": bool,
          "key": the key of the call's arguments, or None}
 
-    With ``weighs`` the hub measures the rank's memory whenever the rank starts an operation other
-    than a receive. In a world of more than 4 ranks, it measures only at some of the small sends:
-    see ``hub.weighing``. It also measures when it holds many bytes for the rank. With
-    ``SETTLED`` the hub measures the current memory. With ``PEAK`` it measures the most memory so
-    far, and it measures between operations, too. When the rank returns, the hub measures once more
-    with ``PEAK``, and with ``SETTLED`` if it has not measured in this call yet. Before its first
-    call, the rank gives back freed memory. Otherwise a call could use this memory, and no growth
-    would be measured.
+    If ``weighs`` is given, the hub measures the rank's memory whenever the rank starts an operation
+    that is not a receive. In a world of more than 4 ranks, the hub skips some of the small sends:
+    see ``hub.weighing``. The hub also measures when it holds many bytes for the rank. If ``weighs``
+    is ``SETTLED``, the hub measures the current memory. When the rank returns, the hub also
+    measures if it has not measured in this call before. If ``weighs`` is ``PEAK``, it measures the
+    peak of the memory, also between operations and when the rank returns. Before its first call,
+    the rank gives back freed memory. Otherwise a call could use this memory, and no growth would be
+    measured.
 
-    With ``clocks`` the hub measures the rank's processor time at each ``PAUSE``. With ``squares``
-    the hub adds up the squares, and the fourth powers, of the numbers that each operation sends. It
-    reads the bytes that are sent as numbers of the dtype that ``squares`` names, whatever dtype the
-    rank says. With ``slow_gathers`` the hub withholds the results of all-gathers: see
-    ``hub.slow_gathers``.
+    If ``clocks`` is True, the hub measures the rank's processor time at each ``PAUSE``. If
+    ``squares`` is given, the hub adds up the squares, and the fourth powers, of the numbers that
+    each operation sends. It reads the sent bytes as numbers of the dtype that ``squares`` names,
+    even if the rank reports another dtype. If ``slow_gathers`` is True, the hub withholds the
+    results of all-gathers: see ``hub.slow_gathers``.
     """
 
     def __init__(self, rank: int, given: dict) -> None:
@@ -66,7 +66,7 @@ class CallOptions:
         self.slow_gathers = given.get("slow_gathers", False)
         self.squares = given.get("squares", "")
         self.key = given.get("key")
-        self.made = 0  # runs so far
+        self.made = 0  # how many runs the rank has got
         self.uses: Counter[str] = Counter()  # how often each name was used
 
     def serves(self, name: str) -> bool:
@@ -112,7 +112,7 @@ class Bench:
     Args:
         rank: shifts the clock, so that no two ranks have the same time.
         calls: seconds that each call of the operation takes; further calls take no time.
-        asynchronous: whether the operation returns at once while the device carries it out.
+        asynchronous: whether the operation returns immediately, while the device carries it out.
         barrier_takes: seconds that a barrier takes.
         late: seconds that a call takes in addition if there was no barrier since the last call.
         busy: seconds of work that the device still has to do at the beginning.

@@ -1,7 +1,7 @@
 """Puts each world into a control group of its own, which bounds the world's memory and threads.
 
 The kernel enforces these bounds all the time. The world's supervisor also measures what the ranks
-use, but only now and then.
+use, but only from time to time.
 
 To make control groups, this process must have the right to do so. Root has this right, except in
 most containers. The supervisor enters the group before it starts a rank. So the ranks, and all
@@ -54,10 +54,10 @@ class Group:
             (folder / "cgroup.procs").write_text("0")  # 0 is the process that writes
 
     def hold(self, memory: int | None, tasks: int) -> None:
-        """Bound the group's memory in bytes, swap included, and the number of its threads.
+        """Limit the group's memory in bytes, swap included, and the number of its threads.
 
-        A bound is never lowered, because the group may already use more than a lower bound allows.
-        If ``memory`` is None, the bound of memory stays as it is.
+        A limit is never lowered, because the group may already use more than a lower limit allows.
+        If ``memory`` is None, the limit of memory stays as it is.
         """
         if tasks > self.tasks:
             self.tasks = tasks
@@ -67,13 +67,13 @@ class Group:
             self.hold_memory(memory)
 
     def hold_memory(self, memory: int) -> None:
-        """Bound the group's memory in bytes, swap included if the kernel can count swap.
+        """Limit the group's memory in bytes, swap included if the kernel can count swap.
 
         Raises FileNotFoundError if the group has no file that sets a limit of memory.
         """
         # In version 1 this file bounds memory and swap together. This bound may never be below the
         # bound of memory alone. So write this file both before and after the file that bounds
-        # memory alone. The first write is needed if the bounds grow, the second if they shrink.
+        # memory alone. The first write is needed if the bounds grow, the second one if they shrink.
         together = "memory.memsw.limit_in_bytes"
         with contextlib.suppress(OSError):
             self.set(together, memory)
@@ -108,8 +108,9 @@ class Group:
     def is_out_of_tasks(self) -> bool:
         """Return whether the kernel refused a thread or process because of the group's bound.
 
-        Older kernels also count here what the bound of a group further up refused. So look at the
-        most tasks that the group has had. If the kernel does not show it, look at the present ones.
+        Older kernels also count refusals that come from the bound of a group further up. So look at
+        the largest number of tasks that the group has had. If the kernel does not show it, look at
+        the present number.
         """
         if not self._count("pids.events", "max"):
             return False
@@ -190,7 +191,7 @@ def find() -> tuple[tuple[Path, ...], str]:
         return (
             (places, "")
             if trial.file("pids.max")
-            else ((), "no control group here counts processes")
+            else ((), "no control group here limits the number of processes")
         )
     except OSError as error:
         return (), f"no control group can be made here: {error.strerror}"

@@ -1,4 +1,4 @@
-"""Reads the events of a rank's trail from the JSON that the rank sends; refuses malformed ones."""
+"""Reads the events of a rank's trail from the rank's JSON, and refuses malformed events."""
 
 from dataclasses import fields
 from typing import Any, get_args
@@ -20,7 +20,7 @@ from grader.wire.events import (
 from grader.wire.frames import FrameError, is_name, is_whole
 
 MARK_SHOWN = 100  # characters; the rest of a mark's name is cut off
-# The fields of an operation that a rank sends, each with its name and the types that it may have.
+# The name and the allowed types of each field of an operation that a rank sends.
 TOLD: list[tuple[str, tuple]] = [
     (field.name, get_args(field.type) or (field.type,))
     for field in fields(Operation)
@@ -66,7 +66,7 @@ def read_operation(rank: int, call: int, content: dict, size: int) -> Operation:
     counts = [*values["sent"], *values["received"], *group, *(values["shape"] or [])]
     for count in (*counts, values["bytes"]):
         if not is_whole(count) or count < 0:
-            raise FrameError("an operation with a count that is not a whole number from 0 on")
+            raise FrameError("an operation with a count that is negative or not a whole number")
     if rank not in group or len(set(group)) < len(group):
         raise FrameError("an operation of a group that lacks its rank, or that lists a rank twice")
     others = [other for other in (values["peer"], values["root"]) if other is not None]

@@ -2,9 +2,9 @@
 
 A trail lists, in order, the operations that a rank issued, the groups that it made and the marks
 that it passed. A mark is a named point of the rank's program. The judge keeps the trail as plain
-data, which ``event_reader`` reads from what a rank sends. For a timeline, the ranks report more. On
+data, which ``event_reader`` reads from the rank's frames. For a timeline, the ranks report more. On
 gloo or nccl, the trail then also has the times at which operations and waits began and ended
-(``Progress``). On the hub, it has the steps of the program (``Program``).
+(``Progress``). On the hub, the trail then also has the steps of the program (``Program``).
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ EMPTY_BYTES = 8  # a message without entries counts as 8 bytes, because its tag 
 
 @dataclass(frozen=True)
 class Operation:
-    """One communication, as it was issued.
+    """One communication, as one rank issued it.
 
     Ranks, peers and roots are global ranks. ``sent`` and ``received`` hold the number of elements
     of each tensor. In an all-to-all they have an entry for each rank of the group: how many
@@ -136,10 +136,10 @@ class Operation:
 class GroupMade:
     """A call in which a rank makes a process group, as ``dist.new_group`` does.
 
-    ``ranks`` are the global ranks of the group. If ``is_local``, only these ranks make the call
-    (``use_local_synchronization``). Otherwise all ranks of the world have to make all such calls in
-    the same order. torch numbers the groups, and the ranks of a group find each other by this
-    number.
+    ``ranks`` are the global ranks of the group. If ``is_local`` is True, only these ranks make the
+    call (``use_local_synchronization``). Otherwise all ranks of the world have to make all such
+    calls in the same order. torch numbers the groups, and the ranks of a group find each other by
+    this number.
     """
 
     rank: int

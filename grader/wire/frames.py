@@ -9,8 +9,8 @@ only, and uses no pickle.
 The judge draws a random nonce for the processes of a world. Every frame carries the nonce, in both
 directions. A rank learns the nonce from the first frame that it gets.
 
-Values travel as JSON trees. A plain JSON value stands for itself. Every other value is an object,
-and one of its keys names the type: ``{"list": […]}``, ``{"tuple": […]}``,
+Values are sent as JSON trees. A plain JSON value is sent as it is. Any other value becomes an
+object, and one of its keys names the type: ``{"list": […]}``, ``{"tuple": […]}``,
 ``{"dict": [[k, v], …]}``, ``{"tensor": key into the blob, …}``, ``{"probe": name, …}`` (only
 towards a rank) or ``{"other": description}`` (only from a rank). A probe is a function of the judge
 that student code calls.
@@ -59,7 +59,7 @@ AWAIT = b"B"
 ANSWER = b"A"  # the result of an operation, of a request to the store, or of a USE
 
 # The operations of ranks are carried by the hub, or by gloo. On GPUs, nccl takes the place of gloo.
-# With ``strict`` they are carried by the hub, and the hub enforces nccl's order.
+# If the network is ``strict``, the hub carries the operations, and enforces nccl's order.
 NETWORKS = GLOO, HUB, STRICT = "gloo", "hub", "strict"
 HUBS = HUB, STRICT
 # A WAIT names what each thread waits for: the number of an operation, or one of these words.
@@ -101,14 +101,14 @@ UNFILLED = 77
 # The value in memory between the entries of a tensor that is not contiguous. No sum or average of
 # whole numbers on a few ranks gives this value. In tensors of integers the value is 55.
 BETWEEN_ENTRIES = 55.8125
-# The name of a USE. If the judge wants to know a rank's processor time, the driver of the call
+# The name of a USE. If the judge asks for a rank's processor time, the driver of the call
 # sends this USE. Most drivers send it when the call begins and before each send: see
 # ``report.Call.clocks``.
 PAUSE = "pause"
 # The name of the USE with which a rank asks for the key of a call's arguments: see ``sealing``.
 SEALING_KEY = "key"
-# A rank that will be weighed first gives back the memory that it does not need. Then, just before
-# its first call, it asks torch's store for this key.
+# If the hub will measure a rank's memory, the rank first gives back the memory that it does not
+# need. Then, just before its first call, the rank asks torch's store for this key.
 SETTLED_KEY = "settled"
 # the first mark of every call, and the mark of a call whose function has returned
 CALL_BEGAN, CALL_ENDED = "call began", "call ended"
@@ -126,7 +126,7 @@ MAX_LEFT_OPEN = 2
 # The mark of a rank that has issued operations while it imported the student's file.
 IN_IMPORT = "operations issued in the import"
 # Prefix of the name of a mark. The mark says that another rank received a message of this rank, and
-# did not pass it on in time. The prefix is followed by the number of the message. See
+# did not pass the message on in time. The prefix is followed by the number of the message. See
 # ``report.Call.in_step``.
 NOT_SENT_ON = "not sent on:"
 # Prefix of the name of a mark. The mark says that this rank issued an all-gather and waited for the
@@ -247,7 +247,7 @@ class Reader:
 
     nonce: bytes | None = None
     buffer: bytearray = field(default_factory=bytearray)
-    # how many bytes of the buffer were yielded as frames; these bytes are deleted all at once, not
+    # how many bytes of the buffer were yielded as frames; these bytes are deleted together, not
     # frame by frame
     taken: int = 0
 

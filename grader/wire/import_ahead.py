@@ -1,9 +1,10 @@
 """Says which modules of Python and torch the fork server may import before it forks ranks.
 
 If the server has imported a module, its ranks share the module's memory, and need no time for the
-import. So the server imports what the submission's files import. It must not run a student's code,
-and it must be able to fork afterwards. So a module is not allowed if its import starts a program, a
-thread or a process. ``selftest/test_import_ahead.py`` imports all allowed modules.
+import. So the server imports the modules that the submission's files import. The server must not
+run a student's code, and must be able to fork afterwards. So a module is not allowed if its import
+starts a program, a thread or a process. ``selftest/test_import_ahead.py`` imports all allowed
+modules.
 """
 
 import sys

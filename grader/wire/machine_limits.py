@@ -53,9 +53,9 @@ def memory() -> int:
 def workers() -> int:
     """Return how many worlds may run at a time.
 
-    Ranks wait for each other now and then. Therefore one more world than there are cores may run,
-    to keep the cores busy. On a single core, only one world may run. Fewer worlds may run if there
-    is too little memory.
+    The number is one more than the number of cores. So the cores stay busy while ranks wait for
+    each other. On a single core, only one world may run. Fewer worlds may run if there is too
+    little memory.
     """
     wanted = cores() + 1 if cores() > 1 else 1
     return max(1, min(wanted, (memory() - ENGINE_BYTES) // LEAST_BYTES))

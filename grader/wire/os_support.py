@@ -108,7 +108,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _children_by_search() -> Callable[[int], list[int]]:
-    """Look at all processes once, and return a function that gives the children of a process.
+    """Search all processes one time. Return a function that returns the children of a process.
 
     This is for kernels that keep no list of children.
     """
@@ -142,10 +142,11 @@ def read_bytes(path: str) -> bytes:
 def processor_time(pid: int) -> int:
     """Return the nanoseconds of processor time of a process and all its descendants.
 
-    The result is 0 if the system does not report it, for example if it is not Linux. The time of an
-    ended descendant is included only if its parent has waited for it, and is counted in ticks of
-    10 ms. The process itself must be about to wait, because the system knows the time of a running
-    process only up to the last tick. The process gets ``STOP_RUNNING_SECONDS`` to stop running.
+    The result is 0 if the system does not report this time, for example if it is not Linux. The
+    time of an ended descendant is included only if its parent has waited for it. This time is
+    counted in ticks of 10 ms. The process itself must be about to wait, because the system knows
+    the time of a running process only up to the last tick. The process gets
+    ``STOP_RUNNING_SECONDS`` to stop running.
     """
     if not LINUX:
         return 0
@@ -170,8 +171,8 @@ def _own_time(pid: int) -> int:
 def use_huge_pages() -> None:
     """Move this process's own memory into huge pages, so that a fork takes less time.
 
-    A fork then copies hundreds of page table entries, and not tens of thousands. The kernel may
-    refuse: the pages stay small if Linux is older than 6.1, or has no free huge page.
+    A fork then copies hundreds of page table entries, and not tens of thousands. The pages stay
+    small if Linux is older than 6.1, or has no free huge page.
     """
     if not LINUX:
         return

@@ -1,9 +1,9 @@
 """Removes files and folders that student code may have made.
 
 There may be folders of any depth, folders that may not be opened, links to anywhere, and entries
-that vanish meanwhile. ``shutil.rmtree`` calls itself for each folder, and so raises RecursionError
-if a thousand folders are nested. Judges, the server and the supervisors use this module, so it
-needs the standard library only.
+that vanish during the removal. ``shutil.rmtree`` calls itself for each folder, and so raises
+RecursionError if a thousand folders are nested. Judges, the server and the supervisors use this
+module, so it needs the standard library only.
 """
 
 import contextlib
@@ -13,8 +13,8 @@ import stat
 import time
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-TRIES_OF_A_FOLDER = 3  # because somebody may fill a folder while it is emptied
-MAX_SECONDS = 60.0  # in case somebody makes folders as fast as they are removed
+TRIES_OF_A_FOLDER = 3  # more than one, because a process may fill a folder while it is emptied
+MAX_SECONDS = 60.0  # a limit, because a process may make folders as fast as they are removed
 
 
 def remove(path: str | os.PathLike) -> bool:

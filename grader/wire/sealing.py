@@ -1,10 +1,10 @@
 """Seals the arguments of later calls, so that a rank cannot read them before these calls.
 
-A rank gets the arguments of all calls of a check at once, so that their memory is allocated before
-the first call. But these arguments may reveal what an earlier call has to return: a backward pass
-gets what its forward pass has saved. So the arguments' bytes are combined, by exclusive or, with
-random bytes that follow from a key. The rank gets the key of a call when it has ended the previous
-call. The hub sends the key, or the judge if there is no hub.
+A rank gets the arguments of all calls of a check together. So their memory is allocated before the
+first call. But these arguments may reveal the correct result of an earlier call: a backward pass
+gets the values that its forward pass has saved. So the arguments' bytes are combined, by exclusive
+or, with random bytes that follow from a key. The rank gets the key of a call when it has ended the
+previous call. The hub sends the key. If there is no hub, the judge sends it.
 """
 
 import secrets
@@ -19,13 +19,13 @@ def new_key() -> int:
 
 
 class Stream:
-    """The random bytes for one of the tensors of a call, or for its text, in order."""
+    """The random bytes for one tensor of a sealed argument, or for the argument's JSON text."""
 
     def __init__(self, key: int, number: int) -> None:
         self.bits = np.random.Philox(key=[key, number])
 
     def next(self, count: int) -> np.ndarray:
-        """Return the next bytes, as uint8. Each ``count`` but the last must be a multiple of 8."""
+        """Return the next bytes, as uint8. Each ``count`` except the last is a multiple of 8."""
         return self.bits.random_raw(-(-count // 8)).view(np.uint8)[:count]
 
 

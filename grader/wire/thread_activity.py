@@ -2,10 +2,10 @@
 
 The judge asks this about all ranks of a silent world, and the hub about a single rank.
 
-A rank that waits in a communication sleeps: its threads use no processor time and are not even
-runnable. A rank that computes is runnable. A rank that gets no processor, because other programs
-use all processors, is runnable, too. So a world is idle if three things are true for half a second
-(a single rank: for ``REST_SECONDS`` of ``hub.awaited_receives``):
+A rank that waits in a communication sleeps: its threads use no processor time and are not runnable.
+A rank that computes is runnable. A rank that gets no processor, because other programs use all
+processors, is runnable, too. So a world is idle if three things are true for half a second (a
+single rank: for ``REST_SECONDS`` of ``hub.awaited_receives``):
 
 - no frame came from any rank;
 - no runnable thread of any rank was kept waiting for a processor;
@@ -29,13 +29,13 @@ IDLE_SECONDS_BLIND = 3.0  # used instead if the system does not show what thread
 # If the processes use fewer cores than this, they are idle. Ranks that poll a file for the
 # rendezvous stay below this.
 IDLE_LOAD = 0.05
-SLEEPS = 0.02  # seconds; a main thread that has done nothing for this time is taken to wait
+SLEEPS = 0.02  # seconds; a main thread that has done nothing for this time counts as waiting
 SHORT_SLICE = 200_000  # nanoseconds; a thread that polls runs for a tenth of this at a time
 
 
 @dataclass(frozen=True)
 class Thread:
-    """The activity of a thread so far. Times are in nanoseconds.
+    """The activity of a thread since its start. Times are in nanoseconds.
 
     ``runnable`` is True if the thread runs, waits for a processor, or waits for a disk.
     """
@@ -46,7 +46,7 @@ class Thread:
     runnable: bool = False
 
     def wanted(self, before: "Thread") -> int:
-        """Return for how many nanoseconds the thread used or awaited a processor since ``before``.
+        """Return the nanoseconds in which the thread used or awaited a processor since ``before``.
 
         ``before`` is the same thread at an earlier time. The time for which the thread waited for a
         processor counts only if the thread computes, and not if it polls. gloo's thread polls: 100
@@ -86,7 +86,7 @@ class Watch:
         self.looks.clear()
 
     def sees_threads_wait(self) -> bool:
-        """Return whether the last look saw threads, and none of them wanted to run."""
+        """Return whether the last look saw threads, and none of them was runnable."""
         seen = self.looks[-1][1] if self.looks else {}
         threads = [thread for pulse in seen.values() for thread in pulse.values()]
         return bool(threads) and not any(thread.runnable for thread in threads)
@@ -116,8 +116,8 @@ class Watch:
     def excuse(self, supervisors: Iterable[int]) -> None:
         """Excuse the time in which supervisors worked, or waited for a processor.
 
-        The hub runs in the supervisor of the ranks. While it carries a message or measures memory,
-        ranks may wait for it.
+        The hub runs in the supervisor of the ranks. While the hub carries a message or measures
+        memory, ranks may wait for the hub.
         """
         self.excused |= {
             pid: sum(thread.ran + thread.queued for thread in threads.values()) / 1e9
@@ -134,13 +134,13 @@ class Sleepers:
     earlier calls saw.
     """
 
-    # pid → since when its main thread has done nothing, and the activity of this thread so far
+    # pid → the time since which its main thread has done nothing, and this thread's activity
     still: dict[int, tuple[float, Thread]] = field(default_factory=dict)
 
     def sleeps(self, pid: int, now: float) -> bool | None:
         """Return whether the main thread of a process waits; None if the system does not show it.
 
-        The main thread waits if it has done nothing for a while and no thread of the process is
+        The main thread waits if it has done nothing for ``SLEEPS`` and no thread of the process was
         ready to run. While another thread is ready to run, the main thread does not count as
         waiting: perhaps it waits only for this other thread.
         """
@@ -171,7 +171,7 @@ def _pairs(seen: dict[int, Pulse], before: dict[int, Pulse]) -> Iterator[tuple[T
 
 
 def pulse(pid: int) -> Pulse:
-    """Return what each thread of a process has done so far; {} if /proc does not show it."""
+    """Return the activity of each thread of a process; {} if /proc does not show it."""
     threads: Pulse = {}
     tasks = f"/proc/{pid}/task"
     try:

@@ -47,7 +47,7 @@ class Tier:
     def gaps(
         self, abi: int, has_hub: bool, is_held: bool = False, has_network: bool = False
     ) -> list[str]:
-        """Return what student code can do in this tier, but should not be able to do.
+        """Return the actions that student code can do in this tier but should not be able to do.
 
         ``abi`` is this kernel's version of Landlock. ``has_hub`` says whether the hub carries what
         ranks communicate. ``is_held`` says whether a control group bounds the world's memory and
@@ -94,7 +94,7 @@ class Tier:
             "forge the record of what it communicated": not has_hub,
             "forge the record of what it communicated, in checks on gloo": has_hub,
             "forge the account of what it computed": True,
-            # A limit leaves room for what right programs need, so a wrong one may stay below it.
+            # A limit leaves room for correct programs. So a wrong program may stay below the limit.
             (
                 "hold more memory than a problem allows, where no check measures it, or below the"
                 " limit of a check"
@@ -113,8 +113,8 @@ class Tier:
         return [gap for gap, there in found.items() if there]
 
 
-# The best tier comes first. With ``reader``, only Landlock confines what the rank reads. Landlock
-# and the rank's user together confine everything else.
+# The best tier comes first. If ``reader`` is True, only Landlock limits which files the rank can
+# read. Landlock and the rank's user together confine everything else.
 TIERS = {
     "uid+landlock": Tier(uid=True, landlock=True),
     "uid+landlock+reader": Tier(uid=True, landlock=True, reader=True),

@@ -7,7 +7,7 @@ key is the kind of the message. There is one exception: to end the world, the ju
 """
 
 # Judge → supervisor
-# How many moves (see ``Hub.moves``) were there so far?
+# How many moves (see ``Hub.moves``) were there until now?
 MOVES_ASKED = {"asks": "moves"}
 # The ranks are idle. How many results of slow all-gathers, and how many withheld messages, does the
 # hub give them now? See ``hub.Hub.give_to_idle``.

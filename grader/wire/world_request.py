@@ -29,7 +29,7 @@ class WorldRequest:
     def read(cls, message: dict) -> "WorldRequest":
         """Return the request in a message.
 
-        Raises TypeError if the message lacks something, or if it contains anything else.
+        Raises TypeError if the message lacks a required field, or has an unknown field.
         """
         return cls(**message)
 

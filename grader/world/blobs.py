@@ -67,10 +67,10 @@ def read(blob: bytes) -> dict[str, np.ndarray]:
 
 
 def _entry(content: Any, room: int) -> tuple[np.dtype, list[int], int, int]:
-    """Return a tensor's dtype and shape, and where it begins and ends in the data, in bytes.
+    """Return a tensor's dtype and shape, and the positions of its begin and end in the data.
 
-    ``content`` is the tensor's entry in the header, and ``room`` is the length of the data. Raises
-    FrameError if the entry is malformed or does not fit the data.
+    ``content`` is the tensor's entry in the header, and ``room`` is the length of the data. All
+    positions are in bytes. Raises FrameError if the entry is malformed or does not fit the data.
     """
     if not isinstance(content, dict) or content.keys() != {"dtype", "shape", "data_offsets"}:
         raise FrameError("a tensor without dtype, shape and place")

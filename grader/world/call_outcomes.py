@@ -1,4 +1,4 @@
-"""Reads from a frame how a call has ended on a rank: with a result or with an exception.
+"""Reads the result or the exception of a call from a rank's frame.
 
 Nothing in the frame is trusted. If the frame is not of the agreed form, the functions raise
 FrameError.

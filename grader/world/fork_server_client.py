@@ -35,7 +35,7 @@ SERVER_SECONDS = 60  # a server has to import torch, or to answer, within this t
 
 
 class WorldsUnavailable(RuntimeError):
-    """Raised if ranks cannot be started on this machine, so that nothing can be graded."""
+    """Raised if ranks cannot be started on this machine. Then nothing can be graded."""
 
 
 def usual_network() -> str:
@@ -121,9 +121,9 @@ class Server:
 
         This method does not wait until the server has imported torch. The first request waits for
         this import. The server also imports the modules ``ahead``, which are modules of
-        ``frames.HEAVY``, before a rank asks for them. It makes the folders of its worlds in the
-        folder ``run``, by default a new folder. The server removes ``run`` when this process has
-        ended, even if this process was killed.
+        ``frames.HEAVY``, before a rank asks for them. The server makes the folders of its worlds in
+        the folder ``run``, by default a new folder. The server removes ``run`` when this process
+        has ended, even if this process was killed.
         """
         folder = run or Path(tempfile.mkdtemp(prefix="lockstep-server-"))
         folder.chmod(0o711)  # ranks can enter their own folders in it, but cannot list it
@@ -182,13 +182,14 @@ class Server:
                 time.sleep(0.005)
 
     def facts(self, **more: bool) -> dict:
-        """Return what the server knows about this machine, once it has imported torch.
+        """Ask the server for facts about this machine, and return its answer, a dict.
 
-        Among the keys are ``torch`` (its version), ``way`` (fork or spawn), ``kernel``, ``tier``
-        (how ranks are confined), and ``failed`` (why better tiers do not work). With
-        ``tiers=True``, and if the way is fork, there is also the key ``tiers``. It says for each
-        tier why the tier does not work (empty if the tier works). Raises WorldsUnavailable if the
-        server does not run, or does not answer within ``SERVER_SECONDS``.
+        The server answers only after its start, which may include the import of torch. Among the
+        keys are ``torch`` (its version), ``way`` (fork or spawn), ``kernel``, ``tier`` (how ranks
+        are confined), and ``failed`` (why better tiers do not work). If ``tiers=True`` is given and
+        the way is fork, the answer also has the key ``tiers``: for each tier, the reason why the
+        tier does not work (empty if it works). Raises WorldsUnavailable if the server does not run,
+        or does not answer within ``SERVER_SECONDS``.
         """
         with self.request({"hello": True, "network": usual_network(), **more}) as connection:
             connection.settimeout(SERVER_SECONDS)

@@ -78,7 +78,7 @@ def _none(reason: str) -> WorldsUnavailable:
 
 
 def look(torch: Any) -> dict:
-    """Use each GPU once with this ``torch``, and return what was found, as plain JSON.
+    """Use each GPU once with this ``torch``, and return facts about the GPUs, as plain JSON.
 
     ``fault`` says why torch can use no GPU; it is empty if torch can use a GPU. ``gpus`` has the
     name and the free bytes of each GPU. ``nccl`` is the version of nccl; it is empty if there is
@@ -98,7 +98,7 @@ def look(torch: Any) -> dict:
         found["gpus"].append({"name": torch.cuda.get_device_name(device), "free": free})
     if not found["gpus"]:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        found["fault"] = "torch finds none" + (
+        found["fault"] = "torch finds no GPU" + (
             "" if visible is None else f", and CUDA_VISIBLE_DEVICES is “{visible}”"
         )
     elif torch.distributed.is_nccl_available():

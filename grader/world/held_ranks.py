@@ -34,7 +34,7 @@ class HeldRanks:
         }
         self.passed: set[tuple[int, int, str]] = set()
         self.released: set[tuple[int, int]] = set()  # (rank, call)
-        self.since: dict[int, float] = {}  # rank → when it was held
+        self.since: dict[int, float] = {}  # rank → the time since which it is held
         self.sleepers = thread_activity.Sleepers()
 
     def ranks(self) -> list[RankReport]:
@@ -78,7 +78,7 @@ class HeldRanks:
         return delay is not None and delay.at == at and (rank, call) not in self.released
 
     def release(self, everybody: bool = False) -> None:
-        """Release the held ranks that may go on. If ``everybody``, release all held ranks.
+        """Release the held ranks that may go on. If ``everybody`` is True, release all held ranks.
 
         The delay of a held rank names a mark ``until`` and a rank ``on``. The held rank may go on
         when rank ``on`` has passed this mark. It may also go on when the call has ended on rank
@@ -132,7 +132,7 @@ class HeldRanks:
 
         It may go on if rank ``on`` has itself passed the mark ``at`` of the delay, and now waits.
         It may also go on if it has been held for more than ``patience`` seconds. A quarter of this
-        time is enough if the system does not show who waits.
+        time is enough if the system does not show whether rank ``on`` waits.
         """
         now, delay = time.monotonic(), self._delay(rank, call)
         sleeps = self.sleepers.sleeps(self.pids.get(delay.on, 0), now)

@@ -14,8 +14,8 @@ class Limits:
     # additional processor time, for the modules that torch imports on first use
     import_seconds: float = 15.0
     # The next two limits are of wall time. Some time is excused, and does not count: the time in
-    # which ranks wait for a processor, or in which their supervisor works or waits for one. At most
-    # ``MAX_STRETCH`` (in ``time_limits``) times the limit is excused.
+    # which ranks wait for a processor, or in which their supervisor works or waits for a processor.
+    # The excused time is at most ``MAX_STRETCH`` (in ``time_limits``) times the limit.
     wall_seconds: float = 20.0  # for one call
     world_seconds: float = 40.0  # for all calls of a world
     output_bytes: int = 1 << 20  # printed by all ranks together
@@ -25,6 +25,6 @@ class Limits:
     # of all ranks together, beyond the memory that they begin with; None means as much as
     # ``machine_limits.world_memory_limit`` allows
     memory_bytes: int | None = None
-    # After one rank has failed, the judge waits this long for the others to fail, too: see
+    # After one rank has failed, the judge waits this long for other ranks to fail, too: see
     # ``progress_judge.VICTIMS_PATIENCE``.
     grace_seconds: float = 0.25

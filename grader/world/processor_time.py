@@ -1,8 +1,8 @@
 """Measures the processor time of a rank, together with all processes that it has started.
 
-The system adds a child's time to its parent's, but only when the parent waits for the child. If the
-parent ignores the child, or dies first, the system counts the child's time nowhere. So this module
-remembers the processor time of each process that it has seen.
+The system adds a child's time to its parent's time, but only when the parent waits for the child.
+If the parent ignores the child, or dies first, the child's time is lost. So this module remembers
+the processor time of each process that it has seen.
 """
 
 import os
@@ -45,7 +45,7 @@ class Spending:
     supervisors: set[int] = field(default_factory=set)  # pids of the ranks' parents
 
     def look(self, ranks: Iterable[int]) -> dict[int, float]:
-        """Return the processor seconds that each rank, with all its processes, has used so far.
+        """Return the processor seconds that each rank, with all its processes, has used.
 
         ``ranks`` and the keys of the result are the pids of ranks. The result leaves out ranks that
         the system does not show.
@@ -68,11 +68,11 @@ class Spending:
                 if pid != rank:
                     self.started[rank].add(pid)
         # Both sums may be too small. ``alive`` lacks ended processes that nobody waited for.
-        # ``seen`` lacks what an ended process used after the last look at it.
+        # ``seen`` lacks the time that an ended process used after the last look at it.
         return {rank: max(alive[rank], sum(self.seen[rank].values())) for rank in visible}
 
     def _owners(self, pid: int, processes: Mapping[int, Process], ranks: list[int]) -> list[int]:
-        """Return the pids of the ranks that a process may come from: one, if that is known.
+        """Return the pids of the ranks that may have started a process: one if the rank is known.
 
         If a process has left both its parent and its group, its rank cannot be found out. Then
         return the pids of all ranks.

@@ -23,9 +23,9 @@ VICTIMS_PATIENCE = 20
 # released. Ranks that have sent nothing for this part of the limit count as silent for long.
 LONG_PART = 1 / 4
 # Ranks may seem to wait, but nothing proves that they wait for ever. If they seem to wait this many
-# times in a row, they are taken to be stuck.
+# times in a row, the judge concludes that they are stuck.
 DOUBTS = 3
-# The judge makes a step at least every 0.2 seconds. If there was none for this many seconds, the
+# The judge makes a step at least every 0.2 seconds. If there was no step for this many seconds, the
 # judge was stopped, for instance by Ctrl-Z. This time counts against no limit.
 PAUSE_SECONDS = 2.0
 
@@ -33,10 +33,10 @@ PAUSE_SECONDS = 2.0
 class ProgressJudge:
     """Decides when one world has ended, and sets ``report.ending``.
 
-    It follows what ranks send, what their threads do, and what the hub says. A verdict of *stuck*
-    needs evidence that every rank waits. Either the hub reports this, or the stacks show waits, and
-    are the same in two readings in a row. The judge reads the stacks when the threads are idle, or
-    when a limit is exceeded.
+    Its evidence is the ranks' frames, the activity of their threads, and the hub's reports. A
+    verdict of *stuck* needs evidence that every rank waits. Either the hub reports this, or the
+    stacks show waits, and are the same in two readings in a row. The judge reads the stacks when
+    the threads are idle, or when a limit is exceeded.
 
     Three words mean different things. A *standstill* is what the hub reports: every rank waits for
     an operation or for the judge, and no operation can be completed. A world is *stuck* when the
@@ -60,7 +60,7 @@ class ProgressJudge:
         self.pids = pids
         self.held = held
         self.stacks = Stacks(report.size, pids, ask_moves)
-        # what to conclude once the stacks have arrived: STUCK or LATE
+        # the ending to conclude as soon as the stacks have arrived: STUCK or LATE
         self.verdict_pending: Ending | None = None
         self.watch = thread_activity.Watch()
         self.times = TimeLimits(limits, pids, self.watch)
@@ -84,7 +84,7 @@ class ProgressJudge:
     def on_started(self) -> None:
         """Begin all time limits now, because the ranks have just been started.
 
-        Before, the fork server may have imported modules, or started other worlds.
+        Before their start, the fork server may have imported modules, or started other worlds.
         """
         self.times.begin()
         self.heard = time.monotonic()
@@ -118,12 +118,12 @@ class ProgressJudge:
         self.doubts, self.heard, self.stacks.before = 0, time.monotonic(), None
 
     def on_standstill(self, held: list[int], frames: int) -> None:
-        """Record that the hub says that every rank waits.
+        """Record the hub's report that every rank waits.
 
         ``held`` are the ranks that were held when the hub reported. ``frames`` is the number of
         frames that the hub had passed on by then. The hub's reports and the ranks' frames arrive on
         different sockets. If the judge has received more than ``frames`` frames, a rank has sent a
-        frame since the report. Then the standstill is over, and is not recorded.
+        frame after the report. Then the standstill is over, and is not recorded.
         """
         if self.frames <= frames:
             self.standstill, self.frames_before_standstill = held, frames
@@ -214,7 +214,7 @@ class ProgressJudge:
         )
 
     def _look(self, now: float, silent: bool) -> None:
-        """Look at what the ranks' processes do. In two cases, ask for the ranks' call stacks.
+        """Look at the activity of the ranks. In two cases, ask for their call stacks.
 
         Ask for the call stacks if a limit is exceeded, or if all processes are idle. There are two
         reasons not to ask idle processes: a rank still starts its GPU, or a rank is held by a delay
@@ -250,8 +250,8 @@ class ProgressJudge:
         """Ask for the stacks of idle ranks, but first ask the hub for results that it may withhold.
 
         The hub reports a standstill only if all threads of all ranks wait for the hub or the judge.
-        A rank may have a thread that never does, while another thread waits for a withheld result:
-        see ``hub.slow_gathers`` and ``hub.awaited_receives``.
+        But while one thread waits for a withheld result, the rank may have another thread that
+        never waits for them: see ``hub.slow_gathers`` and ``hub.awaited_receives``.
         """
         if self.asks_hub_first:
             self.asks_hub_first, self.awaits_hub = False, True
@@ -266,9 +266,9 @@ class ProgressJudge:
         """Release held ranks that can go on; if there are none, ask for stacks.
 
         The hub has reported that no rank will go on by itself. ``told`` are the ranks that were
-        held at the time of the report. Do nothing if one of these ranks has been released since. Do
-        not ask for stacks while a rank is held with ``patience``, because it will be released
-        anyway.
+        held at the time of the report. Do nothing if one of these ranks has been released after
+        that. Do not ask for stacks while a rank is held with ``patience``, because this rank will
+        be released anyway.
         """
         held = {rank.rank for rank in self.held.ranks()}
         is_news = held.issuperset(told)  # False if one of these ranks has been released meanwhile
@@ -317,7 +317,7 @@ class ProgressJudge:
         ):
             self._conclude_stuck(now, are_as_before)
         elif self.verdict_pending == Ending.LATE:
-            # torch imports some modules on first use, which is not the student's doing.
+            # torch imports some modules on first use. The student is not responsible for this.
             if self.times.may_allow_imports and self._any_imports(asked):
                 self.times.allow_imports(now)
             else:

@@ -18,9 +18,8 @@ from grader.world.report import Raised, RankReport, Returned, WorldReport
 class RankFrames:
     """Takes the frames of the ranks, and writes them into the report of their world.
 
-    It also tells the ``ProgressJudge`` and ``HeldRanks`` of them. ``trace`` says whether the ranks
-    may also send data for a timeline. ``send_go`` lets a rank go on, and gets the rank and the call
-    that it begins.
+    It also passes their content on to ``ProgressJudge`` and ``HeldRanks``. ``trace`` says whether
+    the ranks may also send data for a timeline. ``send_go(rank, call)`` lets a rank begin a call.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Defines the calls that a world makes and the report on what happened. Both are plain data."""
+"""Defines the calls that a world makes, and the report of a world. Both are plain data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from grader.world.stack_frames import StackFrame
 
 # the end of ``WorldReport.limit`` if the limit holds for all calls, not for each call
 IN_ALL_CALLS = "in all calls together"
-STANDSTILL = "a standstill"  # all ranks that are not held wait in a communication
+STANDSTILL = "a standstill"  # all ranks, except held ranks, wait in a communication
 
 
 @dataclass(frozen=True)
@@ -67,22 +67,22 @@ class Call:
     # for each rank, the functions that the judge gives to it, and their results: ``wire.callbacks``
     served: list[dict] = field(default_factory=list)
     # have the hub measure each rank's memory: its current memory (``callbacks.SETTLED``), or its
-    # peak so far (``callbacks.PEAK``). ``callbacks.CallOptions`` says when. In a world with such a
-    # call, the ranks are new processes, and may not start other processes. They give back freed
+    # peak until now (``callbacks.PEAK``). ``callbacks.CallOptions`` says when. In a world with such
+    # a call, the ranks are new processes, and may not start other processes. They give back freed
     # memory before their first call
     weighs: str = ""
     # have the hub measure each rank's processor time. If the driver has a meter, the hub measures
     # when the call begins and before every send, and the rank waits until this is done. The hub
-    # also withholds each message until its receiver can do nothing else, and then measures it
-    # (``hub.awaited_receives``)
+    # also withholds each message until its receiver can do nothing else, and then measures the
+    # receiver (``hub.awaited_receives``)
     clocks: bool = False
     # have the hub withhold the result of an all-gather from a rank until the rank has used a
     # function of the judge (see ``hub.slow_gathers``). With gloo this has no effect
     slow_gathers: bool = False
-    # a dtype, or empty. With a dtype, the hub reads the bytes that each operation sends as numbers
-    # of this dtype. It reports the sum of their squares, and the sum of their fourth powers
+    # a dtype, or empty. If it is a dtype, the hub reads the bytes that each operation sends as
+    # numbers of this dtype. It reports the sum of their squares, and of their fourth powers
     squares: str = ""
-    note: str = ""  # what distinguishes this call from the check's other calls, for the message
+    note: str = ""  # for the message: the difference between this call and the check's other calls
 
 
 # Parts of the error messages that torch gives on a rank whose peers have gone.
@@ -129,7 +129,7 @@ class Raised:
 
 @dataclass(frozen=True)
 class Returned:
-    """The result of a call on one rank, and the call's arguments as they were afterwards.
+    """The result of a call on one rank, and the arguments as they were after the call.
 
     ``intact`` says whether the lists and dicts among the arguments still contained the same tensors
     after the call. ``same_flags`` says whether the call changed no argument's ``requires_grad``,
@@ -167,10 +167,10 @@ class RankReport:
     spent: dict[int, list[int]] = field(default_factory=dict)
     # call → the same number, measured whenever all threads of the rank began to wait for a message
     spent_before_waits: dict[int, list[int]] = field(default_factory=dict)
-    # call → for each operation that sent something, the sum of the squares of what it sent, and the
-    # sum of the fourth powers
+    # call → for each operation that sent something, the sum of the squares of the sent numbers, and
+    # the sum of their fourth powers
     squares: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
-    busy: bool = False  # whether it used more than half of the processor time that a call may use
+    busy: bool = False  # whether the rank used more than half of the processor time of a call
     # the stacks of the rank's threads when the judge last read them
     stacks: list[list[StackFrame]] = field(default_factory=list)
 
@@ -179,7 +179,7 @@ class Ending(str, Enum):
     """How a world ended."""
 
     FINISHED = "finished"  # all ranks have made all calls
-    FAILED = "failed"  # a rank raised an exception, ended, or sent what is not accepted
+    FAILED = "failed"  # a rank raised an exception, ended, or sent something that is not accepted
     STUCK = "stuck"  # no rank will ever go on
     LATE = "late"  # a time limit was exceeded
     EXCESSIVE = "excessive"  # another limit was exceeded
@@ -198,11 +198,11 @@ class WorldReport:
     grader_fault: str = ""  # a failure of the grader itself
     # calls in which held ranks were released early, because the other ranks waited for them
     released_early: set[int] = field(default_factory=set)
-    # The next three lists hold what the hub last reported about waiting ranks. It reports at a
-    # standstill, and when the judge asks for stacks. ``behind``, if the network is ``strict``:
-    # lists of [rank, begun, waits]. At time ``begun`` the rank issued an operation that has not
-    # ended. At time ``waits`` it issued another operation, which cannot begin before the first one
-    # ends (see ``StrictOrder.behind``).
+    # The next three lists are the hub's last report about waiting ranks. The hub reports at a
+    # standstill, and when the judge asks for stacks. ``behind`` is empty if the network is not
+    # ``strict``. It has lists [rank, begun, waits]. At time ``begun`` the rank issued an operation
+    # that has not ended. At time ``waits`` the rank issued another operation, which cannot begin
+    # before the first one ends (see ``StrictOrder.behind``).
     behind: list[list[int]] = field(default_factory=list)
     # [rank, time] of each operation that the hub cannot carry out, although all ranks have joined
     # its collective. ``time`` is when the rank issued the operation.
@@ -210,8 +210,8 @@ class WorldReport:
     # Sends and receives that belong together, for ``match``. They are the pairs that the trails do
     # not show, and the pairs that do not fit together.
     pairs: list[list[int]] = field(default_factory=list)
-    # The trails that were matched last, each with its length at that time. These lists are kept, so
-    # that Python cannot give the identity of one of them to a new list.
+    # The trails that were matched last, each with its length at that time. Because these lists are
+    # kept, Python cannot give the identity of one of them to a new list.
     _matched: list[tuple[list, int]] | None = field(
         default=None, init=False, repr=False, compare=False
     )
@@ -225,7 +225,7 @@ class WorldReport:
         return [rank.trail for rank in self.ranks]
 
     def matching(self) -> Matches:
-        """Return which of the operations recorded so far belong together."""
+        """Return the matches of all operations that have been recorded until now."""
         self._match()
         return self._matching
 
@@ -234,7 +234,7 @@ class WorldReport:
 
         If the ranks disagree about the groups that they make, this disagreement comes first. The
         other disagreements may follow from it, because an operation in a wrong group finds a wrong
-        partner, or none.
+        partner, or no partner.
         """
         self._match()
         return self._disagreements
@@ -250,7 +250,7 @@ class WorldReport:
         return self._incomplete_groups
 
     def _match(self) -> None:
-        """Match the trails, unless they and ``pairs`` are the same as the last time."""
+        """Match the trails again if the trails or ``pairs`` have changed."""
         trails = self.trails
         is_new = self._matched is None or self._matched_pairs != self.pairs
         if is_new or any(

@@ -1,4 +1,4 @@
-"""Reads Python stacks of ranks: their text, and what they show of a rank.
+"""Reads the text of ranks' Python stacks, and finds out from the stacks what a rank does.
 
 A stack is a list of ``StackFrame``, the innermost line first. It shows whether a thread waits in a
 communication, and in which line of the student's code. ``stack_requests.py`` asks ranks for the
@@ -67,7 +67,7 @@ def is_importing(stack: list[StackFrame], submission_dir: Path) -> bool:
     return False
 
 
-# Functions of torch.distributed that return at once. A rank in one of them does not wait.
+# Functions of torch.distributed that return immediately. A rank in one of them does not wait.
 QUESTIONS = {
     "get_rank",
     "get_world_size",

@@ -15,7 +15,7 @@ from grader.world.fork_server_client import ENGINE
 from grader.world.report import RankReport
 
 PATIENCE_SECONDS = 2.0  # all answers have to arrive within this time
-QUIET_SECONDS = 0.03  # if nothing arrives for this time, all stacks are taken to be complete
+QUIET_SECONDS = 0.03  # if nothing arrives for this time, all stacks count as complete
 MAX_STACK_BYTES = 1 << 18  # of the stacks of one rank
 # While student code communicates, lines of these grader files are on the stack. Reports omit these
 # lines.
@@ -34,7 +34,7 @@ AROUND_WAITS = {str(ENGINE / "grader" / "rank" / name) for name in OUR_LINES}
 class Stacks:
     """Asks for the stacks of a world's ranks, and reads them.
 
-    ``ask_moves`` asks the hub how many moves there were so far.
+    ``ask_moves`` asks the hub for its count of moves.
     """
 
     def __init__(self, size: int, pids: Mapping[int, int], ask_moves: Callable[[], None]) -> None:
@@ -87,8 +87,8 @@ class Stacks:
         """Write the stacks into the reports. Return whether nothing changed since the last reading.
 
         Nothing has changed if the stacks and the hub's count are the same as at the last reading.
-        One reading cannot prove that the ranks stand still. A rank may have got what it waited for
-        just before it was asked. On a busy machine, such a rank may go on only later.
+        One reading cannot prove that the ranks stand still. A rank may have got the awaited data
+        just before the reading. On a busy machine, such a rank may go on only later.
         """
         for rank in ranks:
             stacks = stack_frames.parse_stacks(self.texts[rank.rank].decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""Reads what the supervisor of a world, and the hub in it, report to the judge."""
+"""Reads the messages that a world's supervisor, and the hub in it, send to the judge."""
 
 from collections.abc import Callable
 
@@ -60,7 +60,7 @@ class SupervisorReports:
         self.judge.on_standstill(message[world_messages.STANDSTILL], message["frames"])
 
     def _read_matching(self, message: dict) -> None:
-        """Read what ``Matching.report`` has added to a message of the hub."""
+        """Read the lists that ``Matching.report`` has added to a message of the hub."""
         self.report.behind = _read_rows(message, "behind", 3)
         self.report.unanswered = _read_rows(message, "unanswered", 2)
         self.report.pairs = _read_rows(message, "pairs", 4)
@@ -99,9 +99,9 @@ class SupervisorReports:
 
 
 def _read_rows(message: dict, name: str, length: int) -> list[list[int]]:
-    """Return the lists of ``length`` whole numbers in a message; [] if it has none of this name.
+    """Return the value of ``name`` in a message: lists of ``length`` whole numbers.
 
-    Raises ValueError if the message has something else there.
+    Return [] if the message has no such key. Raises ValueError if the value has another form.
     """
     rows = message.get(name, [])
     if not isinstance(rows, list) or not all(

@@ -1,4 +1,4 @@
-"""Measures the time of one world against its limits, and extends them where that is fair."""
+"""Compares the time of one world with its limits, and extends the limits in some cases."""
 
 import time
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ GPU_START_SECONDS = 60.0
 
 
 class TimeLimits:
-    """Measures how long a world and its calls run, and says which limit is exceeded.
+    """Measures the time of a world and of its calls, and says which limit is exceeded.
 
     ``pids`` is the world's own table rank → pid, not a copy. ``watch`` knows which time is excused.
     """
@@ -73,7 +73,7 @@ class TimeLimits:
     def may_allow_imports(self) -> bool:
         """Return whether ``allow_imports`` may raise the limit of processor time again.
 
-        It may until the limit has grown by ``Limits.import_seconds``.
+        The limit may be raised until it has grown by ``Limits.import_seconds``.
         """
         return self.cpu_allowed < self.limits.cpu_seconds + self.limits.import_seconds
 
@@ -91,9 +91,9 @@ class TimeLimits:
         return {pid: seconds - self.cpu_before[pid] for pid, seconds in spent.items()}
 
     def exceeded_processor_limit(self, used: Mapping[int, float]) -> str:
-        """Return words for the limit of processor time if a rank exceeds it, else "".
+        """Return the limit of processor time in words if a rank exceeds it, else "".
 
-        ``used`` is what the method ``used`` has just returned.
+        ``used`` is the result that the method ``used`` has just returned.
         """
         most = self.cpu_allowed + self._gpu_seconds
         if max(used.values(), default=0.0) <= most:
@@ -108,7 +108,7 @@ class TimeLimits:
         return now - self.call_began - self._gpu_seconds
 
     def exceeded_wall_limit(self, now: float) -> str:
-        """Return words for the limit of wall time that is exceeded, or "" if none is."""
+        """Return the exceeded limit of wall time in words; "" if no such limit is exceeded."""
         limits, in_all = self.limits, now - self.began - self._gpu_seconds
         if self._is_over(self.in_call(now), limits.wall_seconds, self.excused_before):
             return f"{limits.wall_seconds:g} seconds"
@@ -119,10 +119,10 @@ class TimeLimits:
     def _is_over(self, seconds: float, limit: float, before: Mapping[int, float]) -> bool:
         """Return whether ``seconds`` minus the excused seconds of all processes exceed a limit.
 
-        Excused seconds do not count against limits: see ``Watch.excused``. Those of all ranks and
-        supervisors are added up. ``before`` maps each pid
-        to its excused seconds at the time from which ``seconds`` are counted. At most
-        ``MAX_STRETCH`` times the limit is excused.
+        Excused seconds do not count against limits: see ``Watch.excused``. The excused seconds of
+        all ranks and supervisors are added up. ``before`` maps each pid to its excused seconds at
+        the time from which ``seconds`` are counted. At most ``MAX_STRETCH`` times the limit is
+        excused.
         """
         excused = sum(now - before.get(pid, 0.0) for pid, now in self.watch.excused.items())
         return seconds - min(excused, MAX_STRETCH * limit) > limit

@@ -116,7 +116,7 @@ class World:
                 if not self._running.pids and time.monotonic() > latest:
                     raise WorldsUnavailable("the fork server does not answer")
                 self._step(0.02 if self.judge.stacks.are_awaited else 0.05)
-            # Let the server import these modules, so that no later rank has to.
+            # Let the server import these modules. Then later ranks need not import them.
             if imported := self.rank_frames.imported:
                 # The calls have ended. So if the server is gone, this world still has its report.
                 with contextlib.suppress(WorldsUnavailable):
@@ -142,7 +142,7 @@ class World:
         elif self.plan.gpus:
             self.judge.on_gpus()
         self._register(processes)
-        self._read_supervisor(b"")  # for reused ranks, handle what came after READY
+        self._read_supervisor(b"")  # for reused ranks, handle the messages that came after READY
         for rank in range(self.plan.size):
             try:
                 processes.send(rank, frames.INPUTS, *self.plan.inputs(rank))
@@ -220,7 +220,7 @@ class World:
             if rank.exit is not None:
                 self.judge.stacks.read_crash(rank)
 
-    # ——— what arrives
+    # ——— data that arrives
 
     def _step(self, timeout: float, watch: bool = True) -> None:
         # A rank that is held with ``patience`` may be released at any time. So look more often.
@@ -250,14 +250,14 @@ class World:
             self.gone = True
 
     def _read_supervisor(self, data: bytes) -> None:
-        """Handle the complete lines that the supervisor has sent. ``data`` has arrived last."""
+        """Handle the complete lines that the supervisor has sent. ``data`` is the last part."""
         processes = self._running
         *lines, processes.unread = (processes.unread + data).split(b"\n")
         for line in map(json.loads, lines):
             self._on_message(line)
 
     def _on_message(self, message: dict) -> None:
-        # A rank without calls in this world has ended, or has sent something.
+        # If the rank has no calls in this world, it has ended, or has sent something.
         if message.get("rank", 0) >= self.plan.size:
             self.is_spoiled = True
         else:
@@ -322,7 +322,7 @@ class World:
             self.judge.stacks.add(rank, data)
 
     def _read_pipe(self, pipe: FileIO) -> bytes | None:
-        """Return what a pipe holds. If its other end is closed, close the pipe, and return b""."""
+        """Return a pipe's data. If its other end is closed, close the pipe, and return b""."""
         data = pipe.read(1 << 16)
         if not data:
             self.selector.unregister(pipe)

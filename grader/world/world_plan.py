@@ -1,4 +1,4 @@
-"""Describes a world before it starts, and makes what the server and the ranks are sent."""
+"""Describes a world before it starts, and makes the data for the server and for the ranks."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ def choose_network(asked: str | None, size: int, trace: bool, gpus: Gpus | None)
 
 @dataclass
 class WorldPlan:
-    """What is known of a world before it starts. ``World`` says what the fields mean."""
+    """The description of a world before it starts. ``World`` explains the fields."""
 
     size: int
     calls: list[Call]
@@ -34,7 +34,7 @@ class WorldPlan:
     trace: bool
     network: str  # see ``choose_network``
     gpus: Gpus | None
-    # for each call, the key of its arguments: see ``sealing``. The first call needs none
+    # for each call, the key of its arguments: see ``sealing``. The first call has no key
     keys: list[int | None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class WorldPlan:
         return any(call.weighs for call in self.calls)
 
     def request(self, memory: int) -> WorldRequest:
-        """Return the request for this world, whose processes may use ``memory`` bytes together."""
+        """Return the request for this world. Its processes may use ``memory`` bytes together."""
         return WorldRequest(
             self.network,
             self.size,
@@ -96,7 +96,7 @@ class WorldPlan:
         return meta, blob
 
     def _described(self, call: Call, rank: int) -> dict:
-        """Return what a rank needs to know of a call, without its arguments."""
+        """Return the description of a call for a rank, without the arguments of the call."""
         delay = call.delays.get(rank)
         return {
             "function": call.function,
@@ -109,8 +109,8 @@ class WorldPlan:
         """Return the name of the driver for a call.
 
         The hub enforces ``Call.in_step``. If there is no hub, a special driver enforces it. This
-        driver is otherwise like ``metered``. Raises ValueError if the call has another driver than
-        ``metered``, because the special driver cannot replace that one.
+        driver is otherwise like ``metered``, so it can replace only ``metered``. Raises ValueError
+        if a call with ``in_step`` has another driver and there is no hub.
         """
         if not call.in_step or self.is_on_hub:
             return call.driver

@@ -4,7 +4,7 @@ threat: 24
 part: benchmarking
 extends: solutions
 zero: 2.2
-says: a mark for a given function that the rank did not call
+says: a mark for a function of the judge that the rank did not call
 """
 
 import json

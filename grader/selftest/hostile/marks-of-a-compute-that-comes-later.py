@@ -3,7 +3,7 @@
 threat: 24
 extends: solutions
 some: 1.5
-says: a mark for a given function that the rank did not call
+says: a mark for a function of the judge that the rank did not call
 """
 
 import json
