@@ -24,7 +24,7 @@ FAIL_OR_PASS = 5
 LOW = 0.1  # a correlation below this number is low for any check
 # A check is flagged as ambiguous only if many submissions fail it in the same way: at least the
 # share SPLIT of the strongest submissions, or the share MAJORITY of all submissions that count for
-# the check (see item_analysis.py). Among these submissions, at least the share ALIKE of the failures
+# the check (see item_analysis.py). Of all failures of these submissions, at least the share ALIKE
 # must be of this kind.
 SPLIT = 0.25
 ALIKE = 0.75

@@ -39,8 +39,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_SECONDS = 480.0
 START_AND_END_SECONDS = 90.0  # seconds for the start and the end of the grader, besides the checks
 STOPPED = (
-    "The autograder itself failed: tell your instructor. Checks that it could not run count as"
-    " zero."
+    "The autograder itself failed: tell your instructor. Checks that it could not run give 0"
+    " points."
 )
 
 
