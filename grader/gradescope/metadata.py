@@ -1,6 +1,6 @@
 """Reads and checks submission_metadata.json: the platform's facts about a submission.
 
-The submission is graded even if the file has mistakes. A value that is missing or wrong is left out.
+Mistakes in the file do not stop the grading. A value that is missing or wrong is left out.
 ``complaints`` lists the wrong values, and the missing values that every file should have.
 """
 

@@ -257,8 +257,8 @@ def _complaint(play: Play, usage: Usage, tests: list[dict], tier: str) -> str:
         ]
         return "\n".join(
             [
-                "wrong points: these problems lost points and should not, or should have lost points"
-                f" but did not: {', '.join(sorted(wrong))}",
+                "wrong points: these problems lost points but should not, or they should have lost"
+                f" points but did not: {', '.join(sorted(wrong))}",
                 *told[:5],
             ]
         )

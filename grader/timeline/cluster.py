@@ -175,8 +175,8 @@ class Cluster:
                 " gather, scatter and all-to-all (n−1)(α + S/(nβ)); broadcast and reduce"
                 f" (n−1)α + S/β; barrier ⌈log₂ n⌉α. A node has {self._ports()} to the network."
                 " If k ranks of each node take part, a collective uses up to k ports of a node at"
-                " the same time. So between nodes its bandwidth is up to k·β. In gather, scatter and"
-                " all-to-all, each message uses one port."
+                " the same time. So between nodes its bandwidth is up to k·β. In gather, scatter"
+                " and all-to-all, each message uses one port."
             ),
             (
                 f"Assumed: each dimension of a tensor is {self.scale:g} times as long as in the run"

@@ -155,8 +155,8 @@ CLUSTER_SCENES = {
             8,
             "If a node has 8 devices, each row's sums stay in a node, and only the averages of the"
             " columns use the network. Each column averages the gradients of an eighth of the"
-            " weights. (With 8 ranks in all there is only one row, and no gradients are averaged. If"
-            " the number of ranks is not divisible by 8, a row has one rank.)",
+            " weights. (With 8 ranks in all there is only one row, and no gradients are averaged."
+            " If the number of ranks is not divisible by 8, a row has one rank.)",
         ),
         _mesh(
             16,
