@@ -56,7 +56,7 @@ def untimed(results: Sequence[SubmissionResult]) -> str:
     return (
         "There is a due date, but the export does not say when"
         f" {number_of(len(found), 'submission')} {'was' if len(found) == 1 else 'were'} handed in."
-        f" For these, nothing is taken off for lateness.{on_canvas}"
+        f" If the time is unknown, nothing is taken off.{on_canvas}"
     )
 
 

@@ -105,8 +105,8 @@ def backward() -> Picture:
         " a partial gradient of the full width. Each rank then needs its own columns of the sum."
         " After the first weight the gradient is partial again. The gradient of x must be"
         " replicated. On the way each rank computes the gradient of its own shard of each weight."
-        " This gradient is never sent. The picture does not say which operation makes a replicated or a partial gradient"
-        " sharded, or makes the gradient of x replicated."
+        " This gradient is never sent. The picture does not say which operation makes a replicated"
+        " or a partial gradient sharded, or makes the gradient of x replicated."
     )
     picture = Picture(340, 352, "Backward through two layers sharded by columns", described)
     states = [
