@@ -199,8 +199,8 @@ def _by_names(folder: Path) -> Export:
         if moodle.keys() == canvas.keys():
             raise CannotRead(
                 f"{folder} may come from Canvas or from Moodle: “{min(moodle).name}” could be a"
-                " file name of both platforms. Make a folder for each student, with the files as handed"
-                " in"
+                " file name of both platforms. Make a folder for each student, with the files as"
+                " handed in"
             )
         moodle = {}
     matches = moodle or canvas
