@@ -12,8 +12,8 @@ from dataclasses import dataclass
 class Part:
     """A part of the assignment. ``problems`` maps the number of each problem to its title.
 
-    A part with ``is_extra`` is extra credit in every course that uses the part, and its file is
-    optional.
+    If ``is_extra`` is True, the part is extra credit in every course that uses the part. Then the
+    part's file is optional.
     """
 
     number: int
@@ -123,8 +123,8 @@ PARTS = {
     ),
 }
 
-# The points of each problem are the sum of the points of its checks. selftest/test_assignment.py
-# tests that both are equal.
+# The points of a problem. They equal the sum of the points of the problem's checks:
+# selftest/test_assignment.py tests this.
 POINTS = {
     **{"1.1": 8.0, "1.2": 1.0, "1.3": 2.0, "1.4": 1.0, "1.5": 2.0, "1.6": 1.0, "1.7": 5.0},
     **{"2.1": 5.0, "2.2": 6.0, "2.3": 2.0, "2.4": 2.0},
@@ -137,8 +137,8 @@ POINTS = {
     **{"9.1": 3.0, "9.2": 5.0, "9.3": 4.0},
 }
 
-# No rank can compute the results of these functions by itself. A right value does not count if the
-# ranks did not communicate.
+# No rank can compute the results of these functions by itself. So a check fails if the ranks did
+# not communicate, even if the values are right.
 COMMUNICATING = {
     *(
         "broadcast",
@@ -184,10 +184,10 @@ ALL_RECEIVE = {
     *("shift_right", "ring_all_reduce"),
 }
 
-# These functions cut a tensor into one block for each rank. The world size need not divide the
-# length of the tensor.
+# These functions cut a tensor into one block for each rank. The blocks can differ in length,
+# because the tensor's length need not be divisible by the world size.
 UNEVEN_BLOCKS = {"all_reduce_from_parts", "ring_all_reduce"}
-# The results of these functions have zeros at their end if n does not divide their length.
+# These functions add zeros to the end of a tensor if its length is not divisible by the world size.
 PADDED = {"flatten", "flat_shard", "fully_sharded_step", "prefetched_step"}
 
 # These functions call ``step`` of a torch optimizer, and this call makes torch import its compiler.

@@ -1,4 +1,4 @@
-"""Writes files in one step: a reader finds the new file or the old file, never a part of one."""
+"""Writes files in one step: a reader finds the old file or the whole new file, never a part."""
 
 import os
 import secrets
@@ -11,9 +11,9 @@ from typing import BinaryIO
 
 
 def cannot_write(what: str, target: Path) -> str:
-    """Return why ``target`` cannot be written, in a sentence; "" if it can be written.
+    """Return the reason why ``target`` cannot be written, as a sentence, or "" if there is none.
 
-    ``what`` names the file in this sentence. No file is left behind.
+    ``what`` is the file's name in this sentence, such as "the report". The test leaves no file.
     """
     folder = target.absolute().parent
     if not folder.is_dir():

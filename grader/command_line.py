@@ -8,17 +8,17 @@ import os
 import sys
 from typing import NoReturn
 
-# What is printed for each of these characters if the encoding of the output lacks it; any other
-# character becomes “?”. Each replacement has one column, as the character that it replaces, and the
-# signs of `make watch` stay different from each other.
+# The replacements for characters that the encoding of the output lacks. Any other such character
+# becomes “?”. Each replacement takes one column, like the character that it replaces. The signs of
+# `make watch` have different replacements.
 PLAIN = str.maketrans("−–—“”‘’×→…✓✗·", "---\"\"''x>.+x:")
 
 
 def print_in_any_encoding() -> None:
-    """Print another character for each one that the encoding of the output lacks.
+    """Make ``print`` replace each character that the encoding of the output lacks.
 
-    Otherwise such a character would end the program with a traceback. If the output is closed, as
-    in a shell with ``>&-``, print nothing.
+    Without this, such a character would end the program with a traceback. If the output is closed,
+    as in a shell with ``>&-``, ``print`` prints nothing.
     """
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")

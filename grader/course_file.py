@@ -3,7 +3,7 @@
 ``course()`` returns the course that is graded. It reads one of these files:
 
 - the file that the environment variable ``LOCKSTEP_COURSE`` names, if this variable is set. The
-  grader's own tests name an empty file, so that every value is the default, even if an instructor
+  grader's own tests name an empty file. So they use the default of every key, even if an instructor
   has edited course.toml;
 - otherwise ``course.json``, if it exists. This file is packed into a student's copy and into
   Gradescope's zip;
@@ -137,7 +137,7 @@ class Course:
 
     @property
     def problems(self) -> dict[str, str]:
-        """Return the number and title of each problem that the course takes."""
+        """Return the number and title of each problem that the course uses."""
         return {n: title for part in self.parts.values() for n, title in part.problems.items()}
 
     @property

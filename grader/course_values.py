@@ -19,9 +19,10 @@ Reader = Callable[[Any], Any]
 
 
 def number(low: float, high: float, *, above: bool = False, instead: str = "") -> Reader:
-    """Return a reader for numbers from ``low`` to ``high``. ``above`` excludes ``low`` itself.
+    """Return a reader for numbers from ``low`` to ``high``.
 
-    If ``instead`` is given, the reader also accepts this word, and returns infinity for it.
+    If ``above`` is True, ``low`` itself is not allowed. If ``instead`` is given, the reader also
+    accepts this word, and returns infinity for it.
     """
 
     def read(value: Any) -> float:
@@ -129,7 +130,7 @@ def _list_of(value: Any, known: Iterable[str], what: str) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """Return a value as it is written in the file, cut if it is long."""
+    """Return a value as it is written in the file. Cut it after 60 characters."""
     if isinstance(value, (bool, str, list)):
         text = json.dumps(value, ensure_ascii=False, default=str)
     else:

@@ -35,7 +35,7 @@ from grader.world.gpus import Gpus
 class Options:
     """Options of a grading: which checks are run, and how many at a time.
 
-    ``official`` means that the grade counts. Then the ranks have to be confined.
+    If ``official`` is True, the grade counts for the course, and the ranks must be confined.
     """
 
     part: str = ""
@@ -52,7 +52,7 @@ class Options:
 
 @dataclass
 class Grade:
-    """The result of grading a submission; while checks run, the result so far."""
+    """The result of grading a submission. While checks run, the result is incomplete."""
 
     records: list[Record]  # of all checks, also of those that have not been run yet
     warnings: list[str]  # of the intake
@@ -64,7 +64,7 @@ class Grade:
     confinement: dict = field(default_factory=dict)
     seconds_to_start: float = 0.0
     seconds: float = 0.0
-    fault: str = ""  # why the grade must not be trusted, in a sentence; "" if it can be trusted
+    fault: str = ""  # a sentence about why the grade must not be trusted; "" if it can be trusted
     also: "Grade | None" = None  # the grade of the same submission on GPUs; it changes no points
 
     @property
@@ -72,7 +72,7 @@ class Grade:
         return str(self.gpus) if self.gpus else "cpu"
 
     def facts(self) -> dict:
-        """Return what results.json says about this grading, as plain JSON."""
+        """Return the facts about this grading for results.json, as plain JSON."""
         names = ("seed", "device", "workers", "torch", "confinement", "seconds_to_start")
         facts = {name: getattr(self, name) for name in names}
         facts["seed"] = str(self.seed)  # text, because many readers of JSON round large numbers
@@ -83,7 +83,7 @@ class Grade:
         return facts
 
     def gpu_notes(self) -> list[str]:
-        """Return lines on how this grading on GPUs went, for the instructor."""
+        """Return lines about the results of this grading on GPUs, for the instructor."""
         assert self.gpus
         counts = Counter(record.status for record in self.records)
         passed, most = counts.pop(PASSED, 0), max(max(r.worlds, default=0) for r in self.records)
@@ -100,8 +100,8 @@ class Grade:
                 f"    In one check of each problem, nccl {self.gpus.nccl} carried the messages."
             )
         lines.append(
-            "    Ranks on GPUs are confined less: student code may make any system call, and may"
-            " take all memory of a GPU that other ranks use, too."
+            "    Ranks on GPUs are confined less: student code can make any system call. And it can"
+            " take all memory of a GPU that it shares with other ranks."
         )
         if reasons := Counter(r.message for r in self.records if r.status == SKIPPED):
             lines += [f"    {count} × {reason}" for reason, count in reasons.items()]
@@ -109,8 +109,8 @@ class Grade:
 
     def notes(self) -> list[str]:
         """Return the lines below the points, in the terminal and on the page."""
-        # In a student's copy, the notes do not say what student code could do: the student runs
-        # their own code on their own machine.
+        # In a student's copy, the notes do not say how student code was confined: students run
+        # their own code on their own machines.
         about = (
             [about_hidden_checks()] if is_students_copy() else confinement_notes(self.confinement)
         )
@@ -144,7 +144,7 @@ class Collector(Catalogue):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
-        """Call ``on_begin``, unless collecting failed or only collecting was asked for.
+        """Call ``on_begin``, unless collecting failed or pytest was asked only to collect.
 
         At this moment the workers have been started, and wait for the first check.
         """
@@ -172,10 +172,10 @@ def grade(
 ) -> Grade:
     """Run the checks on a session's submission, and return the grade.
 
-    ``began`` is the value of time.monotonic() when the grading began. ``watch`` is called with the
-    grade so far, before the first check and after each check. Raise CannotGrade if no check could
-    be run. Raise WorldsUnavailable if ranks cannot be started, or cannot be confined for an
-    official grade.
+    ``began`` is the value of time.monotonic() when the grading began. ``watch`` is called before
+    the first check and after each check. It gets the grade with the results that exist at that
+    time. Raise CannotGrade if no check could be run. Raise WorldsUnavailable if ranks cannot be
+    started, or if the grade is official and ranks cannot be confined.
     """
     owner.share()
     session = owner.session
@@ -227,10 +227,9 @@ def grade(
 
 
 def _run(arguments: list[str], collector: Collector, workers: int) -> tuple[int, str]:
-    """Run the checks, ``workers`` at a time. Return pytest's exit code, and what pytest printed.
+    """Run the checks, ``workers`` at a time. Return pytest's exit code and its output.
 
-    If there are several workers, they are forked processes, or fresh interpreters if a fork is not
-    safe.
+    Several workers are forked processes. If a fork is not safe, they are fresh interpreters.
     """
     if workers == 1:
         return run_pytest(arguments, collector)
@@ -246,7 +245,7 @@ def _run(arguments: list[str], collector: Collector, workers: int) -> tuple[int,
 
 
 def run_pytest(arguments: list[str], *plugins: object) -> tuple[int, str]:
-    """Run pytest in this process. Return its exit code, and what pytest printed."""
+    """Run pytest in this process. Return its exit code and its output."""
     places = [str(place) for place in (ROOT / "tests", HIDDEN) if place.exists()]
     printed = io.StringIO()
     # Ignore pytest's plugins and options from the environment. Plugins take time to load, and none
@@ -281,9 +280,10 @@ def _why_not_begun(code: int, printed: str, collector: Collector) -> str:
 
 def _fault(code: int, printed: str, records: list[Record]) -> str:
     if code == pytest.ExitCode.INTERRUPTED:
-        return "interrupted; checks that have not run count as zero"
+        return "interrupted; checks that have not run get 0 points"
     if broken := [record for record in records if record.status in (ERROR, NOT_RUN)]:
-        # Nothing here differs from submission to submission, so that ``make course`` can count.
+        # The first line is the same for all submissions that fail in this way, so that
+        # ``make course`` can count them.
         first = f"{broken[0].number} {broken[0].name}"
         return (
             f"the grader itself failed in some checks, first in {first}\n{printed.strip()[-3000:]}"
@@ -294,7 +294,7 @@ def _fault(code: int, printed: str, records: list[Record]) -> str:
 
 
 def confinement_notes(found: dict) -> list[str]:
-    """Return lines on how student code was confined and what it could do, for the instructor."""
+    """Return lines about how student code was confined, and about gaps, for the instructor."""
     notes = [f"Ranks were confined by {TIERS[found['tier']].name} ({found['kernel']})."]
     if found["tier"] == "none":
         notes = [

@@ -27,7 +27,7 @@ REWRITE_EVERY = 2.0  # seconds between two updates of results.json while checks 
 class GradingOutput:
     """Shows the progress and the results of one grading.
 
-    ``results`` and ``report`` are the files to write, or None for a file that is not wanted.
+    ``results`` and ``report`` are the files to write. If one is None, it is not written.
     ``others`` are files in formats of other platforms.
     """
 
@@ -78,8 +78,8 @@ class GradingOutput:
 
         Raise CannotGrade if the result must not be trusted. In this case, results.json and the
         other formats are written first, but the page is not written. Also raise CannotGrade if a
-        file cannot be written. The result is printed in any case, and after all files are written:
-        the reader of a pipe may close it before everything is printed.
+        file cannot be written. The result is always printed. The files are written before that,
+        because printing can fail: the reader of a pipe can close the pipe too early.
         """
         fault = grade.fault
         if not fault and grade.also and grade.also.fault:

@@ -1,7 +1,7 @@
 """Keeps one grading session: the staged submission, the fork server and the seed.
 
-All processes of the session share these three. This module imports nothing that takes long, so that
-the server can already import torch while the judges import what they need.
+All processes of the session share these three. The imports of this module take little time. So the
+server starts early, and imports torch while the judges import their own modules.
 """
 
 import errno
@@ -39,7 +39,7 @@ def is_students_copy() -> bool:
 
 
 class CannotGrade(RuntimeError):
-    """Raised if the grader cannot grade, by no fault of the submission.
+    """Raised if the grader cannot grade, and the submission is not the reason.
 
     The message is a sentence for the person who runs the grader.
     """
@@ -77,7 +77,7 @@ class Session:
         return cls(**found | {"submission_dir": Path(found["submission_dir"]), "gpus": gpus})
 
 
-# A disk is full, a user may write no more to it, or nobody may write to it.
+# The disk is full, the user's quota is used up, or the file system is read-only.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -87,9 +87,9 @@ class TemporaryFolderError(OSError):
 
 @contextmanager
 def _names_temporary_folder() -> Iterator[None]:
-    """Turn an OSError about the temporary folder, which may name no file, into one that names it.
+    """Turn an OSError about the temporary folder into an error whose message names this folder.
 
-    Leave other errors, such as an unreadable submission, as they are.
+    Do not change other errors, such as the error about an unreadable submission.
     """
     try:
         yield
@@ -98,8 +98,8 @@ def _names_temporary_folder() -> Iterator[None]:
         if error.errno not in FULL and not str(error.filename).startswith(folder):
             raise
         raise TemporaryFolderError(
-            f"cannot write into {folder}: {error.strerror or error} (the environment variable"
-            " TMPDIR names another folder)"
+            f"cannot write into {folder}: {error.strerror or error} (set the environment"
+            " variable TMPDIR to use another folder)"
         ) from None
 
 
@@ -126,9 +126,9 @@ class EarlyServer:
 
     @classmethod
     def take(cls) -> "EarlyServer | None":
-        """Return the early server, and set ``here`` to None, so that only one session uses it.
+        """Return the early server, or None if there is none.
 
-        Return None if there is no early server.
+        Set ``here`` to None, so that no other session uses this server.
         """
         found, cls.here = cls.here, None
         return found
@@ -161,8 +161,8 @@ class SessionOwner:
         Raise TemporaryFolderError if the temporary folder cannot be written, or is full.
 
         If ``seed`` is None, a random seed is used. ``seconds`` is the time for all checks together.
-        ``ahead`` names modules that the server imports before it is asked for ranks. The ranks run
-        on ``gpus``, or on CPUs if it is None.
+        ``ahead`` names modules that the server imports before it is asked for ranks. If ``gpus`` is
+        None, the ranks run on CPUs, otherwise on these GPUs.
         """
         if not submission.exists():
             raise NotThere(f"there is no {submission}")
@@ -176,8 +176,9 @@ class SessionOwner:
         try:
             # Ranks may open the submission in this folder, but may not list the folder.
             self.folder.chmod(0o711)
-            # The server starts before the submission is staged, because it removes the folder if
-            # this process is killed. The grader's own tests lend one server to many submissions.
+            # The server starts before the submission is staged, because the server removes the
+            # folder if this process is killed. The grader's own tests use one server for many
+            # submissions.
             if not self.server:
                 self.server = (
                     Server(os.environ[SERVER])
@@ -208,10 +209,10 @@ class SessionOwner:
         self.session.write(self.file)
 
     def stage_again(self, submission: Path, seed: int | None, gpus: Gpus | None = None) -> None:
-        """Stage the submission as it is now, for ranks on ``gpus`` or on CPUs. Keep the server.
+        """Stage the present files of the submission, and keep the server.
 
-        Call ``share`` afterwards. A process whose checks have already read the old session still
-        uses the old session.
+        If ``gpus`` is None, the ranks run on CPUs. Call ``share`` afterwards. If the checks in a
+        process have already read the old session, this process still uses the old session.
         """
         old = self.session.submission_dir
         self.times_staged += 1

@@ -26,7 +26,10 @@ def commit(root: Path = ROOT, packed: Path = COMMIT) -> str:
 
 
 def untested_torch() -> str:
-    """Return a sentence if the installed torch is older or newer than the tested ones, else ""."""
+    """Return a warning if the installed torch is not a tested version, else "".
+
+    Every version between the oldest and the newest tested version counts as tested.
+    """
     try:
         installed = metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -36,21 +39,21 @@ def untested_torch() -> str:
         return ""
     return (
         f"These checks were tested with torch {'.'.join(map(str, oldest))} to"
-        f" {'.'.join(map(str, newest))}, but here is torch {installed}. If right code fails, use a"
-        " tested version: make clean, and then make setup, install one."
+        f" {'.'.join(map(str, newest))}, but torch {installed} is installed here. If right"
+        " code fails, install a tested version: run make clean, and then make setup."
     )
 
 
 def _minor(version: str) -> tuple[int, ...]:
-    """Return (2, 13) for "2.13.0+cpu"; () if the text is no such version."""
+    """Return the first two numbers of a version: (2, 13) for "2.13.0+cpu"; () for other texts."""
     numbers = re.match(r"(\d+)\.(\d+)", version)
     return tuple(map(int, numbers.groups())) if numbers else ()
 
 
 def run_git(root: Path, *arguments: str) -> str | None:
-    """Return what git prints in a folder; None if git fails there."""
-    # Git takes no locks, because several graders may ask at once. Variables like GIT_DIR are left
-    # out, because they may name another repository.
+    """Run git in a folder, and return its output, or None if git fails."""
+    # Git takes no locks, because several graders can run it at the same time. Variables like
+    # GIT_DIR are left out, because they can name another repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         said = subprocess.run(
@@ -69,7 +72,7 @@ def run_git(root: Path, *arguments: str) -> str | None:
 
 
 def _git(root: Path) -> str:
-    """Ask git for the commit of a folder, and return it in the same form as ``commit`` does."""
+    """Ask git for the commit of a folder. Return the same kinds of text as ``commit`` does."""
     said = run_git(root, "status", "--porcelain=v2", "--branch", "--untracked-files=normal")
     if said is None:
         return "unknown"

@@ -4,9 +4,9 @@
 
 SUBMISSIONS is a folder or a zip. It is an export of Gradescope, Canvas or Moodle, or it contains a
 folder or a zip for each student. The results of each submission are kept in FOLDER. If the program
-is stopped and started again, it continues where it stopped. It exits with 0 if every submission was
-graded or refused, with 1 if some could not be graded, and with 2 and a sentence if it cannot grade
-the course.
+is stopped and started again, it continues where it stopped. Its exit code is 0 if every submission
+was graded or refused, and 1 if some could not be graded. It is 2 if the program cannot grade the
+course. Then the program prints the reason.
 """
 
 import _signal  # the built-in part of signal, which imports no other module
@@ -66,7 +66,7 @@ def _arguments() -> argparse.Namespace:
         "--seed",
         type=seed,
         metavar="N",
-        help="repeat the inputs of an earlier run: the seed in its course.json. Keep it secret",
+        help="to repeat the inputs of an earlier run, the seed in its course.json. Keep it secret",
     )
     parser.add_argument(
         "--seconds",
@@ -77,7 +77,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--regrade",
         action="store_true",
-        help="grade again what another version of the grader has graded",
+        help="grade submissions again that another version of the grader has graded",
     )
     parser.add_argument(
         "--unconfined",
@@ -101,7 +101,7 @@ def main() -> int:
     ) as error:
         return _cannot(str(error))
     except KeyboardInterrupt:
-        return _cannot("interrupted. What has been graded is kept: start again to go on")
+        return _cannot("interrupted. Finished results are kept. To go on, start again")
 
 
 def _grade(arguments: argparse.Namespace) -> int:

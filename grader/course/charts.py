@@ -1,6 +1,6 @@
-"""Draws how numbers are distributed, as SVG inside a page of HTML.
+"""Draws histograms as SVG inside a page of HTML.
 
-The drawings take their colours from the page's style. Each has a title that gives its counts in
+The drawings take their colours from the page's style. The title of each drawing gives its counts in
 words.
 """
 

@@ -168,7 +168,7 @@ class CourseRun:
         )
 
     def _take(self, result: SubmissionResult, graded: Graded) -> None:
-        """Store what a worker sent back. May raise CannotGradeCourse: see _stop_if_all_break."""
+        """Store a worker's result. May raise CannotGradeCourse: see _stop_if_all_break."""
         result.seconds, result.peak_bytes = graded.seconds, graded.peak_bytes
         if graded.exit_code == 0:
             document, why = _document(graded.results), "the grader left no readable results.json"
@@ -217,7 +217,7 @@ class CourseRun:
             raise CannotGradeCourse(why)
 
     def _set_aside(self, result: SubmissionResult, error: Exception) -> None:
-        """Record that no worker graded a submission, or that its files could not be read."""
+        """Record that no worker graded a submission, or that the files could not be read."""
         if result.submission.id not in self.fingerprints:
             self._fail(result, BROKE, f"it cannot be read: {error}")
         elif isinstance(error, (GraderEnded, WorkersEnded)):
@@ -271,7 +271,7 @@ def _said(graded: Graded) -> str:
 
 
 def _is_unofficial(result: SubmissionResult) -> bool:
-    """Return whether a grading's student code was not confined."""
+    """Return whether student code was not confined in this grading."""
     facts = (result.document or {}).get("extra_data")
     confinement = facts.get("confinement") if isinstance(facts, dict) else None
     return isinstance(confinement, dict) and confinement.get("tier") == "none"

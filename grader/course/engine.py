@@ -1,7 +1,7 @@
 """Runs many gradings on dask.distributed: on this machine, on a running scheduler, or on Slurm.
 
-Anyone who can connect to a scheduler can run any program with the rights of the scheduler's owner,
-and student code may be able to open connections. So on this machine the scheduler and its workers
+Anyone who can connect to a scheduler can run any program with the rights of the scheduler's owner.
+Student code might be able to open connections. So on this machine the scheduler and its workers
 are threads of this process. These threads communicate through memory, and only wait for graders.
 (dask also opens a port for a dashboard. Here this port serves no page.) On Slurm, all connections
 are encrypted and need a certificate that is made for this run.
@@ -57,7 +57,7 @@ class Engine:
     jobs: Callable[[], Collection[str]] = tuple  # the ids of the jobs that were given to Slurm
 
     def room(self) -> int:
-        """Return how many gradings may run at a time."""
+        """Return how many gradings the engine is given at a time."""
         return max(1, self.workers, self.threads())
 
     def threads(self) -> int:
@@ -70,8 +70,8 @@ def connected(engine: str, settings: Path, count: int, shared: Path) -> Iterator
     """Connect to an engine: ``local``, ``slurm``, or the address of a scheduler.
 
     ``count`` is how many gradings run at a time on the local engine. ``settings`` is the settings
-    file of Slurm. ``shared`` is a folder that all nodes see, for the certificate of this run. Raise
-    NoEngine if no engine has this name, or if the engine cannot be used.
+    file for Slurm. ``shared`` is a folder that all nodes can read. It gets the certificate of this
+    run. Raise NoEngine if no engine has this name, or if the engine cannot be used.
     """
     # dask logs a lot. After Ctrl-C, dask logs each task that it cancels.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
@@ -142,8 +142,8 @@ def run(
 
     An order is made only when a worker has room for it. So if a worker ends, only the submissions
     on this worker are interrupted. A submission that fails on a worker is tried once more. If the
-    second try fails, too, its exception is yielded instead of a result. If an order cannot be made,
-    its OSError or TooLarge is yielded.
+    second try fails, too, yield its exception instead of a result. If an order cannot be made,
+    yield the OSError or TooLarge that was raised.
 
     Raises:
         NoWorker: if no worker is left to grade.

@@ -10,10 +10,11 @@ A folder or a zip is read in one of four forms:
   files whose names begin like this.
 - Anything else: each folder or zip is one submission, and its name is the student's name.
 
-``Export.doubts`` names everything that belongs to no submission, so that no work is lost unseen.
+``Export.doubts`` lists everything that belongs to no submission. So no student's work is lost
+without notice.
 
-Names and files come from students. So names are made safe before they become ids of submissions,
-and nothing from a zip is written outside of the folder for unpacking. The name that a student gave
+Names and files come from students. So names are made safe before they become ids of submissions.
+Nothing from a zip is written outside of the folder for unpacking. The name that a student gave
 to a file must not decide whose work the file is, or which form the export has.
 """
 
@@ -33,19 +34,20 @@ from grader.course.submissions import Found, Student, Submission
 from grader.course.unpacking import CannotRead, unpack
 from grader.intake.found_files import has_listed_files
 
-# A name may contain numbers, too. The first two numbers in a row count, and doubts are told.
+# A student's name can contain numbers, too. The first two numbers in a row are taken as the numbers
+# of the user and of the file. The doubts mention names that can be read in two ways.
 CANVAS = re.compile(r"(?P<name>.+?)(?P<late>_LATE)?_(?P<user>\d+)_\d+_(?P<file>.+)")
 ATTEMPT = re.compile(r"(.+?)-(\d+)(\.[A-Za-z]+)")  # on Canvas, ring-2.py is the third attempt
-# The name that a student gave to a file comes last. It may contain a text such as
-# ``_4711_assignsubmission_file_``, with another student's number. So the first such text counts.
+# The file's name, which the student has chosen, comes last. It can contain a text such as
+# ``_4711_assignsubmission_file_`` with another student's number. So the first such text is used.
 MOODLE = re.compile(r"(?P<name>.+?)_(?P<user>\d+)_assignsubmission_file_?(?P<file>.*)")
-MOODLES = "_assignsubmission_"  # in all names of a Moodle export, also of texts and comments
+MOODLES = "_assignsubmission_"  # in all names of a Moodle export, even of texts
 OWNER = re.compile(r"(?<=_)\d+(?=_assignsubmission_file)")  # a number that may be a student's
 
 
 @dataclass(frozen=True)
 class Export:
-    """The submissions in an export. ``doubts`` are sentences on what an instructor must check."""
+    """The submissions in an export. ``doubts`` tell the instructor what to check."""
 
     found: list[Found]
     doubts: list[str] = field(default_factory=list)
@@ -88,7 +90,7 @@ def find(source: Path, unpack_into: Path) -> Export:
 
 
 def _doubt(sentence: str, names: Iterable[str]) -> list[str]:
-    """Return one sentence that lists these names, or none if there are no names."""
+    """Return a list with one sentence that lists these names, or [] if there are no names."""
     listed = ", ".join(f"“{name}”" for name in names)
     return [f"{sentence}: {listed}."] if listed else []
 
@@ -124,7 +126,7 @@ def _holds_submissions(folder: Path) -> bool:
 
 
 def _may_be_one(path: Path) -> bool:
-    """Return whether a file or folder may be a whole submission."""
+    """Return whether a file or folder can be a whole submission."""
     return path.is_dir() or _is_zip(path)
 
 
@@ -197,7 +199,8 @@ def _by_names(folder: Path) -> Export:
         if moodle.keys() == canvas.keys():
             raise CannotRead(
                 f"{folder} may come from Canvas or from Moodle: “{min(moodle).name}” could be a"
-                " file name of either. Make a folder for each student, with the files as handed in"
+                " file name of both platforms. Make a folder for each student, with the files as"
+                " handed in"
             )
         moodle = {}
     matches = moodle or canvas
@@ -235,8 +238,7 @@ def _plain(entries: Sequence[Path], matches: Iterable[Path]) -> Export:
 def _require_one_owner(path: Path) -> None:
     """Raise CannotRead if an entry of Moodle's export could belong to several students.
 
-    Both the name of a student and the name of a file may contain anything, also another student's
-    number.
+    A student's name and a file's name can contain any text, even another student's number.
     """
     owners = list(dict.fromkeys(OWNER.findall(path.name)))
     if len(owners) > 1:
@@ -335,8 +337,8 @@ def _is_late(files: list[tuple[re.Match, Path]]) -> bool:
 def _latest(files: list[tuple[re.Match, Path]]) -> dict[str, tuple[int, Path]]:
     """Return the latest attempt of each file of a user: the attempt's number and path.
 
-    The keys are the names of the files before Canvas added the attempt's number. On Moodle every
-    file is the only attempt.
+    The keys are the names of the files before Canvas added the attempt's number. On Moodle, there
+    is only one attempt.
     """
     latest: dict[str, tuple[int, Path]] = {}
     for match, path in files:

@@ -11,7 +11,7 @@ from grader.course.item_analysis import SHARE, Item, at_most
 from grader.course.message_clusters import MessageCluster
 from grader.course.outcomes import CourseOutcomes
 
-FEWEST_SUBMISSIONS = 10  # fewer submissions say nothing about a check
+FEWEST_SUBMISSIONS = 10  # if there are fewer submissions, no check is flagged
 # A check is easy if at least the share EASY of submissions passes it. It is hard if at most the
 # share HARD passes it.
 EASY, HARD = 0.95, 0.05
@@ -21,10 +21,11 @@ STRONG_FAIL = 0.1
 # pass it. It is flagged as ambiguous only if at least this many submissions fail it in the same
 # way.
 FAIL_OR_PASS = 5
-LOW = 0.1  # a correlation below this is low for any check
-# A check is flagged as ambiguous only if many submissions of a group fail it in the same way: at
-# least the share SPLIT of the strongest submissions, or the share MAJORITY of all submissions that
-# count. These failures must also be at least the share ALIKE of all failures in the group.
+LOW = 0.1  # a correlation below this number is low for any check
+# A check is flagged as ambiguous only if many submissions fail it in the same way: at least the
+# share SPLIT of the strongest submissions, or the share MAJORITY of all submissions that count for
+# the check (see item_analysis.py). Of all failures of these submissions, at least the share ALIKE
+# must be of this kind.
 SPLIT = 0.25
 ALIKE = 0.75
 MAJORITY = 0.5
@@ -61,7 +62,7 @@ def flags(
 def ambiguous_problems(
     course: CourseOutcomes, raised: dict[str, list[Flag]]
 ) -> dict[str, list[str]]:
-    """Return, for each problem that may be ambiguous, a sentence about each ambiguous check."""
+    """Return the problems that may be ambiguous, with a sentence about each ambiguous check."""
     reasons: dict[str, list[str]] = {}
     for check in course.checks:
         for flag in raised.get(check.id, []):
@@ -86,7 +87,7 @@ def _mistakes(found: Sequence[MessageCluster]) -> dict[tuple[str, str], str]:
 def _wrong(item: Item) -> Flag | None:
     """Return a flag if the correlation with all other checks is near zero or negative.
 
-    At least the share STRONG_FAIL of the strongest submissions must fail the check, too.
+    Return None if fewer than the share STRONG_FAIL of the strongest submissions fail the check.
     """
     r, passed = item.correlation, int(item.passed.sum())
     if r is None or min(passed, item.count - passed) < FAIL_OR_PASS:
@@ -133,9 +134,9 @@ def _extreme(item: Item) -> Flag | None:
 
 
 def _strongest(rest: np.ndarray) -> np.ndarray:
-    """Return a mask of the 27 % of submissions with the highest rest, ties included.
+    """Return a mask of the 27 % of submissions with the highest ``rest``, ties included.
 
-    ``rest`` is explained in item_analysis.py. A submission without a rest (NaN) is not selected.
+    ``rest`` is explained in item_analysis.py. A submission whose ``rest`` is NaN is not selected.
     """
     known = rest[~np.isnan(rest)]
     return rest >= (np.quantile(known, 1 - SHARE, method="higher") if known.size else np.inf)

@@ -1,8 +1,8 @@
 """Reads the list of submissions in a Gradescope export, ``submission_metadata.yml``.
 
 For each submission the file also has the results of all its uploads: hundreds of megabytes in a
-course of a hundred students. Nothing here needs them, so they are skipped before Python objects are
-made of them.
+course of a hundred students. These results are not needed here. They are skipped before Python
+objects are made of them.
 """
 
 from collections.abc import Iterator
@@ -66,9 +66,9 @@ _Loader.add_multi_constructor("!ruby/", _ruby)
 
 
 def _without_results(events: Iterator[yaml.Event]) -> Iterator[yaml.Event]:
-    """Yield the events of a file, but ``EMPTY`` for each value of a key in ``SKIPPED``.
+    """Yield the events of a file, with ``EMPTY`` in place of each value of a key in ``SKIPPED``.
 
-    Also yield ``EMPTY`` for an alias of something in a skipped value.
+    An alias of something in a skipped value is also replaced by ``EMPTY``.
     """
     anchors: set[str] = set()  # the names that aliases may use
     for event in events:
@@ -78,7 +78,7 @@ def _without_results(events: Iterator[yaml.Event]) -> Iterator[yaml.Event]:
 def _node(
     event: yaml.Event, events: Iterator[yaml.Event], anchors: set[str]
 ) -> Iterator[yaml.Event]:
-    """Yield the event that begins a node, and the other events of this node from ``events``."""
+    """Yield ``event``, which begins a node. Then yield the node's other events from ``events``."""
     if isinstance(event, yaml.AliasEvent):
         yield event if event.anchor in anchors else EMPTY
         return
@@ -102,7 +102,10 @@ def _node(
 
 
 def _skip(event: yaml.Event, events: Iterator[yaml.Event]) -> None:
-    """Take the other events of the node that ``event`` begins from ``events``."""
+    """Read the node that begins with ``event`` to its end, and drop it.
+
+    The node's other events are the next ones in ``events``.
+    """
     depth = int(isinstance(event, yaml.CollectionStartEvent))
     while depth:
         inner = next(events)

@@ -35,7 +35,7 @@ class GraderEnded(RuntimeError):
 
 
 class GradingProcesses:
-    """Keeps a list of the child processes that grade, so that all can be ended together."""
+    """Keeps a list of the child processes that grade. It can end all of them together."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -59,7 +59,7 @@ class GradingProcesses:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment,
-                # Ctrl-C reaches only the process of the course, which then ends the child process.
+                # Ctrl-C then reaches only this process, which ends the child process.
                 start_new_session=True,
             )
             self.running.add(process)
@@ -121,10 +121,10 @@ class OtherVersion(RuntimeError):
 
 
 def version() -> str:
-    """Return a text that identifies the grader. If graders check differently, their texts differ.
+    """Return a text that identifies the grader. Graders with different checks have different texts.
 
-    The text contains a digest of the course's rules and of all files that a grading uses. So a
-    change that is not committed also changes the text.
+    The text contains a digest of the course's rules and of all files that a grading uses. So even
+    a change that is not committed changes the text.
     """
     digest = hashlib.sha256(packed(course(), RULES).encode())
     for name in files(NOT_FOR_GRADING):

@@ -2,13 +2,13 @@
 
 A submission counts for a check if it passed or failed this check, and also passed or failed at
 least one other check that is worth points. If a submission still has the stub of a function, the
-checks of this function are ignored for this submission. The *rest* is computed from all other
-checks that the submission passed or failed: the points that it got in these checks, divided by the
-points of these checks. One misunderstanding may make several checks of a part fail. So there is
+checks of this function are ignored for this submission. The *rest* of a submission says how well it
+did in all other checks that it passed or failed: the points that it got in these checks, divided by
+the points of these checks. One misunderstanding can make several checks of a part fail. So there is
 also a rest of *other parts*, which leaves out all checks of the same part.
 
 ``discrimination`` and ``point_biserial`` accept numpy arrays with an entry for each submission.
-They return None if the number is not defined.
+If the result is not defined, they return None.
 """
 
 import math
@@ -89,13 +89,13 @@ def _part(check: Check) -> str:
 
 
 def _elsewhere(course: CourseOutcomes) -> dict[str, np.ndarray]:
-    """Return, for each part, a mask of the checks of other parts; {} if there is only one part."""
+    """Return for each part a mask of the checks of other parts, or {} if there is only one part."""
     parts = np.array([_part(check) for check in course.checks])
     return {name: parts != name for name in set(parts)} if len(set(parts)) > 1 else {}
 
 
 def _share(passed: np.ndarray, took_part: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Return, for each submission, points got / points possible; NaN if none were possible."""
+    """Return for each submission its points / the possible points, or NaN if none were possible."""
     possible = took_part @ points
     return np.where(possible > 1e-9, passed @ points / np.maximum(possible, 1e-9), np.nan)
 
@@ -117,9 +117,9 @@ def discrimination(passed: np.ndarray, rest: np.ndarray) -> float | None:
     """Return the share of passes in the upper group, minus the share of passes in the lower group.
 
     The upper group is the 27 % of submissions with the highest rest, the lower group the 27 % with
-    the lowest rest. Several submissions may have the same rest, and only some of them fit into a
-    group. Then each of them counts as the same fraction of a submission, so that their order does
-    not matter. Return None if there is no submission, or if all have the same rest.
+    the lowest rest. If several submissions have the same rest, and only some of them fit into a
+    group, each of them counts as the same fraction of a submission. So their order does not matter.
+    Return None if there is no submission, or if all have the same rest.
     """
     if not len(rest) or rest.min() == rest.max():
         return None

@@ -27,14 +27,14 @@ NUMBERS = {
         " skipped, were not run, or ended with an error of the grader are left out, too."
     ),
     "Rest": (
-        "How good a submission is in the other checks: the points of all other checks that it"
+        "How well a submission does in the other checks: the points of all other checks that it"
         " passed, divided by the points of all other checks that it passed or failed. The check"
         " itself is left out, so that it is not compared with itself (Henrysson 1963,"
         " Psychometrika 28, 211–218)."
     ),
     "Passed": (
         "The difficulty p = passed / counted. At 100 %, everybody passed. Checks near 0 % or 100 %"
-        " hardly tell strong students from weak ones (Crocker and Algina 1986, Introduction to"
+        " hardly distinguish strong from weak students (Crocker and Algina 1986, Introduction to"
         " Classical and Modern Test Theory, chapter 14)."
     ),
     "Discrimination": (
@@ -42,8 +42,8 @@ NUMBERS = {
         f" {percent(SHARE)} with the lowest “Rest”, from −1 to +1 (Kelley 1939, Journal of"
         " Educational Psychology 30, 17–24). Above +0.40 is very good, below +0.20 is poor,"
         " except where nearly everybody passes or fails (Ebel and Frisbie 1991, Essentials of"
-        " Educational Measurement, chapter 13). Several submissions may have the same “Rest”, and"
-        " only some of them fit into a group. Then each of them counts as the same fraction of"
+        " Educational Measurement, chapter 13). If several submissions have the same “Rest”,"
+        " and only some of them fit into a group, each of them counts as the same fraction of"
         " a submission."
     ),
     "Correlation": (
@@ -75,7 +75,7 @@ FLAGS = {
         " them.)"
     ),
     NOBODY: f"At most {percent(HARD)} pass.",
-    EVERYBODY: f"At least {percent(EASY)} pass. This need not be a fault of the check.",
+    EVERYBODY: f"At least {percent(EASY)} pass. The check can still be right.",
 }
 
 

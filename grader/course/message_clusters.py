@@ -18,7 +18,7 @@ from grader.check.record import FAILED
 from grader.course.outcomes import CourseOutcomes, GradedSubmission, Outcome
 from grader.diagnosis.finding import LIKELY_PREFIX
 
-MAX_MESSAGE_LENGTH = 4_000  # characters of a message that are read; students can make messages long
+MAX_MESSAGE_LENGTH = 4_000  # only so many characters are read: students can make messages long
 LIKE = 0.75  # the least similarity of a form to the commonest form of its cluster, from 0 to 1
 # At most this many forms of a problem are compared, the commonest first. Each other form becomes a
 # separate cluster.
@@ -101,7 +101,7 @@ class MessageCluster:
         return next(one for one in self.failures if one.outcome.message == message)
 
     def same_as_example(self) -> int:
-        """Return how many submissions have exactly the example's message, numbers included."""
+        """Return how many submissions have exactly the example's message, with the same numbers."""
         message = self.example().outcome.message
         return len({one.submission.result.submission.id for one in self.failures
                     if one.outcome.message == message})  # fmt: skip

@@ -27,7 +27,7 @@ STATUSES = (PASSED, FAILED, UNIMPLEMENTED, NOT_ATTEMPTED, SKIPPED, ERROR, NOT_RU
 
 @dataclass(frozen=True)
 class Check:
-    """A check. If documents describe it differently, the document with the most checks decides."""
+    """A check. If documents describe it differently, the document with the most checks is used."""
 
     id: str
     number: str  # of its problem

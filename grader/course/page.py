@@ -1,4 +1,4 @@
-"""Writes course.html: how a whole course did, which problem was hard, and which check may be wrong.
+"""Writes course.html: the course's points, its hardest problems, and checks that may be wrong.
 
 The page is for instructors. It needs no other file, no script and no network. It links to the
 report of each submission, in the folder ``submissions`` beside the page. Any text on the page may
@@ -30,9 +30,9 @@ from grader.version import VERSION
 MOST_SLOW = 10
 BINS = 20
 SEEDS = (
-    "Each submission was graded with a seed of its own, so the inputs of hidden checks, and the"
-    " values in their messages, differ. To repeat a grading exactly, use its seed from scores.csv."
-    " The seed of the course, in course.json, must be kept secret."
+    "Each submission was graded with a different seed. So hidden checks had different inputs, and"
+    " their messages show different values. To repeat a grading exactly, use its seed from"
+    " scores.csv. The seed of the course, in course.json, must be kept secret."
 )
 STATUSES = (GRADED, REFUSED, BROKE, SET_ASIDE, WAITING)
 
@@ -40,7 +40,7 @@ STATUSES = (GRADED, REFUSED, BROKE, SET_ASIDE, WAITING)
 def write(
     path: Path, title: str, results: Sequence[SubmissionResult], missing: Sequence[Student] = ()
 ) -> None:
-    """Write the page, replacing the file in one step.
+    """Write the page. It replaces the old file in one step.
 
     ``missing`` lists the students who handed in nothing. If the page cannot be written, raise
     OSError and leave the old file as it is.

@@ -1,8 +1,8 @@
 """Packs a submission into bytes for the worker that grades it, and unpacks it in the worker.
 
-A worker may run on another machine that cannot read the course's folder. The worker gets the files
-as the student handed them in. So its grader refuses the same files as ``make grade``, with the same
-words.
+A worker can run on another machine that cannot read the course's folder. The worker gets the files
+as the student handed them in. So the worker's grader refuses the same files as ``make grade``, with
+the same messages.
 """
 
 import hashlib
@@ -84,7 +84,7 @@ def pack(found: Found) -> PackedSubmission:
 def _of_folder(folder: Path) -> list[tuple[str, bytes | None]]:
     """Return what the intake looks at: the folders, and the files with endings in PYTHON_LIKE.
 
-    If the intake finds the files deep in the folder, read all levels down to them.
+    If the assignment's files lie deep in the folder, read all levels down to these files.
 
     Raise TooLarge if the files are too large or too many.
     """

@@ -61,7 +61,7 @@ class SubmissionResult:
         return self.after_lateness(self.total)
 
     def after_lateness(self, points: float) -> float | None:
-        """Return how many of these points are left, or None if the lateness is unknown."""
+        """Return the points that are left after lateness, or None if the lateness is unknown."""
         return None if self.kept_percent is None else points * self.kept_percent / 100
 
 

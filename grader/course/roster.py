@@ -24,9 +24,9 @@ NOT_STUDENTS = ("points possible", "student, test")
 
 @dataclass(frozen=True)
 class Person(Student):
-    """A student on a roster. ``numbers`` are all numbers of the student, and ``sid`` is one.
+    """A student on a roster. ``numbers`` are all numbers of the student, including ``sid``.
 
-    Canvas's gradebook, for example, has a number of the school and one that only Canvas uses.
+    Canvas's gradebook, for example, has the school's number and a number that only Canvas uses.
     """
 
     numbers: frozenset[str] = frozenset()
@@ -37,7 +37,7 @@ class BadRoster(Exception):
 
 
 def read(path: Path) -> list[Person]:
-    """Return the students of a CSV file with a header. Staff is left out.
+    """Return the students of a CSV file with a header. Leave out staff.
 
     Raise BadRoster if the file cannot be read, or has no column for a name, a number or an email.
     """
@@ -70,8 +70,8 @@ def read(path: Path) -> list[Person]:
 def _table(text: str) -> tuple[list[str], list[list[str]]]:
     """Return the names of the columns in small letters, and the other lines.
 
-    Use the first delimiter with which a known column is found. If no delimiter finds one, both
-    lists are empty. Raise csv.Error if the text is no CSV.
+    Try one delimiter after the other, until the header has a known column. If no delimiter gives a
+    known column, both lists are empty. Raise csv.Error if the text is no CSV.
     """
     for delimiter in DELIMITERS:
         lines = list(csv.reader(text.splitlines(), delimiter=delimiter))
@@ -114,8 +114,8 @@ def _forms(name: str) -> set[str]:
 
     So "Doe, Jane", "Jane Doe" and Canvas's "doejane" have a form in common. A name of more than
     ``MOST_WORDS`` words is taken in alphabetical order, and in each order that moves its first
-    words to the end. An accent may be a character of its own, as in names of files from macOS, so
-    it is first joined with its letter.
+    words to the end. In names of files from macOS, an accent can be a separate character. So an
+    accent is first joined with its letter.
     """
     words = re.findall(r"[^\W_]+", unicodedata.normalize("NFC", name.lower()))
     turned = (words[i:] + words[:i] for i in range(len(words)))

@@ -19,8 +19,8 @@ MISSING = "missing"  # the status of a student of the roster who handed in nothi
 def write(path: Path, results: Sequence[SubmissionResult], missing: Sequence[Student] = ()) -> None:
     """Write the file. Points are not rounded. A group has a line for each of its students.
 
-    If a submission has no score, the cells for points are empty, and not zero. If it is unknown
-    whether a submission is late, its cells for lateness are empty, too.
+    If a submission has no score, its cells for points are empty, not zero. If it is unknown whether
+    a submission is late, its cells for lateness are empty, too.
     """
     problems = list(course().problems)
     out = io.StringIO()
@@ -46,7 +46,7 @@ def _line(result: SubmissionResult, student: Student, problems: list[str]) -> li
     if result.status == GRADED:
         points = [_points(result, number) for number in problems]
         totals = [result.total, result.days_late, result.total_kept]
-    # A spreadsheet would round such a long number. With SEED= in front, it is text everywhere.
+    # A spreadsheet would round such a long number. SEED= in front makes the seed a text.
     seed = f"SEED={result.seed}" if result.seed else ""
     outcome = [result.status, result.why, seed, result.version]
     cost = [round(result.seconds, 1), round(result.peak_bytes / (1 << 20))]

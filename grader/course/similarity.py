@@ -33,8 +33,8 @@ def lay_out(found: Iterable[Found], into: Path) -> None:
     """Write the submissions, the stubs and a README.txt into the folder ``into``.
 
     The submissions and stubs of an earlier call are removed first. All other files stay, because
-    README.txt tells the instructor to write compare50's pages into this folder. Only files that the
-    course takes are copied. A submission without any of these files is left out.
+    README.txt tells the instructor to write compare50's pages into this folder. Only the files of
+    the course's parts are copied. If a submission has none of these files, it is left out.
     """
     for name in ("base", "submissions"):
         shutil.rmtree(into / name, ignore_errors=True)

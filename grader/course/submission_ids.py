@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """Return names that are safe for folders.
+    """Return a different name for each of these names. The new names are safe for folders.
 
-    A name that lost letters gets a hash at its end, so that it stays the same when other
-    submissions come. Different names that would become the same get a hash, too. A name that occurs
-    again gets a number.
+    If a name loses letters, a hash is added to its end. So its new name does not depend on the
+    other submissions. If different names would become equal, each of them gets a hash, too. If a
+    name occurs again, it gets a number.
     """
     names = list(names)
     originals: dict[str, set[str]] = {}

@@ -1,6 +1,6 @@
 """Builds the tables of a page about a course, and formats their numbers.
 
-On a narrow screen each row becomes a block, in which every value follows its column's name.
+On a narrow screen each row becomes a block. There, every value follows the name of its column.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ def _look(name: str) -> str | None:
 
 
 def percent(share: float) -> str:
-    """Return a share as text: 100 % only if it is exactly 1, and 0 % only if it is exactly 0."""
+    """Return a share as text. Only exactly 1 gives 100 %, and only exactly 0 gives 0 %."""
     if 0.995 <= share < 1:
         return "> 99 %"
     return "< 1 %" if 0 < share < 0.005 else f"{share:.0%}".replace("%", " %")
@@ -62,7 +62,7 @@ def signed(number: float | None) -> str:
 
 
 def three_digits(number: float) -> str:
-    """Return a number with three digits, or with all digits before the point, without “e+03”."""
+    """Return a number as text: with three digits, or from 1000 on, as a whole number."""
     return f"{number:.0f}" if number >= 999.5 else f"{number:.3g}"
 
 

@@ -18,10 +18,10 @@ class CannotRead(Exception):
 
 
 def unpack(archive_path: Path, into: Path) -> list[str]:
-    """Unpack the regular files of a zip into ``into``, unless their paths leave this folder.
+    """Unpack the regular files of a zip into ``into``. Leave out files with paths outside of it.
 
-    Return the names of the files that could not be unpacked. Raise CannotRead if nothing can be
-    read, and OSError if the zip file cannot be opened.
+    Return the names of the files that were not unpacked, for this or another reason. Raise
+    CannotRead if nothing can be read, and OSError if the zip file cannot be opened.
     """
     try:
         with zipfile.ZipFile(archive_path) as archive:
@@ -32,7 +32,7 @@ def unpack(archive_path: Path, into: Path) -> list[str]:
                 )
             return [e.filename for e in entries if not _unpack_entry(archive, e, into)]
     except UnicodeDecodeError:
-        why = "the name of a file in it is no valid UTF-8. Unpack it with another program"
+        why = "a file name in the zip is not valid UTF-8. Unpack it with another program"
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
         why = str(error)
     raise CannotRead(f"{archive_path} is not a folder, and it cannot be read as a zip file: {why}")

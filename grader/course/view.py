@@ -1,4 +1,4 @@
-"""Computes everything that a course's page shows, so that nothing is computed twice."""
+"""Computes everything that a course's page shows. Each number is computed only once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ def number_of(number: int, what: str) -> str:
 
 
 def named(names: Sequence[str]) -> str:
-    """Return names as text. If there are many, only the first ones are named."""
+    """Return names as text. If there are more than MOST_NAMED, give only the first ones."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return f"{', '.join(short(name, NAME) for name in names[:MOST_NAMED])}{more}"
 
@@ -56,12 +56,12 @@ def untimed(results: Sequence[SubmissionResult]) -> str:
     return (
         "There is a due date, but the export does not say when"
         f" {number_of(len(found), 'submission')} {'was' if len(found) == 1 else 'were'} handed in."
-        f" Without a time, nothing is taken off.{on_canvas}"
+        f" If the time is unknown, nothing is taken off.{on_canvas}"
     )
 
 
 def without_files(results: Sequence[SubmissionResult]) -> str:
-    """Return a warning about submissions that have no file of the assignment, or "" if all have."""
+    """Return a warning about submissions without a file of the assignment, or "" if none."""
     found = [one.submission.id for one in results if one.why == NO_FILES]
     if not found:
         return ""

@@ -4,7 +4,7 @@
 
 This program prints one line of JSON: exit code, seconds, peak memory, and the end of the standard
 error. If the process that started this program ends, standard input closes. Then this program ends
-the grader and removes FOLDER, so that a course that was killed leaves no files behind.
+the grader and removes FOLDER. So even if the course's process is killed, no files are left behind.
 """
 
 import json
@@ -26,7 +26,7 @@ MAX_STDERR_BYTES = 20_000  # how much of the end of the standard error is kept
 
 
 class Abandoned(Exception):
-    """Raised if standard input closes: nobody waits for the result any more."""
+    """Raised if standard input closes, because no process waits for the result any more."""
 
 
 def main() -> int:
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def _watch(grader: subprocess.Popen, until: float) -> int:
-    """Wait for the grader, but not beyond ``until``, and return its peak memory in bytes.
+    """Wait until the grader ends, or until the time ``until``. Return its peak memory in bytes.
 
     Raise Abandoned if standard input closes.
     """
@@ -74,7 +74,8 @@ def _watch(grader: subprocess.Popen, until: float) -> int:
 def _memory(pid: int) -> int:
     """Return how many bytes a process and its descendants use; 0 if the process has ended.
 
-    On Linux, shared pages count once. On other systems, they do not count.
+    On Linux, pages that several processes share are counted once. On other systems, they are not
+    counted.
     """
     total = 0
     try:

@@ -1,7 +1,7 @@
-"""Notices if there is no worker, because none has started yet or all have ended.
+"""Notices that there is no worker, because no worker has started yet or all have ended.
 
-dask waits for a worker without a time limit. This is right while a Slurm job waits for a free node,
-perhaps for hours. But a job that failed at its start, or used up its time, does not start again.
+dask waits for a worker without a time limit. This is right while a Slurm job waits for a free node:
+that can take hours. But a job that failed at its start, or used up its time, does not start again.
 """
 
 import getpass
@@ -72,7 +72,7 @@ class WorkerWatch:
                 if self._submitted
                 else "The scheduler has no worker"
             )
-            print(f"{what}: waiting, {minutes} min so far. Ctrl-C ends this.", flush=True)
+            print(f"{what}, for {minutes} min now. Ctrl-C ends the command.", flush=True)
 
 
 def queued(jobs: Collection[str]) -> set[str] | None:

@@ -12,10 +12,10 @@ KINDS = {"F": "forward", "B": "backward", "BW": "backward", "W": "weights"}
 
 def better_schedules() -> Picture:
     described = (
-        "Four stages and four micro-batches; time goes to the right, shaded is waiting. GPipe and"
-        " 1F1B take 21 units of time. Interleaved 1F1B with two chunks takes 16.5: each pass is"
-        " half as long, and the stages begin earlier. The zero-bubble schedule takes 15: gradients"
-        " of the weights fill the gaps, most of all at the end."
+        "Four stages and four micro-batches. Time goes to the right, and shaded is waiting. GPipe"
+        " and 1F1B take 21 units of time. Interleaved 1F1B with two chunks takes 16.5 units: each"
+        " pass is half as long, and the stages begin earlier. The zero-bubble schedule takes 15"
+        " units: gradients of the weights fill the gaps, mainly at the end."
     )
     picture = Picture(WIDTH, 4 * ROWS + 70, "Four schedules of the same work", described)
     whole = {"F": 1.0, "BW": 2.0}
@@ -36,7 +36,7 @@ def better_schedules() -> Picture:
 
 
 def _draw(picture: Picture, top: float, name: str, stages: Stages, times: dict[str, float]) -> None:
-    """Draw a row for each stage, with the most micro-batches that the stage holds at a time."""
+    """Draw a row for each stage, with the largest number of micro-batches that it holds."""
     timed, unit = spans(stages, times), (RIGHT - LEFT) / 21
     end = max(own[-1][2] for own in timed)
     chunks = 1 + max(chunk for own in stages for _, chunk, _ in own)

@@ -73,7 +73,7 @@ def _cells(picture: Picture, x: float, y: float, held: list[str]) -> None:
 def _terms(
     picture: Picture, x: float, y: float, width: float, height: float, ranks: set[int]
 ) -> None:
-    """Draw a block with a stripe for each rank, coloured if the rank's term is in the block."""
+    """Draw a block with a stripe for each rank. Colour it if the block has the rank's term."""
     stripe = width / N
     for rank in range(N):
         picture.rect(
@@ -91,7 +91,7 @@ def _in_words(held: Held) -> str:
 def ring() -> Picture:
     """Return a picture of the ring all-reduce: the state before each step, and the last state.
 
-    Each state shows for each rank which terms are in its chunks. Arrows show which chunks the ranks
+    Each state shows the terms in the chunks of each rank. Arrows show the chunks that the ranks
     send in the step.
     """
     described = (
@@ -130,7 +130,7 @@ def ring() -> Picture:
 def _ring_state(
     picture: Picture, index: int, title: str, terms: list[list[set[int]]], sends: list[int]
 ) -> None:
-    """Draw one state. ``sends`` has the chunk that each rank will send; [] after the last step."""
+    """Draw one state. ``sends`` has the chunk that each rank sends next, or [] at the end."""
     x, y = (index % 2) * 178, (index // 2) * 158
     picture.text(x, y + 12, title, 12, kind="bold")
     lefts = [x + 14 + chunk * 34 for chunk in range(N)]
@@ -151,8 +151,8 @@ def _ring_state(
 
 def barrier() -> Picture:
     described = (
-        "Four ranks reach the barrier at different times. Each waits until the last one is there;"
-        " then all go on."
+        "Four ranks reach the barrier at different times. Each rank waits until the last rank is"
+        " there. Then all go on."
     )
     picture = Picture(296, 134, "A barrier: nobody passes until all are there", described)
     picture.text(0, 13, "barrier", 13, kind="bold")
@@ -171,9 +171,10 @@ def barrier() -> Picture:
 
 def deadlock() -> Picture:
     described = (
-        "Above: both ranks call a blocking send first. Each send waits for a receive that the other"
-        " rank would make only after its own send; both wait for ever. Below: both start an isend"
-        " and an irecv together, in one batch, which returns at once, and then wait for both."
+        "Above: both ranks call a blocking send first. Each send waits for a receive, but the other"
+        " rank calls its receive only after its own send. So both wait for ever. Below: both ranks"
+        " start an isend and an irecv in one batch, which returns immediately. Then they wait for"
+        " both operations."
     )
     picture = Picture(
         330, 186, "Two ranks that exchange tensors: a deadlock, and the way out", described

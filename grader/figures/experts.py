@@ -1,4 +1,4 @@
-"""Draws the way of tokens to their experts and back, in Problem 9.3."""
+"""Draws how tokens get to their experts and back, in Problem 9.3."""
 
 from grader.figures.picture import Picture
 
@@ -39,7 +39,7 @@ def experts() -> Picture:
 
 
 def _row(picture: Picture, top: int, label: str, of_ranks: list) -> dict[tuple, float]:
-    """Draw the tokens of all ranks in one row; return the middle of each token's block."""
+    """Draw the tokens of all ranks in one row. Return the x of the middle of each token's block."""
     picture.text(0, top + 14, label, 11)
     middles = {}
     for left, tokens in zip(LEFT, of_ranks):

@@ -99,14 +99,14 @@ def megatron() -> Picture:
 def backward() -> Picture:
     """Return a picture of the backward pass of two layers that are sharded by columns."""
     described = (
-        "The backward pass of two layers on two ranks, whose weights are sharded by columns. The"
-        " gradient of y is replicated, and each rank needs its columns of it. Each rank multiplies"
-        " them by gelu′ and by its columns of the second weight. The result is a partial gradient"
-        " of the full width. Each rank then needs its own columns of the sum. After the first"
-        " weight the gradient is partial once more; the gradient of x must be replicated. On the"
-        " way each rank computes the gradient of its own shard of each weight, which is never"
-        " sent. The picture does not say which operation makes a replicated or a partial gradient"
-        " sharded, or makes the gradient of x replicated."
+        "The backward pass of two layers on two ranks. The weights are sharded by columns. The"
+        " gradient of y is replicated, and each rank needs only its own columns. Each rank"
+        " multiplies these columns by gelu′ and by its columns of the second weight. The result is"
+        " a partial gradient of the full width. Each rank then needs its own columns of the sum."
+        " After the first weight the gradient is partial again. The gradient of x must be"
+        " replicated. On the way each rank computes the gradient of its own shard of each weight."
+        " This gradient is never sent. The picture does not say which operation makes a replicated"
+        " or a partial gradient sharded, or makes the gradient of x replicated."
     )
     picture = Picture(340, 352, "Backward through two layers sharded by columns", described)
     states = [

@@ -1,4 +1,4 @@
-"""Draws a mesh of ranks: what each rank holds, and what travels along its rows and columns."""
+"""Draws a mesh of ranks: the data on each rank, and the data sent along rows and columns."""
 
 from grader.figures.picture import Picture
 

@@ -1,7 +1,7 @@
-"""Defines a picture that GitHub shows well.
+"""Defines a class for pictures in SVG that GitHub can show.
 
-The picture is SVG that keeps its text as text. It has no background, can be read on a light and on
-a dark page, and needs no other file.
+The text in a picture stays text. A picture has no background, can be read on a light and on a dark
+page, and needs no other file.
 """
 
 from xml.etree import ElementTree as ET
@@ -16,7 +16,7 @@ def number(value: float) -> str:
 
 
 class Picture:
-    """A picture, empty at first. Its methods draw on it; x goes to the right, y down."""
+    """A picture, empty at first. Its methods draw on it. x goes to the right, and y goes down."""
 
     def __init__(self, width: float, height: float, title: str, description: str) -> None:
         self.root = ET.Element(

@@ -1,4 +1,4 @@
-"""Draws pipelines over time: when each stage works on which micro-batch, and when it waits."""
+"""Draws pipelines over time: when each stage works on each micro-batch, and when it waits."""
 
 from grader.figures.picture import Picture
 from grader.reference.pipeline import gpipe, one_forward_one_backward
@@ -12,7 +12,7 @@ Spans = list[list[tuple[Action, float, float]]]  # for each stage its actions, w
 
 
 def timed(schedules: list[list[Action]], scale: float = 1) -> Spans:
-    """Return each action with its start and its end, if all actions start as early as possible.
+    """Return each action with its start and its end. Actions start as early as possible.
 
     An action starts as soon as its stage is free and its input is there. Messages take no time.
     ``scale`` multiplies the time of every action.
@@ -58,9 +58,10 @@ def pipelines() -> Picture:
     stages, m = 4, 4
     naive = timed([[("forward", 0), ("backward", 0)]] * stages, scale=m)
     described = (
-        "Time goes to the right, one line for each of four stages; shaded is waiting. Naive: the"
-        " whole batch goes through one stage after the other and back. This takes 48 units of time;"
-        " each stage works in 12 of them. GPipe and 1F1B with four micro-batches: 21 units."
+        "Time goes to the right, with one line for each of four stages. Shaded is waiting. Naive:"
+        " the whole batch goes through one stage after the other and back. This takes 48 units of"
+        " time, and each stage works in 12 of these units. GPipe and 1F1B with four micro-batches:"
+        " 21 units."
     )
     picture = Picture(352, 358, "One batch through four stages: naive, GPipe and 1F1B", described)
     unit = (352 - LEFT) / 48
@@ -85,9 +86,9 @@ def schedules() -> Picture:
     """
     stages, m = 4, 8
     described = (
-        "Four stages, eight micro-batches. Both take 33 units of time. With GPipe every stage has"
-        " eight micro-batches alive after the last forward pass; with 1F1B stage 0 has at most"
-        " four, stage 1 three, stage 2 two, stage 3 one."
+        "Four stages, eight micro-batches. Both schedules take 33 units of time. With GPipe every"
+        " stage has eight micro-batches alive after the last forward pass. With 1F1B stage 0 has at"
+        " most four, stage 1 three, stage 2 two, and stage 3 one."
     )
     picture = Picture(352, 252, "GPipe and 1F1B with eight micro-batches", described)
     for index, (name, rule) in enumerate((("GPipe", gpipe), ("1F1B", one_forward_one_backward))):

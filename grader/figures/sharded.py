@@ -1,4 +1,4 @@
-"""Draws what ranks hold in sharded data parallelism, and how a prefetched gather overlaps."""
+"""Draws what ranks hold in sharded data parallelism, and how gathers overlap with computing."""
 
 from grader.figures.picture import Picture
 
@@ -42,10 +42,10 @@ def sharded() -> Picture:
 def prefetch() -> Picture:
     """Return a picture of a forward pass of four layers, without and with a gather ahead."""
     described = (
-        "A forward pass of four layers, each of which is gathered before it is computed. Without"
+        "A forward pass of four layers. Each layer is gathered before it is computed. Without"
         " prefetch, the network idles while a layer is computed, and the rank waits for every"
-        " gather. With prefetch, the next layer is gathered while one is computed, and the rank"
-        " waits for the first gather only."
+        " gather. With prefetch, the next layer is gathered while a layer is computed, and the rank"
+        " waits only for the first gather."
     )
     picture = Picture(340, 190, "Gathering layers one after the other, and one ahead", described)
     unit, left, gather, product = 8.5, 58, 3, 4

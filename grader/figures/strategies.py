@@ -7,11 +7,11 @@ N = 4
 
 def strategies() -> Picture:
     described = (
-        "Data parallelism: every rank stores all layers and a quarter of the batch; gradients are"
+        "Data parallelism: every rank stores all layers and a quarter of the batch. Gradients are"
         " all-reduced. Tensor parallelism: every rank stores the whole batch and a quarter of the"
-        " columns of every layer; activations are gathered and their gradients reduce-scattered."
-        " Pipeline parallelism: every rank stores one layer in four; activations go to the next"
-        " stage, gradients back."
+        " columns of every layer. Activations are gathered, and their gradients reduce-scattered."
+        " Pipeline parallelism: every rank stores one of four layers. Activations go to the next"
+        " stage, and gradients go back."
     )
     picture = Picture(
         340, 318, "What each strategy stores on four ranks, and what travels", described
@@ -64,9 +64,9 @@ def buckets() -> Picture:
     described = (
         "A forward pass through layers 0 to 3, a backward pass from layer 3 to layer 0, and three"
         " ways to average the gradients. One all-reduce at the end: the network idles while the"
-        " backward pass runs. One all-reduce for each layer, after the backward pass: the first of"
-        " them begins as late, and there are four latencies. Buckets: the first is on its way while"
-        " earlier layers are still being differentiated, and the step ends soonest."
+        " backward pass runs. One all-reduce for each layer, after the backward pass: the first"
+        " all-reduce begins no earlier, and there are four latencies. Buckets: the first bucket is"
+        " sent while the backward pass of earlier layers still runs, and the step ends soonest."
     )
     picture = Picture(
         340,

@@ -1,8 +1,8 @@
 """Limits a command to a part of this machine, as a container does.
 
 If this process can make control groups, they limit processor time and memory. Otherwise
-``taskset`` limits the command to a single core. Without ``taskset``, nothing is limited. The result
-says which limits were applied, because a rehearsal without a memory limit does not show whether the
+``taskset`` limits the command to a single core. If there is no ``taskset``, nothing is limited. The
+result says which limits were applied: a rehearsal without a memory limit does not show whether the
 memory is sufficient.
 """
 
@@ -30,7 +30,7 @@ class Usage:
     seconds: float
     # bytes charged to the control group, pages of files included; None without a group
     peak: int | None
-    held: str  # which limits were applied, in words
+    held: str  # a text about the limits that were applied
 
 
 class Box:

@@ -1,4 +1,4 @@
-"""Computes what a late submission loses."""
+"""Computes how late a submission is, and how much is taken off its score."""
 
 import math
 from datetime import timedelta

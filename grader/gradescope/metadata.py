@@ -1,7 +1,7 @@
 """Reads and checks submission_metadata.json: the platform's facts about a submission.
 
-Whatever the file contains, the submission is graded. A value that is missing or wrong is left out.
-``complaints`` names the wrong values, and the missing values that every file should have.
+Mistakes in the file do not stop the grading. A value that is missing or wrong is left out.
+``complaints`` lists the wrong values, and the missing values that every file should have.
 """
 
 import json
@@ -17,7 +17,7 @@ class Earlier:
     """Another submission of the same student or group."""
 
     time: datetime
-    error: bool = False  # the autograder failed, by no fault of the student
+    error: bool = False  # whether the autograder itself failed
     scored: bool = True  # False while it is being graded
     results: dict | None = None  # the platform gives them only for the latest submission
 
@@ -44,7 +44,7 @@ class Upload:
     def read(cls, path: Path) -> "Upload":
         upload = cls()
         try:
-            # Without parse_int, json would refuse the whole file for an integer of thousands of
+            # If parse_int is not given, json refuses the whole file for an integer of thousands of
             # digits.
             text = path.read_bytes().decode("utf-8-sig", errors="replace")
             document = json.loads(text, parse_int=_integer)
@@ -115,7 +115,7 @@ class Upload:
 def as_time(value: Any) -> datetime | None:
     """Return a time with its time zone, or None for anything else.
 
-    Years outside of 2000 to 2199 also give None, so that adding or subtracting days works.
+    Also return None for years outside of 2000 to 2199. So adding or subtracting days never fails.
     """
     if not isinstance(value, str):
         return None

@@ -4,22 +4,21 @@ A submission over the limit is refused: it gets the results of the latest submis
 graded.
 
 The platform gives the time of each earlier submission, and says whether the autograder failed. But
-it gives the results of the latest submission only. So in ``extra_data["uploads"]``, our results
-contain a list that says which submissions were graded. The next run reads this list. The list is
-not there if the submission before this one failed or is still running. So an earlier submission may
-be missing from all lists. We then assume that it was graded if fewer submissions than the limit had
-been graded in the hours before it. Refused submissions do not count, nor do failures of the
-autograder.
+it gives only the results of the latest submission. So in ``extra_data["uploads"]``, our results
+contain a list that says which submissions were graded. The next run reads this list. There is no
+list if the submission before this one failed or is still running. So an earlier submission can be
+missing from all lists. Then we assume that it was graded if, in the hours before it, the number of
+graded submissions was below the limit. Only graded submissions use up the limit: refused
+submissions and failures of the autograder do not.
 
 When in doubt, a submission is graded. It is always graded, even over the limit, in two cases:
 
 - The autograder runs again for an old submission (a regrade). The platform does not tell us that a
   run is a regrade. We assume a regrade if the run starts ten minutes or more after the upload, if
-  our list names the submission already, or if the platform lists a later submission. If a
-  submission was refused at first, and is graded only in a regrade, it does not count.
-- The submission before this one has no results that could be shown again, because it failed, or
-  because it was uploaded so recently that it is still being graded. A submission that is graded for
-  this reason counts for the submissions after it.
+  our list already contains the submission, or if the platform lists a later submission. If a
+  submission was refused at first, and is graded only in a regrade, it does not use up the limit.
+- The submission before this one has no results that can be shown again, because it failed, or
+  because it is still being graded. A submission that is graded for this reason uses up the limit.
 """
 
 import json
@@ -35,14 +34,14 @@ from grader.gradescope.metadata import Earlier, Upload, as_time
 UPLOADS, NOT_GRADED = "uploads", "not_graded"  # keys of extra_data
 # A run that starts at least this long after the upload is a regrade, or the platform is very busy.
 AGAIN_AFTER = timedelta(minutes=10)
-SAME = timedelta(seconds=1)  # the platform may write the same time with more or fewer digits
+SAME = timedelta(seconds=1)  # the platform can write the same time with more or fewer digits
 
 
 @dataclass(frozen=True)
 class Past:
     """A submission, and whether it was graded.
 
-    ``graded`` was read from a list in earlier results, or was worked out.
+    ``graded`` comes from a list in earlier results, or was computed from the other submissions.
     """
 
     time: datetime
@@ -60,7 +59,7 @@ class Decision:
     past: list[Past] = field(default_factory=list)
     own: Past | None = None  # the entry of this submission in the list
     instead: dict | None = None  # the results to show, if the submission is not graded
-    note: str = ""  # for the instructor: why a submission over the limit is graded
+    note: str = ""  # tells the instructor why a submission over the limit is graded
 
     def remember(self, document: dict, graded: bool = True) -> None:
         """Write what is known about all submissions into ``document``.
@@ -90,7 +89,7 @@ def decide(limit: Limit, upload: Upload, now: datetime) -> Decision:
     if not limit.submissions or len(recent) < limit.submissions:
         return Decision(kept, Past(upload.created, graded, upload.id))
 
-    # Submissions that are still being graded may count later.
+    # Submissions that are still being graded might use up the limit later.
     running = [one.time for one in upload.earlier if not (one.scored or one.error)]
     again = _minute(sorted(recent + running)[-limit.submissions] + window).astimezone(
         upload.created.tzinfo
@@ -139,8 +138,8 @@ def _concluded(limit: Limit, earlier: list[Earlier], told: list[Past]) -> list[P
     """Return for each earlier submission whether it was graded.
 
     If the autograder failed, the submission was not graded. Otherwise ``told`` decides. If ``told``
-    does not have the submission, the number of gradings before it decides. Submissions that are
-    still being graded are left out, unless ``told`` has them.
+    does not have the submission, the number of gradings before the submission decides. Submissions
+    that are still being graded are left out, unless ``told`` has them.
     """
     window, found = timedelta(hours=limit.hours), []
     graded_at: list[datetime] = []

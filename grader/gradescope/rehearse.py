@@ -4,11 +4,11 @@
 
 The program packs the autograder, and unpacks it into a private root that looks like
 ``/autograder``. There it runs setup.sh. Then it runs run_autograder on the solutions, on the stubs
-and on a hostile submission, with the limits of the platform's smallest container, as far as this
-machine can set them. The hostile submission is left out if the course has no part 1. With
-``--one-of``, the program runs only one of the submissions. Files in ``dist`` stay as they are.
-SIGTERM ends the program as Ctrl-C does. It exits with 0 if every result is as expected, with 1 if a
-result is not, and with 2 and a sentence if it cannot rehearse.
+and on a hostile submission. The runs have the limits of the platform's smallest container, if this
+machine can set these limits. The hostile submission is left out if the course has no part 1. If
+``--one-of`` is given, the program runs only one of the submissions. Files in ``dist`` stay as they
+are. SIGTERM ends the program as Ctrl-C does. The exit code is 0 if every result is as expected, and
+1 if a result is not. It is 2 if the program cannot rehearse. Then the program prints the reason.
 """
 
 import argparse
@@ -105,7 +105,7 @@ class Play:
 
 
 def plays() -> list[Play]:
-    """Return the submissions to rehearse. Leave out the hostile one if the course has no part 1."""
+    """Return the submissions to rehearse. Without part 1, there is no hostile submission."""
     found = [
         Play("the solutions", ROOT / "solutions", set()),
         Play("the stubs", ROOT / "handout", set(course().problems)),
@@ -199,8 +199,8 @@ def _can_be_reached(index: str) -> bool:
 def _play(play: Play, root: Path) -> tuple[str, list[str], str]:
     """Run run_autograder on a submission.
 
-    Return three things: a sentence that says what is wrong with the run ("" if nothing is wrong), a
-    row of the table, and which limits were applied.
+    Return a sentence that says what is wrong with the run ("" if nothing is wrong), a row of the
+    table, and a text about the limits that were applied.
     """
     for folder in ("submission", "results"):
         removal.remove(root / folder)
@@ -257,8 +257,8 @@ def _complaint(play: Play, usage: Usage, tests: list[dict], tier: str) -> str:
         ]
         return "\n".join(
             [
-                "wrong points: these problems should have lost points and did not, or they lost"
-                f" points and should not: {', '.join(sorted(wrong))}",
+                "wrong points: these problems lost points but should not, or they should have lost"
+                f" points but did not: {', '.join(sorted(wrong))}",
                 *told[:5],
             ]
         )

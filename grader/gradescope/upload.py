@@ -2,9 +2,9 @@
 
 This module runs the grader, then adapts the results to the platform and to the course. The
 platform's folders are under ``/autograder``, or under ``AUTOGRADER_ROOT`` if that is set. If
-submission_metadata.json has an error, a note tells the instructor, and the upload is graded anyway.
-The course file was checked when the zip was packed. If the file cannot be read here, nothing is
-graded, and the platform tells the instructor that the autograder failed.
+submission_metadata.json has an error, the instructor gets a note, and the upload is still graded.
+The course file was checked when the zip was packed. If the course file cannot be read here, nothing
+is graded, and the platform tells the instructor that the autograder failed.
 """
 
 import json
@@ -24,8 +24,8 @@ from grader.reports import results_json
 
 HERE = Path(__file__).resolve().parents[2]
 STOPPED = (
-    "The autograder itself failed: tell your instructor. Checks that it could not run count as"
-    " zero."
+    "The autograder itself failed: tell your instructor. Checks that it could not run give 0"
+    " points."
 )
 
 
@@ -42,7 +42,7 @@ def main() -> int:
         _tell(complaint)
     target.parent.mkdir(parents=True, exist_ok=True)
     with suppress(OSError):
-        target.unlink()  # an earlier run's results must not count if the grader fails now
+        target.unlink()  # if the grader fails now, old results must not be used
     _hide(root)
     decision = Decision()
     try:
@@ -50,7 +50,7 @@ def main() -> int:
         if decision.instead:
             results_json.write(target, decision.instead)
             return 0
-    except Exception:  # a mistake in our rate limit must not cost a student the grade
+    except Exception:  # a student must not lose the grade because of our mistake
         _tell(f"The rate limit failed, so this upload is graded.\n{traceback.format_exc()}")
     if decision.note:
         _tell(decision.note)
@@ -89,7 +89,7 @@ def _now() -> datetime:
 
 def _tell(instructor: str) -> None:
     """Print a note for the instructor. Students do not see the standard output."""
-    # A complaint may quote any character, so all characters except ASCII are escaped.
+    # A complaint can quote any character, so all characters except ASCII are escaped.
     print(instructor.encode("ascii", "backslashreplace").decode(), flush=True)
 
 

@@ -110,7 +110,7 @@ def for_course(contents: Mapping[str, bytes], course: Course) -> dict[str, bytes
 
 
 def _left_out(course: Course) -> tuple[str, ...]:
-    """Return prefixes. If a file's name begins with one of them, the course does not need it."""
+    """Return prefixes of file names. The course does not need files with such a name."""
     names: list[str] = []
     for name in PARTS:
         if name not in course.parts:
@@ -148,7 +148,7 @@ def _adaptations(course: Course) -> dict[str, Callable[[str, str], str]]:
 def _of_python(name: str, text: str, course: Course) -> str:
     """Return a student's file without the text about parts that the course does not take.
 
-    If it is the file of a part, its first line gives the part's points in this course.
+    If the file belongs to a part, its first line gives the part's points in this course.
     """
     for file, part, sentence, instead in REFERENCES:
         if file == name and part not in course.parts:
@@ -177,7 +177,7 @@ def _replaced(name: str, text: str, old: str, new: str) -> str:
 
 
 def _with_points_of_part(name: str, text: str, course: Course) -> str:
-    """Write how many points a part has into the first line of its file; return the new text."""
+    """Return the text of a part's file, with the part's points in its first line."""
     part = name.rpartition("/")[2].removesuffix(".py")
     if part not in course.parts:
         return text

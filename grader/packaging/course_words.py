@@ -136,10 +136,10 @@ def extra_credit(course: Course) -> str:
     what, whose = f"{' and '.join(named)} {'are' if many else 'is'}", "their" if many else "its"
     rule = {
         ON_TOP: f"{whose} points are added to the {total} points of the others",
-        NOT: f"{whose} points are shown, and do not count among the {total} points of the others",
+        NOT: f"{whose} points are shown, but not added to the {total} points of the others",
     }.get(
         course.extra_credit.counts,
-        f"{whose} points are added to those of the others, but the sum counts up to {total} points",
+        f"{whose} points are added to those of the others, but the sum is at most {total} points",
     )
     optional = " A file of extra credit is optional." if parts else ""
     return f"{what} extra credit: {rule}.{optional}"
@@ -218,7 +218,7 @@ def _demo(course: Course) -> str:
 
 
 def _gpus(course: Course) -> list[tuple[str, str]]:
-    told = "run the checks on your GPUs; too few GPUs are shared, without nccl"
+    told = "run the checks on your GPUs; if ranks share a GPU, without nccl"
     rows = [("make test DEVICE=cuda", told)]
     if part := _demo(course):
         told = "run on GPUs if there are two, else on CPUs"

@@ -1,9 +1,9 @@
 """Finds lines of answers and of hidden checks in a student's copy.
 
 Lines are compared without their indentation and without a comment at their end. A line that occurs
-in many Python programs (``return x``, ``else:``) gives nothing away. So only *telling* lines are
-looked for: lines that do something and have at least ``SHORTEST`` characters. A line is not looked
-for if students get it in another file anyway.
+in many Python programs (``return x``, ``else:``) shows nothing of an answer. So the search is only
+for *telling* lines: lines that do something and have at least ``SHORTEST`` characters. Lines that
+students get in another file are not searched for.
 """
 
 import re

@@ -7,7 +7,7 @@ A mark is a special HTML comment, which GitHub does not show. So on GitHub, the 
     <!-- with 3 and not 5: text -->         the text is inserted if it takes part 3 but not part 5
     <!-- write NAME -->text<!-- end -->     the text NAME of ``course_words.py`` replaces the text
 
-Instead of a part's number, ``several`` means that the course takes more than one part.
+In place of a part's number, a mark can have ``several``: the course takes more than one part.
 
 If a line has only marks, the whole line is removed. Marks of the first form may be nested. A line
 that also has other text must not begin with a mark, because GitHub would not format such a line.
@@ -97,7 +97,7 @@ def _without_gaps(text: str) -> str:
 
 
 def reflowed(text: str) -> str:
-    """Wrap each paragraph anew if one of its lines is longer than MAX_COLUMNS. Return the text."""
+    """Return the text. Paragraphs with a line of more than MAX_COLUMNS are wrapped again."""
     pieces = CODE.split(text)
     for at in range(0, len(pieces), 2):
         paragraphs = pieces[at].split("\n\n")

@@ -1,10 +1,10 @@
-"""Pack what is handed out to students, or what Gradescope gets.
+"""Pack the zip for students, or the zip for Gradescope.
 
     python -m grader.packaging.pack handout|autograder
 
 ``dist/handout.zip`` is the repository without its hidden folders. ``dist/autograder.zip`` holds the
-program that grades uploads. Each zip is the same, byte for byte, whenever it is packed from the
-same files of the same commit.
+program that grades uploads. If the files and the commit are the same, the zips are the same, byte
+for byte.
 """
 
 import argparse
@@ -48,8 +48,9 @@ class CannotPack(Exception):
 def handout() -> Contents:
     """Return the files of the student's copy.
 
-    Raise CannotPack if a stub is not what its solution generates, or if the copy would hold a line
-    of an answer or of a hidden check, or a file that git does not track.
+    Raise CannotPack if a stub differs from the stub that its solution generates. Also raise
+    CannotPack if the copy would hold a line of an answer or of a hidden check, or a file that git
+    does not track.
     """
     for source in stubs.sources():
         target = ROOT / "handout" / source.name
@@ -57,7 +58,7 @@ def handout() -> Contents:
             source.read_text("utf-8")
         ):
             raise CannotPack(
-                f"handout/{source.name} is not what its solution generates: run make stubs"
+                f"handout/{source.name} differs from what its solution generates: run make stubs"
             )
     contents = _read(files(NOT_FOR_STUDENTS))
     for name in ("Makefile", "setup.cfg"):
@@ -89,8 +90,8 @@ def autograder() -> Contents:
 def _read(names: list[Path]) -> Contents:
     """Return the contents of these files.
 
-    Raise CannotPack if git does not track one of them, because it may be private: a list of grades,
-    or notes about the answers. Without a git repository, all files are packed.
+    Raise CannotPack if git does not track one of the files, because this file might be private: a
+    list of grades, or notes about the answers. If there is no git repository, all files are packed.
     """
     # A .git in a folder above this one belongs to another project.
     tracked = run_git(ROOT, "ls-files", "-z") if (ROOT / ".git").exists() else None
@@ -123,8 +124,8 @@ def _origin() -> Contents:
 def write(contents: Contents, target: Path) -> None:
     """Write the zip, whole or not at all.
 
-    Every entry has the time at which the checkout was changed last, so that the same files give
-    equal zips, and corrected files are newer.
+    Every entry has the time of the last change of the checkout. So the same files give equal zips,
+    and corrected files are newer.
     """
     # A zip's own times have no time zone, and begin in 1980. Programs that unzip take them for
     # local times. So the extra field (its number is 0x5455) also holds the seconds since 1970.

@@ -1,7 +1,7 @@
 """Finds the time that the entries of a zip get.
 
-If a student unzips a corrected copy over the old one, a corrected file must be newer than the old
-one. Otherwise Python may use what it compiled from the old file, and make does not set up again for
+If a student unzips a corrected copy over the old copy, each corrected file must be newer than the
+old file. Otherwise Python might use its compiled form of the old file, and make would not install
 new requirements. But packing the same files of the same commit again must give the same time.
 """
 
@@ -14,7 +14,7 @@ from grader.version import run_git
 
 
 def changed_at(root: Path = ROOT) -> int:
-    """Return when the files of a checkout were changed last, in seconds since 1970.
+    """Return the time of the last change of a checkout's files, in seconds since 1970.
 
     This is the later of two times: the time of the commit, and the time of the newest file that
     differs from the commit. Outside of git, it is the time of the newest file in any of FOLDERS.
@@ -31,7 +31,7 @@ def changed_at(root: Path = ROOT) -> int:
 
 
 def _newest(paths: Iterable[Path]) -> int:
-    """Return the time of the newest of these files, without those that were deleted."""
+    """Return the time of the newest of these files. Ignore files that were deleted."""
     newest = 0
     for path in paths:
         with suppress(OSError):

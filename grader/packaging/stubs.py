@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN = re.compile(r"( *)# BEGIN SOLUTION(?: (?P<problem>\S.*))?")
 END = re.compile(r" *# END SOLUTION")
-# Matches a line that is perhaps meant as a marker. Every such line must be one.
+# Matches a line that looks like a marker. Every such line must be a marker.
 LIKE_A_MARKER = re.compile(r"\s*#\W*(begin|end)\W*solution", re.IGNORECASE)
 # Matches a function or a class whose docstring begins with the number of its problem.
 DEFINED = re.compile(

@@ -7,13 +7,13 @@
     python -m grader.platforms plain SUBMISSION INTO     writes results.json, junit.xml, report.html
 
 The grader runs as a separate process, which rewrites its results as checks finish. If the grader
-fails or is killed, the checks that it has finished still count. If there are no results, no score
-is written, and the exit code is not 0. Then the platform reports a failure, and nobody gets 0
+fails or is killed, the finished checks still give their points. If there are no results, no score
+is written, and the exit code is not 0. Then the platform reports a failure, and no student gets 0
 points by mistake.
 
-LOCKSTEP_SECONDS is the time limit for all checks together (default: 480). With
-LOCKSTEP_CONFINED=no the program grades even if student code cannot be confined; by default only
-github and plain do so.
+LOCKSTEP_SECONDS is the time limit for all checks together (default: 480). If LOCKSTEP_CONFINED is
+"no", the program grades even if student code cannot be confined. This is the default only for
+github and plain.
 """
 
 import argparse
@@ -39,14 +39,14 @@ ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_SECONDS = 480.0
 START_AND_END_SECONDS = 90.0  # seconds for the start and the end of the grader, besides the checks
 STOPPED = (
-    "The autograder itself failed: tell your instructor. Checks that it could not run count as"
-    " zero."
+    "The autograder itself failed: tell your instructor. Checks that it could not run give 0"
+    " points."
 )
 
 
 @dataclass(frozen=True)
 class GradingOutcome:
-    """The results of a grading, and the grader's exit code. Without results, ``document`` is {}."""
+    """The results and the exit code of a grading. If there are no results, ``document`` is {}."""
 
     document: dict
     code: int
@@ -56,7 +56,7 @@ class GradingOutcome:
 class Grading:
     """Options of a grading.
 
-    If ``shows`` is true, the grader prints its report, which includes the hidden checks.
+    If ``shows`` is True, the grader prints its report. The report includes the hidden checks.
     """
 
     part: str = ""
@@ -69,8 +69,8 @@ class Grading:
             results, complaint = Path(folder) / "results.json", Path(folder) / "stderr"
             with open(complaint, "wb") as stderr:
                 code = self._run(submission, results, stderr)
-            # Students may see what this program prints. Only the first line of the grader's error
-            # output is printed, because the other lines may quote hidden checks.
+            # Students can see the output of this program. Only the first line of the grader's error
+            # output is printed, because the other lines can quote hidden checks.
             if said := complaint.read_text(errors="replace").splitlines():
                 print(printable(said[0]), flush=True)
             try:
@@ -109,13 +109,13 @@ def _seconds() -> float:
 
 
 def grade_for_autolab(submission: Path) -> int:
-    """Print the feedback. Autolab also captures stderr, so nothing is printed after the scores."""
+    """Print the feedback, and the scores last. Autolab reads both stdout and stderr."""
     outcome = Grading().run(submission)
     if not outcome.document:
         print(STOPPED, flush=True)
         return outcome.code
     print(autolab.text(outcome.document), end="", flush=True)
-    return 0  # with another exit code, make would print a line after the scores
+    return 0  # if the exit code were not 0, make would print a line after the scores
 
 
 def grade_for_prairielearn(grade: Path) -> int:
@@ -135,11 +135,11 @@ def grade_for_prairielearn(grade: Path) -> int:
 def grade_for_github(submission: Path) -> int:
     """Print the report and the annotations, and add a summary if GitHub names a file for it.
 
-    Return the grader's exit code if it is not 0. Otherwise return 1 if a check failed, and 0 if
-    not. A function that is still a stub does not count as failed.
+    If the grader's exit code is not 0, return this exit code. Otherwise return 1 if a check failed,
+    and 0 if no check failed. A function that is still a stub does not count as failed.
 
-    The report contains text of the submission that could look like a workflow command. So GitHub is
-    told to read no commands while the report is printed.
+    The report contains text of the submission. This text could look like a workflow command. So
+    GitHub gets the instruction to ignore commands while the report is printed.
     """
     token = secrets.token_hex(16)
     print(f"::stop-commands::{token}", flush=True)
@@ -156,11 +156,11 @@ def grade_for_github(submission: Path) -> int:
 
 
 def grade_for_harbor(submission: Path, logs: Path, part: str) -> int:
-    """Write the reward, and the results beside it."""
+    """Write reward.txt and results.json into the folder ``logs``."""
     reward = logs / "reward.txt"
     logs.mkdir(parents=True, exist_ok=True)
     reward.unlink(missing_ok=True)
-    submission.mkdir(parents=True, exist_ok=True)  # an agent that left nothing gets 0
+    submission.mkdir(parents=True, exist_ok=True)  # if the agent left no files, the reward is 0
     outcome = Grading(part, shows=True).run(submission)
     if not outcome.document:
         return outcome.code
@@ -170,7 +170,7 @@ def grade_for_harbor(submission: Path, logs: Path, part: str) -> int:
 
 
 def grade_plainly(submission: Path, into: Path, part: str) -> int:
-    """Write the results, which replace those of an earlier submission even if the grader fails."""
+    """Remove the results of an earlier submission, and write the new results, if there are any."""
     into.mkdir(parents=True, exist_ok=True)
     results, junit, report = (into / name for name in ("results.json", "junit.xml", "report.html"))
     for old in (results, junit, report):

@@ -1,10 +1,11 @@
-"""Writes what Autolab reads from an autograder's standard output.
+"""Writes the text that Autolab reads from an autograder's standard output.
 
 The last line is a JSON object, the autoresult: ``scores`` maps each problem of the assessment on
 Autolab to points, and ``scoreboard`` lists the values of the scoreboard's columns (Autolab, "Guide
-for Lab Authors" and "Scoreboards"). The line before it may be another JSON object, in which
-``_presentation`` is ``semantic``. This object lists stages. Each stage maps the names of tests to
-``passed`` and ``hint`` (Autolab, "Formatted Feedback"). Students see all earlier lines unchanged.
+for Lab Authors" and "Scoreboards"). The line before the autoresult can be another JSON object.
+There, ``_presentation`` is ``semantic``, and the object lists stages. Each stage maps the names of
+tests to ``passed`` and ``hint`` (Autolab, "Formatted Feedback"). Students see all earlier lines
+unchanged.
 
 Before Autolab parses the autoresult, it puts quotes around each word in front of a colon. So no
 name in the autoresult may contain a colon.
@@ -24,7 +25,7 @@ EXTRA_CREDIT = "Extra credit"
 
 
 def text(document: dict) -> str:
-    """Return all that is printed; the autoresult is the last line."""
+    """Return the whole text for Autolab. The autoresult is its last line."""
     return fitted(document, _text, MAX_OUTPUT_BYTES)
 
 
@@ -36,11 +37,11 @@ def _text(document: dict) -> str:
 
 
 def autoresult(document: dict) -> str:
-    """Return the last line. The scoreboard has the scores in this order, and then the total.
+    """Return the autoresult. Its scoreboard lists the scores in their order, and then the total.
 
     There is a score for each part. Autolab adds up the scores. So if extra credit does not count on
-    top, it is a score of its own, with the points that it adds to the total. Then a part that is
-    only extra credit has no score.
+    top, there is a separate score for it: the points that extra credit adds to the total. Then a
+    part that is only extra credit has no score.
     """
     total, is_on_top = points_of(document)[0], "score" not in document
     counted = [t for t in document["tests"] if is_on_top or not t["extra_data"].get("extra_credit")]

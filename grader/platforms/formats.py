@@ -8,9 +8,9 @@ from grader.platforms.targets import Target
 
 
 def reward(document: dict) -> str:
-    """Return the earned share of all points, extra credit included, as Harbor's reward.txt has it.
+    """Return the text of Harbor's reward.txt: the share of all points, extra credit included.
 
-    A task for agents measures one part. How a course counts extra credit does not matter there.
+    A task for agents measures one part. The course's rules for extra credit are not used there.
     """
     got, most = (sum(test[key] for test in document["tests"]) for key in ("score", "max_score"))
     return f"{shown.share(got, most)}\n"

@@ -1,12 +1,12 @@
 """Writes what GitHub Actions shows of a grading: a step summary, and annotations.
 
 An annotation is a workflow command, a line ``::error file=…,line=…,title=…::message``. In the
-message ``%``, carriage return and line feed are written as ``%25``, ``%0D`` and ``%0A``; in a
+message ``%``, carriage return and line feed are written as ``%25``, ``%0D`` and ``%0A``. In a
 property, ``:`` and ``,`` are also written as ``%3A`` and ``%2C``. A step shows at most 10 errors,
-10 warnings and 10 notices. After ``::stop-commands::token`` no line is a command, until
-``::token::`` is printed; the token must be random. A step's summary has at most 1 MiB of GitHub's
-Markdown. (GitHub, "Workflow commands for GitHub Actions".) The source code of actions/runner shows
-which escapes GitHub decodes.
+10 warnings and 10 notices. Lines between ``::stop-commands::token`` and ``::token::`` are not read
+as commands. The token must be random. A step's summary has at most 1 MiB of GitHub's Markdown.
+(GitHub, "Workflow commands for GitHub Actions".) The source code of actions/runner shows which
+escapes GitHub decodes.
 """
 
 import html
@@ -19,7 +19,7 @@ from grader.platforms.shown import WRONG, ShownEntry, count_states, fitted, for_
 from grader.reports.results_json import points_of
 from grader.reports.summary import points
 
-MAX_SUMMARY_BYTES = 1_000_000  # of a summary; GitHub refuses one of more than 1 MiB
+MAX_SUMMARY_BYTES = 1_000_000  # of a summary; GitHub's limit is 1 MiB
 MAX_ANNOTATIONS = 10  # of one kind in one step
 MAX_MESSAGE = 4_000  # characters of an annotation
 PLACE = re.compile(rf"\b((?:{'|'.join(PARTS)})\.py):([1-9]\d{{0,5}})\b")

@@ -1,10 +1,10 @@
 """Writes JUnit XML: a testsuite for each problem, and in it a testcase for each check.
 
 JUnit XML has no single standard. This module uses only elements and attributes of Jenkins' schema
-(junit-10.xsd of the xUnit plugin). They include everything that GitLab reads: a testcase's
-classname, name and time, and its failure, error or skipped element (GitLab, "Unit test reports").
-Names are unique, because GitLab ignores a second testcase of the same name. XML 1.0 allows no
-control characters except tab and line ends, so ``printable`` has replaced the others.
+(junit-10.xsd of the xUnit plugin). GitLab reads only some of them: a testcase's classname, name and
+time, and its failure, error or skipped element (GitLab, "Unit test reports"). Names are unique,
+because GitLab ignores a second testcase of the same name. XML 1.0 allows no control characters
+except tab and line ends. So ``printable`` has replaced the other control characters.
 
 A JUnit file has every check, including the hidden ones, because it is for the person who runs the
 grader.

@@ -2,9 +2,9 @@
 
 ``score`` is between 0 and 1. Each of ``tests`` has ``name``, ``description``, ``points``,
 ``max_points``, ``message`` and ``output``. PrairieLearn shows the points of the tests only if every
-test has ``points`` and ``max_points``. The file has at most 1 MB. A submission with ``gradable:
-false`` costs the student no attempt, and ``format_errors`` says why. (PrairieLearn, "External
-Grading", "Grading results".)
+test has ``points`` and ``max_points``. The file has at most 1 MB. If ``gradable`` is false, the
+submission does not use up an attempt, and ``format_errors`` gives the reason. (PrairieLearn,
+"External Grading", "Grading results".)
 """
 
 import json

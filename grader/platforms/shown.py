@@ -1,8 +1,8 @@
 """Decides which parts of a results document students see, and cuts a document that is too long.
 
-Most platforms show a whole result as soon as they get it. Only Gradescope can hide a check until
-the grades are published. For other platforms, the hidden checks of a problem are merged into one
-entry. This entry has the sum of their points, but not their names and messages.
+Most platforms show the whole result immediately. Only Gradescope can hide a check until the grades
+are published. For other platforms, the hidden checks of a problem are merged into one entry. This
+entry has the sum of their points, but not their names and messages.
 """
 
 from collections.abc import Callable
@@ -56,7 +56,7 @@ class ShownEntry:
     def headline(self) -> str:
         """Return the line of the message that says what is wrong.
 
-        This is the first line, or the second line if the first one only names the call. If the
+        This is the first line. If the first line only names the call, it is the second line. If the
         message is empty, return the status.
         """
         lines = [line.strip() for line in self.message.splitlines() if line.strip()]
@@ -66,7 +66,7 @@ class ShownEntry:
 
 
 def every_check(document: dict) -> list[ShownEntry]:
-    """Return an entry for each check, for people who may see all of them."""
+    """Return an entry for each check, for people who are allowed to see all checks."""
     return [_entry(test) for test in document["tests"]]
 
 
@@ -123,7 +123,7 @@ def _folded(number: str, tests: list[dict]) -> ShownEntry:
 
 
 def count_states(states: list[str]) -> dict[str, int]:
-    """Return how many checks have each state. States that no check has are left out."""
+    """Return the number of checks in each state, without the states that no check has."""
     in_order = (PASSED, *WORST_FIRST)
     return {state: states.count(state) for state in in_order if state in states}
 
@@ -136,8 +136,9 @@ def share(got: float, most: float) -> float:
 def fitted(document: dict, render: Callable[[dict], str], most_bytes: int) -> str:
     """Return ``render(document)``, with messages cut to fit into ``most_bytes`` bytes of UTF-8.
 
-    A platform cuts a longer text at any place, or refuses it. In both cases the points are lost. No
-    message is cut to fewer than ``SMALLEST`` characters, so the text may still be too long.
+    A platform cuts a longer text at any place, or refuses the text. In both cases the points are
+    lost. No message is cut to fewer than ``SMALLEST`` characters, so the text can still be too
+    long.
     """
     longest = max(len(part["output"]) for part in [document, *document["tests"]])
     while len((text := render(document)).encode()) > most_bytes and longest > SMALLEST:

@@ -1,7 +1,7 @@
 """Reads the option ``--format NAME=FILE``.
 
-This module does not import the modules that write these formats, because the imports take long. A
-grading starts its fork server before it imports them.
+This module does not import the modules that write these formats, because their imports take long. A
+grading starts its fork server before these imports.
 """
 
 from argparse import ArgumentTypeError

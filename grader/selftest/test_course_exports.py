@@ -307,7 +307,7 @@ def test_a_zip_with_a_name_that_is_no_utf_8_is_a_sentence(tmp_path):
         archive.writestr("jörg/collectives.py", "x = 1")
     data = (tmp_path / "e.zip").read_bytes().replace("ö".encode(), b"\xff\xff")
     (tmp_path / "e.zip").write_bytes(data)
-    with pytest.raises(CannotRead, match="the name of a file in it is no valid UTF-8"):
+    with pytest.raises(CannotRead, match="a file name in the zip is not valid UTF-8"):
         find(tmp_path / "e.zip", tmp_path / "unpacked")
 
 

@@ -216,7 +216,7 @@ def test_extra_credit_is_told_by_its_rule():
         " others."
     )
     capped = replace(course, extra_credit=ExtraCredit(("3.5",), UP_TO_THE_TOTAL))
-    assert extra_credit(capped).endswith("those of the others, but the sum counts up to 94 points.")
+    assert extra_credit(capped).endswith("those of the others, but the sum is at most 94 points.")
 
 
 def test_parts_of_extra_credit_are_named_and_their_files_are_optional():

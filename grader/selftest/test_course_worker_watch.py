@@ -39,7 +39,7 @@ def test_a_scheduler_without_workers_is_told_once_in_ten_minutes(now, capsys):
     looks(watch, now, FIRST_WORD_AFTER)
     assert capsys.readouterr().out == ""
     looks(watch, now, LOOK_AT_WORKERS_EVERY)
-    assert capsys.readouterr().out.startswith("The scheduler has no worker: waiting, 1 min so far.")
+    assert capsys.readouterr().out.startswith("The scheduler has no worker, for 1 min now.")
     looks(watch, now, 1200)
     assert capsys.readouterr().out.count("\n") == 2
 

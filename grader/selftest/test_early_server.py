@@ -136,7 +136,7 @@ def test_full_temporary_folder_is_named(moment, monkeypatch, tmp_path, no_server
     with pytest.raises(TemporaryFolderError) as told:
         SessionOwner(ROOT / "handout", 1)
     why = f"cannot write into {tmp_path}: No space left on device"
-    assert str(told.value) == f"{why} (the environment variable TMPDIR names another folder)"
+    assert str(told.value) == f"{why} (set the environment variable TMPDIR to use another folder)"
 
 
 def test_unreadable_submission_is_not_taken_for_a_full_folder(monkeypatch, no_server_yet):

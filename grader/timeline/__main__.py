@@ -2,11 +2,11 @@
 
     python -m grader.timeline [PART] [--submission handout] [--ranks N] [--into .]
 
-With ``--cluster FILE`` the times are those of a modelled cluster, which the file describes: see
+If ``--cluster FILE`` is given, the times are those of the modelled cluster that FILE describes: see
 handout/clusters. The program prints the drawing, and writes timeline.svg and timeline.json (a trace
-for https://ui.perfetto.dev). The exit code is 0 if every implemented scene came to its end, and 1
-if a scene did not, or if no scene is implemented yet. It is 2 if nothing can be drawn or written
-for another reason, which the program prints in a sentence.
+for https://ui.perfetto.dev). The exit code is 0 if every implemented scene came to its end. It is 1
+if a scene did not come to its end, or if no scene is implemented yet. If nothing can be drawn or
+written for another reason, the exit code is 2, and the program prints the reason.
 """
 
 import _signal  # the built-in part of signal, which imports no other module
@@ -50,8 +50,8 @@ MAX_RANKS = 16
 MAX_MICRO_BATCHES = 512
 RUNS = 8  # as in rank/drivers/timeline_programs.py, which the judge does not import
 BUSY = (
-    "Other programs were busy on these cores, so the lengths cannot be compared. Draw again when"
-    " those programs have ended."
+    "Other programs were busy on these cores, so you cannot compare the lengths in the drawing."
+    " Draw again when those programs have ended."
 )
 
 
@@ -257,9 +257,9 @@ def _show(played: list[PlayedScene], above: list[str], notes: list[str], into: P
 
 
 def _say(console: Console, text: str) -> None:
-    """Print the lines of a text, wrapped so that they keep their indentation.
+    """Print the lines of a text. Wrap long lines, and keep their indentation.
 
-    The text may be from student code, so control characters are replaced.
+    The text can come from student code. So control characters are replaced.
     """
     for line in printable(text).splitlines():
         indent = line[: len(line) - len(line.lstrip())]

@@ -1,6 +1,6 @@
-"""Models a cluster: reads its file, and says how long computing and communicating take on it.
+"""Models a cluster: reads its file, and computes the times of computing and communicating on it.
 
-The cluster need not exist. The module is arithmetic, and needs no torch.
+The cluster does not have to exist. The module only computes, and does not need torch.
 
 Sources of the times: [P] Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters
 of workstations, 2009. [T] Thakur, Rabenseifner and Gropp, Optimization of collective communication
@@ -31,7 +31,8 @@ RING_PHASES = {
     "scatter": 1,
     "all_to_all": 1,
 }
-IN_TURN = "gather", "scatter", "all_to_all"  # one rank sends or receives n − 1 messages in turn
+# In these collectives, a rank sends or receives n − 1 messages, one after the other.
+IN_TURN = "gather", "scatter", "all_to_all"
 WITHIN, BETWEEN = "within a node", "between nodes"  # kinds of links, and sections of the file
 
 
@@ -93,7 +94,7 @@ class Cluster:
         return self.within if kind == WITHIN else self.between
 
     def message(self, source: int, target: int, size: float) -> float:
-        """Return the seconds that a message of ``size`` bytes takes once it is on its way."""
+        """Return the seconds that the transfer of a message of ``size`` bytes takes."""
         return self.link(self.kind(source, target)).seconds(size)
 
     def collective(self, kind: str, group: Sequence[int], whole: float) -> float:
@@ -101,11 +102,11 @@ class Cluster:
 
         ``whole`` is S, the bytes of the whole array: see ``whole_of``. n is the number of ranks.
         The ranks form a ring in the order of their numbers. Each step of the ring takes as long as
-        its slowest link. k is the smaller of two numbers: a node's ports, and the ranks that take
-        part on a node (on the node with the fewest). nccl makes k rings, which leave a node through
-        different ports. Each ring carries S/k. So between nodes, the bandwidth is k·β [N2]. In a
-        gather, a scatter and an all-to-all, a rank sends through its own port. The result is 0 for
-        a single rank. Raise ValueError for a kind that is not in this table:
+        on its slowest link. k is the smaller of two numbers: the ports of a node, and the number of
+        the group's ranks on the node that has the fewest. nccl makes k rings. They leave a node
+        through different ports, and each ring carries S/k. So between nodes, the bandwidth is k·β
+        [N2]. In a gather, a scatter and an all-to-all, a rank sends through its own port. For a
+        single rank, the result is 0. Raise ValueError for a kind that is not in this table:
 
         all-reduce                        2(n−1)(α + S/(nβ))    [P]
         all-gather, reduce-scatter         (n−1)(α + S/(nβ))    [T]
@@ -126,7 +127,7 @@ class Cluster:
         return RING_PHASES[kind] * (n - 1) * self._step(group, whole / n, rings)
 
     def _rings(self, group: Iterable[int]) -> int:
-        """Return how many rings a group has. On each node, every ring has a port of its own."""
+        """Return the number of rings of a group. On each node, every ring has its own port."""
         ranks_of_node = Counter(rank // self.devices_per_node for rank in group)
         return min(*ranks_of_node.values(), self.ports_per_node or self.devices_per_node)
 
@@ -135,8 +136,8 @@ class Cluster:
 
         Between nodes each of ``rings`` rings carries an equal part of the message.
         """
-        # The link from the last rank back to the first is left out. It connects two nodes only if
-        # another link of the ring connects two nodes, too.
+        # The link from the last rank back to the first rank is left out. If this link connects two
+        # nodes, another link of the ring also does.
         ring = sorted(group)
         kinds = {self.kind(one, other) for one, other in zip(ring, ring[1:])}
         sizes = {WITHIN: size, BETWEEN: size / rings}
@@ -147,7 +148,7 @@ class Cluster:
         return f"{ports} port{'s' * (ports > 1)}"
 
     def assumptions(self) -> list[str]:
-        """Return sentences that say what a time on this cluster assumes."""
+        """Return sentences about the assumptions behind the times on this cluster."""
         nodes = math.ceil(self.ranks / self.devices_per_node)
         number = (
             f"{self.bytes_per_number:g} bytes a number"
@@ -174,8 +175,8 @@ class Cluster:
                 " gather, scatter and all-to-all (n−1)(α + S/(nβ)); broadcast and reduce"
                 f" (n−1)α + S/β; barrier ⌈log₂ n⌉α. A node has {self._ports()} to the network."
                 " If k ranks of each node take part, a collective uses up to k ports of a node at"
-                " once, so between nodes its bandwidth is up to k·β. In gather, scatter and"
-                " all-to-all, each message uses one port."
+                " the same time. So between nodes its bandwidth is up to k·β. In gather, scatter"
+                " and all-to-all, each message uses one port."
             ),
             (
                 f"Assumed: each dimension of a tensor is {self.scale:g} times as long as in the run"
@@ -194,14 +195,14 @@ class Cluster:
 def whole_of(kind: str, sizes: Iterable[float], n: int) -> float:
     """Return S of a collective of n ranks: the number of bytes of its whole array.
 
-    ``sizes`` holds the number of bytes that each rank puts in. For a rank that puts in nothing,
-    ``sizes`` holds the number of bytes that this rank gets.
+    ``sizes`` holds the size in bytes of each rank's input. If a rank has no input, ``sizes`` holds
+    the size of its output.
     """
     return max(sizes) * (n if kind in ("all_gather", "gather") else 1)
 
 
 def plain(value: float) -> str:
-    """Return a number as text: whole if it is large, otherwise with three digits that matter."""
+    """Return a number as text: as a whole number from 1000 on, else with 3 significant digits."""
     return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
 
 
@@ -213,9 +214,10 @@ def _link(link: Link) -> str:
 
 
 def _number(low: float, high: float, *, above: bool = False) -> Callable[[str], float]:
-    """Return a reader of numbers from ``low`` to ``high``. ``above`` excludes ``low`` itself.
+    """Return a reader of numbers from ``low`` to ``high``.
 
-    The reader takes text. It raises ValueError if the text is not a number in this range.
+    If ``above`` is True, ``low`` itself is not allowed. The reader takes text. It raises ValueError
+    if the text is not a number in this range.
     """
 
     def read(text: str) -> float:
@@ -268,7 +270,7 @@ MAY_LACK = "name", "bytes_per_number", "ports_per_node"
 
 
 def read(path: Path) -> Cluster:
-    """Return the cluster that a file describes. Raise BadCluster if anything in it is wrong."""
+    """Return the cluster that a file describes. Raise BadCluster if the file has a mistake."""
     found = {
         section: _section(path.name, section, values) for section, values in _parsed(path).items()
     }

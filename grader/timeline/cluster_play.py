@@ -24,7 +24,8 @@ from grader.world.limits import Limits
 from grader.world.report import Call, Raised, Returned, WorldReport
 from grader.world.world import World
 
-FEW = 4  # if there are more ranks, a message is not drawn while the program does other work
+# If there are more ranks, messages during other work of the program are not drawn.
+FEW = 4
 FILES = 1024  # open files that this process and a supervisor may need
 LIMITS = Limits(
     cpu_seconds=10.0, wall_seconds=120.0, world_seconds=240.0, events=5_000_000, sent_bytes=1 << 27
@@ -75,7 +76,7 @@ class Model:
             sentence = (
                 f"{scene.title}: the replay did not finish. The replay cannot follow operations"
                 " that another thread starts. If a receive accepts messages from any rank, the"
-                " replay cannot know which message it received."
+                " replay cannot know which message was received."
             )
             return PlayedScene(scene, None, diagnosis=sentence)
         spent = account(replay)
@@ -133,7 +134,7 @@ class Model:
 def steps_of(played: list[PlayedScene]) -> list[str]:
     """Return a sentence that compares the times of all scenes with the time of the first scene.
 
-    Return no sentence if fewer than two scenes have a time.
+    Return [] if fewer than two scenes have a time.
     """
     timed = [(one.scene.title, one.seconds) for one in played if one.seconds]
     if len(timed) < 2:
@@ -145,10 +146,10 @@ def steps_of(played: list[PlayedScene]) -> list[str]:
 
 
 def have_files() -> None:
-    """Raise the limit on open files for this process, and for the processes that it starts.
+    """Raise the limit on open files for this process and for the processes that it starts.
 
-    The pipes and sockets of all ranks need up to ``FILES`` open files. The limit stays as it is if
-    it is already high enough, or if the system refuses a higher limit.
+    The pipes and sockets of all ranks need up to ``FILES`` open files. If the limit is already high
+    enough, or if the system refuses a higher limit, the limit does not change.
     """
     if sys.platform == "win32":
         return

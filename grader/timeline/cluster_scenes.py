@@ -53,8 +53,8 @@ def _pipelines(many: int) -> list[Scene]:
             function,
             "pipeline",
             "The triangles are the bubble. With more stages the triangles grow. With more"
-            " micro-batches only the time between them grows. If the bubble is larger than in"
-            " theory, the messages cause the difference.",
+            " micro-batches only the time between the triangles grows. If the bubble is larger than"
+            " in theory, the messages cause the difference.",
             gpipe,
         ),
         Scene(
@@ -63,8 +63,8 @@ def _pipelines(many: int) -> list[Scene]:
             "pipeline",
             "In theory the bubble is the same. But a message starts only when its send and its"
             " receive have been issued. If a stage issues a receive only when it needs the message,"
-            " it waits for the whole transfer. In 1F1B, a forward pass waits for a backward pass,"
-            " then a backward pass for a forward pass, and so on.",
+            " the stage waits for the whole transfer. In 1F1B, a forward pass waits for a backward"
+            " pass, then a backward pass waits for a forward pass, and so on.",
             gpipe | {"schedule": "one_forward_one_backward_schedule"},
         ),
     ]
@@ -94,14 +94,14 @@ CLUSTER_SCENES = {
             "all_reduce",
             "all_reduce",
             "One collective. Its time is that of a ring with the α and β of the slowest link:"
-            " 2(n−1)(α + S/(nβ)). Between nodes, β may be that of several ports together: see the"
+            " 2(n−1)(α + S/(nβ)). Between nodes, β can be the sum of several ports: see the"
             " assumptions below.",
         ),
         _reduction(
             "ring_all_reduce",
             "ring_all_reduce",
-            "The same ring, made of your own sends. If all links are equal, it takes exactly as"
-            " long as all_reduce. Otherwise the ranks on fast links wait for the slowest link.",
+            "The same ring, made of your own sends. If all links are equal, this ring takes exactly"
+            " as long as all_reduce. Otherwise the ranks on fast links wait for the slowest link.",
         ),
     ],
     "data_parallel": [
@@ -123,13 +123,13 @@ CLUSTER_SCENES = {
         _buckets(
             "a bucket for four layers",
             4,
-            "Fewer all-reduces, so less latency in total. But the first one begins later, and the"
-            " last one takes longer.",
+            "Fewer all-reduces, so less latency in total. But the first all-reduce begins later,"
+            " and the last all-reduce takes longer.",
         ),
         _buckets(
             "one bucket for all",
             8,
-            "One all-reduce, which cannot begin before the backward pass has ended.",
+            "One all-reduce. It cannot begin before the backward pass has ended.",
         ),
     ],
     "tensor_parallel": [
@@ -145,8 +145,8 @@ CLUSTER_SCENES = {
             "megatron_pair, the same layers in pairs",
             "tensor_parallel.megatron_pair",
             "pairs",
-            "Half as many communications. If the ring leaves a node, each of its steps takes as"
-            " long as a step over the network.",
+            "Half as many communications. If the ring connects several nodes, each of its steps"
+            " takes as long as a step over the network.",
             SMALL | {"rows": SHARD_ROWS},
         ),
     ],
@@ -154,9 +154,9 @@ CLUSTER_SCENES = {
         _mesh(
             8,
             "If a node has 8 devices, each row's sums stay in a node, and only the averages of the"
-            " columns leave it. Each column averages the gradients of an eighth of the weights."
-            " (With 8 ranks in all there is only one row, and no gradients are averaged. If the"
-            " number of ranks is not divisible by 8, a row has one rank.)",
+            " columns use the network. Each column averages the gradients of an eighth of the"
+            " weights. (With 8 ranks in all there is only one row, and no gradients are averaged."
+            " If the number of ranks is not divisible by 8, a row has one rank.)",
         ),
         _mesh(
             16,

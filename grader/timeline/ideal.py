@@ -17,12 +17,12 @@ def is_pass(span: Span) -> bool:
 
 
 def ideal(drawn: Sequence[Span]) -> list[Span]:
-    """Return the passes of a measured run as they would be in theory.
+    """Return the passes of a measured run with the times that they would have in theory.
 
-    Each rank keeps the order of its passes. A pass begins when the previous pass on its rank has
-    ended, and when the pass whose result it needs has ended. If a micro-batch goes forward through
-    a rank k times, the rank has k chunks of the model. Return [] if there is no pass, or if the run
-    did not record a pass whose result another pass needs.
+    Each rank keeps the order of its passes. A pass begins when these passes have ended: the
+    previous pass on its rank, and the pass whose result it needs. If a micro-batch goes forward
+    through a rank k times, the rank has k chunks of the model. Return [] if there is no pass, or if
+    the run did not record a pass whose result another pass needs.
     """
     passes = sorted((span for span in drawn if is_pass(span)), key=lambda s: s.begin)
     ranks = sorted({span.rank for span in passes})
@@ -53,7 +53,7 @@ def ideal(drawn: Sequence[Span]) -> list[Span]:
 
 
 def _parts_of(passes: Sequence[Span], ranks: Sequence[int]) -> list[int]:
-    """Return, for each pass of a rank, the number of the model part that the pass computes.
+    """Return the number of the model's part that each pass of a rank computes.
 
     The k-th forward pass of a micro-batch computes chunk k of the rank, and the k-th backward pass
     computes the k-th chunk from the end. k counts from 0. Chunk k of rank s is part k·n + s.
@@ -82,7 +82,7 @@ def idle_share(drawn: Sequence[Span]) -> float:
 
 
 def measured_shares(drawn: Sequence[Span]) -> str:
-    """Return sentences on how the ranks used the time in which they ran no pass.
+    """Return sentences about the time in which the ranks ran no pass.
 
     Return "" if there is no pass.
     """
@@ -106,8 +106,8 @@ def measured_shares(drawn: Sequence[Span]) -> str:
     return (
         f"Shares of the measured time: {waiting:.2f} waiting, {communicating:.2f} communicating,"
         f" {computing:.2f} computing outside of passes. In theory a rank waits only between passes,"
-        " and all passes of one kind, such as forward passes, take equally long. Here a rank may"
-        " also wait for a core or for memory in the middle of a pass. So passes of one kind may"
+        " and all passes of one kind, such as forward passes, take equally long. Here a rank can"
+        " also wait for a core or for memory in the middle of a pass. So passes of one kind can"
         " take different times."
     )
 

@@ -1,6 +1,6 @@
 """Plays the scenes of a timeline, and makes pictures of them.
 
-A picture shows what each rank did and when, what was communicated, and what went wrong.
+A picture shows the work of each rank over time, the communications, and the errors.
 """
 
 from collections import Counter, defaultdict
@@ -47,7 +47,7 @@ class PlayedScene:
 
 
 class ScenePlayer:
-    """Plays scenes in worlds of the grader's own engine. These worlds also trace waits."""
+    """Plays scenes in worlds of the grader. These worlds also record the waits of ranks."""
 
     def __init__(self, session: Session, ranks: int) -> None:
         self.session, self.ranks = session, ranks
@@ -65,8 +65,8 @@ class ScenePlayer:
             raise WorldsUnavailable(report.grader_fault)
         drawn = spans(report, 0)
         disturbed = _disturbed(drawn, on_core(report, 0))
-        # The barriers between two runs are the grader's, so the diagnosis must not mention them. A
-        # rank whose last event is such a barrier has ended its run, and counts as returned.
+        # The barriers between two runs belong to the grader: the diagnosis must not mention them.
+        # If a rank's last event is such a barrier, its run has ended: treat the rank as returned.
         for rank in report.ranks:
             reached = [event for event in rank.trail if isinstance(event, (Operation, Mark))]
             if reached and _is_ours(reached[-1]):
@@ -88,10 +88,10 @@ class ScenePlayer:
         return PlayedScene(scene, picture, disturbed=disturbed)
 
     def play_again_if_disturbed(self, scene: Scene) -> PlayedScene:
-        """Play a scene. Play it a second time if other programs disturbed it.
+        """Play a scene. If other programs disturbed it, play it a second time.
 
-        The disturbance may be over by the second time. A scene that did not come to its end is not
-        played again. Return the second play only if it has a drawing and was not disturbed.
+        At the second time, the disturbance might be over. A scene that did not come to its end is
+        not played again. Return the second play only if it has a drawing and was not disturbed.
         Otherwise return the first play.
         """
         first = self.play(scene)
@@ -101,9 +101,9 @@ class ScenePlayer:
         return second if second.picture and not second.disturbed else first
 
     def bubble(self, scene: Scene, drawn: Sequence[Span], in_theory: Sequence[Span]) -> str:
-        """Return the bubble in words: as measured and as predicted.
+        """Return a text with the measured bubble and the predicted bubble.
 
-        In part 5, the student's functions of problem 5.6 measure and predict it.
+        In part 5, the student's functions of problem 5.6 compute both numbers.
         """
         if scene.driver != "pipeline":
             shares = f"{idle_share(drawn):.2f} measured, {idle_share(in_theory):.2f} in theory"
@@ -141,10 +141,10 @@ def picture_of(scene: Scene, drawn: Sequence[Span], communications: list[str]) -
 
 
 def failed_scene(scene: Scene, picture: Picture, report: WorldReport) -> PlayedScene | None:
-    """Return the played scene if it did not come to its end; None if it came to its end.
+    """Return the played scene if it did not come to its end, or None if it did.
 
-    The result says why the scene did not come to its end. It has no drawing if no rank has
-    communicated. If a problem is not implemented, the result has no drawing either, and ``missing``
+    The result says why the scene did not come to its end. If no rank has communicated, the result
+    has no drawing. If a problem is not implemented, the result also has no drawing, and ``missing``
     names that problem.
     """
     found = diagnose(report, 0)
@@ -163,7 +163,10 @@ def failed_scene(scene: Scene, picture: Picture, report: WorldReport) -> PlayedS
 
 
 def _is_ours(event: object) -> bool:
-    """Return whether an event is the barrier before a run: see ``timeline_programs._drawn``."""
+    """Return whether an event is the grader's barrier before a run.
+
+    ``timeline_programs._drawn`` calls this barrier.
+    """
     return isinstance(event, Operation) and event.kind == "barrier" and event.file is None
 
 
@@ -187,7 +190,7 @@ def _computed(drawn: Sequence[Span], rank: int) -> float:
 
 
 def _communications(drawn: Sequence[Span]) -> list[str]:
-    """Return sentences on how many communications each rank started, and on their bytes."""
+    """Return sentences about the communications that each rank started, and their bytes."""
     started = {o.key: o for span in drawn if (o := span.operation) is not None and not _is_ours(o)}
     return counted(
         started.values(), {span.rank for span in drawn}, lambda operation: operation.bytes
@@ -197,11 +200,11 @@ def _communications(drawn: Sequence[Span]) -> list[str]:
 def counted(
     started: Iterable[Operation], ranks: Iterable[int], size: Callable[[Operation], float]
 ) -> list[str]:
-    """Return sentences on how many operations each rank started, and on their bytes.
+    """Return sentences about the operations that each rank started, and their bytes.
 
     ``size`` returns the bytes of an operation's tensor on its rank. The sentences give S, the bytes
-    of the whole array, as in ``whole_of``. In a group of one rank nothing is communicated, so its
-    operations are left out.
+    of the whole array: see ``whole_of``. Operations of a process group with one rank are left out,
+    because they communicate nothing.
     """
     own: dict[int, list[Operation]] = {rank: [] for rank in sorted(ranks)}
     for operation in started:
@@ -237,7 +240,7 @@ def _named(ranks: list[int]) -> str:
 
 
 def _shares(drawn: Sequence[Span]) -> list[str]:
-    """Return for each rank a text like “computes 40 %”: its share of the whole time.
+    """Return for each rank a text like “computes 40 %”: the share of the time in which it computes.
 
     Return [] if a span has not ended.
     """

@@ -1,7 +1,7 @@
 """Replays the programs of a world's ranks on a modelled cluster, to time each of their steps.
 
     program_of(trail, call)            → one rank's steps of run 0, and its operations in the call
-    Replay(cluster, programs).run()    → what each rank did when, and the times of operations
+    Replay(cluster, programs).run()    → the times of each rank's work and waits, and of operations
 
 The replay is exact, and depends on nothing but its arguments. Time is virtual, in seconds from the
 moment at which all ranks begin. Events happen in the order of this time. If events have the same
@@ -15,7 +15,8 @@ the ranks in order, from rank 0. A step takes no time unless it computes or wait
   sender's channel out and its receiver's channel in are free. Then it occupies both channels. So a
   channel carries one message at a time, in the order in which the messages set off. Messages out
   and messages in do not disturb each other.
-- A collective waits for the previous collective of its group, and begins on all ranks at once.
+- A collective waits for the previous collective of its process group. It begins on all ranks at the
+  same time.
 - A wait for an operation lasts until that operation is over. An operation runs to its end even if
   no rank waits for it.
 """
@@ -88,7 +89,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Wait:
-    """A period in which a rank waits for an operation; ``end`` is None if it never ends."""
+    """A period in which a rank waits for an operation. If it never ends, ``end`` is None."""
 
     begin: float
     end: float | None
@@ -98,7 +99,7 @@ class Wait:
 
 @dataclass
 class Replayed:
-    """The replay of one rank's program; ``end`` is None if the program never ends."""
+    """The replay of one rank's program. If the program never ends, ``end`` is None."""
 
     works: list[Work] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
@@ -173,7 +174,7 @@ class Replay:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds at which the last program ends. Ignore programs that never end."""
+        """Return the time in seconds at which the last program ends. Ignore endless programs."""
         return max((rank.end for rank in self.ranks if rank.end is not None), default=0.0)
 
     @property
@@ -181,9 +182,9 @@ class Replay:
         return [rank for rank, replayed in enumerate(self.ranks) if replayed.end is None]
 
     def communicating(self, rank: int) -> list[tuple[float, float]]:
-        """Return the times, as (begin, end), in which operations of a rank were under way.
+        """Return the periods (begin, end) in which operations of a rank were under way.
 
-        Times that overlap or touch are merged into one.
+        Periods that overlap or touch are merged into one period.
         """
         spans = sorted(
             {
@@ -213,7 +214,7 @@ class Replay:
         while self.next_step[rank] < len(steps):
             step = steps[self.next_step[rank]]
             self.next_step[rank] += 1
-            # The rank itself reports its steps, so a step may name an operation that does not
+            # The rank itself reports its steps. So a step can name an operation that does not
             # exist.
             if step.kind == PASSES:
                 pass_mark(self.pieces[rank], step.text)

@@ -8,7 +8,7 @@ MICRO_BATCHES = 4  # few enough for their numbers to be read
 
 @dataclass(frozen=True)
 class Scene:
-    """A call that is worth seeing. ``look`` says what to look at in its drawing.
+    """A call that is drawn. ``look`` says what to look at in the drawing.
 
     ``driver`` names a driver of ``rank.drivers.timeline_programs``.
     """
@@ -84,7 +84,7 @@ SCENES = {
             "stopwatch: one warm-up all-reduce, then four timed ones; one rank is late before each",
             "benchmarking.stopwatch",
             "timed_calls",
-            "Brackets (in timeline.svg a line) show when the stopwatch runs. Ranks should wait for"
+            "Brackets (in timeline.svg, a line) show when the stopwatch runs. Ranks should wait for"
             " the late rank in the barriers, before the stopwatch starts. A time that includes this"
             " waiting says little about the link. The first all-reduce is the warm-up, which is not"
             " timed.",
@@ -131,7 +131,8 @@ SCENES = {
             "naive: one micro-batch",
             None,
             1,
-            "The whole batch goes through stage after stage. While one computes, all others wait.",
+            "The whole batch goes through one stage after the other. While one stage computes, all"
+            " others wait.",
         ),
         _pipeline(
             f"GPipe: {MICRO_BATCHES} micro-batches",
@@ -144,10 +145,10 @@ SCENES = {
             f"1F1B: {MICRO_BATCHES} micro-batches",
             "one_forward_one_backward_schedule",
             MICRO_BATCHES,
-            "In theory ranks wait as long as with GPipe, but forward and backward passes take"
-            " turns. Count on rank 0 how many micro-batches have gone forward and not yet backward."
-            " Rank 0 has to keep these in memory: with GPipe all micro-batches, with 1F1B at most"
-            " as many as there are stages.",
+            "In theory ranks wait as long as with GPipe, but forward and backward passes alternate."
+            " Count on rank 0 how many micro-batches have gone forward but not yet backward. Rank 0"
+            " has to keep these micro-batches in memory: with GPipe all micro-batches, with 1F1B at"
+            " most as many as there are stages.",
         ),
     ],
     "sharded_data_parallel": [
@@ -184,7 +185,7 @@ SCENES = {
             "device_mesh.mesh_step",
             "mesh",
             "For each pair of layers, the ranks of a row add up their results in the forward pass,"
-            " and wait for the slowest of them. In the backward pass they do this for each pair but"
+            " and wait for the slowest rank. In the backward pass they do this for each pair except"
             " the first. Gradients are averaged down the columns, at the end or earlier. Ranks of"
             " different rows communicate only for these averages. (With 2 ranks there is one row,"
             " and each column has one rank, so averages send nothing. RANKS=4 draws a mesh of"
@@ -206,7 +207,8 @@ SCENES = {
             "interleaved_schedule",
             1,
             "Your interleaved schedule with one chunk. The stages wait as long as with GPipe. But"
-            " with n stages, stage s keeps at most n − s micro-batches alive, and with GPipe all.",
+            " with n stages, stage s keeps at most n − s micro-batches alive. With GPipe it keeps"
+            " all of them alive.",
         ),
         _chunked(
             "interleaved 1F1B, two chunks on each stage",
@@ -220,8 +222,8 @@ SCENES = {
             "zero-bubble, ZB-H1",
             "zero_bubble_schedule",
             0,
-            "The gradients of the weights have a separate colour. No other stage needs them, so a"
-            " stage can compute them at times when it would wait in 1F1B, most of all at the end.",
+            "The gradients of the weights have a separate colour. No other stage needs them. So a"
+            " stage can compute them at times when it would wait in 1F1B, mainly at the end.",
         ),
     ],
     "sequence_and_experts": [

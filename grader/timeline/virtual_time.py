@@ -1,5 +1,4 @@
-"""Turns a replay into spans, and computes how much time the ranks spent on computing, waiting and
-communicating.
+"""Turns a replay into spans, and computes the times of computing, waiting and communicating.
 
 ``grader.diagnosis.spans`` makes such spans of a run in real time. The spans here are in virtual
 time.
@@ -63,8 +62,8 @@ def _waiting(replay: Replay, rank: int, wait: Wait, absent: Absent) -> Iterable[
 def _beside(replay: Replay, rank: int, absent: Absent, messages: bool) -> Iterable[Span]:
     """Return spans of the operations that were under way while the program did other work."""
     own = replay.ranks[rank]
-    # The rank waited for these operations as soon as it had issued them, so the program did nothing
-    # else meanwhile.
+    # The rank waited for these operations as soon as it had issued them. So the program did nothing
+    # else during these operations.
     at_once = {wait.position for wait in own.waits if wait.begin == own.issued.get(wait.position)}
     found = []
     for position, issued in own.issued.items():
@@ -90,7 +89,7 @@ def _beside(replay: Replay, rank: int, absent: Absent, messages: bool) -> Iterab
 class Account:
     """The seconds that a replay spent on each kind of work, averaged over the ranks.
 
-    ``whole`` is the time of the whole replay. ``computing`` and ``waiting`` may add up to less,
+    ``whole`` is the time of the whole replay. The sum of ``computing`` and ``waiting`` can be less,
     because a rank does neither after the end of its program: see ``ended``.
     """
 
@@ -107,7 +106,7 @@ class Account:
 
     @property
     def ended(self) -> float:
-        """Return the seconds between the end of a rank's program and that of the last program."""
+        """Return the seconds from the end of a rank's program to the end of the last program."""
         return max(0.0, self.whole - self.computing - self.waiting)
 
     def __str__(self) -> str:

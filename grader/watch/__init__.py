@@ -1,1 +1,1 @@
-"""`make watch`: runs the checks of what a student has just changed, each time a file is saved."""
+"""`make watch`: runs the checks of changed functions each time that a student saves a file."""

@@ -1,9 +1,9 @@
 """Finds the functions that differ between two versions of the student's files.
 
-Files are parsed and never imported. Changes of comments and docstrings do not count. A function
-also counts as changed if it uses, directly or not, a name whose code has changed. Names are
-compared without their module. So the result contains every function that has changed, but it may
-also contain a function that has not changed.
+Files are parsed and never imported. Changes of comments and docstrings are ignored. A function also
+counts as changed if it uses a name whose code has changed, directly or through other names. Names
+are compared without their module. So the result contains every function that has changed, but it
+can also contain a function that has not changed.
 """
 
 import ast
@@ -38,8 +38,8 @@ class Changes:
     """The functions of problems that have changed, in two groups.
 
     The functions in ``direct`` have changed themselves, or a helper of theirs has changed. The
-    functions in ``indirect`` use a function in ``direct``, or are in a file whose import may now
-    fail, because code that runs at import has changed.
+    functions in ``indirect`` use a function in ``direct``, or are in a file whose code at import
+    has changed. Such an import might now fail.
     """
 
     direct: frozenset[str]
@@ -82,7 +82,7 @@ def changes(before: Program, after: Program, of_problems: Iterable[str]) -> Chan
 
 
 def _changed(before: Mapping[str, Definition], after: Mapping[str, Definition]) -> set[str]:
-    """Return the names whose code differs; all names if the code of ``MODULE`` differs."""
+    """Return the names whose code differs, or all names if the code of ``MODULE`` differs."""
     changed = {
         name
         for name in {*before, *after}
@@ -106,7 +106,7 @@ def _reached(
 ) -> frozenset[str]:
     """Return these names, and all names that use one of them, directly or through other names.
 
-    Do not add the users of a name in ``stop_at``, unless they also use a found name outside of it.
+    The search does not go on from a name in ``stop_at`` to the names that use it.
     """
     found: set[str] = set()
     waiting = list(names)
@@ -119,7 +119,7 @@ def _reached(
 
 
 def _defined(statement: ast.stmt) -> list[str]:
-    """Return the names that a statement at the top of a file defines; [MODULE] if it only runs."""
+    """Return the names that a statement at the top of a file defines, or [MODULE] if none."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [statement.name]
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
@@ -146,7 +146,7 @@ def _code(statement: ast.stmt) -> str:
 
 
 def _code_at_import(tree: ast.Module) -> str:
-    """Return the code of a file without what its functions do when they are called."""
+    """Return the code of a file without docstrings, comments and the bodies of its functions."""
     tree = copy.deepcopy(tree)
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):

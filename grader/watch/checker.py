@@ -41,7 +41,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Collected:
-    """Lists all checks. The record of each check is from before its first run."""
+    """Lists the records of all checks. No check has been run yet."""
 
     records: list[Record]
 
@@ -54,14 +54,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Ended:
-    """Tells that a run has finished, and was not ended by another request."""
+    """Reports that a run has ended. It is not sent if another request has ended the run."""
 
     run: int
 
 
 @dataclass(frozen=True)
 class Failed:
-    """Tells that no check can be run, with a sentence for the person who watches."""
+    """Reports that no check can be run. ``why`` is a sentence for the person who watches."""
 
     why: str
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import watchfiles
 
-# An editor may write a file in several steps. Steps that are at most ``STEP_MILLISECONDS`` apart
-# count as one save. The checks begin at least that long after the last step.
+# An editor can write a file in several steps. Steps that are at most ``STEP_MILLISECONDS`` apart
+# count as one save. The checks begin ``STEP_MILLISECONDS`` or more after the last step.
 STEP_MILLISECONDS = 20
 MAX_MILLISECONDS = 200  # for all steps together
 
@@ -39,7 +39,7 @@ class FileWatcher:
         try:
             _tell(self.theirs, self.folders, self.ended)
         except (OSError, RuntimeError):  # watchfiles raises a private subclass of RuntimeError
-            # The system may limit how many files are watched. Polling works even then.
+            # Some systems limit the number of watched files. Polling still works then.
             _tell(self.theirs, self.folders, self.ended, force_polling=True)
 
     def end(self) -> None:

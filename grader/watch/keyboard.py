@@ -23,7 +23,7 @@ def has_keys() -> bool:
 
 @contextlib.contextmanager
 def single_keys() -> Iterator[None]:
-    """Let the program read each key at once, and do not show the keys on the terminal.
+    """Let the program read each key immediately, and do not show the keys on the terminal.
 
     Restore the terminal's settings at the end.
     """
@@ -39,6 +39,6 @@ def single_keys() -> Iterator[None]:
 
 
 def pressed() -> str:
-    """Return the keys that were pressed, in lower case; an empty text at the end of the input."""
+    """Return the keys that were pressed, in lower case, or "" at the end of the input."""
     found = os.read(sys.stdin.fileno(), 64).decode(errors="replace")
     return SEQUENCE.sub("?", found).lower()

@@ -28,7 +28,7 @@ from grader.watch.state import WatchState
 
 MAX_NAMES = 3  # how many changed functions a sentence names
 KEYS = 0  # the descriptor of the keyboard
-# The signals that end the program, as far as the system has them.
+# The signals that end the program. Some systems do not have all of them.
 ENDING = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
@@ -48,11 +48,11 @@ class Watch:
     ) -> None:
         self.submission, self.options, self.seed, self.screen = submission, options, seed, screen
         self.state = WatchState()
-        self.run = 0  # the number of the run that is wanted now
+        self.run = 0  # the number of the latest run
         self.is_ready = False  # whether the checks have been collected
         self.ended = False
-        self.began, self.sentence = time.monotonic(), ""  # of the run that is wanted now
-        self.is_running = False  # whether this run is under way
+        self.began, self.sentence = time.monotonic(), ""  # of the latest run
+        self.is_running = False  # whether the latest run is under way
         self.resized, self.on_resize = os.pipe()  # gets a byte if the terminal's size changes
         if hasattr(signal, "SIGWINCH"):
             signal.signal(signal.SIGWINCH, lambda *_: os.write(self.on_resize, b"."))
@@ -76,7 +76,8 @@ class Watch:
                         self._on_keys(keyboard.pressed())
                     # Otherwise the source is an old checker, replaced earlier in this loop.
         finally:
-            # A second Ctrl-C must not end the cleaning up, or the process of the checks would stay.
+            # A second Ctrl-C must not end the clean-up. Otherwise the process that runs the checks
+            # would not be ended.
             handlers = [signal.signal(number, signal.SIG_IGN) for number in ENDING]
             files.end()
             self._stop()
@@ -90,7 +91,10 @@ class Watch:
         return connection.wait(sources, seconds)  # type: ignore[arg-type]  # descriptors are numbers
 
     def _progress(self) -> str:
-        """Return a line on how long the run has taken; "" without a run or before LONG_SECONDS."""
+        """Return a line about the time that the current run has taken.
+
+        Return "" if no check is running, or if the run has taken less than LONG_SECONDS.
+        """
         seconds = time.monotonic() - self.began
         if not self.is_running or not self.state.waiting or seconds < LONG_SECONDS:
             return ""
@@ -119,7 +123,7 @@ class Watch:
             self._stop()
             changed = "A check, the grader or a provided file has changed."
             return self._start(f"{changed} Reading the checks again.")
-        if own and self.checker.closed:  # it has failed, perhaps while the folder was missing
+        if own and self.checker.closed:  # the checker failed, perhaps without the folder
             self._stop()
             return self._start("Reading the checks again.")
         if own and self.is_ready:
@@ -128,7 +132,7 @@ class Watch:
 
     def _is_own(self, path: Path) -> bool:
         if not self.submission.is_dir():
-            return False  # it is being moved
+            return False  # the folder is being moved
         parent = path.parent.resolve()
         return any(parent == folder.resolve() for folder in candidates(self.submission))
 
@@ -214,7 +218,7 @@ class Watch:
             self._go_on(sentence)
 
     def _open_report(self) -> str:
-        """Write the page, open it if there is a graphical screen, and return a sentence on this."""
+        """Write the page, and open it on a graphical screen. Return a sentence about the page."""
         records = list(self.state.records.values())
         if not records:  # a page without checks would replace the last report
             return "There is nothing to report yet: the checks have not been read."

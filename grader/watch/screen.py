@@ -27,7 +27,7 @@ from grader.reports.terminal import STATUS_STYLES
 from grader.session import is_students_copy
 from grader.watch.state import WatchState
 
-# The sign of a check, by its status. A reader who sees no colours can tell the signs apart, too.
+# The sign of a check, by its status. The signs also differ without colours.
 MARKS = {PASSED: "✓", FAILED: "✗", ERROR: "!", UNIMPLEMENTED: "·", NOT_ATTEMPTED: "·"}
 WAITING = "…"
 RULER = Console()  # measures text, and prints nothing
@@ -61,7 +61,7 @@ class Screen(Protocol):
 
 
 class Lines:
-    """Prints a line for everything that happens, for a file, a pipe or a screen reader."""
+    """Prints a line for each event. This is for a file, a pipe or a screen reader."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -161,7 +161,7 @@ def _problems(state: WatchState, width: int, titles: bool) -> list[Text]:
     """Return a line for each part: its problems, and the sign of each of their checks.
 
     A part without checks is left out. A part of extra credit is also left out if it is not
-    attempted, and if none of its checks waits to be run.
+    attempted and none of its checks waits to be run.
     """
     lines = []
     parts = course().parts
@@ -231,8 +231,8 @@ def _page(lines: list[Text], page: int, room: int) -> list[Text]:
 def _wrapped(lines: list[Text], width: int) -> list[Text]:
     """Break lines that are too long. The new lines have the same indentation as the broken line.
 
-    Wide characters take two columns, and a tab goes on to the next multiple of 8. The pieces keep
-    the colours of their parts.
+    Wide characters take two columns. A tab fills the line up to the next multiple of 8 columns. The
+    new lines keep the colours of the text.
     """
     found = []
     for line in lines:

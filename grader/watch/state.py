@@ -17,8 +17,7 @@ WRONG = (FAILED, ERROR)
 class WatchState:
     """The last record of each check, and the checks that have to be run."""
 
-    # Every check that is watched, in the order of the problems. Each has the record of its last
-    # run.
+    # The id of each watched check, in the order of the problems, and the record of its last run.
     records: dict[str, Record] = field(default_factory=dict)
     # The checks that have to be run, in this order: their records may be older than the code.
     waiting: list[str] = field(default_factory=list)
@@ -55,7 +54,7 @@ class WatchState:
 
         The order is: the checks of functions that have changed, the checks that failed in their
         last run (see ``failures``), and the checks of functions that use the changed functions.
-        Return False if a file is not valid Python, so that nothing can be run; otherwise True.
+        Return True if all files are valid Python. Otherwise return False: no check can be run.
         """
         program, self.errors = dict(self.program), {}
         for name in course().files:

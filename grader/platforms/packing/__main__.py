@@ -1,9 +1,9 @@
-"""Pack what other platforms need into dist/platforms, ready to copy.
+"""Pack the files for other platforms into dist/platforms.
 
     python -m grader.platforms.packing [--to FOLDER] [--image NAME]
 
-``README.md`` in that folder says what goes where. A folder that an earlier run has written is
-replaced as a whole. Any other folder stays as it is, and the program exits with 2.
+``README.md`` in that folder says how to use the files. If an earlier run has written the folder,
+the whole folder is replaced. Any other folder stays as it is, and the program exits with 2.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def main() -> int:
     except (CannotPack, OSError, ValueError) as error:
         print(f"cannot pack: {error}", file=sys.stderr)
         return 2
-    print(f"{arguments.to}: {len(contents)} files; README.md there says what goes where")
+    print(f"{arguments.to}: {len(contents)} files; README.md there says how to use them")
     return 0
 
 

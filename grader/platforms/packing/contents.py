@@ -1,4 +1,4 @@
-"""Returns what each platform gets, as a mapping from names of files to bytes.
+"""Returns the files for each platform, as a mapping from names to bytes.
 
 Hidden checks are only in files that students and agents cannot see: Autolab's autograde.tar,
 PrairieLearn's tests/, Harbor's tests/, and the folder of the plain container. Answers are only in

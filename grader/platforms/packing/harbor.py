@@ -3,14 +3,14 @@
 A task is a folder with ``instruction.md``, ``task.toml``, ``environment/Dockerfile``,
 ``tests/test.sh`` and ``solution/solve.sh``. The agent works in a container built from
 ``environment/``. It never sees ``tests/`` and ``solution/``: the solution is uploaded for the
-oracle agent only. test.sh writes a number to /logs/verifier/reward.txt. With ``environment_mode =
-"separate"`` the verifier runs in a separate container, built from ``tests/``. This container gets
-only the files listed as ``artifacts``. So an agent cannot change a verdict by changing the Python
-or torch that it uses. (Harbor's documentation, "Task Structure" and "Task configuration"; ``harbor
+oracle agent only. test.sh writes a number to /logs/verifier/reward.txt. If ``environment_mode`` is
+"separate", the verifier runs in a separate container, built from ``tests/``. This container gets
+only the files listed as ``artifacts``. So an agent cannot change a verdict by changing its own
+Python or torch. (Harbor's documentation, "Task Structure" and "Task configuration"; ``harbor
 init`` of version 0.25.)
 
 The functions of different parts do not depend on each other. So the agent gets the student's whole
-copy, with the stubs of all parts, and only the file of the part counts.
+copy, with the stubs of all parts, but only the file of the task's part is graded.
 """
 
 import re
