@@ -109,7 +109,10 @@ def _seconds() -> float:
 
 
 def grade_for_autolab(submission: Path) -> int:
-    """Print the feedback, and the scores last. Autolab reads both stdout and stderr."""
+    """Print the feedback, and then the scores. If grading failed, print only ``STOPPED``.
+
+    Autolab reads both stdout and stderr.
+    """
     outcome = Grading().run(submission)
     if not outcome.document:
         print(STOPPED, flush=True)

@@ -119,7 +119,10 @@ def _reached(
 
 
 def _defined(statement: ast.stmt) -> list[str]:
-    """Return the names that a statement at the top of a file defines, or [MODULE] if none."""
+    """Return the names that a statement at the top of a file defines.
+
+    Return [MODULE] if the statement does something else, and [] if it is a docstring.
+    """
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [statement.name]
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
