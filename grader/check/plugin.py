@@ -3,10 +3,10 @@
 The plugin also works under pytest-xdist.
 
 A check is a test function with the decorators ``@weight`` and ``@number`` of gradescope-utils. The
-decorator ``@visibility`` is optional. Without it, a public check is visible, and course.toml
-decides when a hidden check is visible. The first paragraph of the check's docstring is the title
-that a student sees. In the title, each ``{name}`` is replaced by the value of the check's parameter
-with this name.
+decorator ``@visibility`` is optional. A public check without this decorator is visible. For a
+hidden check without this decorator, course.toml says when the check is visible. The first paragraph
+of the check's docstring is the title that a student sees. In the title, each ``{name}`` is replaced
+by the value of the check's parameter with this name.
 """
 
 import argparse
@@ -270,7 +270,7 @@ def verdict(error: BaseException | None) -> tuple[str, Finding]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Sort the failures by the order of the checks, and say repeated messages briefly.
+    """Sort the failures by the order of the checks, and shorten repeated messages.
 
     pytest has collected the failures in the order in which the checks ended.
     """
@@ -288,8 +288,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter) -> None:
     """Print which problems are not implemented or not attempted, and a text about hidden checks.
 
-    If a check failed, also say so if torch is a version that has not been tested.
-    The text about hidden checks is printed only in a student's copy, and only under these
+    If a check failed, and this version of torch has not been tested, also print a note about the
+    version. The text about hidden checks is printed only in a student's copy, and only under these
     conditions: the user did not choose checks by ``--only``, Ctrl-C did not end the session, at
     least one check passed, none failed, and no problem is unimplemented.
     """

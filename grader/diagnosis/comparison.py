@@ -11,7 +11,7 @@ import numpy as np
 from grader.diagnosis.finding import MAX_CELLS, MAX_VALUES, Cell, Compared, short
 from grader.world.arrays import Unsendable
 
-AHEAD = 2  # the shown entries begin this many before the first wrong one
+AHEAD = 2  # the shown entries begin this many entries before the first wrong entry
 
 
 @dataclass(frozen=True)

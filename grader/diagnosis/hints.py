@@ -15,7 +15,7 @@ def is_divided_by_rank(
 ) -> bool:
     """Return whether each rank divided a sum by its own number instead of the number of ranks.
 
-    On rank 0 nothing is finite, because it divided by 0.
+    If they did, no entry on rank 0 is finite, because rank 0 divided by 0.
     """
     n, (first, *others) = len(expected), got
     if first is None or not first.size or first.dtype.kind != "f" or np.isfinite(first).any():
@@ -173,7 +173,7 @@ def _zeros(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
     if got.ndim and got.size and not got.any() and expected.any():
         return (
             "all zeros. Does your code fill the output, and do you return that tensor? irecv and"
-            " asynchronous calls return at once: call wait() on what they return."
+            " asynchronous calls return immediately. Call wait() on the Work that they return."
         )
     return None
 

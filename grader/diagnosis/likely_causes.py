@@ -1,4 +1,4 @@
-"""Says in words why ranks most likely wait for ever, or disagree about an operation."""
+"""Explains the likely cause if ranks wait for ever, or disagree about an operation."""
 
 from dataclasses import replace
 
@@ -16,7 +16,8 @@ from grader.wire.events import Operation, operations
 from grader.world import stack_frames
 from grader.world.report import Ending, RankReport, Returned, WorldReport
 
-LOOP_LINES = 2  # a rank at most this many lines below a ``while`` with ``is_completed`` polls
+# A rank polls if it is at most this many lines below a ``while`` with ``is_completed``.
+LOOP_LINES = 2
 GIVE_SOURCE = (
     f"{ANY_SOURCE} Give src, as in dist.recv(tensor, src), to receive from a certain rank."
 )
@@ -170,8 +171,9 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
 def _are_at_different_lines(sides: list[Operation]) -> bool:
     """Return whether the operations of a collective without a root come from different lines.
 
-    A send and its receive come from different lines. A collective with a root often does, too,
-    because the root prepares other tensors than the other ranks.
+    Return False for a send and its receive, which usually come from different lines. Also return
+    False for a collective with a root: the root often has a line of its own, because it prepares
+    other tensors.
     """
     if any(side.kind in ("send", "recv") or side.root is not None for side in sides):
         return False
@@ -179,8 +181,8 @@ def _are_at_different_lines(sides: list[Operation]) -> bool:
 
 
 def _other_tag(waiting: list[Waiting]) -> list[Line]:
-    """Return a line about a send and a receive that differ only in their tags; [] if none do."""
-    # The first operation of each kind, of each rank with each other rank.
+    """Return a line about a send and a receive that differ only in their tags, or else []."""
+    # The first operation for each kind, rank and peer.
     first = {(o.kind, o.rank, o.peer): o for o in (w.operation for w in reversed(waiting))}
     for (kind, rank, peer), send in first.items():
         receive = first.get(("recv", peer, rank)) if kind == "send" and peer is not None else None
@@ -338,9 +340,9 @@ def _waits_again(report: WorldReport, waiting: list[Waiting], call: int) -> list
     A partner that is only guessed (see ``Match``) does not count, because the guess may be wrong.
     Return [] if the world is not “stuck”, because then the ranks may only be slow. Only a send or a
     receive can hang in this way. So the result has only ranks that have issued a send or a receive
-    in this call. A rank that waits for a collective that the hub cannot carry out has another
-    reason to hang. Also return [] if the hub may withhold results of all-gathers in this call (see
-    ``Call.slow_gathers``), because then an all-gather can hang, too.
+    in this call. A rank is left out if the hub cannot carry out its collective, because this is
+    another reason to hang. Also return [] if the hub may withhold results of all-gathers in this
+    call (see ``Call.slow_gathers``), because then an all-gather can hang, too.
     """
     if report.ending != Ending.STUCK or report.calls[call].slow_gathers:
         return []

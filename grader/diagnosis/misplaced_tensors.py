@@ -1,4 +1,4 @@
-"""Finds out whether a wrong array is another tensor of the world, or a part of one.
+"""Finds out whether a wrong array is another tensor of the world, or a part of another tensor.
 
 Each function returns a sentence for the message, or None if its explanation does not fit.
 """
@@ -74,10 +74,13 @@ def another_place(got: np.ndarray, expected: np.ndarray, context: Context) -> st
 
 
 def another_rank(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    """Return a sentence if ``got`` is what another rank should have."""
+    """Return a sentence if ``got`` is the tensor that another rank should have."""
     for rank, theirs in enumerate(context.expected):
         if rank != context.rank and theirs is not None and fits(got, theirs, expected):
-            return f"this is what rank {rank} should hold. Do you use the correct rank's number?"
+            return (
+                f"this is the tensor that rank {rank} should hold. Do you use the correct rank's"
+                " number?"
+            )
     return None
 
 

@@ -140,7 +140,7 @@ def _death(report: WorldReport, call: int, exits: list[RankReport]) -> Diagnosis
 
 
 def _standing(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
-    """Return lines that say for each rank where in its program it is, and what it waits for."""
+    """Return lines about each rank: its place in its program, and what its operations wait for."""
     lines = []
     for rank in report.ranks:
         text, missed = stands(report, call, rank, waiting)
@@ -171,8 +171,8 @@ def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnos
 def _unanswered(report: WorldReport) -> list[Line]:
     """Return lines about collectives that all ranks joined, and that the hub cannot carry out.
 
-    Disagreements between ranks are found earlier: see ``wire.agreement``. Here, the sizes of a
-    rank's own tensors do not fit together. Each rank gets one line, about its first such
+    Disagreements between ranks are found earlier: see ``wire.agreement``. In these collectives, the
+    sizes of a rank's own tensors do not fit together. Each rank gets one line, about its first such
     collective.
     """
     issued = operations_by_key(report.trails)
@@ -191,7 +191,7 @@ def _unanswered(report: WorldReport) -> list[Line]:
 
 
 def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
-    """Return lines about the operations that nccl's order holds back, and how to mend the program.
+    """Return lines about the operations that nccl's order holds back, with advice for the student.
 
     Return [] if nccl's order holds back no operation.
     """

@@ -224,7 +224,7 @@ MUTANTS = [
         "    work.wait()  # only now may total be read\n",
         "",
         {"public overlapped_all_reduce", "hidden it_waits_before_it_returns"},
-        "but never waits for it. async_op=True returns at once",
+        "but never waits for it. async_op=True returns immediately",
     ),
     Mutant(
         "everybody sends first",
@@ -1532,7 +1532,7 @@ def all_gather""",
         WAITS,
         "    dist.batch_isend_irecv([send, receive])[0].wait()\n",
         NEIGHBOURS,
-        "but never waits for it. irecv returns at once",
+        "but never waits for it. irecv returns immediately",
     ),
     Mutant(
         "neither the send nor the receive is waited for",
@@ -1542,7 +1542,7 @@ def all_gather""",
     shift_right.__dict__.setdefault('kept', []).extend(works)
 """,
         NEIGHBOURS,
-        "but never waits for it. irecv returns at once",
+        "but never waits for it. irecv returns immediately",
     ),
     *(
         Mutant(
@@ -1674,7 +1674,7 @@ def all_gather""",
             "public ring_all_reduce[4]",
             "public shift_right[2]",
         },
-        "but never waits for it. isend returns at once",
+        "but never waits for it. isend returns immediately",
     ),
     Mutant(
         "neighbours that send, then receive",

@@ -105,7 +105,7 @@ MUTANTS = [
         "weight.chunk(n, dim)[dist.get_rank()]",
         "weight.chunk(n, dim)[n - 1 - dist.get_rank()]",
         {"public shards", "hidden shards"},
-        "this is what rank 1 should hold.",
+        "this is the tensor that rank 1 should hold.",
     ),
     Mutant(
         "the last columns are dropped",
