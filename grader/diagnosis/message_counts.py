@@ -39,7 +39,7 @@ def taken_by_any_source(report: WorldReport, waiting: list[Waiting]) -> list[Lin
             return [
                 likely_line(
                     f"rank {waits.rank}'s receive without src ({place([taker])}) took a message of"
-                    f" rank {send.rank} ({place([send])}). So its receive from rank {send.rank}"
+                    f" rank {send.rank} ({place([send])}). So the receive from rank {send.rank}"
                     f" ({place([waits])}) gets no message.",
                     f"{ANY_SOURCE} Give each receive its src, as in dist.recv(tensor, src).",
                 )

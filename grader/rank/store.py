@@ -12,7 +12,7 @@ from grader.wire import frames
 
 
 class HubStore(dist.Store):
-    """A store that a rank may use only as torch does when it makes a group.
+    """A store that a rank may use only in the way in which torch uses it to make a group.
 
     A rank may count, record that it has arrived, and read what others have recorded. The hub
     refuses all other uses, because ranks have to communicate through operations.
