@@ -22,8 +22,8 @@ from grader.world.report import Raised, Returned, WorldReport
 
 T = TypeVar("T")
 NO_RETURN = (
-    "the result is None. Does the function end without a return, or does it return what"
-    " dist.all_reduce or dist.all_gather returns? These calls return None, and write into their"
+    "the result is None. Does the function end without a return, or does it return the value of"
+    " dist.all_reduce(…) or dist.all_gather(…)? These calls return None, and write into their"
     " arguments."
 )
 NO_GRADIENT = (
@@ -123,9 +123,10 @@ class CallEvidence:
         text = (
             f"rank {rank} computed products of matrices with {computed} floating-point operations,"
             f" but its result needs at least {at_least}. The grader sees only torch's products in"
-            " the thread that called your function, and no elementwise products. Does your"
-            " function multiply in another thread, in another process, or with another library?"
-            " Multiply with torch (@, mm, bmm, …), in the thread that called your function."
+            " the thread that called your function, and does not count elementwise products. Does"
+            " your function multiply in another thread, in another process, or with another"
+            " library? Multiply with torch (@, mm, bmm, …), in the thread that called your"
+            " function."
         )
         self.require(computed >= at_least, text)
         return products
@@ -284,8 +285,8 @@ class CallEvidence:
                 reason = f" ({error})" if isinstance(error, driver_results.Unreadable) else ""
                 own = _from_function(value)
                 sentence = (
-                    f"{label or 'the result'} cannot be found in what rank {rank} returned:"
-                    f" {describe(own)}"
+                    f"{label or 'the result'} cannot be found in the value that rank {rank}"
+                    f" returned: {describe(own)}"
                 )
                 lines = self._wrong_form(rank)
                 if own is None and not lines:

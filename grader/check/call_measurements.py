@@ -215,7 +215,7 @@ class CallMeasurements(CallEvidence):
         # The rank's trail has a mark for each measurement, and the hub reports the measured time.
         measured = len(looks) if passed in (0, count) else passed
         times = f"{measured} time{'s' if measured != 1 else ''}, not {count} times"
-        text = f"rank {rank}: its processor time was measured {times}."
+        text = f"rank {rank}'s processor time was measured {times}."
         self.require(passed in (0, count) and len(looks) in (0, count), text)
         if not looks or not all(looks):
             return None

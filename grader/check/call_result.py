@@ -248,7 +248,7 @@ class CallResult(CallMeasurements):
         """Fail if the ranks disagreed about an operation of this call."""
         for found in self.report.disagreements():
             if all(side.call == self.index for side in found.sides):
-                self._fail(f"The values are right, but by luck. {found}")
+                self._fail(f"The values are right, but only by luck. {found}")
 
     def _require_communication(self) -> None:
         """Fail if a rank communicated nothing, but its result depends on the other ranks.
@@ -263,7 +263,7 @@ class CallResult(CallMeasurements):
             if given and not self.operations(rank):
                 self._fail(
                     f"rank {rank} returned the right result without communicating. "
-                    "Use torch.distributed to get what you need from other ranks."
+                    "Use torch.distributed to get the data of the other ranks."
                 )
 
     def _require_close(
@@ -327,4 +327,4 @@ class CallResult(CallMeasurements):
         if by_luck := next(
             (hazard for hazard in hazards(self.report, self.index) if hazard.is_luck), None
         ):
-            self._fail(f"The values are right, but by luck: {by_luck}")
+            self._fail(f"The values are right, but only by luck: {by_luck}")

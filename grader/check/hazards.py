@@ -73,17 +73,17 @@ class Hazard:
             )
         if operation.kind == "recv":
             return (
-                f"{starts} irecv returns immediately. Call wait() on the Work of this receive"
-                " before you use the tensor."
+                f"{starts} irecv returns immediately. Before you use the tensor, call wait() on the"
+                " Work of this receive."
             )
         if operation.kind == "send":
             return (
-                f"{starts} isend returns immediately. Call wait() on the Work of this send before"
-                " your function ends. Until then the tensor is in use."
+                f"{starts} isend returns immediately. Before your function ends, call wait() on the"
+                " Work of this send. Until then the tensor is in use."
             )
         return (
-            f"{starts} async_op=True returns immediately. Call wait() on the Work that the call"
-            " returns before you use the tensor."
+            f"{starts} async_op=True returns immediately. Before you use the tensor, call wait() on"
+            " the Work that the call returns."
         )
 
     @property
@@ -169,8 +169,8 @@ def read_early(value: Sequence[np.ndarray], unawaited: Sequence[Operation]) -> s
     at = f"the {filling[0]}" if len(filling) == 1 else f"the {filling[0]}, or a later operation"
     return (
         "a tensor was read before it was filled. Until the operation's own wait() has returned,"
-        f" the grader keeps {kept} in this tensor. Look at {at}. Call wait() on what the"
-        " operation returned before you use the tensor."
+        f" the grader keeps {kept} in this tensor. Look at {at}. Before you use the tensor, call"
+        " wait() on the Work that the operation returned."
     )
 
 

@@ -142,7 +142,7 @@ def about_hidden_checks() -> str:
     extra = " and of the extra credit" if rules.extra else ""
     return (
         "These are the public checks. The other checks run after you hand in. They give the rest"
-        f" of the {total:g} points{extra}, and check what else the docstrings ask for: 1 to 4"
+        f" of the {total:g} points{extra}. They check all else that the docstrings ask for: 1 to 4"
         " ranks, other shapes, what is sent, what stays in memory, and which arguments raise"
         " ValueError."
     )

@@ -243,7 +243,7 @@ def diagnose_exception(report: WorldReport, call: int, roots: dict[int, Raised])
     alike = {rank: o for rank, o in roots.items() if _said(o) == _said(first)}
     others = {rank: o for rank, o in roots.items() if rank not in alike}
     if first.missing:
-        return Diagnosis(f"{first.text}: is it spelled as in the handout?")
+        return Diagnosis(f"{first.text}. Is the name spelled as in the handout?")
     if first.around and not first.lines:
         text = (
             f"{rank_list(sorted(alike))} failed outside your function: {first.type}:"

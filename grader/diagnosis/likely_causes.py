@@ -45,7 +45,8 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
     if any(rank.held == call for rank in report.ranks):
         return [
             likely_line(
-                "a rank waits for the others too early. It should go on with its own work first."
+                "a rank waits for the other ranks too early. It should first go on with its own"
+                " work."
             )
         ]
     if taken := taken_by_any_source(report, waiting):
@@ -130,7 +131,7 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
         return [
             likely_line(
                 "the ranks are at different lines. Earlier, a rank left out a collective, called"
-                " one too many, or called one in another group.",
+                " an additional collective, or called a collective in another group.",
                 "Does an if depend on the rank, or does a loop run more often on some ranks?",
                 f"If these lines belong together, the ranks must agree about {found.what}.",
             )
@@ -273,7 +274,7 @@ def polling(report: WorldReport, call: int) -> list[Line]:
         [
             likely_line(
                 f"{rank_list(ranks)} called is_completed() again and again. With gloo,"
-                " is_completed() of a send or a receive does not become true until you call wait()."
+                " is_completed() of a send or a receive stays False until you call wait()."
             )
         ]
         if ranks

@@ -23,8 +23,8 @@ def all_parts(got: np.ndarray, expected: np.ndarray, context: Context) -> str | 
         if is_right and not all(np.array_equal(part, parts[0]) for part in parts):
             kind = "tensor" if got.ndim > 1 else "vector"
             return (
-                f"the whole {kind} came back, not only this rank's part. Take this rank's {name}"
-                " of it"
+                f"this is the whole {kind}, not only this rank's part. Take only this rank's"
+                f" {name}"
             )
     return None
 
@@ -116,7 +116,8 @@ def earlier_result(got: np.ndarray, expected: np.ndarray, context: Context) -> s
     for earlier in context.earlier:
         if fits(got, earlier, expected):
             return (
-                "this was right for an earlier call. Is something kept from one call to the next?"
+                "this was the right value for an earlier call. Does your code keep something from"
+                " one call to the next?"
             )
     return None
 

@@ -162,7 +162,7 @@ def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnos
     is_guess = bool(report.matching().guessed_ranks())
     if not waiting and not is_guess and not likely_cause(report, waiting, call):
         return Diagnosis(
-            "All ranks are stuck, although none waits in a send, a receive or a collective.",
+            "All ranks are stuck, although no rank waits in a send, a receive or a collective.",
             [*standing, Line(ASK)],
         )
     return Diagnosis(DEADLOCK, standing + _why(report, waiting, call))
@@ -212,7 +212,7 @@ def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
                 pairs[id(begun)] = begun, waits, has_partner
     rule = (
         "In this check, a rank's operations in a group run one after the other, as with nccl on"
-        " GPUs. A send ends when it is received."
+        " GPUs. A send ends when its message is received."
     )
     lines = [
         f"    rank {begun.rank}'s {waits} begins only when its {begun} has ended."
@@ -277,9 +277,9 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
     if any(stack_frames.line_in_import(rank.stacks, report.submission_dir) for rank in computing):
         name = f"{report.calls[call].function.partition('.')[0]}.py"
         headline = (
-            f"Stopped after {report.limit} in the import of {name}: an endless loop outside of all"
-            " functions?"
+            f"Stopped after {report.limit} in the import of {name}. Is there an endless loop"
+            " outside of all functions?"
         )
     else:
-        headline = f"Stopped after {limit}: an endless loop?"
+        headline = f"Stopped after {limit}. Is there an endless loop?"
     return Diagnosis(headline, [*lines, *polling(report, call), Line(STILL)])

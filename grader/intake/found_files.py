@@ -63,7 +63,7 @@ def _nearest_first(folder: PurePath) -> tuple:
 
 
 def candidates(directory: Path) -> list[Path]:
-    """Return the folders in which the grader looks for listed files, or finds them deeper down."""
+    """Return the folders in which the grader reads listed files, or would read new listed files."""
     directory = _top(directory)
     found = [*places(directory), directory, directory / "handout"]
     folders = [p for p in _listing(directory) if p.is_dir() and not _is_aside(p.name)]
@@ -211,7 +211,7 @@ def find_in_zip(archive_path: Path) -> FoundFiles:
         path = PurePosixPath(entry.filename.replace("\\", "/"))
         if path.is_absolute() or ".." in path.parts or DRIVE.match(str(path)):
             raise Refused(
-                f"the zip archive holds a path to a place outside of it:"
+                f"the zip archive holds a path to a place outside of the archive:"
                 f" {printable_name(entry.filename)}"
             )
         if stat.S_ISLNK(entry.external_attr >> 16):

@@ -142,7 +142,7 @@ def main() -> int:
         pack(found.texts, arguments.to)
     except OSError as error:
         return _cannot(f"{arguments.to} cannot be written ({type(error).__name__})")
-    print(f"\n{arguments.to.name} holds {', '.join(found.texts)}: upload it.")
+    print(f"\n{arguments.to.name} holds {', '.join(found.texts)}. Upload this zip file.")
     return 0
 
 

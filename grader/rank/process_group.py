@@ -318,7 +318,7 @@ class HubGroup(dist.ProcessGroup):
         return HubWork(self.network, issued, number, memory, landing, output, in_order)
 
     def _check_whole(self, kind: str, name: str, whole: torch.Tensor, part: torch.Tensor) -> None:
-        """Check the shape of ``whole`` as gloo does, or only the number of elements as nccl does."""
+        """Check the shape of ``whole`` as gloo does, or only its number of entries as nccl does."""
         check = check_count if self.network.is_strict or not is_on_host(whole) else check_shape
         check(kind, name, whole, part, self.size())
 

@@ -287,7 +287,7 @@ def _pair(rank: int, compared: Compared) -> Html:
 
     alike = compared.expected == compared.got
     rows = (
-        [] if alike else [_row("all of it", compared.expected, compared.got, "differs", wrong=True)]
+        [] if alike else [_row("the whole", compared.expected, compared.got, "differs", wrong=True)]
     )
     rows += left_out(compared.before, "before")
     for cell in compared.cells:
