@@ -28,7 +28,7 @@ def imports_note(took: float, left_out: float) -> str:
 
     ``took`` is the growth of a rank's memory, in bytes, while the rank imported the submission. It
     may include a first call with tiny arguments. ``left_out`` is the number of bytes that the check
-    subtracts for imports. Too much is over 1 MiB more than ``left_out``.
+    subtracts for imports. "Too much" means over 1 MiB more than ``left_out``.
     """
     if took <= left_out + MIB:
         return ""
@@ -119,9 +119,9 @@ class CallMeasurements(CallEvidence):
         """Return ``grown`` minus the growth of the rank's memory in the world's first call.
 
         The first call should have tiny arguments. In the first call, a rank needs memory for the
-        modules that the submission imports. A submission could also allocate memory there that it
-        does not need, and free this memory before the present call. So at most ``at_most`` bytes
-        are subtracted. Inherited memory to which the rank has written counts, too, with two
+        modules that the submission imports. A submission could also allocate needless memory in the
+        first call, and free this memory before the present call. So at most ``at_most`` bytes are
+        subtracted. Inherited memory to which the rank has written counts, too, with two
         exceptions: the bytes that it had overwritten in the first call, up to a limit, and
         ``overwritten_again`` more bytes. Return None if ``grown`` returns None.
         """

@@ -233,7 +233,7 @@ class CallResult(CallMeasurements):
         return "did not return"
 
     def _has_changed_input(self, rank: int, begin: int = 0) -> bool:
-        """Return whether a tensor in the arguments changed. Skip ``begin`` positional arguments."""
+        """Return whether a tensor in the arguments changed. Skip the first ``begin`` arguments."""
         args, kwargs = self.arguments(rank)
         outcome = self._returned(rank)
         before = arrays([*args[begin:], *kwargs.values()])

@@ -8,7 +8,7 @@ INTERRUPTED = pytest.StashKey[bool]()  # whether Ctrl-C has ended the session
 
 
 class Interruption:
-    """A plugin that works before pytest reads its configuration. ``pytest.main`` gets it."""
+    """A plugin that is passed to ``pytest.main``, so that it is active from the beginning."""
 
     def __init__(self) -> None:
         self.pressed = self.began = False

@@ -152,8 +152,8 @@ def about_hidden_checks() -> str:
 def pytest_collection_finish() -> None:
     """Freeze the objects that exist now, before ``check.workers`` forks workers.
 
-    The garbage collector does not visit frozen objects. So it is fast, and it does not write to
-    the memory that workers share with this process.
+    The garbage collector does not visit frozen objects. So the collector is fast, and does not
+    write to the memory that workers share with this process.
     """
     gc.freeze()
 
@@ -254,7 +254,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
 
 
 def verdict(error: BaseException | None) -> tuple[str, Finding]:
-    """Return a check's status and finding. ``error`` is what it raised, or None if it passed."""
+    """Return a check's status and finding. ``error`` is its exception, or None if it passed."""
     if error is None:
         return PASSED, Finding()
     if isinstance(error, NotAttempted):

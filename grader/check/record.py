@@ -18,7 +18,7 @@ TO_DO = {UNIMPLEMENTED: "Not implemented yet", NOT_ATTEMPTED: "Not attempted"}
 
 @dataclass
 class Answers:
-    """The numbers of a function's calls in one or more checks, by how the function answered."""
+    """Counts a function's calls in one or more checks: accepted, refused and wrong calls."""
 
     accepted: int = 0  # calls with right arguments in which the function returned on every rank
     # calls with right arguments in which the function raised a ValueError on at least one rank

@@ -2,8 +2,8 @@
 
 Some checks only make calls with wrong arguments, and expect a ValueError from each call. A function
 that raises a ValueError for all arguments would pass these checks. To prevent this, the grader
-counts the calls with right arguments in all checks. If the function refuses more of them than it
-accepts, its checks with wrong arguments fail.
+counts the calls with right arguments in all checks. If the function refuses more of these calls
+than it accepts, its checks with wrong arguments fail.
 """
 
 from collections import defaultdict
@@ -17,9 +17,9 @@ from grader.world.report import Raised, Returned, WorldReport
 def answers_in(report: WorldReport) -> dict[str, Answers]:
     """Count, for each function, the calls of one world by their outcome.
 
-    Calls with right arguments are counted as accepted, or as refused if they raised a ValueError.
-    If they failed in another way, they are not counted. Calls with wrong arguments are counted as
-    wrong, however they ended.
+    A call with right arguments is counted as accepted, or as refused if it raised a ValueError. If
+    it failed in another way, it is not counted. A call with wrong arguments is counted as wrong,
+    whatever its outcome is.
     """
     found: dict[str, Answers] = defaultdict(Answers)
     for index, call in enumerate(report.calls):

@@ -149,7 +149,7 @@ class _Unknown:
 
 
 class ControlResult(CallResult):
-    """Replaces the result of a call in the second run, in which every value counts as expected."""
+    """Replaces ``CallResult`` in the second run, in which every value is treated as expected."""
 
     def values(self) -> list:
         return [_Unknown()] * self.report.size

@@ -14,7 +14,7 @@ MAX_NUMBERS = 20
 
 
 def objection(error: Raised, mentioning: Sequence[str]) -> tuple[str, tuple[Line, ...]] | None:
-    """Return what is wrong with the text of a ValueError, with lines for the message.
+    """Return an objection to the text of a ValueError, with lines for the message.
 
     The text must contain all words of ``mentioning``, and at most ``MAX_NUMBERS`` different
     numbers. Return None if nothing is wrong.

@@ -62,9 +62,9 @@ class Workers:
         numbers, tries = range(len(session.items)), [0] * len(session.items)
         reported: set[int] = set()
         shown = [number for number in numbers if is_shown_at_once(session.items[number])]
-        # From the time, process ids and much else, a rank can find out what ran before it. A result
-        # that students see at once must not reveal anything about the other checks. So the checks
-        # with such results run before all other checks.
+        # From the time, process ids and much else, a rank can find out which checks ran before. A
+        # result that students see immediately must not reveal anything about the other checks. So
+        # the checks with such results run before all other checks.
         for phase in (shown, [number for number in numbers if number not in shown]):
             reported |= self._make(session, _units(session.items, phase, self.in_order), tries)
         for number in numbers:

@@ -157,7 +157,7 @@ class WorldRunner:
     def _had_no_room(self, report: WorldReport) -> bool:
         """Return whether ranks could not be started, or failed outside student code on a full disk.
 
-        Such a failure comes, for example, when the ranks make their process group.
+        For example, the ranks need space on the disk when they make their process group.
         """
         met_full_disk = (
             isinstance(outcome, Raised) and outcome.around and DISK_FULL in outcome.text

@@ -13,7 +13,7 @@ from grader.wire.frames import BETWEEN_ENTRIES
 def is_divided_by_rank(
     got: Sequence[np.ndarray | None], expected: Sequence[np.ndarray | None]
 ) -> bool:
-    """Return whether each rank divided a sum by its own number instead of the number of ranks.
+    """Return whether each rank divided a sum by its rank instead of by the number of ranks.
 
     If they did, no entry on rank 0 is finite, because rank 0 divided by 0.
     """

@@ -117,7 +117,7 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
     """Return lines about the likely cause of a disagreement; [] if no likely cause is known."""
     sides = [side for side in found.sides if isinstance(side, Operation)]
     if len(sides) < 2:
-        return []  # ``found`` is about new groups, and says itself what to do
+        return []  # ``found`` is about new groups, and its own text says what to do
     dtypes = {side.dtype for side in sides}
     receiver = next((side.rank for side in sides if side.kind == "recv"), None)
     if found.what == "which operation this is":

@@ -1,7 +1,7 @@
 """Explains why a message is missing, or why no rank receives a message.
 
-Either a rank starts more sends than its peer starts receives, or more receives than its peer starts
-sends. Or an earlier receive of the same rank got the message.
+There are two causes. Two ranks start different numbers of sends and receives for each other, or an
+earlier receive of the same rank took the message.
 """
 
 from collections.abc import Callable

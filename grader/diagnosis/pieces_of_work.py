@@ -11,7 +11,7 @@ MAX_NESTING = 16  # levels of pieces of work inside one another
 
 
 def pass_mark(inside: list[Piece], name: str) -> bool:
-    """Update ``inside`` when a program passes the mark ``name``, and return whether this works.
+    """Update ``inside`` when a program passes the mark ``name``.
 
     ``inside`` holds the pieces of work that have begun and not ended, the innermost last. Return
     False if the mark is not about a piece of work, or would exceed ``MAX_NESTING``.

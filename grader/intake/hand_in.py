@@ -92,7 +92,7 @@ def _end_of_import(code: int) -> str:
 
 
 def pack(texts: dict[str, str], target: Path) -> None:
-    """Write the zip, whole or not at all."""
+    """Write the zip, replacing an older file in one step."""
     with written_whole(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in sorted(texts.items()):
             archive.writestr(name, text)

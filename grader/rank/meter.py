@@ -2,7 +2,7 @@
 
 It records products of matrices, sends, and operators that make up a loss. With each of these, it
 records the total size of the call's tensors that exist at this time. The meter works below the
-Python API, as the recorder does. So it records a product of autograd like one of student code.
+Python API, as the recorder does. So it also records the products that autograd computes.
 The program order on one rank is the same in every run. So a verdict that depends only on this order
 is also the same in every run.
 """
@@ -79,8 +79,8 @@ class Meter(TorchDispatchMode):
         # A storage that existed before the meter counts for 0.
         self.known = {tensor.untyped_storage()._cdata: 0 for tensor in existing}
         self.kept = existing  # keeps the existing tensors alive, so that no address is used again
-        # the address of each storage that was made since the meter was entered and still exists → a
-        # reference to the storage
+        # for each storage that was made since the meter was entered and still exists: its address →
+        # a reference to the storage
         self.living: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def __enter__(self) -> "Meter":
@@ -137,7 +137,7 @@ class Meter(TorchDispatchMode):
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor has memory itself: it is not sparse, and no wrapper of a tensor.
+    """Return whether a tensor has its own memory: it is neither sparse nor a wrapper of a tensor.
 
     A pending result of a functional collective is such a wrapper.
     """

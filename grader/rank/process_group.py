@@ -291,8 +291,8 @@ class HubGroup(dist.ProcessGroup):
         If ``silent`` is True, the operation sends nothing. If ``in_order`` is True, communicate the
         entries of the tensors in their logical order, whatever the strides are. Otherwise
         communicate the bytes in the order in which they are in memory. ``output`` is the result of
-        the operation's future, by default ``landing``. For ``is_overlapping`` see ``Issued``, and
-        for the other arguments ``operation_record``.
+        the operation's future, by default ``landing``. ``Issued`` explains ``is_overlapping``, and
+        ``operation_record`` explains the other arguments.
         """
         check_operation(kind, sent, landing, in_order, recorded.get("reduction"))
         if in_order:

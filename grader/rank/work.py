@@ -44,8 +44,9 @@ class Network:
         self.issued: list[Issued] = []  # the operations of this call, in order of issue
         # returns file and line of the student code that led here
         self.caller: Callable[[], tuple] = lambda: (None, None)
-        # If the rank's program is traced, these are called when an operation is issued, and when
-        # the program waits for one. They get the position of the operation in this call.
+        # If the rank's program is traced, these functions are called when an operation is issued,
+        # and when the program waits for an operation. Their argument is the operation's position in
+        # this call.
         self.on_issue: Callable[[int], None] = lambda position: None
         self.on_wait: Callable[[int], None] = lambda position: None
 
@@ -120,8 +121,8 @@ class Issued:
     position: int  # among all operations of the rank in this call
     was_awaited: bool = False
     was_overwritten: bool = False
-    # whether a tensor that the operation fills overlaps one that it sends, so that gloo sends some
-    # entries after it has overwritten them
+    # whether an output of the operation overlaps an input; then gloo sends some entries after it
+    # has overwritten them
     is_overlapping: bool = False
     # the file and line that issued the operation; None if it fills no tensor
     unfilled_at: tuple | None = None
