@@ -12,7 +12,7 @@ from grader.wire import frames
 
 
 class HubStore(dist.Store):
-    """A store that answers only the requests that torch makes while it makes a group.
+    """A store for the requests that torch makes while it makes a process group.
 
     In these requests, a rank counts, records that it has arrived, and reads the records of other
     ranks. The hub refuses all other uses, because ranks have to communicate through operations.
