@@ -6,7 +6,7 @@ process imports pytest and collects the checks.
 
 import _signal  # the built-in part of signal, which imports no other module
 
-# Until ``main`` can handle it, Ctrl-C ends the program without a traceback.
+# Ctrl-C ends the program without a traceback, until ``main`` can handle Ctrl-C.
 if __name__ == "__main__":
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
@@ -36,7 +36,7 @@ def main() -> int:
     if lacking := [package for module, package in PACKAGES.items() if not find_spec(module)]:
         print(
             f"This environment lacks {', '.join(lacking)}. `make setup` makes an environment with"
-            " all that checks need. To use this one, install what it lacks:"
+            " all packages that the checks need. Or install the missing packages here:"
             f" {sys.executable} -m pip install {' '.join(lacking)}",
             file=sys.stderr,
         )
@@ -50,7 +50,7 @@ def main() -> int:
         from grader.check.interruption import Interruption
 
         return pytest.main(plugins=[Interruption()])
-    except KeyboardInterrupt:  # before or after the session of pytest, which handles its own
+    except KeyboardInterrupt:  # outside of pytest's session; inside it, pytest handles Ctrl-C
         print("interrupted", file=sys.stderr)
         return 2
     except TemporaryFolderError as error:
@@ -63,13 +63,16 @@ def main() -> int:
 
 
 def _interrupt_once(*_: object) -> NoReturn:
-    """Raise KeyboardInterrupt, and ignore every later Ctrl-C, so that all processes are ended."""
+    """Raise KeyboardInterrupt. Ignore every later Ctrl-C, so that the clean-up is not interrupted.
+
+    The clean-up ends all processes.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def _end_without_reader() -> int:
-    """Let Python write the rest of the output nowhere. Return the exit code of a closed pipe."""
+    """Discard the rest of the output, and return the exit code of a program with a closed pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 128 + signal.SIGPIPE
 

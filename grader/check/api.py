@@ -70,7 +70,7 @@ __all__ = [
 
 
 def on_gloo(check: Callable) -> Callable:
-    """Have this check's ranks communicate through gloo, as they do outside of the grader.
+    """Make this check's ranks communicate through gloo, as programs do outside of the grader.
 
     In all other checks the hub carries the data (see ``hub.hub``), unless ``LOCKSTEP_NETWORK``
     names another network. Most problems in which ranks communicate have a check that runs on gloo.
@@ -83,9 +83,9 @@ def on_gloo(check: Callable) -> Callable:
 
 
 def in_strict_order(check: Callable) -> Callable:
-    """Have the hub carry out the operations of this check's ranks in nccl's order.
+    """Make the hub carry out the operations of this check's ranks in nccl's order.
 
-    gloo does not keep this order, so a program that passes with gloo may deadlock with nccl on
+    gloo does not keep this order, so a program that passes with gloo can deadlock with nccl on
     GPUs. See ``hub.strict``.
     """
     check.__network__ = STRICT  # type: ignore[attr-defined]  # a function may have any attribute
@@ -208,8 +208,8 @@ def call(
     - ``weighs``: measure each rank's memory. ``SETTLED`` stands for the rank's current memory, and
       ``PEAK`` for the most memory that the rank has ever had (see ``CallResult.grown``).
     - ``clocks``: measure each rank's processor time (see ``CallResult.spent`` and
-      ``CallResult.spent_before_waits``), and withhold each message until its receiver waits for it
-      and can do nothing else.
+      ``CallResult.spent_before_waits``). Also withhold each message until its receiver does nothing
+      but wait for this message.
     - ``squares``: a dtype. For each operation that sends bytes, read these bytes as numbers of this
       dtype. Compute the sum of the squares of these numbers, and the sum of their fourth powers
       (see ``CallResult.even_powers``).
@@ -233,7 +233,7 @@ class CheckWorld:
 
     ``runner`` runs each world. ``gpus`` are the GPUs that the ranks may use, or None if the ranks
     run on CPUs. ``absent`` names the student's modules that cannot be run, with the reason for
-    each. ``facts`` returns what the fork server knows about this machine.
+    each. ``facts`` returns the fork server's facts about this machine, such as torch's version.
     """
 
     def __init__(

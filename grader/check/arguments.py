@@ -1,4 +1,4 @@
-"""Converts the values that a check is written with to arguments of a call."""
+"""Converts the values that a check contains to arguments of a call."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def as_argument(value: Any) -> Any:
 
 
 def _is_numbers(value: Any) -> bool:
-    """Return whether this is a list of plain numbers, possibly nested. No list may be empty."""
+    """Return whether this is a list of plain numbers, or nested lists of them; no list is empty."""
     return (
         isinstance(value, list)
         and all(type(v) in (int, float) or _is_numbers(v) for v in value)

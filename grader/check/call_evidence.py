@@ -22,8 +22,8 @@ from grader.world.report import Raised, Returned, WorldReport
 
 T = TypeVar("T")
 NO_RETURN = (
-    "the result is None. Does the function end without a return, or does it return what"
-    " dist.all_reduce or dist.all_gather returns? These calls return None, and write into their"
+    "the result is None. Does the function end without a return, or does it return the value of"
+    " dist.all_reduce(…) or dist.all_gather(…)? These calls return None, and write into their"
     " arguments."
 )
 NO_GRADIENT = (
@@ -57,7 +57,7 @@ class CallEvidence:
     def values(self) -> list:
         """Return the value that each rank returned.
 
-        Fails if a rank did not return, but raises GraderFault if the grader itself is the reason.
+        Fails if a rank did not return. If the grader itself is the reason, raises GraderFault.
         """
         if diagnose(self.report, self.index):
             if self.report.grader_fault:
@@ -71,7 +71,7 @@ class CallEvidence:
         return [self._returned(rank).value for rank in range(self.report.size)]
 
     def _first_failed(self) -> int:
-        """Return the number of the first call that failed, if it came before this call."""
+        """Return the number of the first earlier call that failed, or else this call's number."""
         for index, earlier in enumerate(self.report.calls[: self.index]):
             allowed = (Returned, Raised) if earlier.may_raise else Returned
             outcomes = [rank.outcomes.get(index) for rank in self.report.ranks]
@@ -80,7 +80,7 @@ class CallEvidence:
         return self.index
 
     def _returned(self, rank: int) -> Returned:
-        """Return what a rank sent back.
+        """Return a rank's result of this call, with its arguments as they are after the call.
 
         Call this method only after ``values``, which fails if a rank did not return.
         """
@@ -91,8 +91,8 @@ class CallEvidence:
     def read(self, reader: Callable[[Any], T], label: str) -> list[T]:
         """Apply ``reader`` to the value that each rank returned, and return the results.
 
-        Fails if ``reader`` raises an exception. Then ``label`` names in the message the data that
-        could not be read.
+        Fails if ``reader`` raises an exception. In the message, ``label`` is the name of the data
+        that could not be read.
         """
         return self._parts(self.values(), reader, label)
 
@@ -105,7 +105,7 @@ class CallEvidence:
         return groups_made(self.report.ranks[rank].trail, self.index)
 
     def ledger(self, rank: int) -> list[driver_results.Entry]:
-        """Return what the driver's meter recorded on a rank, in the order of recording."""
+        """Return the entries that the driver's meter recorded on a rank, in order."""
         return self.read(driver_results.ledger, "the list of products and sends")[rank]
 
     def require_products(self, rank: int, at_least: int) -> list[driver_results.Entry]:
@@ -116,16 +116,17 @@ class CallEvidence:
         program needs at least this number.
 
         The meter sees only torch's products in the thread of the call. If a program computes its
-        products elsewhere, the ledger does not show the program's memory and order.
+        products elsewhere, the ledger shows neither their order nor the memory that they need.
         """
         products = [entry for entry in self.ledger(rank) if entry.kind == PRODUCT]
         computed = sum(entry.amount for entry in products)
         text = (
             f"rank {rank} computed products of matrices with {computed} floating-point operations,"
             f" but its result needs at least {at_least}. The grader sees only torch's products in"
-            " the thread that called your function, and no elementwise products. Does your"
-            " function multiply in another thread, in another process, or with another library?"
-            " Multiply with torch (@, mm, bmm, …), in the thread that called your function."
+            " the thread that called your function, and does not count elementwise products. Does"
+            " your function multiply in another thread, in another process, or with another"
+            " library? Multiply with torch (@, mm, bmm, …), in the thread that called your"
+            " function."
         )
         self.require(computed >= at_least, text)
         return products
@@ -156,9 +157,9 @@ class CallEvidence:
     def waits_for_nobody(self, sentence: str) -> None:
         """Fail with this sentence if other ranks waited for a held rank outside of operations.
 
-        For example, they may have waited until the held rank makes a new group. A ``Delay`` says
-        which ranks are held. If other ranks wait for a held rank in this way, the judge releases
-        the held rank early. The report lists the calls in which the judge did this.
+        For example, the other ranks may have waited for the held rank to make a new process group.
+        A ``Delay`` says which ranks are held. If other ranks wait for a held rank in this way, the
+        judge releases the held rank early. The report lists the calls in which the judge did this.
         """
         self.require(self.index not in self.report.released_early, sentence)
 
@@ -183,7 +184,7 @@ class CallEvidence:
         """Return the numbers that a driver reported in marks, as one list for each mark, in order.
 
         The name of such a mark is ``name``, followed by numbers. If ``before`` is given, leave out
-        the marks that follow the rank's first mark of this name. Fails if a number is not readable.
+        all marks after the rank's first mark ``before``. Fails if a number is not readable.
         """
         found = []
         for event in self.report.ranks[rank].trail:
@@ -284,8 +285,8 @@ class CallEvidence:
                 reason = f" ({error})" if isinstance(error, driver_results.Unreadable) else ""
                 own = _from_function(value)
                 sentence = (
-                    f"{label or 'the result'} cannot be found in what rank {rank} returned:"
-                    f" {describe(own)}"
+                    f"{label or 'the result'} cannot be found in the value that rank {rank}"
+                    f" returned: {describe(own)}"
                 )
                 lines = self._wrong_form(rank)
                 if own is None and not lines:
@@ -296,7 +297,7 @@ class CallEvidence:
     def _wrong_form(self, rank: int) -> list[Line]:
         """Return a line if the function must return a tuple, and a rank returned something else.
 
-        Return no line if the driver sends no result as the function returned it.
+        Return no line if the driver did not send the value that the function itself returned.
         """
         sent, call = self._returned(rank).value, self.report.calls[self.index]
         names, value = RETURNED_TUPLES.get(call.function, ()), _from_function(sent)

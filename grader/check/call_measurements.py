@@ -1,4 +1,4 @@
-"""Reads what was measured in one call from outside of the ranks: memory, processor time, numbers.
+"""Reads the hub's measurements of one call: memory, processor time, and sums of sent numbers.
 
 Checks use this module through ``CallResult``.
 """
@@ -13,21 +13,22 @@ from grader.wire.frames import PAUSE
 MIB = 2**20
 # A rank shares the pages of its parent process until it writes to them. Python overwrites many
 # pages even if a program only reads its objects, because the reference counts are in these pages.
-# So some overwritten bytes do not count as the rank's memory. In a call, these are
-# ``OVERWRITTEN_ALLOWED_BYTES``. Before the call, mostly in imports, these are
-# ``OVERWRITTEN_EARLIER_BYTES``. We measured 4 MiB in a call, 1 to 2 MiB before it, and 14 MiB for
-# large imports. A second call of the same function overwrites less than 1 MiB more. In a second
-# call, ``OVERWRITTEN_AGAIN_BYTES`` do not count.
+# So the checks do not count the first overwritten bytes as the rank's memory:
+# ``OVERWRITTEN_ALLOWED_BYTES`` in a call, and ``OVERWRITTEN_EARLIER_BYTES`` before the call, mostly
+# in imports. We measured 4 MiB in a call, 1 to 2 MiB before a call, and 14 MiB for large imports. A
+# second call of the same function overwrites less than 1 MiB more. In a second call, the checks do
+# not count the first ``OVERWRITTEN_AGAIN_BYTES``.
 OVERWRITTEN_ALLOWED_BYTES = 6 * MIB
 OVERWRITTEN_EARLIER_BYTES = 16 * MIB
 OVERWRITTEN_AGAIN_BYTES = 2 * MIB
 
 
 def imports_note(took: float, left_out: float) -> str:
-    """Return a sentence if imports took over 1 MiB more than a check leaves out, else "".
+    """Return a sentence for a message if the imports took too much memory, else "".
 
     ``took`` is the growth of a rank's memory, in bytes, while the rank imported the submission. It
-    may include a first call with tiny arguments. The check does not count ``left_out`` bytes.
+    may include a first call with tiny arguments. ``left_out`` is the number of bytes that the check
+    subtracts for imports. "Too much" means over 1 MiB more than ``left_out``.
     """
     if took <= left_out + MIB:
         return ""
@@ -73,7 +74,10 @@ class CallMeasurements(CallEvidence):
     def _grown_beyond(
         self, rank: int, overwritten: int, operations: int | None = None
     ) -> int | None:
-        """Return ``grown``, but leave out only ``overwritten`` bytes of overwritten memory."""
+        """Return ``grown``, but leave out only the first ``overwritten`` bytes of written memory.
+
+        Written memory is inherited memory to which the rank has written.
+        """
         looks = self._growths(rank, operations)
         found = (look.own + max(0, look.overwritten - overwritten) for look in looks)
         return max(found, default=None)
@@ -112,12 +116,12 @@ class CallMeasurements(CallEvidence):
         operations: int | None = None,
         overwritten_again: int = OVERWRITTEN_AGAIN_BYTES,
     ) -> int | None:
-        """Return ``grown`` minus the growth of the rank's memory in the first call of its world.
+        """Return ``grown`` minus the growth of the rank's memory in the world's first call.
 
         The first call should have tiny arguments. In the first call, a rank needs memory for the
-        modules that the submission imports. A submission could also allocate memory there that it
-        does not need, and free this memory before the present call. So at most ``at_most`` bytes
-        are subtracted. Inherited memory to which the rank has written counts, too, with two
+        modules that the submission imports. A submission could also allocate needless memory in the
+        first call, and free this memory before the present call. So at most ``at_most`` bytes are
+        subtracted. Inherited memory to which the rank has written counts, too, with two
         exceptions: the bytes that it had overwritten in the first call, up to a limit, and
         ``overwritten_again`` more bytes. Return None if ``grown`` returns None.
         """
@@ -187,13 +191,13 @@ class CallMeasurements(CallEvidence):
         return found[: sends + 1] if all(found) else None
 
     def spent_before_waits(self, rank: int) -> list[int]:
-        """Return a rank's processor time before each of its messages, when the rank was at rest.
+        """Return a rank's processor time before each message that it received, measured at rest.
 
-        The times are in nanoseconds. At rest means that a thread waited for the message, and no
-        thread of the rank could go on. If the rank did not come to rest, this and all later
-        messages are missing. Return an empty list if the system does not report the times, or if
-        the network is not the hub. The call must have been made with ``clocks``: see
-        ``hub.awaited_receives``.
+        The times are in nanoseconds. A rank is at rest if a thread waits for the message, and no
+        thread of the rank can go on. If the rank did not come to rest before a message, the times
+        of this message and of all later messages are missing. Return an empty list if the system
+        does not report the times, or if the network is not the hub. The call must have been made
+        with ``clocks``: see ``hub.awaited_receives``.
         """
         found = self.report.ranks[rank].spent_before_waits.get(self.index, [])
         return found if all(found) else []
@@ -211,7 +215,7 @@ class CallMeasurements(CallEvidence):
         # The rank's trail has a mark for each measurement, and the hub reports the measured time.
         measured = len(looks) if passed in (0, count) else passed
         times = f"{measured} time{'s' if measured != 1 else ''}, not {count} times"
-        text = f"rank {rank}: its processor time was measured {times}."
+        text = f"rank {rank}'s processor time was measured {times}."
         self.require(passed in (0, count) and len(looks) in (0, count), text)
         if not looks or not all(looks):
             return None

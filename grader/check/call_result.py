@@ -65,7 +65,7 @@ class CallResult(CallMeasurements):
 
         ``expected`` holds one value for each rank. A list of numbers becomes a float32 tensor.
         ``known_mistakes`` holds one dict for each rank. In a dict, each key is a sentence that
-        explains one mistake. Its entry is what a rank with this mistake returns.
+        explains one mistake, and the key's value is the result of a rank with this mistake.
         ``known_mistakes`` may also be a function without arguments that returns these dicts. The
         function is called only if the dicts are needed. ``select`` picks the part of a rank's value
         that is compared, and ``label`` names this part. ``otherwise`` and ``if_none`` are likely
@@ -148,9 +148,9 @@ class CallResult(CallMeasurements):
     def keeps_inputs(self, in_place: bool = False) -> None:
         """Fail if a rank changed a tensor, a list or a dict that it was given.
 
-        If ``in_place`` is True, the function may update the tensors of its first argument. Then
-        this method does not compare ``requires_grad`` and ``.grad`` either, because an optimizer
-        leaves ``.grad`` on the tensors that it updates.
+        If ``in_place`` is True, the function may update the tensors of its first argument. In this
+        case the method does not compare ``requires_grad`` and ``.grad`` of any argument, because an
+        optimizer leaves ``.grad`` on the tensors that it updates.
         """
         self.values()
         for rank in self.report.ranks:
@@ -190,8 +190,8 @@ class CallResult(CallMeasurements):
         The error's text must contain all words of ``mentioning``: see ``value_errors.objection``.
         ``given`` and ``because`` are for the message. ``given`` names the wrong argument, if the
         line about the call does not show it. ``because`` says why the error is expected. If
-        ``since`` is given, a rank may communicate before its first mark of this name. Raises
-        GraderFault if the grader itself is the reason why a rank has no outcome.
+        ``since`` is given, a rank is allowed to communicate before its first mark of this name.
+        Raises GraderFault if a rank has no outcome because the grader itself failed.
         """
         for rank in self.report.ranks:
             outcome = rank.outcomes.get(self.index)
@@ -233,7 +233,7 @@ class CallResult(CallMeasurements):
         return "did not return"
 
     def _has_changed_input(self, rank: int, begin: int = 0) -> bool:
-        """Return whether a tensor changed in the arguments from number ``begin`` on."""
+        """Return whether a tensor in the arguments changed. Skip the first ``begin`` arguments."""
         args, kwargs = self.arguments(rank)
         outcome = self._returned(rank)
         before = arrays([*args[begin:], *kwargs.values()])
@@ -248,7 +248,7 @@ class CallResult(CallMeasurements):
         """Fail if the ranks disagreed about an operation of this call."""
         for found in self.report.disagreements():
             if all(side.call == self.index for side in found.sides):
-                self._fail(f"The values are right, but by luck. {found}")
+                self._fail(f"The values are right, but only by luck. {found}")
 
     def _require_communication(self) -> None:
         """Fail if a rank communicated nothing, but its result depends on the other ranks.
@@ -263,7 +263,7 @@ class CallResult(CallMeasurements):
             if given and not self.operations(rank):
                 self._fail(
                     f"rank {rank} returned the right result without communicating. "
-                    "Use torch.distributed to get what you need from other ranks."
+                    "Use torch.distributed to get the data of the other ranks."
                 )
 
     def _require_close(
@@ -304,7 +304,7 @@ class CallResult(CallMeasurements):
             lines.append(likely_line(reason))
         if values[rank] is None and not select and not wrong_form:
             lines.append(likely_line(NO_RETURN))
-        # An argument that a rank could not send back, for want of space, is no sign of a change.
+        # If a rank had no space to send its arguments back, this does not show that they changed.
         outcomes = enumerate(map(self._returned, range(self.report.size)))
         came_back = [rank for rank, own in outcomes if is_whole([own.args, own.kwargs])]
         is_written = self.function in IN_PLACE or self.report.calls[self.index].driver == OVERWRITES
@@ -327,4 +327,4 @@ class CallResult(CallMeasurements):
         if by_luck := next(
             (hazard for hazard in hazards(self.report, self.index) if hazard.is_luck), None
         ):
-            self._fail(f"The values are right, but by luck: {by_luck}")
+            self._fail(f"The values are right, but only by luck: {by_luck}")

@@ -25,16 +25,17 @@ def _function(item: pytest.Item) -> Any:
 def is_in(item: pytest.Item, part: str, problems: list[str]) -> bool:
     """Return whether a test belongs to this part and to one of these problems.
 
-    An empty ``part`` stands for all parts, and an empty ``problems`` for all problems.
+    If ``part`` is empty, the test may belong to any part. If ``problems`` is empty, it may belong
+    to any problem.
     """
     number = getattr(_function(item), "__number__", None)
     return part_of(item) == (part or part_of(item)) and (not problems or number in problems)
 
 
 def candidate(item: pytest.Item) -> Candidate:
-    """Return the candidate for ``--only`` that stands for a test.
+    """Return a test in the form of a ``Candidate``, from which the option ``--only`` chooses.
 
-    The candidate of a check also has the check's number and names.
+    For a check, the candidate also has the check's number and names.
     """
     record = record_of(item)
     if not record:

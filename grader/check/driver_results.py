@@ -95,7 +95,7 @@ def before(found: Any) -> list:
 
 
 def first_memory(found: Any) -> list:
-    """Return what is in the first memory of the weights after the last step."""
+    """Return the contents, after the last step, of the memory that first held the weights."""
     return _list(_part(found, "first memory"), "what is in the weights' first memory")
 
 

@@ -1,6 +1,6 @@
 """Finds operations that were used wrongly: nobody waited for them, or their memory was overwritten.
 
-If the values of a call with such an operation are right, they may be right by luck.
+If the values of a call with such an operation are right, they may be right only by luck.
 """
 
 import re
@@ -20,9 +20,9 @@ from grader.wire.frames import (
 )
 from grader.world.report import WorldReport
 
-# At the end of a call, a rank adds one such mark to its trail for each hazard. The mark says what
-# is wrong, and names the kind and the number of the operation. The operations of each kind are
-# numbered from 0.
+# At the end of a call, a rank adds one mark of this form to its trail for each hazard. The mark
+# says what is wrong, and names the kind and the number of the operation. The operations of each
+# kind are numbered from 0.
 HAZARD_MARK = re.compile(rf"({NEVER_AWAITED}|{OVERWRITTEN}|{OVERLAPPING}) ([a-z_]+) ([0-9]{{1,5}})")
 LEFT_OPEN_MARK = re.compile(rf"({LEFT_OPEN}) ([a-z_]+) ([0-9]{{1,5}})")
 
@@ -31,8 +31,8 @@ LEFT_OPEN_MARK = re.compile(rf"({LEFT_OPEN}) ([a-z_]+) ([0-9]{{1,5}})")
 class Hazard:
     """An operation of a rank, and what is wrong with it.
 
-    ``what`` is ``NEVER_AWAITED``, ``OVERWRITTEN`` or ``OVERLAPPING``. ``is_paired`` says whether
-    the operation is a send or a receive whose message was received or sent in the same call.
+    ``what`` is ``NEVER_AWAITED``, ``OVERWRITTEN`` or ``OVERLAPPING``. ``is_paired`` is True if the
+    operation is a send or a receive, and a rank issued its partner in the same call.
     """
 
     what: str
@@ -50,8 +50,8 @@ class Hazard:
         if self.what == OVERLAPPING:
             return (
                 f"{rank} calls the {operation} with an output that shares memory with its input."
-                " It may overwrite entries before it has sent them, as gloo does, so the results"
-                " may be wrong. Use another tensor for the output."
+                " The operation may overwrite entries before it has sent them, as gloo does, so the"
+                " results may be wrong. Use another tensor for the output."
             )
         starts = f"{rank} starts the {operation}, but never waits for it."
         if operation.kind == "send" and not self.is_paired:
@@ -73,17 +73,17 @@ class Hazard:
             )
         if operation.kind == "recv":
             return (
-                f"{starts} irecv returns at once: call wait() on the Work of this receive, before"
-                " you use the tensor."
+                f"{starts} irecv returns immediately. Before you use the tensor, call wait() on the"
+                " Work of this receive."
             )
         if operation.kind == "send":
             return (
-                f"{starts} isend returns at once: call wait() on the Work of this send, before your"
-                " function ends. Until then the tensor is in use."
+                f"{starts} isend returns immediately. Before your function ends, call wait() on the"
+                " Work of this send. Until then the tensor is in use."
             )
         return (
-            f"{starts} async_op=True returns at once: call wait() on the Work that it returns,"
-            " before you use the tensor."
+            f"{starts} async_op=True returns immediately. Before you use the tensor, call wait() on"
+            " the Work that the call returns."
         )
 
     @property
@@ -121,7 +121,7 @@ def left_open(report: WorldReport, call: int, rank: int) -> list[Operation]:
 
 
 def _marked(trail: list, call: int, form: re.Pattern) -> Iterator[tuple[str, Operation]]:
-    """For each mark of this form, yield what the mark says and the operation that it names."""
+    """Yield a pair for each mark of this form: the hazard, and the operation that it is about."""
     for mark in trail:
         if isinstance(mark, Mark) and mark.call == call and (read := form.fullmatch(mark.name)):
             what, kind, number = read.groups()
@@ -153,9 +153,9 @@ def read_early(value: Sequence[np.ndarray], unawaited: Sequence[Operation]) -> s
     """Return a sentence if a rank seems to have read a tensor before it was filled; else None.
 
     ``value`` holds the arrays that the rank returned. ``unawaited`` holds the operations that the
-    rank did not wait for at once: see ``left_open``. A tensor that an operation will fill contains
-    nan, or ``UNFILLED`` for integers, until the rank has waited for the operation. Such an entry in
-    ``value`` does not prove an early read: a program may compute nan from filled tensors.
+    rank did not wait for immediately: see ``left_open``. A tensor that an operation will fill
+    contains nan, or ``UNFILLED`` for integers, until the rank has waited for the operation. Such an
+    entry in ``value`` does not prove an early read: a program may compute nan from filled tensors.
     """
     filling = [operation for operation in unawaited if operation.received]
     if any(_holds_nan(array) for array in value):
@@ -169,8 +169,8 @@ def read_early(value: Sequence[np.ndarray], unawaited: Sequence[Operation]) -> s
     at = f"the {filling[0]}" if len(filling) == 1 else f"the {filling[0]}, or a later operation"
     return (
         "a tensor was read before it was filled. Until the operation's own wait() has returned,"
-        f" the grader keeps {kept} in this tensor. Look at {at}. Call wait() on what the"
-        " operation returned before you use the tensor."
+        f" the grader keeps {kept} in this tensor. Look at {at}. Before you use the tensor, call"
+        " wait() on the Work that the operation returned."
     )
 
 

@@ -1,4 +1,4 @@
-"""The pytest plugin that says in one line that Ctrl-C has ended the checks, and how many ran."""
+"""The pytest plugin that prints one line after Ctrl-C: how many checks were made before it."""
 
 import sys
 
@@ -8,7 +8,7 @@ INTERRUPTED = pytest.StashKey[bool]()  # whether Ctrl-C has ended the session
 
 
 class Interruption:
-    """A plugin for ``pytest.main``, to be active before pytest reads its configuration."""
+    """A plugin that is passed to ``pytest.main``, so that it is active from the beginning."""
 
     def __init__(self) -> None:
         self.pressed = self.began = False
@@ -28,12 +28,12 @@ class Interruption:
         session.config.stash[INTERRUPTED] = self.pressed
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None and self.pressed:
-            # pytest would show a line of code, and name an option of its own.
+            # pytest's own line would show code and name one of pytest's options.
             reporter._report_keyboardinterrupt = lambda: reporter.line(told(reporter, session))
 
 
 def told(reporter, session: pytest.Session) -> str:
-    """Return the line about the interruption; without numbers if no check was chosen yet."""
+    """Return the line about the interruption. It has no numbers if no check was chosen yet."""
     if not getattr(session, "items", ()):
         return "interrupted"
     reports = [report for group in reporter.stats.values() for report in group]

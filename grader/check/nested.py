@@ -1,4 +1,4 @@
-"""Finds arrays, containers and missing parts in nested values: arguments, and what ranks return."""
+"""Finds arrays, containers and missing parts in nested values, such as arguments and results."""
 
 from typing import Any
 

@@ -3,10 +3,10 @@
 The plugin also works under pytest-xdist.
 
 A check is a test function with the decorators ``@weight`` and ``@number`` of gradescope-utils. The
-decorator ``@visibility`` is optional. Without it, a public check is visible, and course.toml
-decides when a hidden check is visible. The first paragraph of the check's docstring is the title
-that a student sees. In the title, each ``{name}`` is replaced by the value of the check's parameter
-with this name.
+decorator ``@visibility`` is optional. A public check without this decorator is visible. For a
+hidden check without this decorator, course.toml says when the check is visible. The first paragraph
+of the check's docstring is the title that a student sees. In the title, each ``{name}`` is replaced
+by the value of the check's parameter with this name.
 """
 
 import argparse
@@ -142,7 +142,7 @@ def about_hidden_checks() -> str:
     extra = " and of the extra credit" if rules.extra else ""
     return (
         "These are the public checks. The other checks run after you hand in. They give the rest"
-        f" of the {total:g} points{extra}, and check what else the docstrings ask for: 1 to 4"
+        f" of the {total:g} points{extra}. They check all else that the docstrings ask for: 1 to 4"
         " ranks, other shapes, what is sent, what stays in memory, and which arguments raise"
         " ValueError."
     )
@@ -152,8 +152,8 @@ def about_hidden_checks() -> str:
 def pytest_collection_finish() -> None:
     """Freeze the objects that exist now, before ``check.workers`` forks workers.
 
-    The garbage collector does not visit frozen objects. So it is fast, and it does not write to
-    the memory that workers share with this process.
+    The garbage collector does not visit frozen objects. So the collector is fast, and does not
+    write to the memory that workers share with this process.
     """
     gc.freeze()
 
@@ -254,7 +254,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
 
 
 def verdict(error: BaseException | None) -> tuple[str, Finding]:
-    """Return a check's status and finding. ``error`` is what it raised, or None if it passed."""
+    """Return a check's status and finding. ``error`` is its exception, or None if it passed."""
     if error is None:
         return PASSED, Finding()
     if isinstance(error, NotAttempted):
@@ -270,7 +270,7 @@ def verdict(error: BaseException | None) -> tuple[str, Finding]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Sort the failures by the order of the checks, and say repeated messages briefly.
+    """Sort the failures by the order of the checks, and shorten repeated messages.
 
     pytest has collected the failures in the order in which the checks ended.
     """
@@ -288,8 +288,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter) -> None:
     """Print which problems are not implemented or not attempted, and a text about hidden checks.
 
-    If a check failed, also say so if torch is a version that has not been tested.
-    The text about hidden checks is printed only in a student's copy, and only under these
+    If a check failed, and this version of torch has not been tested, also print a note about the
+    version. The text about hidden checks is printed only in a student's copy, and only under these
     conditions: the user did not choose checks by ``--only``, Ctrl-C did not end the session, at
     least one check passed, none failed, and no problem is unimplemented.
     """

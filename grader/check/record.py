@@ -18,7 +18,7 @@ TO_DO = {UNIMPLEMENTED: "Not implemented yet", NOT_ATTEMPTED: "Not attempted"}
 
 @dataclass
 class Answers:
-    """How a function answered the calls of one or more checks."""
+    """Counts a function's calls in one or more checks: accepted, refused and wrong calls."""
 
     accepted: int = 0  # calls with right arguments in which the function returned on every rank
     # calls with right arguments in which the function raised a ValueError on at least one rank
@@ -72,7 +72,7 @@ class Record:
 
 
 def messages(records: Iterable[Record]) -> Iterator[str]:
-    """Yield the message of each record; only its headline if an earlier message says the same.
+    """Yield each record's message, or only its headline if an earlier message says the same.
 
     A message of one line is never shortened. Two messages say the same if they differ only in the
     call. For example, a file that cannot be imported makes all checks of its part say the same.
@@ -87,7 +87,10 @@ def messages(records: Iterable[Record]) -> Iterator[str]:
 
 
 def to_do(records: Iterable[Record], statuses: dict[str, str] = TO_DO) -> Iterator[tuple[str, str]]:
-    """Yield each of the statuses that a record has, with a line about the checks of this status."""
+    """Yield a pair for each status that at least one record has: the status, and a line about it.
+
+    The line lists the problems of the checks with this status.
+    """
     numbers: dict[str, list[str]] = {status: [] for status in statuses}
     for record in records:
         if record.status in numbers:

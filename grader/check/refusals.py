@@ -1,8 +1,9 @@
 """Finds functions that raise a ValueError for right arguments, too.
 
-Some checks only make calls with wrong arguments, and expect a ValueError from each. A function that
-raises a ValueError whatever it is given would pass these checks. So such a check fails if, over all
-checks, the function refuses more calls with right arguments than it accepts.
+Some checks only make calls with wrong arguments, and expect a ValueError from each call. A function
+that raises a ValueError for all arguments would pass these checks. To prevent this, the grader
+counts the calls with right arguments in all checks. If the function refuses more of these calls
+than it accepts, its checks with wrong arguments fail.
 """
 
 from collections import defaultdict
@@ -16,9 +17,9 @@ from grader.world.report import Raised, Returned, WorldReport
 def answers_in(report: WorldReport) -> dict[str, Answers]:
     """Count, for each function, the calls of one world by their outcome.
 
-    Calls with right arguments are counted as accepted, or as refused if they raised a ValueError.
-    If they failed in another way, they are not counted. Calls with wrong arguments are counted as
-    wrong, however they ended.
+    A call with right arguments is counted as accepted, or as refused if it raised a ValueError. If
+    it failed in another way, it is not counted. A call with wrong arguments is counted as wrong,
+    whatever its outcome is.
     """
     found: dict[str, Answers] = defaultdict(Answers)
     for index, call in enumerate(report.calls):
@@ -42,10 +43,10 @@ def added(several: Iterable[dict[str, Answers]]) -> dict[str, Answers]:
 
 
 def fail_where_right_calls_are_refused(records: Iterable[Record]) -> None:
-    """Fail the checks with wrong arguments whose function also refuses most right arguments.
+    """Fail a check with wrong arguments if its function also refuses most right arguments.
 
     If no check calls the function with right arguments, nothing changes. A result that students see
-    at once depends only on checks whose results they see at once.
+    immediately depends only on other results that they see immediately.
     """
     records = list(records)
     of_all = added(record.answers for record in records)
@@ -66,8 +67,8 @@ def _finding(function: str, total: Answers) -> Finding:
         f" {total.accepted}."
     )
     advice = (
-        "Because of this error, other checks of this function failed. Their messages show its"
-        " text and line. Is one of your conditions true for right arguments, or does the code"
-        " after the conditions raise the error?"
+        "Because of this error, other checks of this function failed. Their messages show the"
+        " error's text and line. Is one of your conditions true for right arguments, or does the"
+        " code after the conditions raise the error?"
     )
     return Finding(headline, (Line(advice),))

@@ -1,4 +1,4 @@
-"""Runs a check, and decides whether the ranks' values or the grader caused its exception, if any.
+"""Runs a check. If it raises an exception, finds out whether a rank's value or the grader did this.
 
 Ranks may send anything. If a check raises an exception because of a rank's values, the submission
 has failed the check. But the reason may also be a mistake in the grader. To find out, the check is
@@ -27,12 +27,11 @@ from grader.world.report import Ending, Raised, RankReport, Returned, Runner, Wo
 # second for the values of an honest submission.
 JUDGING_SECONDS = 10.0
 SLOW = (
-    "Stopped: what the ranks returned takes more than {:g} seconds to judge. Did they return far"
+    "Stopped: the ranks' results take more than {:g} seconds to judge. Did the ranks return far"
     " more than the docstring asks for?"
 )
 UNREADABLE = (
-    "What the ranks returned cannot be judged: it does not have the form that the docstring asks"
-    " for."
+    "The ranks' results cannot be judged: they do not have the form that the docstring asks for."
 )
 
 
@@ -135,7 +134,7 @@ def _finding(error: Exception, report: WorldReport) -> Finding:
 
 
 class UsesRankValue(Exception):
-    """Raised when a check begins to depend on what a rank sent."""
+    """Raised when a check begins to depend on a value that a rank sent."""
 
 
 class _Unknown:
@@ -150,7 +149,7 @@ class _Unknown:
 
 
 class ControlResult(CallResult):
-    """Replaces the result of a call in the second run, in which every value counts as expected."""
+    """Replaces ``CallResult`` in the second run, in which every value is treated as expected."""
 
     def values(self) -> list:
         return [_Unknown()] * self.report.size
@@ -190,7 +189,7 @@ class ControlResult(CallResult):
 def _is_ours(
     check: Callable[..., None], arguments: dict[str, Any], world: CheckWorld, seconds: float
 ) -> bool:
-    """Return whether the check also raises an exception if every value is as expected."""
+    """Return whether the check raises an exception even if every rank sends the expected values."""
 
     # Starts no ranks, and returns a report in which each call has returned a value.
     # ``ControlResult`` never reads this value.

@@ -1,8 +1,9 @@
 """Finds the checks that a user chooses by words: ``make test K=…``, ``make grade K=…``, ``PART=…``.
 
 Words may come from a check's own name or title, from a function's name, from a problem's title, or
-from the number of a problem or part. Upper and lower case count as equal. ``-``, ``_`` and a space
-count as equal, too. Examples: ``K=ring``, ``K=1.7``, ``K=All-reduce``, ``K=shift_right``.
+from the number of a problem or part. Upper and lower case make no difference. Neither does the
+choice of ``-``, ``_`` or a space. Examples: ``K=ring``, ``K=1.7``, ``K=All-reduce``,
+``K=shift_right``.
 """
 
 import difflib

@@ -14,7 +14,7 @@ MAX_NUMBERS = 20
 
 
 def objection(error: Raised, mentioning: Sequence[str]) -> tuple[str, tuple[Line, ...]] | None:
-    """Return what is wrong with the text of a ValueError, with lines for the message.
+    """Return an objection to the text of a ValueError, with lines for the message.
 
     The text must contain all words of ``mentioning``, and at most ``MAX_NUMBERS`` different
     numbers. Return None if nothing is wrong.
@@ -30,7 +30,7 @@ def objection(error: Raised, mentioning: Sequence[str]) -> tuple[str, tuple[Line
 def _other_origin(error: Raised) -> tuple[Line, ...]:
     """Return two lines for the message if no ``raise`` statement of the student raised the error.
 
-    The first line shows the student's line at which the error came up. For example, this line may
+    The first line shows the student's line at which the error occurred. For example, this line may
     be ``a, b = x.shape``, or a call. Return () if this line has a ``raise`` statement, or is not
     known.
     """

@@ -62,9 +62,9 @@ class Workers:
         numbers, tries = range(len(session.items)), [0] * len(session.items)
         reported: set[int] = set()
         shown = [number for number in numbers if is_shown_at_once(session.items[number])]
-        # From the time, process ids and much else, a rank can find out what ran before it. A result
-        # that students see at once must not reveal anything about the other checks. So the checks
-        # with such results run before all other checks.
+        # From the time, process ids and much else, a rank can find out which checks ran before. A
+        # result that students see immediately must not reveal anything about the other checks. So
+        # the checks with such results run before all other checks.
         for phase in (shown, [number for number in numbers if number not in shown]):
             reported |= self._make(session, _units(session.items, phase, self.in_order), tries)
         for number in numbers:
@@ -75,14 +75,14 @@ class Workers:
     def _make(
         self, session: pytest.Session, units: deque[deque[int]], tries: list[int]
     ) -> set[int]:
-        """Have the workers run units of checks; return the numbers of the checks with a result.
+        """Let the workers run units of checks. Return the numbers of the checks with a result.
 
         ``tries`` counts how many times each check was begun. If a worker dies, its check is begun
         again, but no check is begun more than ``TRIES_OF_A_CHECK`` times. If all workers have died,
-        return at once.
+        return immediately.
         """
         reported: set[int] = set()
-        own: dict[Connection, deque[int]] = {}  # the checks left in each worker's unit
+        own: dict[Connection, deque[int]] = {}  # the checks of each worker's unit, not begun yet
         busy: dict[Connection, int] = {}
         while busy or self.free and (units or any(own.values())):
             for worker in list(self.free):
@@ -147,7 +147,7 @@ def _report_as_lost(item: pytest.Item) -> None:
 def _work(session: pytest.Session, parent: Connection) -> None:
     os_support.die_with_parent()
     # Ctrl-C is meant for the process that forked this worker. That process then shows the results
-    # so far.
+    # that it has.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The process that forked this worker ends it by SIGTERM.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -3,17 +3,17 @@
 Lending saves time, because starting ranks takes a large part of a grading. Ranks are lent only if
 the previous check has left nothing behind in them. Fresh ranks have made no calls yet. Used ranks
 have made the calls of an earlier check. A check that fails on used ranks is tried again on fresh
-ranks, so that no check fails because of another. A check that passes on used ranks is not tried
-again. After a check has failed, the other checks of its problem get fresh ranks.
+ranks, so that no check fails because of another check. A check that passes on used ranks is not
+tried again. After a check has failed, the other checks of its problem get fresh ranks.
 
-A second try has other inputs. With the same inputs, a submission could cheat. In the first try, it
-could compute the result in a forbidden way, save it, and make the try end without a verdict. In the
-second try, it could return the saved result.
+A second try has other inputs. If it had the same inputs, a submission could cheat. In the first
+try, the submission could compute the result in a forbidden way, save the result, and make the try
+end without a verdict. In the second try, it could return the saved result.
 
 Public and hidden checks never share ranks, because the message of a public check must not reveal
-anything about a hidden check. If gloo or nccl connects the ranks, the ranks are always fresh. Then
-there is no hub, and only a hub can tell whether used ranks have ended all their operations and wait
-for new calls.
+anything about a hidden check. If gloo or nccl connects the ranks, the ranks are always fresh. In
+this case there is no hub. Only a hub knows whether used ranks have ended all their operations and
+wait for new calls.
 """
 
 import errno
@@ -41,9 +41,10 @@ from grader.world.processes import Processes
 from grader.world.report import IN_ALL_CALLS, Call, Ending, Raised, WorldReport
 
 ROOM = 4  # only worlds of at most this many ranks are lent; few checks need more
-# If no ranks can be started, or they meet on a full disk, wait this many seconds, and try again.
+# If ranks cannot be started, or find a full disk, wait this many seconds, and try again.
 PAUSE_SECONDS = 0.5
-# A process that judges checks waits at most this often, so that a lasting fault is reported soon.
+# A process that judges checks waits at most this many times, so that it soon reports a fault that
+# lasts.
 MOST_PAUSES = 20
 DISK_FULL = os.strerror(errno.ENOSPC)
 
@@ -66,7 +67,8 @@ class KeptProcesses:
     processes: Processes | None = None
     # The keys of checks that have failed. Checks with such a key get fresh ranks.
     failed: set[Hashable] = field(default_factory=set)
-    pauses_left: int = MOST_PAUSES  # how often this process may still wait for room
+    # The number of times that this process may still wait for free processes or disk space.
+    pauses_left: int = MOST_PAUSES
 
     def take(self, key: Hashable) -> Processes | None:
         """Return the processes kept for this key, or None. Close processes kept for another key."""
@@ -96,7 +98,7 @@ class NotRun(CheckFailed):
 
 
 class WorldRunner:
-    """Runs the worlds of one check to their ends. It is the ``runner`` of its ``CheckWorld``."""
+    """Runs the worlds of one check. It is the ``runner`` of the check's ``CheckWorld``."""
 
     def __init__(
         self,
@@ -153,7 +155,10 @@ class WorldRunner:
             return self._run_world(size, calls)
 
     def _had_no_room(self, report: WorldReport) -> bool:
-        """Return whether the ranks could not be started, or could not meet on a full disk."""
+        """Return whether ranks could not be started, or failed outside student code on a full disk.
+
+        For example, the ranks need space on the disk when they make their process group.
+        """
         met_full_disk = (
             isinstance(outcome, Raised) and outcome.around and DISK_FULL in outcome.text
             for rank in report.ranks

@@ -25,7 +25,7 @@ class WrongValues:
     """The values that the ranks of a call returned, if at least one of them is wrong.
 
     - ``call``: the evidence of the call.
-    - ``values``, ``expected``: each rank's value that is compared, and the value that is expected.
+    - ``values``, ``expected``: for each rank, the value that is compared, and the expected value.
     - ``known_mistakes``: one dict for each rank (see ``CallResult.returns``), or None.
     - ``earlier``: for each earlier call of the world, the values that the ranks should return.
     """
@@ -53,7 +53,7 @@ class WrongValues:
         expected = [at_path(value, found.path) for value in self.expected]
         if is_divided_by_rank(got, expected):
             return (
-                "this was divided by 0. Did you divide by the rank instead of the number of"
+                "the result was divided by 0. Did you divide by the rank instead of the number of"
                 " ranks?"
             )
         known = self._known(rank)
@@ -69,9 +69,9 @@ class WrongValues:
         return reason or otherwise or None
 
     def _known(self, rank: int) -> dict[str, Any]:
-        """Return the value that each known mistake gives on a rank; most likely mistakes first.
+        """Return the value that each known mistake gives on a rank, most likely mistakes first.
 
-        A mistake that explains the values of all ranks is more likely than one that does not.
+        A mistake that explains the values of all ranks is more likely than other mistakes.
         """
         if not self.known_mistakes:
             return {}

@@ -1,4 +1,4 @@
-"""Turns what a world reports into the words of a message: root cause, comparison, hints.
+"""Turns the report of a world into a message: root cause, comparison, hints.
 
 This code runs in the judge.
 """

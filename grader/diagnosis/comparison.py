@@ -11,7 +11,7 @@ import numpy as np
 from grader.diagnosis.finding import MAX_CELLS, MAX_VALUES, Cell, Compared, short
 from grader.world.arrays import Unsendable
 
-AHEAD = 2  # the shown entries begin this many before the first wrong one
+AHEAD = 2  # the shown entries begin this many entries before the first wrong entry
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def rounding(dtype: Any) -> Tolerance:
     """Return the tolerance for the rounding errors of matrix products and long sums.
 
     The expected values are computed in float64, and terms may be summed in any order. A sum of K
-    products has an error of about √K units in the last place. A few layers multiply this error. The
+    products has an error of about √K units in the last place. A few layers increase this error. The
     tolerance is 2000 units (2e−4 in float32). This is well above the error, and far below the
     effect of any real mistake.
     """

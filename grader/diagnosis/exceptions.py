@@ -1,4 +1,4 @@
-"""Says in words which exception made a call fail, and which mistake or limit it shows."""
+"""Explains an exception that made a call fail: the likely mistake, or the limit that was hit."""
 
 import re
 from collections import defaultdict
@@ -61,9 +61,10 @@ BOUNDS = [
 class Slip:
     """A mistake that an exception of Python, torch or gloo shows, with the sentence about it.
 
-    A slip applies if the exception's text contains all ``texts``, and the exception came up in one
-    of the functions ``inside``. In ``inside``, ``OWN_LINE`` stands for the student's own line. An
-    empty ``inside`` stands for any place. The message has only the first slip that applies.
+    A slip applies if the exception's text contains all ``texts``, and the exception occurred in one
+    of the functions ``inside``. In ``inside``, ``OWN_LINE`` stands for the student's own line. If
+    ``inside`` is empty, the place does not matter. The message has only the first slip that
+    applies.
     """
 
     texts: tuple[str, ...]
@@ -167,7 +168,7 @@ TOO_FEW_CHUNKS = (
 def _has_few_chunks(report: WorldReport, call: int, raised: Raised) -> bool:
     """Return whether a student's ``chunk(n)`` may have returned fewer than n parts.
 
-    Here n is the world size. Three conditions must be true. The exception came up in a line of the
+    Here n is the world size. Three conditions must be true. The exception occurred in a line of the
     student's function, not in a function that the line calls. The student's function calls
     ``chunk`` at or above this line. An argument has a length that ``chunk(n)`` would cut into fewer
     than n parts. The rank reports the file of this line, and a dishonest rank may report any file.
@@ -242,7 +243,7 @@ def diagnose_exception(report: WorldReport, call: int, roots: dict[int, Raised])
     alike = {rank: o for rank, o in roots.items() if _said(o) == _said(first)}
     others = {rank: o for rank, o in roots.items() if rank not in alike}
     if first.missing:
-        return Diagnosis(f"{first.text}: is it spelled as in the handout?")
+        return Diagnosis(f"{first.text}. Is the name spelled as in the handout?")
     if first.around and not first.lines:
         text = (
             f"{rank_list(sorted(alike))} failed outside your function: {first.type}:"

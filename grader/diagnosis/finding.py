@@ -103,7 +103,7 @@ class Compared:
 class Step:
     """Operations of one rank that look the same and come from the same line of student code.
 
-    They are counted together.
+    ``times`` is the number of these operations.
     """
 
     what: str

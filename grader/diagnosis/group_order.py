@@ -1,4 +1,4 @@
-"""Says in words that ranks use their process groups in different orders, or use other groups."""
+"""Explains that ranks use their process groups in different orders, or use different groups."""
 
 from grader.diagnosis.finding import Line, likely_line
 from grader.diagnosis.rank_summaries import rank_list
@@ -6,7 +6,7 @@ from grader.wire.agreement import Waiting
 from grader.wire.events import Operation, operations
 from grader.world.report import WorldReport
 
-NO_GROUP = ("send", "recv")  # between two ranks, whatever the group
+NO_GROUP = ("send", "recv")  # these connect two ranks, and the group makes no difference
 
 
 def groups_in_different_orders(waiting: list[Waiting]) -> list[Line]:
@@ -30,9 +30,10 @@ def groups_in_different_orders(waiting: list[Waiting]) -> list[Line]:
 def in_another_group(report: WorldReport, missed: list[int], waits: Operation) -> list[Line]:
     """Return a line about a rank that issued the collective ``waits`` in another group.
 
-    ``missed`` are the ranks that returned without taking part in it. Return [] if none of them
-    issued such a collective at the same line. Also return [] if one of the two ranks used both
-    groups there: then the line is in a function for several groups, and a call was left out.
+    ``missed`` are the ranks that returned without taking part in ``waits``. Return [] if none of
+    these ranks issued such a collective at the same line. Also return [] if one of the two ranks
+    used several groups at this line. In this case the line is in a function for several groups, and
+    a call was probably left out.
     """
     if any(o.group != waits.group for o in _at_its_line(report, waits.rank, waits)):
         return []
@@ -66,7 +67,7 @@ def _told(cycle: list[Operation]) -> list[Line]:
                 likely_line(
                     _sentence(one, other),
                     "Let all ranks use their groups in the same order, for example first the groups"
-                    " of rows, and then those of columns.",
+                    " of rows, and then the groups of columns.",
                 )
             ]
     return []

@@ -13,9 +13,9 @@ from grader.wire.frames import BETWEEN_ENTRIES
 def is_divided_by_rank(
     got: Sequence[np.ndarray | None], expected: Sequence[np.ndarray | None]
 ) -> bool:
-    """Return whether each rank divided a sum by its own number instead of the number of ranks.
+    """Return whether each rank divided a sum by its rank instead of by the number of ranks.
 
-    On rank 0 nothing is finite, because it divided by 0.
+    If they did, no entry on rank 0 is finite, because rank 0 divided by 0.
     """
     n, (first, *others) = len(expected), got
     if first is None or not first.size or first.dtype.kind != "f" or np.isfinite(first).any():
@@ -139,7 +139,7 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
     n, square = context.size, context.size**2
     if n == 1:
         return None
-    divided = "Did you divide by the world size although a sum was asked for, or divide twice?"
+    divided = "Did you divide by the world size although the sum is needed, or divide twice?"
     factors = {
         n: (
             f"exactly {n}× the expected value. Did you sum over the ranks without dividing? (If"
@@ -173,7 +173,7 @@ def _zeros(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
     if got.ndim and got.size and not got.any() and expected.any():
         return (
             "all zeros. Does your code fill the output, and do you return that tensor? irecv and"
-            " asynchronous calls return at once: call wait() on what they return."
+            " asynchronous calls return immediately. Call wait() on the Work that they return."
         )
     return None
 
@@ -198,8 +198,8 @@ def _shape(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
         return "the right number of entries in another shape"
     if got.size > expected.size and same(got.ravel()[: expected.size], expected.ravel()):
         return (
-            "the first entries are right, but there are more. Is padding left over, or is a slice"
-            " too long?"
+            "the first entries are right, but there are too many entries. Is padding left over, or"
+            " is a slice too long?"
         )
     return None
 
@@ -233,6 +233,6 @@ def _partly(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
     if first > 0 and wrong[first:].all() and wrong.sum() <= max(got.size // 2, 1):
         return (
             f"the first {first} entries are right and all others are wrong. Is the last block"
-            " shorter than the others, and does your code handle that?"
+            " shorter than the others? Does your code handle a shorter last block?"
         )
     return None

@@ -1,4 +1,4 @@
-"""Says in words why ranks most likely wait for ever, or disagree about an operation."""
+"""Explains the likely cause if ranks wait for ever, or disagree about an operation."""
 
 from dataclasses import replace
 
@@ -16,7 +16,8 @@ from grader.wire.events import Operation, operations
 from grader.world import stack_frames
 from grader.world.report import Ending, RankReport, Returned, WorldReport
 
-LOOP_LINES = 2  # a rank at most this many lines below a ``while`` with ``is_completed`` polls
+# A rank polls if it is at most this many lines below a ``while`` with ``is_completed``.
+LOOP_LINES = 2
 GIVE_SOURCE = (
     f"{ANY_SOURCE} Give src, as in dist.recv(tensor, src), to receive from a certain rank."
 )
@@ -44,7 +45,8 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
     if any(rank.held == call for rank in report.ranks):
         return [
             likely_line(
-                "a rank waits for the others too early. It should go on with its own work first."
+                "a rank waits for the other ranks too early. It should first go on with its own"
+                " work."
             )
         ]
     if taken := taken_by_any_source(report, waiting):
@@ -115,7 +117,7 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
     """Return lines about the likely cause of a disagreement; [] if no likely cause is known."""
     sides = [side for side in found.sides if isinstance(side, Operation)]
     if len(sides) < 2:
-        return []  # ``found`` is about new groups, and says itself what to do
+        return []  # ``found`` is about new groups, and its own text says what to do
     dtypes = {side.dtype for side in sides}
     receiver = next((side.rank for side in sides if side.kind == "recv"), None)
     if found.what == "which operation this is":
@@ -129,7 +131,7 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
         return [
             likely_line(
                 "the ranks are at different lines. Earlier, a rank left out a collective, called"
-                " one too many, or called one in another group.",
+                " an additional collective, or called a collective in another group.",
                 "Does an if depend on the rank, or does a loop run more often on some ranks?",
                 f"If these lines belong together, the ranks must agree about {found.what}.",
             )
@@ -170,8 +172,9 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
 def _are_at_different_lines(sides: list[Operation]) -> bool:
     """Return whether the operations of a collective without a root come from different lines.
 
-    A send and its receive come from different lines. A collective with a root often does, too,
-    because the root prepares other tensors than the other ranks.
+    Return False for a send and its receive, which usually come from different lines. Also return
+    False for a collective with a root: the root often has a line of its own, because it prepares
+    other tensors.
     """
     if any(side.kind in ("send", "recv") or side.root is not None for side in sides):
         return False
@@ -179,8 +182,8 @@ def _are_at_different_lines(sides: list[Operation]) -> bool:
 
 
 def _other_tag(waiting: list[Waiting]) -> list[Line]:
-    """Return a line about a send and a receive that differ only in their tags; [] if none do."""
-    # The first operation of each kind, of each rank with each other rank.
+    """Return a line about a send and a receive that differ only in their tags, or else []."""
+    # The first operation for each kind, rank and peer.
     first = {(o.kind, o.rank, o.peer): o for o in (w.operation for w in reversed(waiting))}
     for (kind, rank, peer), send in first.items():
         receive = first.get(("recv", peer, rank)) if kind == "send" and peer is not None else None
@@ -271,7 +274,7 @@ def polling(report: WorldReport, call: int) -> list[Line]:
         [
             likely_line(
                 f"{rank_list(ranks)} called is_completed() again and again. With gloo,"
-                " is_completed() of a send or a receive does not become true until you call wait()."
+                " is_completed() of a send or a receive stays False until you call wait()."
             )
         ]
         if ranks
@@ -338,9 +341,9 @@ def _waits_again(report: WorldReport, waiting: list[Waiting], call: int) -> list
     A partner that is only guessed (see ``Match``) does not count, because the guess may be wrong.
     Return [] if the world is not “stuck”, because then the ranks may only be slow. Only a send or a
     receive can hang in this way. So the result has only ranks that have issued a send or a receive
-    in this call. A rank that waits for a collective that the hub cannot carry out has another
-    reason to hang. Also return [] if the hub may withhold results of all-gathers in this call (see
-    ``Call.slow_gathers``), because then an all-gather can hang, too.
+    in this call. A rank is left out if the hub cannot carry out its collective, because this is
+    another reason to hang. Also return [] if the hub may withhold results of all-gathers in this
+    call (see ``Call.slow_gathers``), because then an all-gather can hang, too.
     """
     if report.ending != Ending.STUCK or report.calls[call].slow_gathers:
         return []

@@ -1,7 +1,7 @@
-"""Says in words why a message is missing, or why nobody receives it.
+"""Explains why a message is missing, or why no rank receives a message.
 
-Either a rank starts more sends than its peer starts receives, or more receives than its peer starts
-sends. Or an earlier receive of the same rank got the message.
+There are two causes. Two ranks start different numbers of sends and receives for each other, or an
+earlier receive of the same rank took the message.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,9 @@ ANY_SOURCE = "A receive without src takes the first message that arrives, from a
 def taken_by_any_source(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
     """Return a line about a receive without src that took the message another receive waits for.
 
-    Return [] if there is none. There must be a message of another rank that the receive without src
-    could have taken instead. Otherwise the receive may be right, and a send may be missing.
+    Return [] if there is no such receive. Also return [] if there was no message of another rank
+    that this receive could have taken instead. Then the receive may be right, and a send may be
+    missing.
     """
     sends = [w.operation for w in waiting if w.operation.kind == "send"]
     left = {lane_destination(lane(send)) for send in sends}
@@ -38,8 +39,8 @@ def taken_by_any_source(report: WorldReport, waiting: list[Waiting]) -> list[Lin
             return [
                 likely_line(
                     f"rank {waits.rank}'s receive without src ({place([taker])}) took a message of"
-                    f" rank {send.rank} ({place([send])}). So its receive from rank {send.rank}"
-                    f" ({place([waits])}) gets none.",
+                    f" rank {send.rank} ({place([send])}). So the receive from rank {send.rank}"
+                    f" ({place([waits])}) gets no message.",
                     f"{ANY_SOURCE} Give each receive its src, as in dist.recv(tensor, src).",
                 )
             ]
@@ -49,9 +50,9 @@ def taken_by_any_source(report: WorldReport, waiting: list[Waiting]) -> list[Lin
 def unequal_counts(report: WorldReport, waiting: list[Waiting], waits: Operation) -> list[Line]:
     """Return a line that counts the sends and receives between a rank that waits and its peer.
 
-    ``waits`` is an open operation of a rank whose peer has returned. Return [] if it is a
-    collective. Also return [] if the two have exchanged no message, because then the peer has
-    forgotten the operation altogether.
+    ``waits`` is an open operation of a rank whose peer has returned. Return [] if ``waits`` is a
+    collective. Also return [] if the two ranks have exchanged no message. Then the peer has left
+    out its side altogether, and the numbers do not help.
     """
     pairs = earlier_pairs(report, waits) if waits.kind in ("send", "recv") else []
     if not pairs:
@@ -64,7 +65,8 @@ def unequal_counts(report: WorldReport, waiting: list[Waiting], waits: Operation
         if (w.operation.kind, w.operation.call) == (waits.kind, waits.call)
         and lane(w.operation) == lane(waits)
     ]
-    # A message of another call may have met an operation of this call. Then count only this call.
+    # An operation of this call may have been matched with one of another call. Then count only the
+    # operations of this call.
     of_call = [[o for o in side if o.call == waits.call] for side in (own, others)]
     if of_call[1] and len(of_call[0]) + len(open_ones) > len(of_call[1]):
         own, others = of_call
@@ -99,7 +101,7 @@ def _next_step(
     open_ones: list[Operation],
     place: Callable[[list[Operation]], str],
 ) -> str:
-    """Return sentences that say what to look for, see ``unequal_counts``."""
+    """Return advice for the message of ``unequal_counts``: what to look for in the program."""
     how = " without src" if waits.kind == "recv" and all(o.peer is None for o in own) else ""
     lacks = "send" if waits.kind == "recv" else "receive"
     mend = f"Remove the {waits.name} that is not needed, or add the missing {lacks}."
@@ -118,10 +120,10 @@ def _next_step(
 
 
 def earlier_pairs(report: WorldReport, waits: Operation) -> list[Match]:
-    """Return the sends and receives, in pairs, that belong to the same messages as ``waits``.
+    """Return the pairs of a send and its receive that were matched on the same lane as ``waits``.
 
-    They have the same source, target, group and tag. If ``waits`` receives from any rank, the
-    source may differ. One operation of a pair must belong to the call of ``waits``.
+    They have the same source, target, group and tag as ``waits``. If ``waits`` receives from any
+    rank, the source may differ. At least one operation of a pair belongs to the call of ``waits``.
     """
     return [
         found

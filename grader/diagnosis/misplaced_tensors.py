@@ -1,4 +1,4 @@
-"""Finds out whether a wrong array is another tensor of the world, or a part of one.
+"""Finds out whether a wrong array is another tensor of the world, or a part of another tensor.
 
 Each function returns a sentence for the message, or None if its explanation does not fit.
 """
@@ -23,8 +23,8 @@ def all_parts(got: np.ndarray, expected: np.ndarray, context: Context) -> str | 
         if is_right and not all(np.array_equal(part, parts[0]) for part in parts):
             kind = "tensor" if got.ndim > 1 else "vector"
             return (
-                f"the whole {kind} came back, not only this rank's part. Take this rank's {name}"
-                " of it"
+                f"this is the whole {kind}, not only this rank's part. Take only this rank's"
+                f" {name}"
             )
     return None
 
@@ -74,10 +74,13 @@ def another_place(got: np.ndarray, expected: np.ndarray, context: Context) -> st
 
 
 def another_rank(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    """Return a sentence if ``got`` is what another rank should have."""
+    """Return a sentence if ``got`` is the tensor that another rank should have."""
     for rank, theirs in enumerate(context.expected):
         if rank != context.rank and theirs is not None and fits(got, theirs, expected):
-            return f"this is what rank {rank} should hold. Do you use the correct rank's number?"
+            return (
+                f"this is the tensor that rank {rank} should hold. Do you use the correct rank's"
+                " number?"
+            )
     return None
 
 
@@ -113,7 +116,8 @@ def earlier_result(got: np.ndarray, expected: np.ndarray, context: Context) -> s
     for earlier in context.earlier:
         if fits(got, earlier, expected):
             return (
-                "this was right for an earlier call. Is something kept from one call to the next?"
+                "this was the right value for an earlier call. Does your code keep something from"
+                " one call to the next?"
             )
     return None
 

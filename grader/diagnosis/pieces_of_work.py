@@ -1,4 +1,4 @@
-"""Follows the pieces of work of a program, such as a forward pass, by the marks at their ends."""
+"""Follows a program's pieces of work, such as a forward pass, by the marks that surround them."""
 
 import re
 
@@ -11,9 +11,10 @@ MAX_NESTING = 16  # levels of pieces of work inside one another
 
 
 def pass_mark(inside: list[Piece], name: str) -> bool:
-    """Update the pieces of work that have begun, the innermost last, when a mark is passed.
+    """Update ``inside`` when a program passes the mark ``name``.
 
-    Return False if the mark ``name`` is not about a piece of work, or would exceed ``MAX_NESTING``.
+    ``inside`` holds the pieces of work that have begun and not ended, the innermost last. Return
+    False if the mark is not about a piece of work, or would exceed ``MAX_NESTING``.
     """
     found = PIECE.fullmatch(name)
     if not found or found[1] in NOT_WORK:

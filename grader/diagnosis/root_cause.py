@@ -140,7 +140,7 @@ def _death(report: WorldReport, call: int, exits: list[RankReport]) -> Diagnosis
 
 
 def _standing(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
-    """Return lines that say for each rank where in its program it is, and what it waits for."""
+    """Return lines about each rank: its place in its program, and what its operations wait for."""
     lines = []
     for rank in report.ranks:
         text, missed = stands(report, call, rank, waiting)
@@ -162,7 +162,7 @@ def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnos
     is_guess = bool(report.matching().guessed_ranks())
     if not waiting and not is_guess and not likely_cause(report, waiting, call):
         return Diagnosis(
-            "All ranks are stuck, although none waits in a send, a receive or a collective.",
+            "All ranks are stuck, although no rank waits in a send, a receive or a collective.",
             [*standing, Line(ASK)],
         )
     return Diagnosis(DEADLOCK, standing + _why(report, waiting, call))
@@ -171,8 +171,8 @@ def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnos
 def _unanswered(report: WorldReport) -> list[Line]:
     """Return lines about collectives that all ranks joined, and that the hub cannot carry out.
 
-    Disagreements between ranks are found earlier: see ``wire.agreement``. Here, the sizes of a
-    rank's own tensors do not fit together. Each rank gets one line, about its first such
+    Disagreements between ranks are found earlier: see ``wire.agreement``. In these collectives, the
+    sizes of a rank's own tensors do not fit together. Each rank gets one line, about its first such
     collective.
     """
     issued = operations_by_key(report.trails)
@@ -191,7 +191,7 @@ def _unanswered(report: WorldReport) -> list[Line]:
 
 
 def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
-    """Return lines about the operations that nccl's order holds back, and how to mend the program.
+    """Return lines about the operations that nccl's order holds back, with advice for the student.
 
     Return [] if nccl's order holds back no operation.
     """
@@ -212,7 +212,7 @@ def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
                 pairs[id(begun)] = begun, waits, has_partner
     rule = (
         "In this check, a rank's operations in a group run one after the other, as with nccl on"
-        " GPUs. A send ends when it is received."
+        " GPUs. A send ends when its message is received."
     )
     lines = [
         f"    rank {begun.rank}'s {waits} begins only when its {begun} has ended."
@@ -277,9 +277,9 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
     if any(stack_frames.line_in_import(rank.stacks, report.submission_dir) for rank in computing):
         name = f"{report.calls[call].function.partition('.')[0]}.py"
         headline = (
-            f"Stopped after {report.limit} in the import of {name}: an endless loop outside of all"
-            " functions?"
+            f"Stopped after {report.limit} in the import of {name}. Is there an endless loop"
+            " outside of all functions?"
         )
     else:
-        headline = f"Stopped after {limit}: an endless loop?"
+        headline = f"Stopped after {limit}. Is there an endless loop?"
     return Diagnosis(headline, [*lines, *polling(report, call), Line(STILL)])

@@ -262,7 +262,7 @@ def _background(
     found = []
     for operation in operations(trail):
         in_call = waited.get(operation.at)
-        # If the program waited at once, the operation did not run in the background.
+        # If the program waited immediately, the operation did not run in the background.
         if in_call and in_call.begin == operation.at:
             continue
         ends = [

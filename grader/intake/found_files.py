@@ -22,7 +22,7 @@ PYTHON_LIKE = (".py", ".pyc", ".pth", ".so", ".ini", ".cfg", ".toml")
 DRIVE = re.compile("[A-Za-z]:")  # the beginning of a Windows path that names a drive
 MAX_FILE_BYTES = 1 << 20
 MAX_ARCHIVE_FILES = 2000
-# Where listed files are looked for: how deep, and in how many folders of a directory.
+# The limits of the search for listed files: how deep, and in how many folders of a directory.
 MAX_DEPTH, MAX_FOLDERS = 8, 2000
 MAX_READ = MAX_FILE_BYTES + 1  # one byte more shows that a file is too large
 # With other compression methods, zipfile may unpack any number of bytes in one step.
@@ -39,12 +39,12 @@ class Refused(ValueError):
 
 @dataclass
 class FoundFiles:
-    """What is found in a submission.
+    """The files that are found in a submission.
 
-    ``files`` maps the names of the listed files to functions that read them. All lie in the folder
-    ``home``, which is "" for the top folder. ``others`` are files beside them that a student may
-    expect the grader to read, too (see PYTHON_LIKE). ``elsewhere`` are other folders with listed
-    files.
+    ``files`` maps the names of the listed files to functions that read them. All these files lie in
+    the folder ``home``, which is "" for the top folder. ``others`` are files in the same folder
+    that a student may expect the grader to read, too (see PYTHON_LIKE). ``elsewhere`` are other
+    folders with listed files.
     """
 
     files: dict[str, Callable[[], bytes]]
@@ -54,16 +54,16 @@ class FoundFiles:
 
 
 def _nearest_first(folder: PurePath) -> tuple:
-    """Return a key that sorts folders: the first one that has listed files counts.
+    """Return a key that sorts folders. The grader reads the first folder that has listed files.
 
-    This is the one nearest to the top. Among folders at the same depth, handout/ is preferred,
-    because another folder may be a backup of it.
+    The folder nearest to the top comes first. Among folders at the same depth, handout/ comes
+    first, because another folder may be a backup of it.
     """
     return len(folder.parts), folder.name != "handout", folder.as_posix()
 
 
 def candidates(directory: Path) -> list[Path]:
-    """Return the folders in which a listed file counts, or would count if it were there."""
+    """Return the folders in which the grader reads listed files, or would read new listed files."""
     directory = _top(directory)
     found = [*places(directory), directory, directory / "handout"]
     folders = [p for p in _listing(directory) if p.is_dir() and not _is_aside(p.name)]
@@ -73,19 +73,19 @@ def candidates(directory: Path) -> list[Path]:
 
 
 def _top(directory: Path) -> Path:
-    """Return the directory of a submission. In a student's copy, a link to a directory is followed.
+    """Return the directory of a submission. In a student's copy, follow a link to a directory.
 
-    Elsewhere a student may have made the link, to read what is not theirs. No link is followed.
+    In other copies, follow no link. A student may have made the link to read other people's files.
     """
     return directory if HIDDEN.exists() else directory.resolve()
 
 
 def places(directory: Path) -> list[Path]:
-    """Return the folders in a directory that have listed files. The first one counts.
+    """Return the folders in a directory that have listed files. The grader reads the first folder.
 
     Look at MAX_DEPTH levels below the directory, but at no further level after MAX_FOLDERS folders.
-    The level below the first folder found is the last one: perhaps better files lie in its
-    ``handout/``, and a warning says so.
+    Stop one level below the first folder that has listed files. Better files may lie in the
+    ``handout/`` of this folder, and then a warning says so.
     """
     found: list[Path] = []
     level, seen, is_last = [directory], 0, False
@@ -146,7 +146,7 @@ def find_in_directory(directory: Path) -> FoundFiles:
 def has_listed_files(directory: Path) -> bool:
     """Return whether the intake finds a file of the assignment in a directory.
 
-    Return True also if the directory cannot be read, because its grading then says so.
+    Also return True if the directory cannot be read. Then its grading reports the error.
     """
     try:
         return bool(find_in_directory(directory).files)
@@ -174,7 +174,7 @@ def _read(path: Path) -> bytes:
 
 
 class _Archive(io.BufferedReader):
-    """A file that limits how many bytes zipfile reads at once.
+    """A file that limits how many bytes zipfile reads at a time.
 
     Without this limit, zipfile would read an archive's whole directory, and make an object for each
     entry.
@@ -211,7 +211,7 @@ def find_in_zip(archive_path: Path) -> FoundFiles:
         path = PurePosixPath(entry.filename.replace("\\", "/"))
         if path.is_absolute() or ".." in path.parts or DRIVE.match(str(path)):
             raise Refused(
-                f"the zip archive holds a path to a place outside of it:"
+                f"the zip archive holds a path to a place outside of the archive:"
                 f" {printable_name(entry.filename)}"
             )
         if stat.S_ISLNK(entry.external_attr >> 16):

@@ -43,8 +43,8 @@ def unwritten(texts: dict[str, str]) -> Counter[str]:
 def import_errors(files: Iterable[str]) -> dict[str, str]:
     """Return the error of each file of ``handout/`` that cannot be imported.
 
-    First, one process imports all files. Only if this fails, each file is imported in a process of
-    its own. That takes longer, because each process imports torch.
+    First, one process imports all files. If this succeeds, no file has an error. Otherwise each
+    file is imported in its own process, which takes longer, because each process imports torch.
     """
     if not import_error(*files):
         return {}
@@ -52,7 +52,7 @@ def import_errors(files: Iterable[str]) -> dict[str, str]:
 
 
 def import_error(*files: str) -> str:
-    """Return why files of ``handout/`` cannot be imported together; "" if they can be imported.
+    """Return the reason why files of ``handout/`` cannot be imported together, else "".
 
     The reason is the exception that ended Python, in one line. If the traceback names a line of the
     last of ``files``, the number of that line is added. If no exception ended Python, the reason is
@@ -83,7 +83,7 @@ def import_error(*files: str) -> str:
 
 
 def _end_of_import(code: int) -> str:
-    """Return how an import ended Python, in words. ``code`` is the exit code, or −signal."""
+    """Return words that say how an import ended Python. ``code`` is the exit code, or −signal."""
     if code >= 0:
         return f"the import ends Python with exit code {code}"
     known = -code in list(signal.Signals)
@@ -92,7 +92,7 @@ def _end_of_import(code: int) -> str:
 
 
 def pack(texts: dict[str, str], target: Path) -> None:
-    """Write the zip, whole or not at all."""
+    """Write the zip, replacing an older file in one step."""
     with written_whole(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in sorted(texts.items()):
             archive.writestr(name, text)
@@ -142,7 +142,7 @@ def main() -> int:
         pack(found.texts, arguments.to)
     except OSError as error:
         return _cannot(f"{arguments.to} cannot be written ({type(error).__name__})")
-    print(f"\n{arguments.to.name} holds {', '.join(found.texts)}: upload it.")
+    print(f"\n{arguments.to.name} holds {', '.join(found.texts)}. Upload this zip file.")
     return 0
 
 

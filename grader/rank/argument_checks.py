@@ -1,8 +1,8 @@
 """This module checks the tensors that student code gives to an operation of a group on the hub.
 
 It runs beside student code. Wrong arguments raise the same errors as with gloo, or as with nccl if
-the tensors are on a GPU. The hub also refuses some operations that gloo
-carries out, and the errors say so.
+the tensors are on a GPU. The hub also refuses some operations that gloo carries out. The texts of
+these errors say so.
 """
 
 import torch
@@ -48,12 +48,13 @@ def require_dense(kind: str, tensors: Tensors) -> None:
 def check_tensors(kind: str, tensors: Tensors, in_order: bool) -> None:
     """Check the memory and the dtype of each tensor, and that all dtypes are the same.
 
-    Raises RuntimeError if a message is not contiguous, as gloo does, and ValueError otherwise. With
-    ``in_order``, the hub gets a copy of each tensor, so the tensor may be an expanded one.
+    Raises RuntimeError if a message is not contiguous, as gloo does. Raises ValueError for all
+    other faults. If ``in_order`` is True, the hub gets a copy of each tensor, so the tensor may be
+    an expanded one.
     """
     for tensor in tensors:
         if kind in ("send", "recv") and not tensor.is_contiguous():
-            raise RuntimeError("input tensor has to be contiguous")  # gloo says this of both kinds
+            raise RuntimeError("input tensor has to be contiguous")  # gloo's words for both kinds
         if not in_order and _last(tensor) > tensor.untyped_storage().nbytes():
             raise ValueError(
                 f"{kind}: the tensor has more elements than its memory. Was it expanded, or was its"

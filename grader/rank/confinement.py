@@ -27,7 +27,7 @@ CLONE_NEWIPC = 0x08000000
 
 
 class Unconfined(RuntimeError):
-    """A protection that this process should get does not work here."""
+    """Raised if a protection that this process should get does not work here."""
 
 
 @lru_cache
@@ -60,16 +60,16 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
         user: the uid and gid that the process gets, if its tier gives each rank a user of its own.
         readable: folders that the process may read, besides Python's and the system's.
         writable: the process's own folders and files, which it may read and write to.
-        device: ``cpu`` or ``cuda``. With ``cuda``, the process may also use the GPU's files, and it
-            has no RLIMIT_DATA, because the driver needs a lot of address space.
+        device: ``cpu`` or ``cuda``. If it is ``cuda``, the process may also use the GPU's files,
+            and has no RLIMIT_DATA, because the driver needs a lot of address space.
 
     Raises:
         Unconfined: a protection of the tier does not work here.
     """
     if not LINUX:
         return
-    # Make this process dumpable: it was forked from a process that is not dumpable. Not even
-    # the user of a process that is not dumpable can open the process's files in /proc.
+    # Make this process dumpable, because it was forked from a process that is not dumpable.
+    # Otherwise not even the user of this process could open its files in /proc.
     _prctl(PR_SET_DUMPABLE, 1)
     _limit(device)
     # Give this process shared memory of its own, which disappears when this process ends. This call
@@ -91,7 +91,7 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
 
 def _limit(device: str) -> None:
     # If memory runs out, the system ends a rank first, and not the judge. Some sandboxes forbid to
-    # write to /proc; ranks can be confined without this.
+    # write to /proc. Ranks can be confined without this setting.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
     _bound(resource.RLIMIT_FSIZE, FILE_BYTES)
@@ -149,7 +149,7 @@ def drop_capabilities(keep_reading: bool) -> None:
 
 CREATE, ADD_RULE, RESTRICT = 444, 445, 446  # system calls, the same on all architectures
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
-# by the number of an ABI: all file rights that this ABI knows
+# For each number of an ABI: all file rights that this ABI knows.
 EVERYTHING = [0, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF]
 IOCTL_DEV = 0x8000  # from ABI 5 on; older ABIs do not restrict it
 READ = EXECUTE | READ_FILE | READ_DIR
@@ -227,8 +227,8 @@ def _opened(allowed: list[tuple[str, int]]) -> list[tuple[int, int]]:
 def _common() -> list[tuple[int, int]]:
     """Return descriptors and rights of the paths that every rank may use.
 
-    A rank may read Python, the system and the devices, and it may also write to the devices. All
-    paths are opened once: ``get_ready`` opens them before ranks are forked.
+    A rank may read Python, the system and the devices, and it may also write to the devices. The
+    paths are opened only one time: ``get_ready`` opens them before ranks are forked.
     """
     return _opened(
         [(path, READ) for path in PYTHONS + SYSTEM]
@@ -296,7 +296,7 @@ DEVICES = ["/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"]
 def _pythons() -> list[str]:
     """Return the paths of the interpreter, its library, and its packages.
 
-    The folder around a virtual environment is left out, because it may be the grader's.
+    The folder around a virtual environment is left out, because it may be the grader's own folder.
     """
     paths = sysconfig.get_paths()
     found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {

@@ -1,6 +1,6 @@
-"""This module gives up what a rank process has inherited from its supervisor.
+"""This module releases the resources that a rank process has inherited from its supervisor.
 
-This happens before student code runs, so that student code cannot use it.
+This happens before student code runs, so that student code cannot use these resources.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from grader.wire import os_support
 
 
 def give_up_inherited(wire_fd: int, output_fd: int, stacks_fd: int) -> tuple[int, int]:
-    """Give up what this process has inherited; return the new numbers of wire_fd and stacks_fd."""
+    """Release the inherited resources, and return the new numbers of wire_fd and stacks_fd."""
     os.setpgid(0, 0)
     signal.set_wakeup_fd(-1)
     for name in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
@@ -24,8 +24,8 @@ def give_up_inherited(wire_fd: int, output_fd: int, stacks_fd: int) -> tuple[int
     # the socket of another rank.
     null = os.open(os.devnull, os.O_RDONLY)
     wanted = [null, output_fd, output_fd, wire_fd, stacks_fd, *_own_files()]
-    # First copy them to numbers above the new ones, so that ``dup2`` overwrites none of them. Use
-    # the lowest such numbers, because the user's limit on open files may be low.
+    # First copy the kept descriptors to numbers above all new numbers, so that ``dup2`` overwrites
+    # none of them. Use the lowest such numbers, because the user's limit on open files may be low.
     kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, len(wanted)) for fd in wanted]
     for target, descriptor in enumerate(kept):
         os.dup2(descriptor, target, inheritable=target < 3)

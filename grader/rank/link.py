@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from grader.wire import frames, os_support
 
-# A thread may wait for one of these, besides the answer to an operation.
+# A thread waits for the answer to an operation, or for one of these.
 GO, NOTHING = frames.FOR_GO, frames.FOR_NOTHING
 
 
@@ -85,8 +85,8 @@ class Link:
     def owe(self, number: int, contents: Contents) -> None:
         """Send the contents of an operation when a thread next waits.
 
-        If a thread waits already, send the contents at once, because that thread may wait for this
-        operation.
+        If a thread waits already, send the contents immediately, because that thread may wait for
+        this operation.
         """
         self.owed[number] = contents
         if self.waits:
@@ -109,8 +109,8 @@ class Link:
         """Wait for the frame of this key, and return it.
 
         If the frame is an answer, ``key`` is the number of the operation or question that it
-        answers. If the judge sends the frame, ``key`` is a word (``GO``, ``FOR_INPUTS``). With
-        ``NOTHING``, wait until the world ends.
+        answers. If the judge sends the frame, ``key`` is a word (``GO``, ``FOR_INPUTS``). If
+        ``key`` is ``NOTHING``, wait until the world ends.
         """
         self.pay(key)
         with self.changed:

@@ -208,7 +208,8 @@ class Rank:
         """Make the calls of one check, and tell the judge when all are made.
 
         After a call that raised an exception, wait until the judge lets this rank continue. Only
-        the judge knows whether the exception was expected. Without a hub, wait after each call.
+        the judge knows whether the exception was expected. If there is no hub, wait after each
+        call.
         """
         there = {name for name in frames.HEAVY if name in sys.modules}
         with self.recording:
@@ -295,7 +296,7 @@ class Rank:
         return True
 
     def forget(self) -> None:
-        """Forget the last check, so that the next check begins as if this process were new.
+        """Forget the check that has ended. Then the next check begins as if this process were new.
 
         The student's modules will be imported anew, and the ranks will make a new process group.
         """
@@ -319,8 +320,8 @@ def _send_result(
 ) -> None:
     """Send a call's result and arguments as data.
 
-    If this fails, send a description of the result, and no arguments. ``kept`` says what the call
-    left unchanged: see ``Returned``.
+    If they cannot be sent, send a description of the result instead, and no arguments. ``kept``
+    says what the call left unchanged: see ``Returned``.
     """
     receipts, link.receipts = link.receipts, []
     meta = {"call": call, "receipts": receipts, **kept}

@@ -18,7 +18,7 @@ from grader.wire.callbacks import CallOptions
 class Marks:
     """Adds marks to a rank's trail, which is the list of its events.
 
-    If the judge asks for it, the rank waits before one of the marks.
+    If the judge asks for a delay, the rank waits before one of the marks.
     """
 
     def __init__(self, link: Link, current: dict, network: Network | None) -> None:
@@ -26,7 +26,7 @@ class Marks:
         # At most one pair (mark, seconds). Before this mark, the rank waits for the judge's GO
         # frame, and then for this many seconds.
         self.held: list = []
-        # whether the judge wants to know this rank's processor time before each send
+        # whether the judge has asked for this rank's processor time before each send
         self.pauses = False
         # the judge's functions that the student's function may call, if no hub serves them
         self.served: CallOptions | None = None
@@ -54,7 +54,7 @@ class Marks:
         return answer["gives"]
 
     def before_a_send(self) -> None:
-        """Let the hub measure this rank's processor time, if the judge wants to know it."""
+        """Let the hub measure this rank's processor time, if the judge has asked for it."""
         if self.pauses:
             self.use(frames.PAUSE)
 

@@ -1,8 +1,8 @@
 """The meter records what one rank does in a call, in program order.
 
 It records products of matrices, sends, and operators that make up a loss. With each of these, it
-records how many bytes the living tensors have. The meter works below the Python API, as the
-recorder does. So it makes no difference whether student code or autograd computes a product.
+records the total size of the call's tensors that exist at this time. The meter works below the
+Python API, as the recorder does. So it also records the products that autograd computes.
 The program order on one rank is the same in every run. So a verdict that depends only on this order
 is also the same in every run.
 """
@@ -42,7 +42,7 @@ METERS: list = []
 
 
 def size_of_product(name: str, args: tuple) -> tuple[int, int]:
-    """Return the floating-point operations of a product of matrices, and its inner dimension.
+    """Return a matrix product's number of floating-point operations, and its inner dimension.
 
     A product of shapes (a, b) and (b, c) has the inner dimension b. Each of its entries is a sum of
     b terms. Each term counts as one multiplication and one addition.
@@ -79,8 +79,8 @@ class Meter(TorchDispatchMode):
         # A storage that existed before the meter counts for 0.
         self.known = {tensor.untyped_storage()._cdata: 0 for tensor in existing}
         self.kept = existing  # keeps the existing tensors alive, so that no address is used again
-        # the address of each storage that was made since the meter was entered and still exists → a
-        # reference to the storage
+        # for each storage that was made since the meter was entered and still exists: its address →
+        # a reference to the storage
         self.living: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def __enter__(self) -> "Meter":
@@ -117,7 +117,7 @@ class Meter(TorchDispatchMode):
             self.ledger.append([kind, amount, self.alive, monotonic(), inner])
 
     def _measure(self) -> None:
-        """Take account of storages that ``resize_`` has made larger or smaller."""
+        """Update ``alive`` and ``known`` for storages whose size ``resize_`` has changed."""
         for key, living in list(self.living.items()):
             if (storage := living()) is not None:
                 self.alive += storage.nbytes() - self.known[key]
@@ -137,7 +137,7 @@ class Meter(TorchDispatchMode):
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor has memory itself: it is not sparse, and no wrapper of a tensor.
+    """Return whether a tensor has its own memory: it is neither sparse nor a wrapper of a tensor.
 
     A pending result of a functional collective is such a wrapper.
     """
@@ -160,5 +160,5 @@ def _dispatch(
     return result
 
 
-# This is assigned and not defined inside the class: see ``recorder``.
+# The method is assigned and not defined inside the class: see ``recorder``.
 Meter.__torch_dispatch__ = _dispatch  # type: ignore[method-assign, assignment]

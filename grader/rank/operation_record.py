@@ -1,7 +1,7 @@
 """This module builds the record that a rank reports when it issues an operation.
 
-This code runs beside student code. With the hub, the process group reports the operations. Without
-a hub, the recorder reports them. ``wire.events.Operation`` says what the fields mean.
+This code runs beside student code. If the hub is the network, the process group reports the
+operations. Otherwise the recorder reports them. ``wire.events.Operation`` explains the fields.
 """
 
 import torch.distributed as dist

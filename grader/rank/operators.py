@@ -13,12 +13,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-@functools.cache  # asking torch for the name each time takes longer than the rest of a mode's work
+@functools.cache  # because asking torch for the name takes longer than all other work of a mode
 def name_of(operator: Any) -> str:
     """Return the name of an operator of torch, such as "mm" for ``aten::mm``.
 
-    An operator that works in place has the same name as the one that does not. The name of any
-    other operator, for example of student code, keeps its namespace.
+    An operator that works in place has the same name as the operator that does not. If the
+    namespace is not ``aten``, for example in student code, the result contains the namespace.
     """
     return operator._schema.name.removeprefix("aten::").removesuffix("_")
 
@@ -26,10 +26,10 @@ def name_of(operator: Any) -> str:
 def has_wrapper(types: Iterable[type]) -> bool:
     """Return whether an argument of an operator is a tensor that wraps others, such as a DTensor.
 
-    ``types`` are those that torch gives a mode: the arguments' subclasses of Tensor. For a wrapper,
-    a mode returns NotImplemented. Then torch calls the wrapper's own code, and the mode sees the
-    operators on the tensors inside. The shape of a DTensor is that of the tensors of all ranks
-    together, so it does not show what this rank computes.
+    ``types`` are the types that torch gives a mode: the arguments' subclasses of Tensor. For a
+    wrapper, a mode returns NotImplemented. Then torch calls the wrapper's own code, and the mode
+    sees the operators on the tensors inside. A DTensor has the shape of the whole tensor on all
+    ranks, so its shape does not show what this rank computes.
     """
     return any(hasattr(kind, "__tensor_flatten__") for kind in types)
 
@@ -42,11 +42,11 @@ def has_values(result: Any) -> bool:
 
 
 def run_parts(mode: TorchDispatchMode, operator: Any, args: tuple, kwargs: dict) -> Any:
-    """Run the operators that an operator consists of under the mode, and return the result.
+    """Run the parts of an operator under the mode, and return the operator's result.
 
-    Two kinds of operators have parts: those of ``custom_op`` (see ``run_custom``), and composite
-    operators that torch has not split up yet, for example in inference mode. For all other
-    operators, return NotImplemented.
+    The parts are themselves operators. Two kinds of operators have parts: those of ``custom_op``
+    (see ``run_custom``), and composite operators that torch has not split up yet, for example in
+    inference mode. For all other operators, return NotImplemented.
     """
     if (result := run_custom(mode, operator, args, kwargs)) is not NotImplemented:
         return result
@@ -67,11 +67,11 @@ def _is_composite(operator: Any) -> bool:
 
 
 def run_custom(mode: TorchDispatchMode, operator: Any, args: tuple, kwargs: dict) -> Any:
-    """Run an operator that ``torch.library.custom_op`` has made under the mode.
+    """Run an operator under the mode, if ``torch.library.custom_op`` has made this operator.
 
-    Otherwise torch would run its Python function without the mode. For other operators, return
-    NotImplemented. Also return it if an argument has a shape but no values: then torch does not run
-    this function.
+    Otherwise torch would run the operator's Python function without the mode. For all other
+    operators, return NotImplemented. Also return NotImplemented if an argument has a shape but no
+    values, because then torch does not run the Python function.
     """
     made = sys.modules.get("torch._library.custom_ops")
     if made is None or operator._schema.name not in getattr(made, "OPDEFS", ()):

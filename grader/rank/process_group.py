@@ -250,7 +250,7 @@ class HubGroup(dist.ProcessGroup):
         require_dense("send", tensors)
         check_tensors("send", tensors, in_order=False)
         if peer == self.rank():
-            # gloo raises the same
+            # gloo raises the same error
             raise RuntimeError("Pair is not connected: a rank cannot send to itself")
         # On the hub a send passes through no operator of torch that a meter would see. If a
         # meter is entered twice, report the send to it only once.
@@ -291,8 +291,8 @@ class HubGroup(dist.ProcessGroup):
         If ``silent`` is True, the operation sends nothing. If ``in_order`` is True, communicate the
         entries of the tensors in their logical order, whatever the strides are. Otherwise
         communicate the bytes in the order in which they are in memory. ``output`` is the result of
-        the operation's future, by default ``landing``. For ``is_overlapping`` see ``Issued``, and
-        for the other arguments ``operation_record``.
+        the operation's future, by default ``landing``. ``Issued`` explains ``is_overlapping``, and
+        ``operation_record`` explains the other arguments.
         """
         check_operation(kind, sent, landing, in_order, recorded.get("reduction"))
         if in_order:
@@ -318,7 +318,7 @@ class HubGroup(dist.ProcessGroup):
         return HubWork(self.network, issued, number, memory, landing, output, in_order)
 
     def _check_whole(self, kind: str, name: str, whole: torch.Tensor, part: torch.Tensor) -> None:
-        """Check ``whole`` as gloo does; for nccl only the number of elements counts."""
+        """Check the shape of ``whole`` as gloo does, or only its number of entries as nccl does."""
         check = check_count if self.network.is_strict or not is_on_host(whole) else check_shape
         check(kind, name, whole, part, self.size())
 
@@ -376,8 +376,9 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _blocks(tensors: Tensors, in_order: bool) -> Tensors:
-    """Return the tensors that an operation fills as one block of memory each.
+    """Return those of the tensors that an operation fills as one block of memory.
 
-    If ``in_order`` is True, a tensor that is not contiguous is filled with gaps.
+    If ``in_order`` is True, the operation skips the gaps in a tensor that is not contiguous. So
+    such a tensor is left out.
     """
     return [tensor for tensor in tensors if not in_order or tensor.is_contiguous()]

@@ -83,5 +83,5 @@ def _dispatch(
     return result
 
 
-# This is assigned and not defined inside the class: see ``recorder``.
+# The method is assigned and not defined inside the class: see ``recorder``.
 ProgramTracer.__torch_dispatch__ = _dispatch  # type: ignore[method-assign, assignment]

@@ -50,7 +50,7 @@ class RankHome:
     def enter(self) -> None:
         """Make the rank's folder the working directory, and permanently confine this process.
 
-        Raises Unconfined if this process cannot be confined as it should.
+        Raises Unconfined if a protection of the rank's tier does not work here.
         """
         os.chdir(self.folder)
         os.environ["TMPDIR"] = os.environ["HOME"] = self.folder

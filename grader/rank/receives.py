@@ -1,10 +1,10 @@
-"""With this module a received message reaches its tensor at ``wait()``, and not before.
+"""This module makes a received message reach its tensor at ``wait()``, and not before.
 
 It runs beside student code. A program that never waits for an ``irecv`` is wrong. But with plain
-gloo it fails only sometimes: if gloo is quick, the result is right by luck, and if gloo drops the
+gloo it fails only sometimes. If gloo is quick, the result is right by luck. If gloo drops the
 receive, another rank hangs. With this module the result is wrong every time. The message is
-received into other memory, and ``wait()`` copies it into the tensor. Until then the tensor holds
-nan, or ``UNFILLED`` if its dtype has no nan. Receives on a GPU are not changed.
+received into other memory, and ``wait()`` copies the message into the tensor. Until then the tensor
+holds nan, or ``UNFILLED`` if its dtype has no nan. Receives on a GPU are not changed.
 """
 
 import sys

@@ -193,8 +193,8 @@ def refuse_connections() -> bool:
 
     These are the calls in ``CONNECTING``, and some operations of other calls. The descriptors that
     are already open can still be used. A new process may not have a namespace of its own. A filter
-    cannot see what ``clone3`` is asked for. So ``clone3`` fails as if the kernel did not have it,
-    and the C library calls ``clone`` in its place.
+    cannot see the options of ``clone3``. So ``clone3`` fails as if the kernel did not have it, and
+    the C library calls ``clone`` in its place.
     """
     if not can_refuse():
         return False

@@ -12,10 +12,10 @@ from grader.wire import frames
 
 
 class HubStore(dist.Store):
-    """A store that a rank may use only as torch does when it makes a group.
+    """A store for the requests that torch makes while it makes a process group.
 
-    A rank may count, record that it has arrived, and read what others have recorded. The hub
-    refuses all other uses, because ranks have to communicate through operations.
+    In these requests, a rank counts, records that it has arrived, and reads the records of other
+    ranks. The hub refuses all other uses, because ranks have to communicate through operations.
     """
 
     def __init__(self, network: Network) -> None:

@@ -15,7 +15,7 @@ from grader.wire.exception_limits import MAX_LINES, MAX_NAME, MAX_SOURCE, MAX_TE
 
 
 class Missing(Exception):
-    """The student's file lacks the function or class that a check asks for."""
+    """Raised if the student's file lacks the function or class that a check asks for."""
 
 
 def find(name: str) -> Any:
@@ -89,7 +89,8 @@ def _inside(below: list[traceback.FrameSummary]) -> str:
     """Return the name of the function that raised an exception; "" if the student's line did.
 
     ``below`` are the stack entries below the student's innermost line. If functions of
-    torch.distributed are among them, return the innermost one, because it may call our own code.
+    torch.distributed are among them, return the innermost of these functions, because it may call
+    the grader's code.
     """
     of_torch = [s.name for s in below if f"{os.sep}torch{os.sep}distributed{os.sep}" in s.filename]
     return [*(s.name for s in below), *of_torch][-1] if below else ""

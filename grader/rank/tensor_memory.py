@@ -18,10 +18,11 @@ Tensors = Sequence[torch.Tensor]
 class MemoryInUse:
     """The memory whose content an operation sends.
 
-    A collective reads its memory at once. A send reads its memory when its rank next waits. So a
-    program that overwrites the tensor of a send before this wait sends the new values.
-    On a CPU, ``was_overwritten`` then says so, because ``keep`` has kept the hash of the bytes. On
-    a GPU, it notices only what happens after ``read``, or an operation that fills the memory.
+    A collective reads its memory immediately. A send reads its memory when its rank next waits. So
+    a program that overwrites the tensor of a send before this wait sends the new values. On a CPU,
+    ``was_overwritten`` then returns True, because ``keep`` has kept the hash of the bytes. On a
+    GPU, ``was_overwritten`` notices only changes after ``read``, and operations that fill the
+    memory.
     """
 
     def __init__(self, sent: Tensors, landing: Tensors) -> None:
@@ -44,7 +45,7 @@ class MemoryInUse:
     def keep(self) -> None:
         """Keep the hash of the bytes, for ``read`` and ``was_overwritten``.
 
-        On a GPU keep nothing, because the program would then have to wait for the GPU.
+        On a GPU, keep nothing. Otherwise the program would have to wait for the GPU.
         """
         if all(map(is_on_host, self.sent)):
             self.kept = hash(self._now())
@@ -72,9 +73,9 @@ class MemoryInUse:
     def was_overwritten(self) -> bool:
         """Return whether the memory was overwritten while the operation used it.
 
-        There are three cases. The memory differs, or differed in ``read``, from the bytes whose
-        hash was kept. Or another operation fills the memory before it is sent. Or the program has
-        freed the memory.
+        Return True in three cases: the bytes have changed since their hash was kept (now, or at the
+        time of ``read``), another operation fills the memory before the bytes are sent, or the
+        program has freed the memory.
         """
         differs = self.kept is not None and self.kept != hash(self._now())
         return differs or self.is_lost

@@ -126,7 +126,7 @@ def _open(tensor: torch.Tensor, key: int, number: int) -> None:
 def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
     """Return a tensor with the same values and this ``layout``, one of ``arrays.LAYOUTS``.
 
-    The result is contiguous, or a transposed view, or a slice (every other element of a larger
+    The result is contiguous, or a transposed view, or a slice (every second element of a larger
     tensor), or a transposed slice.
     """
     if layout == "contiguous":
@@ -156,7 +156,7 @@ def originals(value: Any) -> Any:
 def is_intact(value: Any, original: Any) -> bool:
     """Return whether containers still hold the very same tensors at the same positions.
 
-    ``original`` is what ``originals`` returned for these containers earlier.
+    ``original`` is the earlier result of ``originals`` for these containers.
     """
     if isinstance(original, list):
         return (
@@ -174,8 +174,8 @@ def is_intact(value: Any, original: Any) -> bool:
 def gradient_flags(value: Any) -> Any:
     """Return two flags for each tensor in lists, tuples and dicts.
 
-    The first says whether the tensor requires a gradient. The second says whether the tensor has a
-    gradient although it requires none. If a tensor requires a gradient, its second
+    The first flag says whether the tensor requires a gradient. The second flag says whether the
+    tensor has a gradient although it requires none. If a tensor requires a gradient, its second
     flag is False, because the judge's own backward pass may have computed its gradient.
     """
     if isinstance(value, (list, tuple)):
@@ -189,7 +189,7 @@ def gradient_flags(value: Any) -> Any:
 
 @dataclass
 class Parcel:
-    """The tensors that one frame holds so far, and the number of bytes of all of them."""
+    """The tensors that ``encode`` has put into a frame, and their total number of bytes."""
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     bytes: int = 0
@@ -301,6 +301,6 @@ def _tensor(value: torch.Tensor, parcel: Parcel) -> dict:
         return {"other": f"a tensor of shape {tuple(value.shape)} whose memory was freed"}
     key = str(len(parcel.tensors))
     parcel.bytes += value.nbytes
-    # Copy at once, because an unfinished communication may still write to the original.
+    # Copy immediately, because an unfinished communication may still write to the original.
     parcel.tensors[key] = value.detach().to("cpu", copy=True).contiguous()
     return {"tensor": key}

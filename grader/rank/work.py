@@ -1,7 +1,7 @@
 """This module keeps the operations of a rank that have not ended.
 
-It runs beside student code. An operation writes what it receives into its tensors when student code
-waits for the operation, and not before.
+It runs beside student code. An operation writes the received data into its tensors when student
+code waits for the operation, and not before.
 """
 
 import itertools
@@ -21,16 +21,16 @@ from grader.rank.tensor_memory import MemoryInUse, Tensors, fill
 from grader.wire import frames
 
 # A program counts as waiting for a collective if it has asked this many times whether the
-# collective is completed, and always got the answer no. From then on, each question waits for the
-# result. It waits for a tenth of the time since then, but for at least ``POLL_SECONDS[0]`` and at
-# most ``POLL_SECONDS[1]`` seconds. So a program that asks in a loop is idle most of the time,
-# like a program that calls ``wait``, on a slow machine, too.
+# collective is completed, and always got the answer no. From then on, each call of ``is_completed``
+# waits for the result. This wait lasts a tenth of the time since then, but at least
+# ``POLL_SECONDS[0]`` and at most ``POLL_SECONDS[1]`` seconds. So even on a slow machine, a program
+# that asks in a loop is idle most of the time, like a program that calls ``wait``.
 PATIENT_POLLS = 50
 POLL_SECONDS = 0.02, 0.1
 
 
 class Network:
-    """Holds what all process groups on one rank share.
+    """Holds the objects that all process groups on one rank share.
 
     Examples are the rank's connection (``link``), and the counter of the rank's operations.
     """
@@ -44,8 +44,9 @@ class Network:
         self.issued: list[Issued] = []  # the operations of this call, in order of issue
         # returns file and line of the student code that led here
         self.caller: Callable[[], tuple] = lambda: (None, None)
-        # If the rank's program is traced, these are called when an operation is issued, and when
-        # the program waits for one. They get the position of the operation in this call.
+        # If the rank's program is traced, these functions are called when an operation is issued,
+        # and when the program waits for an operation. Their argument is the operation's position in
+        # this call.
         self.on_issue: Callable[[int], None] = lambda position: None
         self.on_wait: Callable[[int], None] = lambda position: None
 
@@ -65,7 +66,7 @@ class Network:
         """Send an operation to the hub, and return the number that its answer will have.
 
         ``blocks`` are tensors that the operation fills, each of which is one block of memory. A
-        collective sends its bytes at once. The bytes of a send follow when the rank next waits.
+        collective sends its bytes immediately. The bytes of a send follow when the rank next waits.
         """
         is_send = record["kind"] == "send"
         blob = memory.read() if memory and not is_send else b""
@@ -120,8 +121,8 @@ class Issued:
     position: int  # among all operations of the rank in this call
     was_awaited: bool = False
     was_overwritten: bool = False
-    # whether a tensor that the operation fills overlaps one that it sends, so that gloo sends some
-    # entries after it has overwritten them
+    # whether an output of the operation overlaps an input; then gloo sends some entries after it
+    # has overwritten them
     is_overlapping: bool = False
     # the file and line that issued the operation; None if it fills no tensor
     unfilled_at: tuple | None = None
@@ -150,7 +151,7 @@ class HubWork(dist.Work):
         self.issued, self.memory = issued, memory
         self.was_awaited = False
         self.polls = 0  # how often ``is_completed`` has returned False
-        self.waits_since = 0.0  # since when the program counts as waiting, because it polls
+        self.waits_since = 0.0  # the time at which the polling program began to count as waiting
         self.lock = threading.Lock()
         self.answer: dict | None = None  # the fields of the hub's answer, without the bytes
         self.future: torch.futures.Future | None = None
@@ -229,9 +230,9 @@ class HubWork(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future:
-        if self.issued.kind in ("send", "recv"):  # gloo raises the same
+        if self.issued.kind in ("send", "recv"):  # gloo raises the same error
             raise RuntimeError("getFuture not implemented.")
-        if self.issued.kind == "reduce_scatter" and not self.network.is_strict:  # so does gloo
+        if self.issued.kind == "reduce_scatter" and not self.network.is_strict:  # as gloo does
             raise RuntimeError("Work::getFuture not implemented.")
         if self.future is None:
             self.future = torch.futures.Future()

@@ -86,7 +86,10 @@ def _header(total: Group, submission: str) -> Html:
 
 
 def _first(total: Group) -> Group:
-    """Return the checks whose points come first: extra credit only if nothing else was graded."""
+    """Return the checks whose points are shown first.
+
+    These are the checks of extra credit only if nothing else was graded.
+    """
     return total.extra if _is_extra_only(total) else total.base
 
 
@@ -225,7 +228,7 @@ def _check(record: Record) -> Html:
 
 
 def _ran(record: Record) -> Html | None:
-    """Return how often a check ran, on how many ranks, and how long; None if no rank started."""
+    """Return a line on a check's runs: their number, ranks and time. None if no rank started."""
     if not record.worlds:
         return None
     sizes = sorted(set(record.worlds))
@@ -284,7 +287,7 @@ def _pair(rank: int, compared: Compared) -> Html:
 
     alike = compared.expected == compared.got
     rows = (
-        [] if alike else [_row("all of it", compared.expected, compared.got, "differs", wrong=True)]
+        [] if alike else [_row("the whole", compared.expected, compared.got, "differs", wrong=True)]
     )
     rows += left_out(compared.before, "before")
     for cell in compared.cells:
@@ -330,7 +333,7 @@ def _timeline(finding: Finding) -> Html:
     drawing = scrolling(Html(printable(svg(finding.spans, title))), "Timeline of the ranks")
     still = any(span.end is None for span in finding.spans)
     said = (
-        "The lengths are only estimates. To measure, use ",
+        "The lengths are only estimates. To measure them, use ",
         tag("code", "make timeline PART=…"),
         ", which runs your functions again.",
     )

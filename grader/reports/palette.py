@@ -36,7 +36,7 @@ BLOCKS = {
 }
 TEXT = {
     "good": Colour("#1a6e45", "#5fc290", "green"),
-    "bad": Colour("#b3261e", "#ff9289", "bold red"),  # failed, or stands still for ever
+    "bad": Colour("#b3261e", "#ff9289", "bold red"),  # a failed check, or a rank that waits forever
     "open": Colour("#75590c", "#dcbc5e", "yellow"),
     "other": Colour("#2a5d84", "#79cbd6", "cyan"),
     "link": Colour("#175fae", "#82b7f5"),

@@ -34,7 +34,7 @@ def as_results(records: list[Record], seconds: float, notes: list[str], extra: d
 
 
 def points_of(document: dict) -> tuple[float, float]:
-    """Return the points that count, and the points that the assignment is worth.
+    """Return a submission's total points, and the points that the assignment is worth.
 
     If only extra credit was graded, as in a task of one part, return the earned and the possible
     points of the extra credit. In this case the course's rule for how extra credit counts cannot be

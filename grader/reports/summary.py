@@ -78,7 +78,7 @@ def summary(records: list[Record]) -> Group:
 
 
 def counted(base: float, total: float, extra: float, counts: str) -> float:
-    """Return the points that count.
+    """Return the total points of a submission, with extra credit as the course's rule says.
 
     ``base`` is the points earned in the assignment, which is worth ``total`` points. ``extra`` is
     the points earned for extra credit. ``counts`` is the course's rule.

@@ -56,7 +56,7 @@ class Picture:
 
 
 def horizon(pictures: Iterable[Picture]) -> float:
-    """Return where the scale of time ends, in seconds: at the last begin or end of a span.
+    """Return the end of the scale of time in seconds: the last time at which a span begins or ends.
 
     If a span has no end, the scale is a tenth longer, so that this span can be seen.
     """
@@ -374,7 +374,7 @@ def _text(
 
 
 def _escaped(text: str) -> str:
-    """Return the text as it may stand in an SVG, which may have no control characters."""
+    """Return the text in the form that an SVG may contain: escaped, with no control characters."""
     return html.escape(printable(text))
 
 

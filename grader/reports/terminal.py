@@ -28,7 +28,7 @@ from grader.reports.results_json import clean
 from grader.reports.summary import Group, points, rule, summary
 from grader.session import is_students_copy
 
-# The checks of these statuses are listed together. If a grading is interrupted, most have not run.
+# The checks of these statuses are listed together. After an interruption, many checks are not run.
 TOGETHER = TO_DO | {NOT_RUN: "Not run"}
 STATUS_STYLES = {
     PASSED: TEXT["good"].terminal,
@@ -68,7 +68,7 @@ def show(console: Console, records: list[Record], notes: list[str]) -> None:
 
 
 def show_also(console: Console, records: list[Record], device: str) -> None:
-    """Show what the same checks found on GPUs. These results do not change the points."""
+    """Show the results of the same checks on GPUs. These results do not change the points."""
     total = summary(records)
     console.print(Text(f"Also on {device}, without points:", style="bold"))
     _messages(console, [r for r in total.records if r.status != SKIPPED], has_points=False)

@@ -1,7 +1,7 @@
 """Draws ranks over time as text for a terminal.
 
 The functions take spans and return text. The text can be read without colour and at 80 columns. A
-column is a short stretch of time. A forward pass is shown as the last digit of its micro-batch's
+column is a short period of time. A forward pass is shown as the last digit of its micro-batch's
 number. A backward pass is shown as a letter: a for micro-batch 0, b for micro-batch 1, and so on.
 If the gradients of the weights are computed separately, they are shown as capital letters.
 ``handout/timeline.py`` uses the same signs. If most passes are shorter than three quarters of a
@@ -67,7 +67,7 @@ def _room(pictures: Sequence[Picture], width: int) -> int:
 
 
 def _are_legible(pictures: Sequence[Picture], width: int) -> bool:
-    """Return whether most passes are wide enough for their numbers; True without any passes."""
+    """Return whether most passes are wide enough for their numbers, or there are no passes."""
     column = horizon(pictures) / _room(pictures, width)
     passes = sorted(
         s.end - s.begin for p in pictures for s in p.spans if s.end is not None and _has_number(s)
@@ -148,7 +148,7 @@ def _cells(span: Span, room: int, until: float) -> range:
 
 
 def _row(spans: Sequence[Span], room: int, until: float, numbered: bool) -> Text:
-    """Return the lane of a rank's program. A column shows what used most of the column's time.
+    """Return the lane of a rank's program. Each column shows the work that took most of its time.
 
     A column stays blank if spans cover less than half of it.
     """

@@ -124,7 +124,7 @@ def test_who_never_waits_gets_nothing_and_is_told(submit, receive, late):
         exchanged(world, delays=delays)
     words = (
         "starts the receive of 4 × float32 from rank 1 at collectives.py:10, but never waits for"
-        " it. irecv returns at once"
+        " it. irecv returns immediately"
     )
     assert f"Likely: rank 0 {words}" in str(failure.value) and "nan" in str(failure.value)
 

@@ -44,18 +44,18 @@ AROUND = Context(1, 4, EXPECTED, INPUTS, [EARLIER], {"that other bug": ANOTHER},
         (3 * RIGHT, "exactly 3× the expected value"),
         (-RIGHT, "the wrong sign"),
         (BESIDE, "this value belongs at element [1]. Is the order right?"),
-        (EXPECTED[0], "this is what rank 0 should hold"),
-        (EXPECTED[3], "this is what rank 3 should hold"),
+        (EXPECTED[0], "this is the tensor that rank 0 should hold"),
+        (EXPECTED[3], "this is the tensor that rank 3 should hold"),
         (INPUTS[1][0], "this rank's own input came back"),
         (INPUTS[2][0], "this is the unchanged input of rank 2"),
         (0 * RIGHT, "all zeros"),
-        (EARLIER, "this was right for an earlier call"),
+        (EARLIER, "this was the right value for an earlier call"),
         (np.tile(RIGHT, 4), "4 times as many entries"),
         (RIGHT.reshape(2, 3), "the right numbers in another shape"),
         (EARLIER.reshape(2, 3), "the right number of entries in another shape"),
         (
             np.append(RIGHT, [0, 0]).astype(np.float32),
-            "there are more. Is padding left over, or is a slice too long?",
+            "there are too many entries. Is padding left over, or is a slice too long?",
         ),
         (RIGHT[::-1], "the right numbers in the wrong order"),
     ],
@@ -134,7 +134,7 @@ def test_a_whole_tensor_in_place_of_this_ranks_part_is_told(whole, axis, name, c
     )
     told = likely_cause(whole, parts[1], around)
     assert told.startswith("the whole")
-    assert told.endswith(f"Take this rank's {name} of it")
+    assert told.endswith(f"Take only this rank's {name}")
 
 
 @pytest.mark.parametrize("axis, name", [(0, "rows"), (1, "columns")])

@@ -237,7 +237,7 @@ def test_a_file_that_is_no_zip(tmp_path, folder):
     ["../collectives.py", "/tmp/collectives.py", "a/../../collectives.py", "C:/x.py", "..\\x.py"],
 )
 def test_zip_paths_that_leave_it(tmp_path, folder, name):
-    assert "a path to a place outside of it" in refused(
+    assert "a path to a place outside of the archive" in refused(
         tmp_path, folder, archive(tmp_path, {name: SOURCE})
     )
 
@@ -421,7 +421,7 @@ def test_colons_in_names_of_other_files_do_no_harm(tmp_path, folder, name):
 @pytest.mark.parametrize("name", ["C:x.py", "./c:/x.py", "C:\\x.py", "z:"])
 def test_drives_in_a_zip_are_refused(tmp_path, folder, name):
     zipped = archive(tmp_path, {"collectives.py": SOURCE, name: SOURCE})
-    assert "a path to a place outside of it" in refused(tmp_path, folder, zipped)
+    assert "a path to a place outside of the archive" in refused(tmp_path, folder, zipped)
 
 
 def test_a_file_that_is_removed_meanwhile_harms_nothing(tmp_path, folder, monkeypatch):

@@ -294,7 +294,7 @@ def test_both_values_stand_side_by_side_where_they_differ(tree):
         ["… 1 entry after"],
     ]
     assert sides[1].inside[0].text() == "Rank 1, a tensor, 1 of 9 entries differ"
-    assert "all of it" in sides[0].text() and "Rank 0, [0]" in sides[0].text()
+    assert "the whole" in sides[0].text() and "Rank 0, [0]" in sides[0].text()
 
 
 def test_the_message_stands_before_its_evidence(tree):

@@ -47,7 +47,7 @@ def why(world: CheckWorld, size: int, request=ONE) -> str:
 @pytest.mark.long
 def test_an_import_that_does_not_end_is_tried_once_for_each_number_of_ranks(checks):
     check = checks("if True:\n" + LOOPS)
-    tried = "in the import of collectives.py: an endless loop outside of all functions?"
+    tried = "in the import of collectives.py. Is there an endless loop outside of all functions?"
     assert tried in why(check(), 1)
     again = why(check(), 1)
     assert again.startswith("NotRun: Not run: in another check on 1 rank, the import of coll")
@@ -70,7 +70,7 @@ def test_other_files_and_other_visibilities_are_tried(checks):
 def test_a_loop_in_a_function_is_tried_in_every_check(checks):
     check = checks(f"def first(x):\n{LOOPS}\ndef other(x):\n    return x\n")
     for _ in range(2):
-        assert "in one call: an endless loop?" in why(check(), 1)
+        assert "in one call. Is there an endless loop?" in why(check(), 1)
     (run,) = check()(1, call("collectives.other", 7))
     assert run.values() == [7]
 

@@ -89,7 +89,7 @@ def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def kept_of_drawn(function: Callable, args: list, kwargs: dict, mark: Mark) -> int:
-    """Make a call with a tensor that is drawn here, and let the hub measure what the result keeps.
+    """Make a call with a tensor that is drawn here, and let the hub measure the result's memory.
 
     The tensor has the shape ``shape`` and the dtype float64. If ``listed`` is True, the function
     gets a list with this tensor. At the measurement, only the function's result is left. Return the

@@ -80,7 +80,7 @@ class Scaled(torch.autograd.Function):
     """Returns its input. Its backward pass multiplies each row of the gradient by a factor.
 
     The factors follow from the seed that ``ask`` returns: see ``row_factors``. ``ask`` is called in
-    the backward pass, and not before. Rows get different factors. With one factor for all rows, a
+    the backward pass, and not before. Rows get different factors. If all rows had one factor, a
     program could compute the gradient of the layer below early, and multiply it later.
     """
 

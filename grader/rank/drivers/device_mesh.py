@@ -51,8 +51,9 @@ def _gathered(own: torch.Tensor, group: Any, of_ranks: torch.Tensor) -> torch.Te
 def on_mesh(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Return the result of a call whose last two arguments are process groups of this rank.
 
-    The ranks fill a mesh of ``shape``, row by row. The groups are those of the rank's row and
-    of its column. Two marks tell their names: ``row group 3`` and ``column group 5``, for example.
+    The ranks fill a mesh of ``shape``, row by row. The groups are those of the rank's row and of
+    its column. Two marks contain the groups' names, for example ``row group 3`` and ``column group
+    5``.
     """
     row, column = row_and_column(kwargs["shape"][1])
     mark(f"row group {row.group_name}")

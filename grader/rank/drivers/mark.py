@@ -16,14 +16,14 @@ class Mark(Protocol):
         """
 
     def before_a_send(self) -> None:
-        """Let the hub measure this rank's processor time, if the judge wants to know it.
+        """Let the hub measure this rank's processor time, if the judge has asked for it.
 
         See ``report.Call.clocks``.
         """
 
 
 class Probe:
-    """A function for the student to call. It adds marks when it begins and when it ends.
+    """A function that student code can call. It adds marks when it begins and when it ends.
 
     A call takes ``seconds`` seconds, and returns the value that the judge has set. A driver may
     call ``begin`` and ``end`` itself instead, and run the student's code between the two.

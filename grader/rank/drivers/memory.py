@@ -15,9 +15,10 @@ RESTING: list = []  # objects that drivers keep alive until the hub has measured
 
 
 def free_at_once() -> None:
-    """Make glibc return freed memory to the system from now on. Without glibc, do nothing.
+    """Make glibc return freed memory to the system from now on.
 
-    If freed memory is kept, the memory of a process depends on what was allocated and freed before.
+    If glibc kept freed memory, the memory of a process would depend on its earlier allocations. If
+    the C library is not glibc, do nothing.
     """
     library = ctypes.CDLL(None)
     if not hasattr(library, "gnu_get_libc_version"):

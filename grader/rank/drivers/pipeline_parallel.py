@@ -18,9 +18,9 @@ def in_step(towards: int, function: Callable, args: list, kwargs: dict, mark: Ma
 
     This rank sends a message only after the neighbour has passed on the previous message.
     ``towards`` is the direction of the messages: +1 to the next rank, -1 to the rank before. If the
-    neighbour does not pass a message on in time, a mark records that, and this rank stops waiting
-    for the rest of the call. If the neighbour is the last rank in this direction, this rank never
-    waits. This driver is for gloo. The hub has a rule of its own: see ``hub.in_step``.
+    neighbour does not pass a message on in time, a mark records that, and this rank waits no more
+    in this call. If the neighbour is the last rank in this direction, this rank never waits. This
+    driver is for gloo. The hub has a rule of its own: see ``hub.in_step``.
     """
     return metered(function, args, kwargs, mark, Step(towards, mark).before_a_send)
 

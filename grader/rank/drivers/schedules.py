@@ -101,9 +101,9 @@ def freed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Compute B, the first half of the backward pass, for ``times`` micro-batches.
 
     As a pipeline does, keep the results, and drop the saved tensors z. One mark says how many z are
-    still in memory. Another mark says how many results hold a copy of some x. Then the ranks meet,
-    so that the hub measures how much memory they use. All micro-batches have the same x, so only
-    the results take memory. Return the number of results.
+    still in memory. Another mark says how many results hold a copy of some x. Then the ranks enter
+    a barrier, at which the hub measures how much memory they use. All micro-batches have the same
+    x, so only the results take memory. Return the number of results.
     """
     weights, saved, grad_y = args
     watch, results, copies = _Watch(), [], 0

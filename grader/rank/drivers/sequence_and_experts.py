@@ -13,7 +13,8 @@ def there_and_back(function: Callable, args: list, kwargs: dict, mark: Mark) -> 
     """Call ring attention, then its backward pass; return the results of both in one tuple.
 
     ``args`` are q, k, v, the gradient of the output, and whether attention is causal. The ranks
-    meet before, between and after the two calls, so that the hub measures their memory each time.
+    enter a barrier before, between and after the two calls. The hub measures their memory at each
+    barrier.
     """
     from handout import sequence_and_experts  # the submission
 
@@ -30,11 +31,11 @@ def there_and_back(function: Callable, args: list, kwargs: dict, mark: Mark) -> 
 
 
 def rests(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Make a call, keep its result, and return it. Without arguments, let the hub measure memory.
+    """Make a call, and keep and return its result; without arguments, let the hub measure memory.
 
-    Without arguments, do not call the function, and return None. Instead the ranks meet, so that
+    If there are no arguments, do not call the function. Instead the ranks enter a barrier, at which
     the hub measures the memory of the kept result and of all else that the function has kept. Then
-    drop the result.
+    drop the result, and return None.
     """
     if args:
         RESTING.append(function(*args, **kwargs))

@@ -18,8 +18,8 @@ def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> An
     There is one fingerprint for each gradient that the step returned, with the gradient's shape.
     There is also one for each shard that the step got, computed after the step. The shard of layer
     l has the entries (1 + u/2) / D. D is the width of x, and u are the ``entries`` numbers that
-    ``draw`` returns for the rank's ``seed`` and index l. The ranks meet before the step, so that
-    the hub measures how much memory the ranks use without the step. If the arguments contain
+    ``draw`` returns for the rank's ``seed`` and index l. The ranks enter a barrier before the step.
+    There the hub measures how much memory the ranks use without the step. If the arguments contain
     functions of the judge, these functions follow the layers: see ``followed_layers``.
     """
     free_at_once()
@@ -43,13 +43,13 @@ def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> An
 def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     """Make steps with a student's ``ZeroAdamW``, one for each list of gradients in ``args[1]``.
 
-    ``args[2]`` holds a function of the judge for each step but the first. The function returns the
-    learning rate of its step. No rank knows this rate before the call, and it differs from rank to
-    rank. Return the weights before the first step and after each step, the optimizer, and the
-    gradients as they are at the end. Also return what the first memory of the weights holds at the
-    end. If a step gives a weight other memory, by ``weight.data = …``, the weight's first memory
-    does not change any more. The mark ``constructed`` says that the object has been made, and that
-    no step has begun.
+    ``args[2]`` holds a function of the judge for each step except the first. The function returns
+    the learning rate of its step. No rank knows this rate before the call, and it differs from rank
+    to rank. Return the weights before the first step and after each step, the optimizer, and the
+    gradients as they are at the end. Also return the contents, at the end, of the memory that first
+    held the weights. If a step gives a weight other memory, by ``weight.data = …``, this first
+    memory does not change any more. The mark ``constructed`` says that the object has been made,
+    and that no step has begun.
     """
     weights, steps, rates = args
     first_memory = [weight.detach() for weight in weights]
@@ -73,16 +73,16 @@ def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Make steps of a large ``ZeroAdamW``. Without arguments, let the hub measure the memory.
+    """Make steps of a large ``ZeroAdamW``. In a second call, let the hub measure the memory.
 
     The first call gets the learning rates as ``zero_steps`` does. ``seed`` is the seed of the
     weights, and ``own_seed`` the seed of this rank's gradients. There are ``tensors`` weights of
     ``entries`` numbers each. Weight i has the numbers that ``draw`` returns for index i. Its
     gradient in step s (0, 1, …) has the numbers for index s · tensors + i. Return, for each weight
     at the end, the sum of its entries and the sum of their squares. The second call has no
-    arguments, and returns None. The ranks meet at the beginning of each call. So the hub measures
-    their memory twice. In the first call there are no weights yet. In the second call the steps are
-    done, and the weights and the optimizer are in memory.
+    arguments, and returns None. The ranks enter a barrier at the beginning of each call, so the hub
+    measures their memory twice. In the first call there are no weights yet. In the second call the
+    steps are done, and the weights and the optimizer are in memory.
     """
     meet_at_rest()
     if not args:
@@ -108,10 +108,10 @@ def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) ->
     pass, and one for each layer's backward pass. Each function returns a number that the rank does
     not know before the call. A layer's forward pass multiplies the layer's output by the number for
     this forward pass. Its backward pass multiplies both gradients by the number for this backward
-    pass. This gives the same as multiplying the gradient of the output. When a pass begins, a mark
-    records the fingerprints of the pass's arguments. When the pass ends, a mark records the
-    fingerprints of its results, and then the rank gets the number. If ``metered`` is True, also
-    return the meter's ledger.
+    pass. The effect is the same as if the gradient of the output were multiplied. When a pass
+    begins, a mark records the fingerprints of the pass's arguments. When the pass ends, a mark
+    records the fingerprints of its results, and then the rank gets the number. If ``metered`` is
+    True, also return the meter's ledger.
     """
     from handout import mlp  # the copy beside the submission
 

@@ -32,9 +32,9 @@ def _drawn(run: Callable[[], Any], mark: Mark, options: dict) -> None:
     """Run a program once to warm up, because the first run is slow, and then ``RUNS`` times.
 
     Before each of the ``RUNS`` runs all ranks meet in a barrier. Marks record when a run begins and
-    ends, and how long the main thread was on a core. With the option ``once``, there is only a
-    single run, without a warm-up, a barrier or the time on a core. This option is for a modelled
-    cluster, on which nothing depends on this machine's speed.
+    ends, and how long the main thread was on a core. If the option ``once`` is True, there is only
+    one run, with no warm-up, no barrier and no mark for the time on a core. This option is for a
+    modelled cluster, on which nothing depends on this machine's speed.
     """
     if options.get("once"):
         with _piece("run 0", mark):
@@ -292,8 +292,9 @@ def chunks(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     """Run a student's schedules, with as many layers on each stage as in ``pipeline``.
 
     ``chunks`` is the number of chunks of each stage; 0 means the zero-bubble schedule. The number
-    of micro-batches is ``micro_batches``, rounded up to a multiple of the number of stages. With
-    ``forward_first``, each stage does all its forward passes first, which turns 1F1B into GPipe.
+    of micro-batches is ``micro_batches``, rounded up to a multiple of the number of stages. If
+    ``forward_first`` is True, each stage does all its forward passes first. This turns 1F1B into
+    GPipe.
     """
     from handout import mlp, schedule_runner, schedules
 

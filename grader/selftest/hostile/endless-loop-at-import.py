@@ -3,7 +3,7 @@
 threat: 6
 control: public 1.4
 some: public 1.6, hidden 1.6
-says: an endless loop outside of all functions?
+says: Is there an endless loop outside of all functions?
 says: rank 2 is busy at collectives.py
 """
 

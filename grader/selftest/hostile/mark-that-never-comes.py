@@ -4,7 +4,7 @@ threat: 20
 part: tensor_parallel
 extends: solutions
 some: 4.4
-says: the output cannot be found in what rank 0 returned
+says: the output cannot be found in the value that rank 0 returned
 seconds: 60
 """
 

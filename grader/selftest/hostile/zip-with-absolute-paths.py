@@ -5,7 +5,7 @@ zipped: yes
 repeated: /tmp/@TOKEN@ = "x"
 control: none
 zero: 1.6
-note: a path to a place outside of it
+note: a path to a place outside of the archive
 """
 
 

@@ -461,7 +461,7 @@ MUTANTS = [
 """,
         "                pass\n",
         {"hidden run_schedule_frees_what_was_sent", "public run_schedule"},
-        "but never waits for it. isend returns at once",
+        "but never waits for it. isend returns immediately",
     ),
     Mutant(
         "a send is waited for twice",
@@ -743,7 +743,7 @@ MUTANTS = [
     dist.irecv(received, src=source)
 """,
         FORWARD | BACKWARD | {"hidden forward_saves"},
-        "but never waits for it. irecv returns at once",
+        "but never waits for it. irecv returns immediately",
     ),
     Mutant(
         "what an action needs is used before it is there",
@@ -753,7 +753,7 @@ MUTANTS = [
 """,
         "",
         RUN | IN_ORDER | {"hidden own_timeline"},
-        "but never waits for it. irecv returns at once",
+        "but never waits for it. irecv returns immediately",
     ),
     Mutant(
         "sends of the forward pass are never waited for",
@@ -763,7 +763,7 @@ MUTANTS = [
     return torch.cat(outputs)""",
         "    return torch.cat(outputs)",
         FORWARD | {"hidden forward_saves"},
-        "but never waits for it. isend returns at once",
+        "but never waits for it. isend returns immediately",
     ),
     Mutant(
         "activations go to stage 1, whoever sends them",
@@ -1327,7 +1327,7 @@ MUTANTS = [
         """                sending = {j: send for j, send in sending.items() if not send.is_completed()}
 """,
         {"hidden run_schedule_frees_what_was_sent", "public run_schedule"},
-        "but never waits for it. isend returns at once",
+        "but never waits for it. isend returns immediately",
     ),
     Mutant(
         "the last stage keeps the outputs of all micro-batches",
@@ -1920,7 +1920,7 @@ MUTANTS = [
         "    for send in sends:\n        send.wait()\n    return totals",
         "    return totals",
         BACKWARD,
-        "but never waits for it. isend returns at once",
+        "but never waits for it. isend returns immediately",
     ),
     Mutant(
         "every gradient is added twice",

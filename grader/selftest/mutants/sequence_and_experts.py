@@ -1189,7 +1189,7 @@ MUTANTS = [
             "hidden mixture_traffic",
             "public mixture",
         },
-        "this is what rank 0 should hold. Do you use the correct rank's",
+        "this is the tensor that rank 0 should hold. Do you use the correct rank's",
     ),
     mutant(
         "experts without tokens have no gradient",

@@ -105,7 +105,7 @@ MUTANTS = [
         "weight.chunk(n, dim)[dist.get_rank()]",
         "weight.chunk(n, dim)[n - 1 - dist.get_rank()]",
         {"public shards", "hidden shards"},
-        "this is what rank 1 should hold.",
+        "this is the tensor that rank 1 should hold.",
     ),
     Mutant(
         "the last columns are dropped",
@@ -654,7 +654,7 @@ def shard_columns""",
         "        return grad_x\n",
         "        return grad_x / dist.get_world_size()\n",
         {"hidden copy_to_ranks"} | PAIR,
-        "exactly 1/2 of the expected value. Did you divide by the world size although a sum was asked for",
+        "exactly 1/2 of the expected value. Did you divide by the world size although the sum is needed",
     ),
     Mutant(
         "f's copy of a gradient keeps its strides",
@@ -683,7 +683,7 @@ def shard_columns""",
         return y / dist.get_world_size()
 """,
         {"hidden sum_over_ranks"} | PAIR,
-        "exactly 1/2 of the expected value. Did you divide by the world size although a sum was asked for",
+        "exactly 1/2 of the expected value. Did you divide by the world size although the sum is needed",
     ),
     Mutant(
         "g's copy keeps the strides",
