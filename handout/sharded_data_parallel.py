@@ -107,15 +107,15 @@ class ZeroAdamW:
         Args:
             weights: tensors of any shapes and of one float dtype, equal on every rank. They do not
                 require gradients. ``step`` writes the new values into the memory of these tensors.
-                Nobody else changes them between two steps.
+                No other code changes them between two steps.
             lr: the learning rate. Everything else in ``torch.optim.AdamW`` keeps its default.
 
         Set ``self.optimizer`` to a ``torch.optim.AdamW`` over one tensor, this rank's
         ``flat_shard`` of the weights. Its two moments then have P/n entries each.
 
-        Memory: between two steps, beyond the weights, a rank holds 1/n of the weights, of the
-        gradients and of each moment, and at most two flat buffers, each as large as all weights:
-        one for the gradients, one for the weights.
+        Memory: between two steps, a rank holds the weights, and 1/n of the weights, of the
+        gradients and of each moment. In addition, it holds at most two flat buffers, each as large
+        as all weights: one for the gradients, one for the weights.
         About 4 lines.
         """
         raise NotImplementedError("Problem 6.2: ZeroAdamW")
@@ -124,15 +124,16 @@ class ZeroAdamW:
         """Average the gradients, make one step of AdamW, and update the weights on every rank.
 
         Args:
-            gradients: this rank's own gradients, *not* averaged, shaped as the weights.
+            gradients: this rank's own gradients, *not* averaged, with the shapes of the weights.
         Raises:
             ValueError: the gradients do not have the shapes of the weights ("gradient 1 is (2, 3),
-                weight 1 is (3, 2)"), or the numbers of gradients and of weights differ ("2
-                gradients for 3 weights").
+                weight 1 is (3, 2)"), or there are not as many gradients as weights ("2 gradients
+                for 3 weights").
 
         Traffic: each rank sends 2(n−1)/n times the bytes of the weights, as for one all-reduce of
         the gradients. A reduce-scatter gives this rank its shard of the sum of all gradients. AdamW
-        updates this rank's shard of the weights. An all-gather then brings the other shards.
+        updates this rank's shard of the weights. An all-gather then gives each rank the updated
+        shards of the other ranks.
         Settings: each step uses the current settings of ``self.optimizer``. So a schedule of
         learning rates can set ``zero.optimizer.param_groups[0]["lr"]`` between two steps. (The
         checks give each rank a learning rate of its own. Rank r then updates shard r with its own
@@ -190,16 +191,15 @@ def prefetched_step(
 ) -> tuple[Tensor, list[Tensor]]:
     """Problem 6.4 · Do the same as ``fully_sharded_step``, but gather one layer ahead.
 
-    A gather takes time, in which the rank could compute. So start the gather of the next layer
-    before you call ``layer_forward`` or ``layer_backward`` for this layer, and wait for the gather
-    only when the next layer is needed. In the backward pass, the next layer after layer l is layer
-    l − 1.
+    While a gather runs, the rank could compute. So start the gather of the next layer before you
+    call ``layer_forward`` or ``layer_backward`` for this layer, and wait for the gather only when
+    the next layer is needed. In the backward pass, the next layer after layer l is layer l − 1.
 
     Args:
         shards, x: as for ``fully_sharded_step``.
         layer_forward, layer_backward: the two passes of one layer, called as ``mlp.layer_forward``
             and ``mlp.layer_backward``. Call each once for every layer, and do not compute layers in
-            any other way: from these calls the checks know when you compute. (The checks pass
+            any other way. The checks use these calls to find out when you compute. (The checks pass
             functions that also multiply y, or both gradients, by a number that is not known before
             the call.)
     Returns:
@@ -211,9 +211,9 @@ def prefetched_step(
     product, whatever L is: a layer, the next one, a gradient, and one more gradient if its
     reduce-scatter is still running. So gather one layer ahead, not more. You may keep the last
     layer for the backward pass instead of gathering it again. The backward pass then has L − 1
-    gathers. The checks also measure the memory of your process, which includes copies for
-    communication. Beyond the shards and their gradients, 12 whole layers are allowed there, and 6
-    until the first operation of the backward pass.
+    gathers. The checks also measure the memory of your process. This memory includes copies for
+    communication, so here the limits are higher: beyond the shards and their gradients, 12 whole
+    layers are allowed, and 6 until the first operation of the backward pass.
     Traffic: as for ``fully_sharded_step``. Gather each layer with one ``all_gather`` of its shard,
     and average gradients with ``reduce_scatter``. You may replace these two by their variants that
     take one large tensor. Use no other communication.

@@ -890,7 +890,7 @@ MUTANTS = [
     ),
     mutant(
         "layers stay after the forward pass",
-        """        # The layer gets no name here, so that it is freed after the product.
+        """        # No variable refers to the layer here, so it is freed after the product.
 """ + FORWARD,
         """        weight = _gather(shard, width)
         y, z = mlp.layer_forward(x, weight)
@@ -906,7 +906,7 @@ MUTANTS = [
     ),
     mutant(
         "two used layers stay, only in the forward pass",
-        """        # The layer gets no name here, so that it is freed after the product.
+        """        # No variable refers to the layer here, so it is freed after the product.
 """ + FORWARD,
         """        kept = [*locals().get("kept", ()), _gather(shard, width)][-3:]
         y, z = mlp.layer_forward(x, kept[-1])
