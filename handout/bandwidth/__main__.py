@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """Return a type for argparse: whole numbers from ``least`` on, with 9 digits or fewer."""
+    """Return a type for argparse: whole numbers from ``least`` to 999999999."""
 
     def parse(text: str) -> int:
         if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
@@ -182,7 +182,7 @@ def main() -> None:
         on_signal(pass_on())
         # Ranks inherit the signal mask, so a signal waits until the ranks listen. Start the
         # resource tracker before the mask is set. Otherwise the tracker would start with the first
-        # rank, and the start of the tracker lifts the mask.
+        # rank, and the start of the tracker unblocks the signals.
         multiprocessing.resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
