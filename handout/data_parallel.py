@@ -76,7 +76,7 @@ def data_parallel_step(weights: list[Tensor], shard: Tensor) -> tuple[Tensor, li
 
     Traffic: one all-reduce for each gradient, or one all-reduce for all of them, in the dtype of
     the weights. You may use other operations if no rank sends more bytes. Nothing else is sent: no
-    rows and no activations, however small they are. Each rank computes with its own rows only.
+    rows and no activations, not even small ones. Each rank computes with its own rows only.
 
     With 2 ranks, one weight [[w]] and rows [x₀] and [x₁]:  if the local gradients are [[2]] and
     [[4]], both ranks return [[3]].

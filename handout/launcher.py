@@ -344,7 +344,7 @@ def _fail(rank: int, folder: Path, message: str, exit_code: int) -> None:
         # The launcher reads only files named ``failed-…``, so it never sees an unfinished report.
         unfinished.rename(folder / f"failed-{time.monotonic_ns():020}.{rank}")
         sys.stdout.flush()
-    finally:  # end even if the launcher and the folder are gone, or nobody reads the output
+    finally:  # end even if the launcher and the folder are gone, or no program reads the output
         os._exit(exit_code)
 
 

@@ -22,8 +22,8 @@ For every schedule here:
 - A schedule contains each of its actions once. Each call returns a new list.
 - The micro-batches may come in any order, for example from the last to the first, if the schedule
   satisfies all conditions: those in this list, and those in the docstring of the function.
-- The schedules of all stages fit each other: they can be executed together without a deadlock,
-  however long F, B and W take. A stage does its actions in the order of its list. F of a part needs
+- The schedules of all stages fit each other: they can be executed together without a deadlock, for
+  any durations of F, B and W. A stage does its actions in the order of its list. F of a part needs
   F of the previous part. B and BW of a part need B or BW of the next part. B and BW need F of the
   same part, and W needs B. Messages take no time.
 - An activation means all tensors that one micro-batch has saved in one chunk. An activation is

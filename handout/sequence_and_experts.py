@@ -134,7 +134,7 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
     Raises:
         ValueError: k or v does not have the shape of q ("k is (4, 6), and q is (4, 8)").
 
-    Scores may be large: exp(score) alone would overflow.
+    Scores can be large, so exp(score) alone can overflow.
     Memory: besides the arguments, at most five blocks (T/n, T/n) and eight tensors (T/n, d) at a
     time, including those that are being sent or received. Never hold a tensor (T/n, T), or the keys
     or the values of all ranks.
@@ -300,9 +300,9 @@ def mixture_forward(
             ("a gate of 3 columns does not fit 2 ranks with 2 experts each"), or a weight is not
             (D, D).
 
-    An expert, or all experts of a rank, may get no tokens. Such a rank still takes part in every
-    collective.
-    Traffic: the counts; and each token is sent once to its expert, and once back.
+    It is possible that an expert, or all experts of a rank, get no tokens. Such a rank still takes
+    part in every collective.
+    Traffic: the counts are sent. Each token is sent once to its expert, and once back.
 
     With 1 rank, D = 1, gate [[1, -1]], weights [[2]] and [[3]], and x = [[1]]: the logits are 1 and
     −1, so expert 0 is chosen with p = 0.8808, and y = 0.8808 · gelu(2) = [[1.7215]].

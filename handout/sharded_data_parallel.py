@@ -166,11 +166,11 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
             needs 3 on each of 4 ranks").
 
     Memory: beyond the shards and their gradients, at most two whole layers are alive during every
-    product, whatever L is: a layer and its gradient. (Activations are not counted. In the forward
-    pass, tensors for gradients are counted, unless you make them before the first product.) A
-    variable that still refers to the weight, the gradient or the flat copy of the previous layer
-    keeps a third layer alive: ``del`` each of them, or give the work of one layer a function of its
-    own. The checks also measure the memory of your process. This memory includes copies for
+    product, for any L: a layer and its gradient. (Activations are not counted. In the forward pass,
+    tensors for gradients are counted, unless you make them before the first product.) A variable
+    that still refers to the weight, the gradient or the flat copy of the previous layer keeps a
+    third layer alive: ``del`` each of them, or give the work of one layer a function of its own.
+    The checks also measure the memory of your process. This memory includes copies for
     communication, so here the limits are higher: beyond the shards and their gradients, 8 whole
     layers are allowed, and 4 until the first operation of the backward pass.
     Traffic: each rank sends 3(n−1)/n times the bytes of the weights. You may keep the last layer
@@ -197,18 +197,18 @@ def prefetched_step(
 
     Args:
         shards, x: as for ``fully_sharded_step``.
-        layer_forward, layer_backward: the two passes of one layer, called as ``mlp.layer_forward``
-            and ``mlp.layer_backward``. Call each once for every layer, and do not compute layers in
-            any other way. The checks use these calls to find out when you compute. (The checks pass
-            functions that also multiply y, or both gradients, by a number that is not known before
-            the call.)
+        layer_forward, layer_backward: the two passes of one layer. Call them with the arguments of
+            ``mlp.layer_forward`` and ``mlp.layer_backward``. Call each once for every layer, and do
+            not compute layers in any other way. The checks use these calls to find out when you
+            compute. (The checks pass functions that also multiply y, or both gradients, by a number
+            that is not known before the call.)
     Returns:
         ``(loss, gradients)``, as for ``fully_sharded_step``.
     Raises:
         ValueError: as for ``fully_sharded_step``.
 
     Memory: beyond the shards and their gradients, at most four whole layers are alive during every
-    product, whatever L is: a layer, the next one, a gradient, and one more gradient if its
+    product, for any L: a layer, the next layer, a gradient, and one more gradient if its
     reduce-scatter is still running. So gather one layer ahead, not more. You may keep the last
     layer for the backward pass instead of gathering it again. The backward pass then has L − 1
     gathers. The checks also measure the memory of your process. This memory includes copies for

@@ -19,8 +19,9 @@ If W is sharded by rows, x must be sharded by columns. Every rank computes one s
     [x₀ x₁] @ [W₀; W₁] = x₀ @ W₀ + x₁ @ W₁          partial
 
 The backward pass multiplies by the transposed weight. If a weight is sharded by columns, its
-transpose is sharded by rows. So the backward pass cuts the product the other way. In Problems 4.2
-to 4.4 no rank ever holds more than its shard of a weight, or of the gradient of a weight.
+transpose is sharded by rows. So the product of the backward pass is cut in the other of these two
+ways. In Problems 4.2 to 4.4 no rank ever holds more than its shard of a weight, or of the gradient
+of a weight.
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
 - Inputs keep their values, may be non-contiguous, and are float32 or float64. Results have the
@@ -131,7 +132,7 @@ def tensor_parallel_backward(
     - The sum of these products over the ranks is grad_x, the gradient of the layer's input. Which
       state is grad_x in, before you communicate? Which state does the layer below need? Which state
       does the caller need, at the end?
-    A wrong answer may still give tensors of the right shape, and the right values with one rank.
+    A wrong answer can still give tensors of the right shape, and the right values with one rank.
 
     Args:
         shards: L weights, sharded by columns, (D, D/n) each, as in ``tensor_parallel_forward``.

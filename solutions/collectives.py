@@ -327,7 +327,7 @@ def all_reduce_from_parts(tensor: Tensor) -> Tensor:
     """Problem 1.3 · Sum over all ranks with one reduce-scatter and one all-gather.
 
     An all-reduce consists of these two collectives, and costs as much as both together.
-    n need not divide the number of elements.
+    The number of elements does not have to be divisible by n.
 
     Args:
         tensor: any shape.

@@ -367,12 +367,12 @@ def run_schedule(
     - each tensor that was sent. It stays alive until you have called ``wait()`` of the send's
       ``Work``, and have dropped the ``Work``: remove the ``Work`` from your list or dict. When the
       gradient of micro-batch i has come back, wait for the send of the activation of micro-batch i:
-      this ``wait()`` returns at once. Just before you send a gradient, wait for the send of the
+      this ``wait()`` returns immediately. Just before you send a gradient, wait for the send of the
       previous gradient. At the end, wait for the remaining sends.
 
     Call ``wait()`` of each ``Work`` once: with gloo, a second call for a send or a receive waits
-    until the timeout of the group, 30 minutes. (With nccl a second call returns at once, so you may
-    wait twice for the one ``Work`` of both messages.) ``is_completed()`` does not replace
+    until the timeout of the group, 30 minutes. (With nccl a second call returns immediately, so you
+    may wait twice for the one ``Work`` of both messages.) ``is_completed()`` does not replace
     ``wait()``: with gloo, ``is_completed()`` of a send or a receive stays False until you call
     ``wait()``.
 
