@@ -101,7 +101,8 @@ def _stage_backward(
     for weight, (x, z), total in zip(reversed(weights), reversed(saved), reversed(totals)):
         grad_z = torch.ops.aten.gelu_backward(grad_y, z)
         total.addmm_(x.T, grad_z)
-        grad_y = grad_z @ weight.T  # (not needed for the model's first layer)
+        # for the model's first layer, this gradient is not needed: autograd leaves it out
+        grad_y = grad_z @ weight.T
     return grad_y
 
 

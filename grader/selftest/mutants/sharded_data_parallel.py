@@ -1003,12 +1003,12 @@ def _gathered_ahead""",
     ),
     mutant(
         "all layers are gathered first",
-        "    width = x.shape[1]\n    saved = []\n    for shard in shards:\n        # The layer",
+        "    width = x.shape[1]\n    saved = []\n    for shard in shards:\n        # No variable",
         """    width = x.shape[1]
     saved = []
     every = [_gather(shard, width) for shard in shards]
     for shard in shards:
-        # The layer""",
+        # No variable""",
         {
             "hidden sharded_traffic",
             "public whole_layers_are_freed",
