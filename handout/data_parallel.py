@@ -153,8 +153,8 @@ class GradientBuckets:
         Raises:
             ValueError: ``bucket_bytes`` is not positive.
 
-        With three parameters of 8 bytes each and buckets of 16: the third and the second share a
-        bucket, and the first has a bucket of its own. Use
+        With three parameters of 8 bytes each and buckets of 16 bytes: the third and the second
+        share a bucket, and the first has a bucket of its own. Use
         ``Tensor.register_post_accumulate_grad_hook``: autograd calls the hook with the parameter as
         soon as the parameter's ``grad`` is complete.
         About 20 lines, or 40 with ``wait`` and the hook.

@@ -49,8 +49,8 @@ LOST_CONNECTION = re.compile("Connection (closed|reset) by peer|Broken pipe")
 class Interrupted(SystemExit, KeyboardInterrupt):
     """Raised after Ctrl-C was pressed: the program ends with an exit code.
 
-    It is a KeyboardInterrupt, too, so that programs such as pytest, which handle KeyboardInterrupt,
-    also stop.
+    It is a KeyboardInterrupt, too. So programs that handle KeyboardInterrupt, such as pytest, also
+    stop.
     """
 
 
@@ -248,7 +248,7 @@ def _wait(ranks: list[BaseProcess], folder: Path) -> None:
             give_up = min(give_up, time.monotonic() + 1)
             if not _have_only_lost_connections(failed, folder) or time.monotonic() > give_up:
                 return
-        # If a rank has started a child process, the child may keep the rank's sentinel open after
+        # If a rank has started a child process, the child can keep the rank's sentinel open after
         # the rank has ended. So look at the exit codes every 0.1 s, too.
         multiprocessing.connection.wait(running, timeout=0.1)
 
@@ -276,7 +276,7 @@ def _failure(ranks: list[BaseProcess], folder: Path) -> str | int:
     """Return the message or the code to exit with, or 0 if no rank failed.
 
     If several ranks failed, return the message or the code of a rank that failed first. Other ranks
-    may have failed only because they lost their connection to that rank.
+    perhaps failed only because they lost their connection to that rank.
     """
     failed = {rank: process.exitcode for rank, process in enumerate(ranks) if process.exitcode}
     if not failed:

@@ -68,9 +68,9 @@ def _sends(action: Action, stage: int, n: int, parts: int) -> Message | None:
 def simulate(schedules: list[list[Action]], durations: dict[str, float]) -> list[list[Span]]:
     """Return, for each stage, the spans of its actions, with their starts and ends.
 
-    Messages are assumed to take no time. So each action begins as soon as its stage is free, the
-    message that it needs has been sent, and the earlier pass that it needs has ended: F before B or
-    BW, and B before W.
+    Messages are assumed to take no time. So each action begins as soon as three conditions hold:
+    its stage is free, the message that it needs has been sent, and the earlier pass that it needs
+    has ended (F before B or BW, and B before W).
 
     Args:
         schedules: for each stage its actions.
@@ -114,10 +114,10 @@ def simulate(schedules: list[list[Action]], durations: dict[str, float]) -> list
 class _Mail:
     """The messages of this stage, in an order that is the same on all stages.
 
-    All stages know all schedules, so they can all compute the same order of all messages: the order
-    in which the messages are made if F, B and W take equally long. A stage starts its sends and
-    receives in this order. So any schedules that fit each other can run, even on GPUs, where the
-    messages of a rank keep their order. A stage waits for a send only when the receiver must
+    All stages know all schedules, so they can all compute the same order of all messages. It is the
+    order in which the messages are made if F, B and W take equally long. A stage starts its sends
+    and receives in this order. So any schedules that fit each other can run, even on GPUs, where
+    the messages of a rank keep their order. A stage waits for a send only when the receiver must
     already have received the message. So this wait ends.
     """
 

@@ -103,8 +103,8 @@ def interleaved_schedule(
 def interleaved_bubble(num_stages: int, num_chunks: int, num_micro_batches: int) -> float:
     """Problem 8.1 · Return the bubble of the interleaved schedule, in theory.
 
-    The bubble is idle time / total time, averaged over the stages. All parts take the same time,
-    and messages take none.
+    The bubble is idle time / total time, averaged over the stages. Assume that all parts take the
+    same time, and that messages take no time.
 
     Args:
         num_stages, num_chunks, num_micro_batches: n, v, and m, a multiple of n.

@@ -17,7 +17,7 @@ OLDEST, NEWEST = (3, 10), (3, 14)
 
 
 def sentence(*words):
-    """Print one paragraph. Flush it, so that it comes before the next output of pip."""
+    """Print one paragraph, and flush it, so that it comes before the next output of pip."""
     print(" ".join(words))
     sys.stdout.flush()
 
@@ -179,7 +179,7 @@ def check_mac(pin):
 def check_folder(folder):
     """Stop if the folder contains something that this script did not make.
 
-    Also stop if the folder is a link to an environment, because others may use that environment.
+    Also stop if the folder is a link to an environment, because other programs might use it.
     """
     if not os.path.exists(folder):
         return

@@ -40,9 +40,9 @@ def flatten(tensors: list[Tensor]) -> Tensor:
     Args:
         tensors: one or more tensors of any shapes and of one dtype, N ≥ 1 entries together.
     Returns:
-        (P,): the entries of the first tensor in row-major order, then those of the next, and so on;
-        then zeros up to P = n·⌈N/n⌉, which is N rounded up to a multiple of n. All ranks can then
-        hold shards of equal size. The vector may share memory with a tensor.
+        (P,): the entries of the first tensor in row-major order, then those of the next, and so on.
+        Zeros follow, up to P = n·⌈N/n⌉ entries: P is N rounded up to a multiple of n. All ranks can
+        then hold shards of equal size. The vector may share memory with a tensor.
     Raises:
         ValueError: the tensors have several dtypes ("tensor 1 is torch.float64, tensor 0 is …").
 
@@ -58,9 +58,9 @@ def flat_shard(tensors: list[Tensor]) -> Tensor:
     Args:
         tensors: as for ``flatten``, the same on every rank.
     Returns:
-        (P/n,): entries [rank·P/n, (rank+1)·P/n) of ``flatten(tensors)``, which has P entries,
-        including the zeros at the end; n is the number of ranks. The shard has memory of its own:
-        if it were a view, it would keep all P entries alive.
+        (P/n,): entries [rank·P/n, (rank+1)·P/n) of ``flatten(tensors)``. P is the number of entries
+        of ``flatten(tensors)``, including the zeros at the end, and n is the number of ranks. The
+        shard has memory of its own: a view would keep all P entries alive.
 
     With 2 ranks and the tensors [[1, 2], [3, 4]] and [5]:  rank 0 [1, 2, 3], rank 1 [4, 5, 0].
     About 2 lines.
@@ -169,8 +169,8 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
     product, for any L: a layer and its gradient. (Activations are not counted. In the forward pass,
     tensors for gradients are counted, unless you make them before the first product.) A variable
     that still refers to the weight, the gradient or the flat copy of the previous layer keeps a
-    third layer alive: ``del`` each of them, or give the work of one layer a function of its own.
-    The checks also measure the memory of your process. This memory includes copies for
+    third layer alive: ``del`` each of these variables, or compute each layer in a function of its
+    own. The checks also measure the memory of your process. This memory includes copies for
     communication, so here the limits are higher: beyond the shards and their gradients, 8 whole
     layers are allowed, and 4 until the first operation of the backward pass.
     Traffic: each rank sends 3(n−1)/n times the bytes of the weights. You may keep the last layer

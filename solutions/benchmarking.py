@@ -201,8 +201,8 @@ def stopwatch(
       other ranks would time its delay.)
     - Slowest rank: a collective has ended when its slowest rank has ended. So each sample is the
       maximum over the ranks. (Exchange the times after the measurement or between iterations, but
-      never while the clock runs. Use a tensor on ``device()``, best in float64. Communicate with
-      ``torch.distributed`` for this.)
+      never while the clock runs. Use a tensor on ``device()``, preferably in float64. Communicate
+      with ``torch.distributed`` for this.)
     - Median: other work disturbs some iterations, and the median ignores such outliers. The median
       of an even number of samples is the mean of the two in the middle.
 
@@ -210,7 +210,7 @@ def stopwatch(
         operation: the collective; takes no arguments. It is called exactly ``warm_up + iterations``
             times.
         warm_up: the number of calls that are not timed.
-        iterations: the number of calls that are timed, each by itself.
+        iterations: the number of timed calls. Each call is timed separately.
         clock: returns this rank's time in seconds. The clocks of different ranks are unrelated.
         synchronize: returns when this rank's device has done all its work.
         barrier: returns when all ranks have called it.
@@ -306,8 +306,8 @@ def fit_latency_bandwidth(sizes: list[int], seconds: list[float]) -> tuple[float
         sizes: Sᵢ, in bytes.
         seconds: tᵢ, positive.
     Returns:
-        ``(α, β)``: seconds, and bytes per second. α may come out negative if the times are
-        disturbed.
+        ``(α, β)``: seconds, and bytes per second. α can be negative if other work disturbs the
+        times.
     Raises:
         ValueError: there are not as many times as sizes; fewer than two different sizes; fewer than
             two different times (the slope would be zero up to rounding); times that do not grow

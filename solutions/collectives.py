@@ -15,7 +15,7 @@ For every function here:
   Only the operators of Problem 4.4 tell autograd how to differentiate.
 - A tensor has the same shape and dtype on every rank. Its dtype is float32, float64 or int64, and
   it holds at least one element.
-- A tensor need **not** be contiguous, and its strides may differ from rank to rank. Some calls of
+- A tensor is **not** always contiguous, and its strides can differ from rank to rank. Some calls of
   ``torch.distributed`` reject a non-contiguous tensor; other calls silently put its entries in the
   wrong order. ``clone()`` and ``empty_like()`` keep the strides of a transpose.
 - The function works for 1, 2, 3, 4, … ranks, for any root, and when it is called twice. A later
@@ -352,7 +352,7 @@ def average(tensor: Tensor) -> Tensor:
 
     Sum first, then divide the sum by n. In this way the average is rounded only once after the sum.
     If you divide before the sum, you round n times. If you multiply by 1/n, you also round 1/n.
-    (In float16 the sum itself may overflow. So PyTorch's DistributedDataParallel divides first,
+    (In float16 the sum itself can overflow. So PyTorch's DistributedDataParallel divides first,
     while it copies each gradient into its bucket.)
 
     Args:
@@ -457,7 +457,7 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
 
     With 2 ranks:  rank 0 [1, 2], rank 1 [3, 4]. In the first step, rank 0 sends [1] and adds [4] to
     its [2], while rank 1 sends [4] and adds [1] to its [3]. In the second step, the ranks exchange
-    the sums [6] and [4]:  [4, 6] on both. (``torch.chunk`` may make fewer than n chunks: a tensor
+    the sums [6] and [4]:  [4, 6] on both. (``torch.chunk`` can make fewer than n chunks: a tensor
     of 4 elements, cut into 3 chunks, becomes only 2 chunks.)
     About 15 lines.
     """

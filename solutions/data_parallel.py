@@ -205,8 +205,8 @@ class GradientBuckets:
         Raises:
             ValueError: ``bucket_bytes`` is not positive.
 
-        With three parameters of 8 bytes each and buckets of 16: the third and the second share a
-        bucket, and the first has a bucket of its own. Use
+        With three parameters of 8 bytes each and buckets of 16 bytes: the third and the second
+        share a bucket, and the first has a bucket of its own. Use
         ``Tensor.register_post_accumulate_grad_hook``: autograd calls the hook with the parameter as
         soon as the parameter's ``grad`` is complete.
         About 20 lines, or 40 with ``wait`` and the hook.
@@ -242,7 +242,7 @@ class GradientBuckets:
 
     def _start_next(self) -> None:
         bucket = self.buckets[len(self.in_flight)]
-        # For a parameter that this rank did not use, send zeros: other ranks may have used it.
+        # For a parameter that this rank did not use, send zeros: other ranks perhaps used it.
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         self.in_flight.append((flat, dist.all_reduce(flat, async_op=True)))

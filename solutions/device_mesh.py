@@ -160,9 +160,9 @@ def mesh_step(
         ValueError: in some pair, a weight does not have as many rows as its input has columns.
             Check all pairs before the first all-reduce.
 
-    Traffic: in the row, one all-reduce of (rows, K) for each pair in the forward pass, and one for
-    each pair except the first in the backward pass: 2P − 1 in all. (The gradient with respect to x
-    is not needed.) In the column, one all-reduce for each gradient, or one for all of them. Send
+    Traffic: in the row, one all-reduce of (rows, K) for each pair in the forward pass. In the
+    backward pass, one for each pair except the first: 2P − 1 in all. (The gradient with respect to
+    x is not needed.) In the column, one all-reduce for each gradient, or one for all of them. Send
     all tensors in the dtype of the shards, and nothing else. Use the groups ``row`` and ``column``
     themselves, and no other group. Do not make a group in a step, because every rank would have to
     take part. You may use other collectives if no rank sends more bytes. A rank computes with its

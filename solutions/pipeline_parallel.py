@@ -135,8 +135,8 @@ def pipeline_forward(
         num_micro_batches: m. Micro-batch i is rows [i·B/m, (i+1)·B/m) of the batch.
     Returns:
         ``(y, saved)``. y is the output, (B, D), on the last stage; None on all other stages. saved
-        is what the backward pass of this stage needs: for each micro-batch and each layer of the
-        stage a pair ``(x, z)``, the layer's input and x @ W, both (B/m, D).
+        has the tensors that this stage's backward pass needs: for each micro-batch and each layer
+        of the stage a pair ``(x, z)``, the layer's input and x @ W, both (B/m, D).
     Raises:
         ValueError: m is not positive (the message contains m), or m does not divide B ("a batch of
             10 does not divide into 4 micro-batches").
@@ -193,7 +193,7 @@ def pipeline_backward(weights: list[Tensor], saved: list[Saved], y: Tensor | Non
     """
     # BEGIN SOLUTION 5.3: pipeline_backward
     stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
-    x_0, _ = saved[0][0]  # of the first micro-batch, in the first layer
+    x_0, _ = saved[0][0]  # the input of the first layer, for the first micro-batch
     rows = len(x_0)
     totals = [torch.zeros_like(weight) for weight in weights]
     sends = []
@@ -289,9 +289,9 @@ def one_forward_one_backward_schedule(
 
     1F1B is as fast as GPipe, and keeps fewer activations alive. Each backward pass comes as early
     as possible, and frees its activations. A stage works in three phases. In the warm-up it runs
-    forward passes until the stages after it are filled, or until there are no more micro-batches.
-    Then it runs one forward pass and one backward pass in turn. In the cool-down it runs the
-    remaining backward passes. (This is PipeDream-Flush. The first PipeDream runs without a
+    forward passes until each later stage has a micro-batch, or until there are no more
+    micro-batches. Then it runs one forward pass and one backward pass in turn. In the cool-down it
+    runs the remaining backward passes. (This is PipeDream-Flush. The first PipeDream runs without a
     cool-down, and keeps several versions of the weights.)
 
     Args:
@@ -300,8 +300,8 @@ def one_forward_one_backward_schedule(
         2m actions, as in ``gpipe_schedule``, and two more conditions hold:
         - At no time are more than ``num_stages − stage`` micro-batches alive. A micro-batch is
           alive between its forward pass and its backward pass.
-        - Simulated with equal stages, the schedules end as early as those of GPipe: after m +
-          num_stages − 1 times the time of one forward and one backward pass.
+        - In a simulation with equally fast stages, the schedules end as early as those of GPipe:
+          after m + num_stages − 1 times the time of one forward and one backward pass.
     Raises:
         ValueError: as in ``gpipe_schedule``.
 
@@ -343,8 +343,8 @@ def run_schedule(
 ) -> tuple[Tensor | None, list[Tensor]]:
     """Problem 5.5 · Run one training step, forward and backward, in the order of a schedule.
 
-    Any schedules that fit each other must run, not only GPipe and 1F1B. The earlier stages may be
-    at their third forward pass while the last stage is at its first backward pass, so two
+    Any schedules that fit each other must run, not only GPipe and 1F1B. The earlier stages can be
+    at their third forward pass while the last stage is at its first backward pass. So two
     neighbours can start to send to each other at the same moment. Do not wait for a send directly
     after you have started it: the other stage is perhaps sending, too, and not yet receiving. (The
     text below says when to wait.)

@@ -56,9 +56,10 @@ def measure(student: ModuleType, collective: str, size: int, options: argparse.N
     """Measure one row on all ranks and return its figures.
 
     The figures are the median of the seconds, the seconds of the fastest and of the slowest
-    iteration, and the numbers of wrong values, summed over all ranks. On GPUs, ``by_events`` has
-    the seconds of one call by the GPU's clock, on the slowest rank. If a rank lacks the memory,
-    nothing is measured. Then the seconds are infinite, and ``skipped`` has the reason.
+    iteration, and the numbers of wrong values. The numbers of wrong values are sums over all ranks.
+    On GPUs, ``by_events`` has the seconds of one call by the GPU's clock, on the slowest rank. If a
+    rank lacks the memory, nothing is measured. Then the seconds are infinite, and ``skipped`` has
+    the reason.
     """
     dtype = getattr(torch, options.dtype)
     more = {
