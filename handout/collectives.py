@@ -1,4 +1,4 @@
-"""Part 1 · Collectives (20 points): the vocabulary of every distributed program.
+"""Part 1 · Collectives (20 points): the basic operations of every distributed program.
 
     make test PART=collectives                              judge this file
     python -m handout.run collectives --world-size 4        watch your functions work on four ranks
@@ -15,7 +15,7 @@ For every function here:
   Only the operators of Problem 4.4 tell autograd how to differentiate.
 - A tensor has the same shape and dtype on every rank. Its dtype is float32, float64 or int64, and
   it holds at least one element.
-- A tensor need **not** be contiguous, and its strides may differ from rank to rank. Some calls of
+- A tensor is **not** always contiguous, and its strides can differ from rank to rank. Some calls of
   ``torch.distributed`` reject a non-contiguous tensor; other calls silently put its entries in the
   wrong order. ``clone()`` and ``empty_like()`` keep the strides of a transpose.
 - The function works for 1, 2, 3, 4, … ranks, for any root, and when it is called twice. A later
@@ -23,9 +23,9 @@ For every function here:
 - In Problem 1.1 each function communicates once, with the collective of its name. You may compute
   anything before and after the communication.
 - Misuse raises ``ValueError``. The message contains the wrong value (and n, if it matters). Raise
-  it before anything is sent, on every rank that can detect the misuse. Only the root can see a bad
-  ``tensor`` in scatter, so there only the root raises. Every rank can see a bad ``root``, so every
-  rank raises.
+  the error before anything is sent, on every rank that can detect the misuse. Only the root can see
+  a bad ``tensor`` in scatter, so there only the root raises. Every rank can see a bad ``root``, so
+  every rank raises.
 """
 
 from collections.abc import Callable
@@ -202,9 +202,9 @@ def in_rank_order(action: Callable[[], T]) -> T:
     only communication that you need.
 
     Args:
-        action: takes no arguments; may take a while.
+        action: takes no arguments, and can run for a long time.
     Returns:
-        What ``action`` returned on this rank.
+        The result of ``action`` on this rank.
 
     With 3 ranks and an action that prints:  rank 0 prints, then rank 1, then rank 2.
     About 5 lines.
@@ -216,7 +216,7 @@ def all_reduce_from_parts(tensor: Tensor) -> Tensor:
     """Problem 1.3 · Sum over all ranks with one reduce-scatter and one all-gather.
 
     An all-reduce consists of these two collectives, and costs as much as both together.
-    n need not divide the number of elements.
+    The number of elements does not have to be divisible by n.
 
     Args:
         tensor: any shape.
@@ -235,7 +235,7 @@ def average(tensor: Tensor) -> Tensor:
 
     Sum first, then divide the sum by n. In this way the average is rounded only once after the sum.
     If you divide before the sum, you round n times. If you multiply by 1/n, you also round 1/n.
-    (In float16 the sum itself may overflow. So PyTorch's DistributedDataParallel divides first,
+    (In float16 the sum itself can overflow. So PyTorch's DistributedDataParallel divides first,
     while it copies each gradient into its bucket.)
 
     Args:
@@ -255,14 +255,15 @@ def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Ten
     """Problem 1.5 · Sum over all ranks while something else is computed.
 
     Start a ``dist.all_reduce``. Call ``compute`` once while the all-reduce runs. Only then wait for
-    the all-reduce. Do not start the all-reduce in another thread, which may start it too late. To
-    test this order, a check lets one rank begin only after ``compute`` has ended on another rank.
+    the all-reduce. Do not start the all-reduce in another thread, because the all-reduce might
+    start too late. To test this order, a check lets one rank begin only after ``compute`` has ended
+    on another rank.
 
     Args:
         tensor: any shape.
         compute: takes no arguments; does not communicate.
     Returns:
-        ``(total, result)``: the sum of all ranks' tensors, and what ``compute`` returned.
+        ``(total, result)``: the sum of all ranks' tensors, and the result of ``compute``.
 
     With 2 ranks, [1] and [2], and a compute that returns "done":  ([3], "done") on both.
     About 5 lines.
@@ -273,15 +274,15 @@ def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Ten
 def shift_right(tensor: Tensor) -> Tensor:
     """Problem 1.6 · Send to the right neighbour and receive from the left neighbour.
 
-    The ranks form a ring: the right neighbour of the last rank is rank 0. A blocking send may wait
-    until the right neighbour receives. If every rank sends before it receives, the ring may
-    deadlock, whatever the size of the tensors. On GPUs the ring may deadlock even if every rank
-    starts an ``isend`` and then an ``irecv``. ``dist.batch_isend_irecv`` starts both together, and
-    works on CPUs and GPUs.
+    The ranks form a ring: the right neighbour of the last rank is rank 0. A blocking send can wait
+    until the right neighbour receives. If every rank sends before it receives, the ring can
+    deadlock, even with small tensors. On GPUs the ring can deadlock even if every rank starts an
+    ``isend`` and then an ``irecv``. ``dist.batch_isend_irecv`` starts the send and the receive
+    together, and works on CPUs and GPUs.
 
-    The ranks send at the same time. If only rank 0 sends first, and every other rank receives
-    before it sends, the messages go round one after the other, and this takes n times as long. To
-    test this, a check lets one rank begin late: other ranks must have sent before.
+    All ranks must send at the same time. If only rank 0 sends first, and all other ranks receive
+    before they send, the messages go round one after the other. This takes n times as long. To test
+    this, a check lets one rank begin late. Other ranks must have sent before it begins.
 
     Args:
         tensor: any shape.
@@ -310,7 +311,7 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
     GPUs.
 
     Args:
-        tensor: any shape, with one element or more; it may have fewer than n elements.
+        tensor: any shape, with one element or more. The number of elements can be less than n.
     Returns:
         The sum of all ranks' tensors, in the shape of ``tensor``.
 
@@ -320,7 +321,7 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
 
     With 2 ranks:  rank 0 [1, 2], rank 1 [3, 4]. In the first step, rank 0 sends [1] and adds [4] to
     its [2], while rank 1 sends [4] and adds [1] to its [3]. In the second step, the ranks exchange
-    the sums [6] and [4]:  [4, 6] on both. (``torch.chunk`` may make fewer than n chunks: a tensor
+    the sums [6] and [4]:  [4, 6] on both. (``torch.chunk`` can make fewer than n chunks: a tensor
     of 4 elements, cut into 3 chunks, becomes only 2 chunks.)
     About 15 lines.
     """

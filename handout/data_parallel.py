@@ -3,10 +3,11 @@
     make test PART=data_parallel                              judge this file
     python -m handout.run data_parallel --world-size 4        watch four ranks train one model
 
-The loss is a mean over the batch. If n ranks hold equal parts of the batch, the mean of their
-losses is the loss of the whole batch. Differentiation is linear, so the mean of their gradients is
-the gradient of the whole batch. So each rank runs forward and backward on its own shard, and then
-the gradients are averaged over the ranks. Ranks that start with equal weights keep equal weights.
+The loss is a mean over the batch. If n ranks hold equally large parts of the batch, the mean of
+their losses is the loss of the whole batch. Differentiation is linear, so the mean of their
+gradients is the gradient of the whole batch. So each rank runs forward and backward on its own
+shard, and then the gradients are averaged over the ranks. Ranks that start with equal weights keep
+equal weights.
 
 ``n = dist.get_world_size()``. The model, and the forward and backward pass of a layer, are given in
 ``handout/mlp.py``. For every function here:
@@ -75,10 +76,10 @@ def data_parallel_step(weights: list[Tensor], shard: Tensor) -> tuple[Tensor, li
 
     Traffic: one all-reduce for each gradient, or one all-reduce for all of them, in the dtype of
     the weights. You may use other operations if no rank sends more bytes. Nothing else is sent: no
-    rows and no activations, however small they are. Each rank computes with its own rows only.
+    rows and no activations, not even small ones. Each rank computes with its own rows only.
 
     With 2 ranks, one weight [[w]] and rows [x₀] and [x₁]:  if the local gradients are [[2]] and
-    [[4]], both return [[3]].
+    [[4]], both ranks return [[3]].
     About 15 lines by hand, 8 with autograd.
     """
     raise NotImplementedError("Problem 3.3: data_parallel_step")
@@ -94,19 +95,19 @@ def train(
 
     Args:
         weights: L tensors of shape (D, D), equal on every rank. They do not require gradients,
-            neither before nor after the call. Update them in place. Their ``grad`` may remain.
+            neither before nor after the call. Update them in place. They may keep a ``grad``.
         shards: K ≥ 1 tensors of shape (B/n, D): this rank's rows of the batch in each step.
         lr: the learning rate. Everything else in ``torch.optim.AdamW`` keeps its default.
     Returns:
         ``(losses, optimizer)``. The losses have shape (K,): the loss of the *whole* batch in each
         step, before the update, equal on every rank. The optimizer is the ``torch.optim.AdamW``
-        that made the steps, over ``weights`` in their order.
+        that made the steps. Its parameters are ``weights``, in the same order.
 
-    Traffic: in each step, what ``data_parallel_step`` sends; and in addition the losses.
+    Traffic: in each step, the traffic of ``data_parallel_step``. In addition, the losses are sent.
 
-    A hint: AdamW divides each gradient by its own size. So training looks almost the same with
-    gradients that are n times too large. But the state of the optimizer shows the difference, and
-    the checks compare this state.
+    A hint: AdamW divides each gradient by the gradient's own magnitude. So training looks almost
+    the same with gradients that are n times too large. But the state of the optimizer shows the
+    difference, and the checks compare this state.
     About 12 lines.
     """
     raise NotImplementedError("Problem 3.4: train")
@@ -134,26 +135,26 @@ class GradientBuckets:
     - In each backward pass, send one all-reduce for each bucket, and nothing else.
     - Start a bucket as soon as it is full and all earlier buckets have started: in the hook of the
       parameter that completes the bucket, before autograd comes to the next layer. Do not hold full
-      buckets back. Do not start them in another thread, which may start them too late.
+      buckets back. Do not start them in another thread, because it might start them too late.
     """
 
     def __init__(self, parameters: Iterable[Tensor], bucket_bytes: int) -> None:
-        """Pack the parameters into buckets and hook each one.
+        """Pack the parameters into buckets, and register a hook for each parameter.
 
         Args:
             parameters: leaf tensors (not results of operations) of one float dtype, in the order of
                 the layers, the same on every rank. A parameter that does not require a gradient
-                (frozen) stays as it is. A parameter that appears twice (tied) counts once, at its
-                first place. You may assume that only one ``GradientBuckets`` is created for a set
-                of parameters.
+                (frozen) stays as it is. A parameter that appears twice (tied) is packed once, at
+                its first place. You may assume that only one ``GradientBuckets`` is created for a
+                set of parameters.
             bucket_bytes: fill the current bucket until the next parameter would make it larger than
                 ``bucket_bytes``; then start a new bucket. A parameter larger than ``bucket_bytes``
                 gets a bucket of its own, to which no other parameter is added.
         Raises:
             ValueError: ``bucket_bytes`` is not positive.
 
-        With three parameters of 8 bytes each and buckets of 16: the third and the second share a
-        bucket, and the first has a bucket of its own. Use
+        With three parameters of 8 bytes each and buckets of 16 bytes: the third and the second
+        share a bucket, and the first has a bucket of its own. Use
         ``Tensor.register_post_accumulate_grad_hook``: autograd calls the hook with the parameter as
         soon as the parameter's ``grad`` is complete.
         About 20 lines, or 40 with ``wait`` and the hook.
@@ -163,9 +164,9 @@ class GradientBuckets:
     def wait(self) -> None:
         """Finish the step: every parameter's ``grad`` becomes the average over the ranks.
 
-        The caller calls this once after each backward pass, on every rank. Some buckets may not
-        have been started yet, because a parameter in them got no gradient in this pass. Start these
-        buckets now, with zeros for the missing gradients, so that all ranks start the same
+        The caller calls this method once after each backward pass, on every rank. If a parameter
+        got no gradient in this pass, its bucket has perhaps not been started yet. Start such
+        buckets now, with zeros for the missing gradients. Then all ranks start the same
         collectives. If no rank used a parameter, its ``grad`` may become zero or None. (DDP leaves
         None, and AdamW then skips the parameter. If ``grad`` is zero, AdamW still applies weight
         decay.) A ``grad`` may be a view of its bucket. Afterwards the object is ready for the next

@@ -70,12 +70,11 @@ def rank_at(place: tuple[int, int], shape: tuple[int, int]) -> int:
 def mesh_groups(shape: tuple[int, int]) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
     """Problem 7.1 · Make the process groups of a mesh, and return the two groups of this rank.
 
-    ``dist.new_group(ranks)`` makes a group. *Every* rank of the world has to call it, also the
-    ranks that are not in the group, and all ranks have to make the same groups in the same order.
-    The reason is that torch numbers the groups, and the ranks of a group find each other by the
-    number of the group. If each rank makes only its own groups, different groups have the same
-    number. gloo and nccl then connect the wrong ranks, or wait for ever. Do not use
-    ``use_local_synchronization``.
+    ``dist.new_group(ranks)`` makes a group. *Every* rank of the world has to call ``new_group``,
+    also the ranks that are not in the group. All ranks have to make the same groups in the same
+    order. The reason is that torch numbers the groups. The ranks of a group find each other by this
+    number. If each rank makes only its own groups, different groups have the same number. gloo and
+    nccl then connect the wrong ranks, or wait for ever. Do not use ``use_local_synchronization``.
 
     Args:
         shape: ``(D, T)``, the same on every rank.
@@ -103,10 +102,10 @@ def mesh_step(
     """Problem 7.2 · Compute the local loss, and the gradients of the whole batch, on a mesh.
 
     The model has P pairs of layers, y = gelu(gelu(x @ A) @ B), one after the other. Each pair is
-    the Megatron pair of Shoeybi et al. (2019): A is sharded by columns over the row, and B by rows.
-    The ranks of a row together do what one rank does in data parallelism: they compute the
-    gradients of their own rows of the batch. The mean of these gradients over the column is the
-    gradient of the whole batch.
+    the Megatron pair of Shoeybi et al. (2019): over the T ranks of a mesh row, A is sharded by
+    columns and B by rows. Together, the ranks of a mesh row do the work of one rank in data
+    parallelism: they compute the gradients of their own rows of the batch. The mean of these
+    gradients over the column is the gradient of the whole batch.
 
     Sum two kinds of tensors over the row, as Megatron's operators g and f do. In the forward pass,
     add up the partial products with B (as g does). In the backward pass, add up the partial
@@ -127,9 +126,9 @@ def mesh_step(
         ValueError: in some pair, a weight does not have as many rows as its input has columns.
             Check all pairs before the first all-reduce.
 
-    Traffic: in the row, one all-reduce of (rows, K) for each pair in the forward pass, and one for
-    each pair except the first in the backward pass: 2P − 1 in all. (The gradient with respect to x
-    is not needed.) In the column, one all-reduce for each gradient, or one for all of them. Send
+    Traffic: in the row, one all-reduce of (rows, K) for each pair in the forward pass. In the
+    backward pass, one for each pair except the first: 2P − 1 in all. (The gradient with respect to
+    x is not needed.) In the column, one all-reduce for each gradient, or one for all of them. Send
     all tensors in the dtype of the shards, and nothing else. Use the groups ``row`` and ``column``
     themselves, and no other group. Do not make a group in a step, because every rank would have to
     take part. You may use other collectives if no rank sends more bytes. A rank computes with its

@@ -4,8 +4,9 @@
     launch(function, 4, *arguments)       # function(*arguments) runs on four ranks of this machine
 
 On Linux without a GPU, each rank is a fork of this process, which has already imported torch. Four
-ranks start in a fraction of a second. Otherwise, and after this process has started other threads,
-each rank is a new Python process that imports torch and your program again, which takes seconds.
+ranks start in a fraction of a second. In all other cases, and if this process has already started
+other threads, each rank is a new Python process. The new process imports torch and your program
+again, which takes seconds.
 (A new process cannot import a notebook or a prompt. So on Linux without a GPU, ranks that a
 notebook or a prompt starts are always forks.)
 
@@ -36,8 +37,8 @@ import torch
 import torch.distributed as dist
 
 # Import this module now, before there is a process group. Otherwise an optimizer imports it later,
-# and functions of this module get the process group of that moment as a default argument. This
-# reference keeps the group in memory after it was destroyed. Such a group sometimes ends a finished
+# and functions of this module get the current process group as a default argument. This reference
+# keeps the group in memory after the group was destroyed. Such a group sometimes ends a finished
 # rank with "terminate called without an active exception".
 import torch.distributed.nn.functional  # noqa: F401
 
@@ -48,15 +49,15 @@ LOST_CONNECTION = re.compile("Connection (closed|reset) by peer|Broken pipe")
 class Interrupted(SystemExit, KeyboardInterrupt):
     """Raised after Ctrl-C was pressed: the program ends with an exit code.
 
-    It is a KeyboardInterrupt, too, so that programs such as pytest, which handle KeyboardInterrupt,
-    also stop.
+    It is a KeyboardInterrupt, too. So programs that handle KeyboardInterrupt, such as pytest, also
+    stop.
     """
 
 
 def device() -> torch.device:
     """Return this rank's device: its own GPU, or the CPU.
 
-    The device is a GPU only if there is a GPU for every local rank, and otherwise the CPU.
+    The device is a GPU if there is a GPU for every local rank. Otherwise it is the CPU.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
@@ -71,9 +72,10 @@ def cores() -> int:
 
 
 def most_ranks() -> int:
-    """Return how many ranks ``launch`` starts on this machine at most: 4 for each core, or 16.
+    """Return the largest number of ranks that ``launch`` starts here: 16, or 4 for each core.
 
-    Each rank takes memory and processor time. Hundreds of ranks would stop the whole machine.
+    The larger of the two numbers is returned. Each rank needs memory and processor time. Hundreds
+    of ranks would stop the whole machine.
     """
     return max(16, 4 * cores())
 
@@ -84,8 +86,8 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
     On each rank the process group is ready when the function is called. ``function`` must be
     importable and ``arguments`` must be picklable, as for any ``multiprocessing`` target. (A forked
     rank does not need this; a new Python process does.) Each rank has its own copy of the
-    arguments. All ranks start with this process's state of torch's random numbers on the CPU, so
-    they draw the same numbers unless each rank sets its own seed.
+    arguments. All ranks start with a copy of this process's state of torch's random numbers on the
+    CPU. So they draw the same numbers, unless each rank sets its own seed.
 
     If a rank fails, all ranks end, and this program ends with a message and exit code 1. After
     Ctrl-C all ranks end, and this program ends with a message and exit code 130. A second Ctrl-C
@@ -130,9 +132,9 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
             finally:
                 _end(ranks)
     finally:
-        # After Ctrl-C the program ends, and until its end another Ctrl-C must have no effect. So
-        # restore the usual handler only if there was no Ctrl-C. At a prompt always restore the
-        # handler, because Python does not end there.
+        # After Ctrl-C the program ends. Until the program's end, another Ctrl-C must have no
+        # effect. So restore the usual handler only if there was no Ctrl-C. At a prompt always
+        # restore the handler, because Python does not end there.
         at_prompt = sys.flags.interactive or hasattr(sys, "ps1")
         if is_usual and (at_prompt or signal.getsignal(signal.SIGINT) is _interrupt_once):
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -209,9 +211,9 @@ def _method(world_size: int) -> tuple[str, int]:
         return "spawn", threads  # macOS's libraries and CUDA do not work after a fork
     if _is_single_threaded():
         return "fork", threads
-    # A fork lacks the other threads of this process, and may wait for them for ever. For example, a
-    # fork waits for OpenMP's threads if this process has computed a large matmul.
-    # The prompt of Python 3.13 has a file, too: that of the program that reads the prompt.
+    # A fork does not have the other threads of this process, and might wait for them for ever. For
+    # example, a fork waits for OpenMP's threads if this process has computed a large matmul.
+    # At the prompt of Python 3.13, __main__ has a file, too: the program that reads the input.
     is_prompt = hasattr(sys, "ps1")
     if not is_prompt and os.path.isfile(getattr(sys.modules["__main__"], "__file__", None) or ""):
         return "spawn", threads
@@ -223,7 +225,7 @@ def _method(world_size: int) -> tuple[str, int]:
 def _is_single_threaded() -> bool:
     """Return whether this process has one thread only.
 
-    Some libraries, such as numpy's, end their threads before a fork. Their threads do not count.
+    Some libraries, such as numpy's, end their threads before a fork. Such threads are not counted.
     """
     # This fork does nothing. Its only purpose is to make those libraries end their threads.
     with _ctrl_c_waits():
@@ -236,8 +238,8 @@ def _is_single_threaded() -> bool:
 def _wait(ranks: list[BaseProcess], folder: Path) -> None:
     """Wait until all ranks have returned, or until one rank has failed.
 
-    A rank that dies loses its connections first, and its exit code is known later. Other ranks may
-    notice the lost connection and fail in between. So if all failed ranks have only lost a
+    When a rank dies, its connections close first, and its exit code is known later. In between,
+    other ranks might notice the lost connection, and fail. So if all failed ranks have only lost a
     connection, wait another second for the rank that died.
     """
     give_up = math.inf
@@ -246,7 +248,7 @@ def _wait(ranks: list[BaseProcess], folder: Path) -> None:
             give_up = min(give_up, time.monotonic() + 1)
             if not _have_only_lost_connections(failed, folder) or time.monotonic() > give_up:
                 return
-        # If a rank has started a child process, the child may keep the rank's sentinel open after
+        # If a rank has started a child process, the child can keep the rank's sentinel open after
         # the rank has ended. So look at the exit codes every 0.1 s, too.
         multiprocessing.connection.wait(running, timeout=0.1)
 
@@ -259,7 +261,7 @@ def _end(ranks: list[BaseProcess]) -> None:
 
 
 def _reports(folder: Path) -> dict[int, str]:
-    """Return each failed rank's report. The earliest is the first: a file's name has the time."""
+    """Return the report of each failed rank, the earliest first. A file's name has the time."""
     return {
         int(path.suffix[1:]): path.read_text("utf-8") for path in sorted(folder.glob("failed-*"))
     }
@@ -274,7 +276,7 @@ def _failure(ranks: list[BaseProcess], folder: Path) -> str | int:
     """Return the message or the code to exit with, or 0 if no rank failed.
 
     If several ranks failed, return the message or the code of a rank that failed first. Other ranks
-    may have failed only because they lost their connection to that rank.
+    perhaps failed only because they lost their connection to that rank.
     """
     failed = {rank: process.exitcode for rank, process in enumerate(ranks) if process.exitcode}
     if not failed:
@@ -304,8 +306,8 @@ def _rank(
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     threading.Thread(target=_end_with_launcher, args=(folder,), daemon=True).start()
     if hasattr(sys.stdout, "reconfigure"):
-        # Write each line as a whole as soon as it is printed, also into a pipe, because the ranks
-        # share one output.
+        # Write each line as a whole as soon as it is printed, also into a pipe. The ranks share one
+        # output.
         sys.stdout.reconfigure(line_buffering=True, write_through=False)
     os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world_size))
     torch.set_num_threads(threads)
@@ -342,7 +344,7 @@ def _fail(rank: int, folder: Path, message: str, exit_code: int) -> None:
         # The launcher reads only files named ``failed-…``, so it never sees an unfinished report.
         unfinished.rename(folder / f"failed-{time.monotonic_ns():020}.{rank}")
         sys.stdout.flush()
-    finally:  # end even if the launcher and the folder are gone, or nobody reads the output
+    finally:  # end even if the launcher and the folder are gone, or no program reads the output
         os._exit(exit_code)
 
 
@@ -361,7 +363,7 @@ def _end_with_launcher(folder: Path) -> None:
 def _students_traceback(error: Exception) -> str:
     """Return the traceback without the lines of this file and of torch.
 
-    Return the whole traceback if no other line would remain.
+    If no line would remain, return the whole traceback.
     """
     told = traceback.TracebackException.from_exception(error)
     hidden = (__file__, os.path.dirname(torch.__file__) + os.sep)

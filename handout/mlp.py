@@ -19,8 +19,9 @@ def init_weights(
 ) -> list[Tensor]:
     """Return ``num_layers`` weights of shape (D, D). Equal seeds give equal weights on every rank.
 
-    Entries are normal with variance 2/D, as for relu (He et al., 2015). With gelu, activations
-    shrink from layer to layer: after 8 layers their mean square is 0.4 times that of the input.
+    Entries are normally distributed with variance 2/D, as for relu (He et al., 2015). With gelu,
+    activations shrink from layer to layer: after 8 layers their mean square is 0.4 times that of
+    the input.
     """
     generator = torch.Generator().manual_seed(seed)
     scale = (2 / width) ** 0.5

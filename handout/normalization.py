@@ -1,7 +1,7 @@
 """A normalisation of rows and its backward pass, for Part 9. Given, not graded.
 
 Source: RMSNorm [Zhang and Sennrich, 2019], here without weights. Each row is normalised by itself.
-So a rank can normalise its own rows of a sequence alone.
+So a rank can normalise its own rows of a sequence without the other ranks.
 """
 
 from torch import Tensor

@@ -7,7 +7,7 @@ Every rank has some of the layers, and the batch flows through all ranks.
 
 Rank s holds stage s: some consecutive layers. Stage 0 is the first. A stage sends its output to the
 next stage. In the backward pass it sends the gradient of its input to the previous stage. If the
-batch went through as a whole, all stages but one would always wait. So the batch is cut into m
+batch went through as a whole, all stages except one would always wait. So the batch is cut into m
 micro-batches of equal size that follow each other through the pipeline. The gradients of a stage's
 weights add up over the micro-batches.
 
@@ -70,8 +70,9 @@ def pipeline_forward(
     """Problem 5.2 · Run the forward pass through all stages, in micro-batches.
 
     Send each micro-batch to the next stage as soon as it is ready, before this stage begins with
-    its next micro-batch. Do not leave this to another thread, which may send too late. Compute with
-    each message before you wait for the next one, on the last stage, too. Compute each x @ W once.
+    its next micro-batch. Do not send in another thread, because it might send too late. On every
+    stage, also on the last one, compute with each message before you wait for the next message.
+    Compute each x @ W once.
 
     Args:
         weights: the k weights of this stage, (D, D) each, in the order of the layers.
@@ -80,8 +81,8 @@ def pipeline_forward(
         num_micro_batches: m. Micro-batch i is rows [i·B/m, (i+1)·B/m) of the batch.
     Returns:
         ``(y, saved)``. y is the output, (B, D), on the last stage; None on all other stages. saved
-        is what the backward pass of this stage needs: for each micro-batch and each layer of the
-        stage a pair ``(x, z)``, the layer's input and x @ W, both (B/m, D).
+        has the tensors that this stage's backward pass needs: for each micro-batch and each layer
+        of the stage a pair ``(x, z)``, the layer's input and x @ W, both (B/m, D).
     Raises:
         ValueError: m is not positive (the message contains m), or m does not divide B ("a batch of
             10 does not divide into 4 micro-batches").
@@ -96,13 +97,13 @@ def pipeline_forward(
 def pipeline_backward(weights: list[Tensor], saved: list[Saved], y: Tensor | None) -> list[Tensor]:
     """Problem 5.3 · Run the backward pass through all stages, in micro-batches.
 
-    It goes from the last stage to the first. The last stage begins with the gradient of the loss
-    with respect to its output. All other stages receive the gradients of their outputs from the
-    next stages. Send each gradient to the previous stage as soon as it is ready. Compute with each
-    message before you wait for the next one, on the first stage, too. The gradients of the weights
-    are *sums* over the micro-batches. The division by B·D happens once:
-    ``mlp.loss_backward(y)`` of the whole y contains it, so do not divide by m again. (Problem 5.5
-    differs: it sees one micro-batch's y at a time, so there you must divide by m.)
+    The backward pass goes from the last stage to the first. The last stage begins with the gradient
+    of the loss with respect to its output. All other stages receive the gradients of their outputs
+    from the next stages. Send each gradient to the previous stage as soon as it is ready. On every
+    stage, also on the first one, compute with each message before you wait for the next message.
+    The gradients of the weights are *sums* over the micro-batches. The division by B·D happens
+    once: ``mlp.loss_backward(y)`` of the whole y contains it, so do not divide by m again. (Problem
+    5.5 differs: it sees one micro-batch's y at a time, so there you must divide by m.)
 
     Args:
         weights: the k weights of this stage, (D, D) each.
@@ -154,9 +155,9 @@ def one_forward_one_backward_schedule(
 
     1F1B is as fast as GPipe, and keeps fewer activations alive. Each backward pass comes as early
     as possible, and frees its activations. A stage works in three phases. In the warm-up it runs
-    forward passes until the stages after it are filled, or until there are no more micro-batches.
-    Then it runs one forward pass and one backward pass in turn. In the cool-down it runs the
-    remaining backward passes. (This is PipeDream-Flush. The first PipeDream runs without a
+    forward passes until each later stage has a micro-batch, or until there are no more
+    micro-batches. Then it runs one forward pass and one backward pass in turn. In the cool-down it
+    runs the remaining backward passes. (This is PipeDream-Flush. The first PipeDream runs without a
     cool-down, and keeps several versions of the weights.)
 
     Args:
@@ -165,8 +166,8 @@ def one_forward_one_backward_schedule(
         2m actions, as in ``gpipe_schedule``, and two more conditions hold:
         - At no time are more than ``num_stages − stage`` micro-batches alive. A micro-batch is
           alive between its forward pass and its backward pass.
-        - Simulated with equal stages, the schedules end as early as those of GPipe: after m +
-          num_stages − 1 times the time of one forward and one backward pass.
+        - In a simulation with equally fast stages, the schedules end as early as those of GPipe:
+          after m + num_stages − 1 times the time of one forward and one backward pass.
     Raises:
         ValueError: as in ``gpipe_schedule``.
 
@@ -187,38 +188,39 @@ def run_schedule(
 ) -> tuple[Tensor | None, list[Tensor]]:
     """Problem 5.5 · Run one training step, forward and backward, in the order of a schedule.
 
-    Any schedules that fit each other must run, not only GPipe and 1F1B. The earlier stages may be
-    at their third forward pass while the last stage is at its first backward pass, so neighbours
-    may want to send to each other at the same moment. Do not wait for a send directly after you
-    have started it: the other stage may itself be sending, and not yet receiving. (The text below
-    says when to wait.)
+    Any schedules that fit each other must run, not only GPipe and 1F1B. The earlier stages can be
+    at their third forward pass while the last stage is at its first backward pass. So two
+    neighbours can start to send to each other at the same moment. Do not wait for a send directly
+    after you have started it: the other stage is perhaps sending, too, and not yet receiving. (The
+    text below says when to wait.)
 
     GPipe and 1F1B must also run on GPUs, where the messages of a rank keep their order and a send
-    ends only when it is received. So when an action ends, start two messages together, with one
-    ``dist.batch_isend_irecv`` (see Problem 1.6): what this action sends, and what the next action
-    receives. Start them before the next action computes. Do not start them in another thread, which
-    may start them too late. Compute each action before you wait for the messages of later actions.
-    ``batch_isend_irecv`` returns a list of ``Work``. With gloo the list has one ``Work`` for each
-    message, in the order of the messages. With nccl it has a single ``Work`` for all messages
-    together. So put the receive last: then the last ``Work`` of the list is that of the receive,
-    and the first is that of the send. (If there is only one message, the list has only its
-    ``Work``.)
+    ends only when its message is received. So when an action ends, start two messages together,
+    with one ``dist.batch_isend_irecv`` (see Problem 1.6): what this action sends, and what the next
+    action receives. Start them before the next action computes. Do not start them in another
+    thread, because it might start them too late. Compute each action before you wait for the
+    messages of later actions. ``batch_isend_irecv`` returns a list of ``Work``. With gloo the list
+    has one ``Work`` for each message, in the order of the messages. With nccl it has a single
+    ``Work`` for all messages together. So put the receive last: then the last ``Work`` of the list
+    is that of the receive, and the first is that of the send. (If there is only one message, the
+    list has only its ``Work``.)
 
     With 1F1B, a stage's memory must not grow with m. So free
     - the saved tensors of a micro-batch, after its backward pass. A local variable that still
-      refers to them keeps them alive, too;
+      refers to these tensors keeps them alive, too;
     - received tensors and outputs, as soon as they are not needed. (Stage 0 may copy its batch
       once.)
     - each tensor that was sent. It stays alive until you have called ``wait()`` of the send's
-      ``Work``, and have dropped the ``Work``: remove it from your list or dict. When the gradient
-      of micro-batch i has come back, wait for the send of the activation of micro-batch i: this
-      ``wait()`` returns at once. Just before you send a gradient, wait for the send of the previous
-      gradient. At the end, wait for the remaining sends.
+      ``Work``, and have dropped the ``Work``: remove the ``Work`` from your list or dict. When the
+      gradient of micro-batch i has come back, wait for the send of the activation of micro-batch i:
+      this ``wait()`` returns immediately. Just before you send a gradient, wait for the send of the
+      previous gradient. At the end, wait for the remaining sends.
 
     Call ``wait()`` of each ``Work`` once: with gloo, a second call for a send or a receive waits
-    until the timeout of the group, 30 minutes. (With nccl a second call returns at once, so you may
-    wait twice for the one ``Work`` of both messages.) ``is_completed()`` does not replace
-    ``wait()``: with gloo, it never becomes true for a send or a receive without ``wait()``.
+    until the timeout of the group, 30 minutes. (With nccl a second call returns immediately, so you
+    may wait twice for the one ``Work`` of both messages.) ``is_completed()`` does not replace
+    ``wait()``: with gloo, ``is_completed()`` of a send or a receive stays False until you call
+    ``wait()``.
 
     Args:
         schedule: this stage's actions, in order. The schedules of all stages fit each other, as in

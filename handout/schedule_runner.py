@@ -31,7 +31,7 @@ Saved = list[tuple[Tensor, Tensor]]  # for each layer of a chunk (x, z): its inp
 Kept = list[tuple[Tensor, Tensor]]  # for each layer of a chunk (x, grad_z)
 
 NAMES = {"F": "forward", "B": "backward", "BW": "backward", "W": "weights"}  # kinds of spans
-EARLIER = {"B": "F", "BW": "F", "W": "B"}  # which action of this micro-batch and chunk comes first
+EARLIER = {"B": "F", "BW": "F", "W": "B"}  # the earlier action of this chunk and micro-batch
 
 
 class Message(NamedTuple):
@@ -66,18 +66,18 @@ def _sends(action: Action, stage: int, n: int, parts: int) -> Message | None:
 
 
 def simulate(schedules: list[list[Action]], durations: dict[str, float]) -> list[list[Span]]:
-    """Return, for each stage, the spans of its actions: when each began and ended.
+    """Return, for each stage, the spans of its actions, with their starts and ends.
 
-    Messages are assumed to take no time. So each action begins as soon as its stage is free, the
-    message that it needs has been sent, and the earlier pass that it needs has ended: F before B or
-    BW, and B before W.
+    Messages are assumed to take no time. So each action begins as soon as three conditions hold:
+    its stage is free, the message that it needs has been sent, and the earlier pass that it needs
+    has ended (F before B or BW, and B before W).
 
     Args:
         schedules: for each stage its actions.
         durations: the time that each kind of action takes on one chunk.
     Raises:
-        ValueError: some stages have not ended, and none of them can go on. The text names the
-            action that each of these stages cannot begin.
+        ValueError: some stages have not ended, and none of these stages can go on. The message
+            names, for each of these stages, the action that it cannot begin.
     """
     n, parts = len(schedules), _parts(schedules)
     ready: dict[Message, float] = {}  # when a message was sent
@@ -114,11 +114,11 @@ def simulate(schedules: list[list[Action]], durations: dict[str, float]) -> list
 class _Mail:
     """The messages of this stage, in an order that is the same on all stages.
 
-    All stages know all schedules, so they can all compute the same order of all messages: the order
-    in which the messages are made if F, B and W take equally long. A stage starts its sends and
-    receives in this order. So any schedules that fit each other can run, even on GPUs, where the
-    messages of a rank keep their order. A stage waits for a send only at a point where the receiver
-    must have received the message, so this wait ends.
+    All stages know all schedules, so they can all compute the same order of all messages. It is the
+    order in which the messages are made if F, B and W take equally long. A stage starts its sends
+    and receives in this order. So any schedules that fit each other can run, even on GPUs, where
+    the messages of a rank keep their order. A stage waits for a send only when the receiver must
+    already have received the message. So this wait ends.
     """
 
     def __init__(self, schedules: list[list[Action]], shape: tuple, like: Tensor) -> None:
@@ -259,7 +259,7 @@ class _Stage:
             else:
                 grad_x, gradients = _whole_backward(*own)
                 self.add(chunk, gradients)
-            del own  # what is not needed any more is freed now
+            del own  # frees the tensors that are not needed any more
         self._send(action, grad_x)
 
     def backward_weights(self, chunk: int, i: int, function: Callable) -> None:

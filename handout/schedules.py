@@ -20,14 +20,14 @@ runs schedules, and simulates how long they take.
 
 For every schedule here:
 - A schedule contains each of its actions once. Each call returns a new list.
-- The micro-batches may come in any order, for example from the last to the first, if all conditions
-  hold: those here, and those in the docstring of the function.
-- The schedules of all stages fit each other: they can be executed together without a deadlock,
-  however long F, B and W take. A stage does its actions in the order of its list. F of a part needs
+- The micro-batches may come in any order, for example from the last to the first, if the schedule
+  satisfies all conditions: those in this list, and those in the docstring of the function.
+- The schedules of all stages fit each other: they can be executed together without a deadlock, for
+  any durations of F, B and W. A stage does its actions in the order of its list. F of a part needs
   F of the previous part. B and BW of a part need B or BW of the next part. B and BW need F of the
   same part, and W needs B. Messages take no time.
-- An activation is what one micro-batch has saved in one chunk. It is alive from F to BW, or from F
-  to W.
+- An activation means all tensors that one micro-batch has saved in one chunk. An activation is
+  alive from F to BW, or from F to W.
 - Misuse raises ``ValueError``. The message contains the wrong number, or the two numbers that do
   not fit each other.
 """
@@ -47,7 +47,7 @@ def chunk_layers(num_layers: int, stage: int, num_stages: int, num_chunks: int) 
 
     Args:
         num_layers: L, for the layers 0 … L−1.
-        stage: s, the stage whose layers these are.
+        stage: s, the stage whose layers are returned.
         num_stages: n.
         num_chunks: v, the number of chunks of each stage.
     Returns:
@@ -103,8 +103,8 @@ def interleaved_schedule(
 def interleaved_bubble(num_stages: int, num_chunks: int, num_micro_batches: int) -> float:
     """Problem 8.1 · Return the bubble of the interleaved schedule, in theory.
 
-    The bubble is idle time / total time, averaged over the stages. All parts take the same time,
-    and messages take none.
+    The bubble is idle time / total time, averaged over the stages. Assume that all parts take the
+    same time, and that messages take no time.
 
     Args:
         num_stages, num_chunks, num_micro_batches: n, v, and m, a multiple of n.
@@ -119,7 +119,7 @@ def interleaved_bubble(num_stages: int, num_chunks: int, num_micro_batches: int)
 
 
 def backward_input(weights: list[Tensor], saved: Saved, grad_y: Tensor) -> tuple[Tensor, Kept]:
-    """Problem 8.2 · B: return the gradient of a chunk's input, and what W will need.
+    """Problem 8.2 · B: return the gradient of a chunk's input, and the tensors that W needs.
 
     Apply the chain rule of ``mlp.layer_backward``, layer by layer from the last to the first:
 
@@ -154,7 +154,7 @@ def backward_weights(kept: Kept) -> list[Tensor]:
 
     Multiply here, with these tensors, and not already in B. Between B and W, the checks add numbers
     to each grad_z in place, so a product from B would be wrong. Inputs must stay unchanged; they
-    may be non-contiguous. Keep none of them in memory after the call.
+    may be non-contiguous. After the call, keep no input in memory.
 
     Args:
         kept: for each layer ``(x, grad_z)``, both (B/m, D), as ``backward_input`` returned them.
@@ -171,9 +171,9 @@ def zero_bubble_schedule(stage: int, num_stages: int, num_micro_batches: int) ->
     """Problem 8.3 · Return the zero-bubble schedule ZB-H1 [Qi et al., 2024].
 
     F and B come in the order of 1F1B. The previous stage waits for this stage's B, but not for its
-    W. So B sends its gradient at once, and W runs later, when the stage would otherwise wait. Later
-    stages delay W longer: on stage s, W is s micro-batches behind B (all W come last if m ≤ s). So
-    at the end, while the last gradients travel back, a stage still has W to do.
+    W. So B sends its gradient immediately, and W runs later, when the stage would otherwise wait.
+    Later stages delay W longer: on stage s, W is s micro-batches behind B (all W come last if m ≤
+    s). So at the end, while the last gradients travel back, a stage still has W to do.
 
     Args:
         stage: s, the stage whose schedule this is.

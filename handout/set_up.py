@@ -2,9 +2,9 @@
 
     python3 handout/set_up.py        `make setup` does this
 
-This script needs only Python and its standard library. An old Python must be able to read the file
-and to run it up to the first check. So the file has no f-strings and no annotations, and is plain
-ASCII. The script reads these environment variables:
+This script needs only Python and its standard library. An old Python must be able to parse this
+file, and to run it up to the first check. So the file has no f-strings and no annotations, and is
+plain ASCII. The script reads these environment variables:
 
     VENV=.venv            the folder of the environment
     TORCH=2.13.0          the version of torch; by default the one in handout/requirements.txt
@@ -17,7 +17,7 @@ OLDEST, NEWEST = (3, 10), (3, 14)
 
 
 def sentence(*words):
-    """Print one paragraph. Flush it, so that it comes before the next output of pip."""
+    """Print one paragraph, and flush it, so that it comes before the next output of pip."""
     print(" ".join(words))
     sys.stdout.flush()
 
@@ -39,7 +39,7 @@ if sys.version_info < OLDEST:
             sys.version_info[0],
             sys.version_info[1],
         ),
-        "If you have a later one, name it: make setup PYTHON=python3.12",
+        "If you have a later Python, use it: make setup PYTHON=python3.12",
     )
 
 import os
@@ -144,7 +144,7 @@ def check_python(pin):
         stop(
             "%s has no build for Python %s. The newest Python that it supports is %d.%d."
             % ((pin, version) + NEWEST),
-            "If you have an older one, name it: make setup PYTHON=python3.12",
+            "If you have an older Python, use it: make setup PYTHON=python3.12",
         )
     try:
         import ensurepip
@@ -179,7 +179,7 @@ def check_mac(pin):
 def check_folder(folder):
     """Stop if the folder contains something that this script did not make.
 
-    Also stop if the folder is a link to an environment, because others may use that environment.
+    Also stop if the folder is a link to an environment, because other programs might use it.
     """
     if not os.path.exists(folder):
         return
@@ -200,20 +200,20 @@ def check_folder(folder):
 
 
 def open_lock(folder):
-    """Open the lock file, which keeps two set-ups apart; return None if it cannot be opened.
+    """Open the lock file, which prevents two set-ups at the same time. Return None on failure.
 
     The file is beside the folder and not in it, because a set-up empties the folder.
     """
     try:
         return open(os.path.abspath(folder) + ".lock", "a")
     except OSError:
-        return None  # the set-up itself says what is wrong with this place
+        return None  # the set-up will fail here, too, and say why
 
 
 def has_waited(lock, folder):
-    """Lock the file, and return whether another set-up had locked it and has ended since.
+    """Lock the file. Return whether this function had to wait until another set-up ended.
 
-    Some network file systems have no locks. Then return False at once.
+    Some network file systems have no locks. On such a file system, return False immediately.
     """
     import fcntl  # Windows has no fcntl, but check_python has stopped there
 
@@ -238,8 +238,8 @@ def is_ready(folder):
 def check_disk(folder, gigabytes, perhaps_less):
     """Stop if the disk of the folder has fewer than ``gigabytes`` GB free.
 
-    If ``perhaps_less`` is true, torch may turn out to be the smaller build for the CPU. In that
-    case, if there is enough space for the smaller build, print a warning and do not stop.
+    If ``perhaps_less`` is true, torch might turn out to be the smaller build for the CPU. Then, if
+    the smaller build would fit, print a warning and do not stop.
     """
     free = shutil.disk_usage(os.path.dirname(os.path.abspath(folder))).free / 1e9
     if free >= gigabytes:
@@ -270,7 +270,8 @@ def choose_index():
             None,
             True,
             LARGE
-            + ", as there is a GPU. `make setup TORCH_INDEX=%s` installs %s" % (CPU_INDEX, SMALL),
+            + ", because there is a GPU. `make setup TORCH_INDEX=%s` installs %s"
+            % (CPU_INDEX, SMALL),
         )
     reason = unreachable(CPU_INDEX)
     if reason:
@@ -283,7 +284,7 @@ def choose_index():
     return (
         CPU_INDEX,
         False,
-        SMALL + ", as there is no GPU. `make setup TORCH_INDEX=` installs " + LARGE,
+        SMALL + ", because there is no GPU. `make setup TORCH_INDEX=` installs " + LARGE,
     )
 
 
@@ -335,7 +336,7 @@ def make_environment(folder):
     if os.path.exists(os.path.join(folder, READY)):
         os.replace(os.path.join(folder, READY), os.path.join(folder, UNFINISHED))
     open(os.path.join(folder, UNFINISHED), "w").close()
-    # Begin with an empty folder, because pip trusts what an interrupted pip has left.
+    # Begin with an empty folder, because pip trusts the files that an interrupted pip has left.
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
         if name == UNFINISHED:
@@ -406,8 +407,8 @@ def pass_on(stream, said):
 def watch(pip, folder):
     """Wait until pip has ended.
 
-    Every few seconds, print how much pip has unpacked, because pip does not show this itself. Print
-    nothing if the folder has grown by 10 MB or less since the last look.
+    Every few seconds, print how much pip has unpacked, because pip does not show this itself. If
+    the folder has grown by 10 MB or less since the last measurement, print nothing.
     """
     begin = before = bytes_in(folder)
     while True:
@@ -461,8 +462,8 @@ def explain(said, code):
         )
     if code < 0:
         return (
-            "pip was killed by signal %d. Was there too little memory? Free some, then run make"
-            " setup again." % -code
+            "pip was killed by signal %d. Was there too little memory? Free some memory, then run"
+            " make setup again." % -code
         )
     return "pip failed; the reason is above. Fix that, then run make setup again."
 

@@ -19,8 +19,9 @@ If W is sharded by rows, x must be sharded by columns. Every rank computes one s
     [x₀ x₁] @ [W₀; W₁] = x₀ @ W₀ + x₁ @ W₁          partial
 
 The backward pass multiplies by the transposed weight. If a weight is sharded by columns, its
-transpose is sharded by rows. So the backward pass cuts the product the other way. In Problems 4.2
-to 4.4 no rank ever holds more than its shard of a weight, or of the gradient of a weight.
+transpose is sharded by rows. So the product of the backward pass is cut in the other of these two
+ways. In Problems 4.2 to 4.4 no rank ever holds more than its shard of a weight, or of the gradient
+of a weight.
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
 - Inputs keep their values, may be non-contiguous, and are float32 or float64. Results have the
@@ -107,10 +108,11 @@ def tensor_parallel_forward(
 
     Layout: like other collectives (Part 1), ``dist.all_gather`` needs a list with one contiguous
     tensor for each rank. Instead of the list, some variants of these collectives use one large
-    tensor. In such a tensor each rank has a block of rows, but here it has a block of columns.
+    tensor. In such a tensor each rank has a block of rows, but here each rank has a block of
+    columns.
 
     With 2 ranks, x [[1, 2]] and W [[1, 0], [0, 1]]:  rank 0 computes gelu([[1]]), rank 1
-    gelu([[2]]); both return y = [[0.8413, 1.9545]].
+    gelu([[2]]); both ranks return y = [[0.8413, 1.9545]].
     About 10 lines.
     """
     raise NotImplementedError("Problem 4.2: tensor_parallel_forward")
@@ -130,7 +132,7 @@ def tensor_parallel_backward(
     - The sum of these products over the ranks is grad_x, the gradient of the layer's input. Which
       state is grad_x in, before you communicate? Which state does the layer below need? Which state
       does the caller need, at the end?
-    A wrong answer may still give tensors of the right shape, and the right values with one rank.
+    A wrong answer can still give tensors of the right shape, and the right values with one rank.
 
     Args:
         shards: L weights, sharded by columns, (D, D/n) each, as in ``tensor_parallel_forward``.
@@ -154,8 +156,8 @@ def tensor_parallel_backward(
 
     With 2 ranks, one layer, x [[1, 2]], W [[1, 0], [0, 1]] and grad_y [[1, 1]]:  gelu′(1) = 1.0833,
     gelu′(2) = 1.0852. Before the communication, rank 0 has [[1.0833, 0]] and rank 1 has [[0,
-    1.0852]]; both return grad_x = [[1.0833, 1.0852]]. The gradients of their shards are [[1.0833],
-    [2.1666]] and [[1.0852], [2.1705]].
+    1.0852]]; both ranks return grad_x = [[1.0833, 1.0852]]. The gradients of the ranks' shards are
+    [[1.0833], [2.1666]] and [[1.0852], [2.1705]].
     About 15 lines.
     """
     raise NotImplementedError("Problem 4.3: tensor_parallel_backward")
@@ -228,11 +230,11 @@ class SumOverRanks(torch.autograd.Function):
 def megatron_pair(column: Tensor, row: Tensor, x: Tensor) -> Tensor:
     """Problem 4.4 · Compute two layers, y = gelu(gelu(x @ A) @ B).
 
-    This needs one all-reduce forward and one backward, or other collectives that send as many
-    bytes. A is sharded by columns, so the hidden layer gelu(x @ A) is sharded by columns, too. B is
-    sharded by rows, so each rank already has the columns of the hidden layer that its rows of B
-    need. The product with B is partial. Gelu of a sum is not the sum of gelus, so add up the
-    products before the last gelu.
+    This needs one all-reduce forward and one backward, or other collectives that send the same
+    number of bytes. A is sharded by columns, so the hidden layer gelu(x @ A) is sharded by columns,
+    too. B is sharded by rows, so each rank already has the columns of the hidden layer that its
+    rows of B need. The product with B is partial. Gelu of a sum is not the sum of gelus, so add up
+    the products before the last gelu.
 
     On every rank, autograd must find the right gradient of each of ``column``, ``row`` and ``x``
     that requires a gradient. (Shards may be frozen.) This must also work if several pairs follow
@@ -249,7 +251,7 @@ def megatron_pair(column: Tensor, row: Tensor, x: Tensor) -> Tensor:
             ``row.shape[0]``.
 
     With 2 ranks, x [[1]], A [[1, 2]] and B [[1], [1]]:  rank 0 computes gelu(1)·1 = 0.8413, rank 1
-    gelu(2)·1 = 1.9545; both return gelu(2.7958) = [[2.7886]].
+    gelu(2)·1 = 1.9545; both ranks return gelu(2.7958) = [[2.7886]].
     About 8 lines.
     """
     raise NotImplementedError("Problem 4.4: megatron_pair")

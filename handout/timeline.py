@@ -49,12 +49,12 @@ class Timeline:
         return self.clock()
 
 
-# The sign of micro-batch 0, and how many signs there are.
+# For each kind of span: the character of micro-batch 0, and the number of characters.
 SIGNS = {"forward": ("0", 10), "backward": ("a", 26), "weights": ("A", 26)}
 
 
 def chart(timelines: list[list[Span]], width: int = 72) -> str:
-    """Return a chart of the timelines as text, with one row for each stage; "" without any span.
+    """Return a chart of the timelines as text, one row for each stage, or "" if there is no span.
 
     The chart begins at the earliest start of a span, and ends at the latest end of a span. A
     forward pass is drawn as the last digit of its micro-batch's number. A backward pass is drawn as

@@ -7,8 +7,8 @@ How fast is a collective, and what does that number mean?
 
 Two people who measure the same machine often report figures that differ by a factor of n, of 2, or
 of 1.07. They count different bytes, use different units, or stop the clock at different moments.
-This part fixes the conventions, which are those of NVIDIA's nccl-tests (doc/PERFORMANCE.md in its
-repository), and builds a stopwatch that you can trust. No check looks at how fast your machine is.
+This part uses the conventions of NVIDIA's nccl-tests (doc/PERFORMANCE.md in its repository). You
+also write a stopwatch that you can trust. No check depends on the speed of your machine.
 
 The size S of a collective is the number of bytes of the *whole* array, not of one rank's part.
 
@@ -70,7 +70,7 @@ def _check(collective: str, world_size: int) -> None:
 
 # END SOLUTION
 def array_bytes(collective: str, input_bytes: int, world_size: int) -> int:
-    """Problem 2.1 · Return S, the size of the whole array in bytes, for the size of a rank's input.
+    """Problem 2.1 · Return S, the bytes of the whole array, from the bytes of one rank's input.
 
     Args:
         collective: one of ``COLLECTIVES``.
@@ -119,11 +119,11 @@ def bus_bandwidth(collective: str, size: int, world_size: int, seconds: float) -
     """Problem 2.1 · Return the rate at which the busiest rank had to send (or receive).
 
     This rate can be compared across collectives and world sizes. The bus bandwidth is the algorithm
-    bandwidth times a factor: the bytes that the busiest rank must send (or receive) at least,
-    divided by S. In an all-gather, a rank must receive the n−1 of n parts that it does not have, so
-    the factor is (n−1)/n. An all-reduce is a reduce-scatter and an all-gather, so its factor is
-    2(n−1)/n. A broadcast and a reduce send the whole array through every rank, so their factor is
-    1.
+    bandwidth times a factor. The factor is the smallest number of bytes that the busiest rank must
+    send (or receive), divided by S. In an all-gather, a rank has one of n parts and must receive
+    the n−1 other parts, so the factor is (n−1)/n. An all-reduce is a reduce-scatter and an
+    all-gather, so its factor is 2(n−1)/n. A broadcast and a reduce send the whole array through
+    every rank, so their factor is 1.
 
     Args:
         collective: one of ``COLLECTIVES``.
@@ -131,7 +131,8 @@ def bus_bandwidth(collective: str, size: int, world_size: int, seconds: float) -
         world_size: n.
         seconds: t.
     Returns:
-        Gigabytes per second, decimal. For a single rank this is 0, unless the factor is 1.
+        Gigabytes per second, decimal. With a single rank the bus bandwidth is 0, unless the factor
+        is 1.
     Raises:
         ValueError: ``collective`` is none of ``COLLECTIVES``; ``world_size`` or ``seconds`` is not
             positive.
@@ -160,8 +161,8 @@ def usual_bandwidth(reported: float, world_size: int, counted: str) -> float:
         reported: the figure, in 2³⁰ bytes per second. It already contains the factor, 2(n−1)/n or
             (n−1)/n.
         world_size: n.
-        counted: which size the figure is based on: "whole" for the whole array, or "part" for one
-            rank's part, 1/n of it.
+        counted: the size on which the figure is based: "whole" for the whole array, or "part" for
+            one rank's part, 1/n of the whole.
     Returns:
         The bus bandwidth of the usual convention, in decimal gigabytes per second.
     Raises:
@@ -191,17 +192,17 @@ def stopwatch(
 
     - Warm-up: the first calls set up connections and memory, so make ``warm_up`` calls and do not
       time them.
-    - Barrier: before each timed call, all ranks meet in a barrier. Without it, a rank would time
-      how long it waits for a late rank. The barrier itself is not timed.
-    - GPU: a call only starts the work of the GPU, and ``synchronize()`` waits until it is done.
-      Earlier work must be over when you start the clock, also an exchange of times. The operation
-      must be over when you stop the clock. So synchronize twice: before the barrier, and after the
-      operation. (If a rank synchronized after the barrier, it would start late, and the other ranks
-      would time its delay.)
+    - Barrier: before each timed call, all ranks meet in a barrier. Without the barrier, a rank
+      would also time its wait for a late rank. The barrier itself is not timed.
+    - GPU: a call only starts the work of the GPU, and ``synchronize()`` waits until this work is
+      done. Earlier work, such as an exchange of times, must be over when you start the clock. The
+      operation must be over when you stop the clock. So synchronize twice: before the barrier, and
+      after the operation. (If a rank synchronized after the barrier, it would start late, and the
+      other ranks would time its delay.)
     - Slowest rank: a collective has ended when its slowest rank has ended. So each sample is the
       maximum over the ranks. (Exchange the times after the measurement or between iterations, but
-      never while the clock runs. Use a tensor on ``device()``, best in float64. Communicate with
-      ``torch.distributed`` for this.)
+      never while the clock runs. Use a tensor on ``device()``, preferably in float64. Communicate
+      with ``torch.distributed`` for this.)
     - Median: other work disturbs some iterations, and the median ignores such outliers. The median
       of an even number of samples is the mean of the two in the middle.
 
@@ -209,7 +210,7 @@ def stopwatch(
         operation: the collective; takes no arguments. It is called exactly ``warm_up + iterations``
             times.
         warm_up: the number of calls that are not timed.
-        iterations: the number of calls that are timed, each by itself.
+        iterations: the number of timed calls. Each call is timed separately.
         clock: returns this rank's time in seconds. The clocks of different ranks are unrelated.
         synchronize: returns when this rank's device has done all its work.
         barrier: returns when all ranks have called it.
@@ -219,8 +220,8 @@ def stopwatch(
     Raises:
         ValueError: ``iterations`` is not positive, or ``warm_up`` is negative.
 
-    With 2 ranks whose three timed calls take 1, 5, 1 and 2, 2, 2 seconds  →  samples [2, 5, 2],
-    median 2.
+    With 2 ranks, whose three timed calls take 1, 5, 1 seconds (rank 0) and 2, 2, 2 seconds (rank
+    1)  →  samples [2, 5, 2], median 2.
     About 18 lines.
     """
     # BEGIN SOLUTION 2.2: stopwatch
@@ -305,12 +306,12 @@ def fit_latency_bandwidth(sizes: list[int], seconds: list[float]) -> tuple[float
         sizes: Sᵢ, in bytes.
         seconds: tᵢ, positive.
     Returns:
-        ``(α, β)``: seconds, and bytes per second. α may come out negative if the times are
-        disturbed.
+        ``(α, β)``: seconds, and bytes per second. α can be negative if other work disturbs the
+        times.
     Raises:
-        ValueError: the numbers of sizes and of times differ; fewer than two different sizes; fewer
-            than two different times (the slope would be zero up to rounding); times that do not
-            grow with the size (1/β not positive).
+        ValueError: there are not as many times as sizes; fewer than two different sizes; fewer than
+            two different times (the slope would be zero up to rounding); times that do not grow
+            with the size (1/β not positive).
 
     Sizes [0, 1000] and seconds [1, 3]  →  (1.0, 500.0).
     About 12 lines.
@@ -324,7 +325,7 @@ def fit_latency_bandwidth(sizes: list[int], seconds: list[float]) -> tuple[float
             " needed"
         )
     t = torch.tensor(seconds, dtype=torch.float64)
-    largest = max(sizes)  # sizes from 0 to 1: columns of like magnitude make an accurate fit
+    largest = max(sizes)  # scaled to 0 … 1: columns of similar size give an accurate fit
     rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)
     ones = torch.ones(len(t), 1, dtype=torch.float64)
     alpha, slope = torch.linalg.lstsq(rows, ones).solution.flatten().tolist()

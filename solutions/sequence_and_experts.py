@@ -3,9 +3,9 @@
     make test PART=sequence_and_experts                           judge this file
     python -m handout.run sequence_and_experts --world-size 4     watch four ranks share a sequence
 
-A sequence has T tokens, one row each. Rank r holds rows [r·T/n, (r+1)·T/n) of it: its shard. In
-Problem 9.1 a pair of weights is sharded, too. In Problem 9.2 there are no weights. In Problem 9.3
-each rank has tokens of its own, as in data parallelism, and some of the experts.
+A sequence has T tokens, one row each. Rank r holds its shard: rows [r·T/n, (r+1)·T/n) of the
+sequence. In Problem 9.1 a pair of weights is sharded, too. In Problem 9.2 there are no weights. In
+Problem 9.3 each rank has tokens of its own, as in data parallelism, and some of the experts.
 
 Write forward and backward passes by hand, without autograd. The two passes of one layer are given:
 ``mlp.layer_forward`` and ``mlp.layer_backward``. The normalisation is given in
@@ -97,8 +97,8 @@ def sequence_parallel_forward(pair: Pair, x: Tensor) -> tuple[Tensor, Pair]:
     you normalised after the all-gather, every rank would normalise all T rows.
     Traffic: one all-gather that makes (T, K), and one reduce-scatter of (T, K): as many bytes as
     one all-reduce.
-    Memory between the forward and the backward pass: y, what is saved, and at most one more tensor
-    (T/n, K). So do not keep a buffer for all rows.
+    Memory between the forward and the backward pass: y, the saved tensors, and at most one more
+    tensor (T/n, K). So do not keep a buffer for all rows.
 
     With 2 ranks, K = 1, x [[2]] and [[-3]], A [[1, 2]] and B [[1], [1]]: the rows are normalised to
     1 and −1. Rank 0 computes gelu([[1], [-1]]), rank 1 gelu([[2], [-2]]). The sums are 2.7958 and
@@ -171,7 +171,7 @@ def _check_blocks(q: Tensor, **others: Tensor) -> None:
 def _start_to_pass_on(block: Tensor) -> tuple[Tensor, list[dist.Work]]:
     """Start to send a block to the next rank, and to receive the block of the previous rank.
 
-    Return the tensor that receives this block, and the works to wait for before it is used.
+    Return the tensor for the previous rank's block, and the works to wait for before its use.
     """
     rank, n = dist.get_rank(), dist.get_world_size()
     arriving = torch.empty_like(block)
@@ -217,9 +217,9 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
     Args:
         q, k, v: this rank's rows of the queries, keys and values, (T/n, d) each. Row i of rank r is
             token r·T/n + i. All ranks have equally many rows.
-        causal: whether a token sees only itself and the tokens before it. The score of a key that
-            is not seen is −∞. A block that no query of this rank sees is not needed by any later
-            rank in the ring either: you need neither compute with it nor pass it on.
+        causal: if True, a token sees only itself and the tokens before it. The score of a key that
+            is not seen is −∞. If no query of this rank sees a block, no later rank in the ring
+            needs this block. You do not have to compute with such a block, or pass it on.
     Returns:
         ``(output, logsumexp)``.
         output: (T/n, d).
@@ -228,7 +228,7 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
     Raises:
         ValueError: k or v does not have the shape of q ("k is (4, 6), and q is (4, 8)").
 
-    Scores may be large: exp(score) alone would overflow.
+    Scores can be large, so exp(score) alone can overflow.
     Memory: besides the arguments, at most five blocks (T/n, T/n) and eight tensors (T/n, d) at a
     time, including those that are being sent or received. Never hold a tensor (T/n, T), or the keys
     or the values of all ranks.
@@ -279,8 +279,8 @@ def ring_attention_backward(
     """Problem 9.2 · Return the gradients of q, k and v, by the same ring.
 
     Keys and values travel again, and the gradients of a block travel with the block: each rank adds
-    what its queries contribute. After n steps, a block's gradients are back on the rank to which
-    the block belongs.
+    the contribution of its own queries. After n steps, a block's gradients are back on the rank to
+    which the block belongs.
 
     For a block of keys, with scale = 1/√d (Σ is the sum over the d entries of a row) [Dao et al.,
     2022]:
@@ -295,7 +295,8 @@ def ring_attention_backward(
         grad_output: the gradient of the loss with respect to this rank's rows of output, (T/n, d).
     Returns:
         ``(grad_q, grad_k, grad_v)``, (T/n, d) each. grad_q is the gradient of this rank's queries.
-        grad_k and grad_v are those of its keys and values: the queries of all ranks add to them.
+        grad_k and grad_v are the gradients of this rank's keys and values. The queries of all ranks
+        contribute to grad_k and grad_v.
     Raises:
         ValueError: k, v, output or grad_output does not have the shape of q.
 
@@ -329,8 +330,9 @@ def ring_attention_backward(
             grad_block[0] += grad_scores.T @ q
             grad_block[1] += probabilities.T @ grad_output
             del probabilities, grad_scores  # before a block of the next step is made
-        # grad_block cannot be sent earlier, because this rank's part was missing. To wait only just
-        # before the next part is added would hide this transfer, too, but needs one more block.
+        # grad_block could not be sent earlier, because this rank's part was missing. If the wait
+        # came just before the next part is added, this transfer would be hidden, too. But that
+        # needs one more block.
         grad_block = _pass_on(grad_block)
         for work in works:
             work.wait()
@@ -341,7 +343,7 @@ def ring_attention_backward(
 
 
 def exchange_routes(choice: Tensor, experts: int) -> Routes:
-    """Problem 9.3 · Find out how many tokens travel between which ranks, and to which experts.
+    """Problem 9.3 · Find out how many tokens this rank sends and receives, and for which experts.
 
     Rank r holds the experts [r·experts, (r+1)·experts). Each rank knows only the choices of its own
     tokens. An all-to-all tells the other ranks how many tokens come to each of their experts.
@@ -351,7 +353,8 @@ def exchange_routes(choice: Tensor, experts: int) -> Routes:
             Ranks may have different numbers of tokens, or none.
         experts: the number of experts of each rank.
     Returns:
-        ``(order, sent, received, arrived)``. The other functions get it as a plain tuple.
+        ``(order, sent, received, arrived)``. The other functions get these four values as a plain
+        tuple.
         order: (N,), int64: this rank's tokens sorted by their experts. Tokens of one expert keep
         their order (a stable sort).
         sent: a list of n ints, how many tokens go from this rank to each rank.
@@ -378,7 +381,7 @@ def exchange_routes(choice: Tensor, experts: int) -> Routes:
     incoming = torch.empty_like(outgoing)  # from each rank, for each of this rank's experts
     dist.all_to_all_single(incoming, outgoing)
     counts = torch.stack([outgoing, incoming]).view(2, n, experts).sum(2)
-    sent, received = counts.tolist()  # both at once: on a GPU this thread waits here
+    sent, received = counts.tolist()  # one call for both: on a GPU this thread waits
     arrived = torch.arange(experts, device=choice.device).repeat(n).repeat_interleave(incoming)
     return order, sent, received, arrived
     # END SOLUTION
@@ -392,13 +395,13 @@ def to_experts(rows: Tensor, routes: Routes) -> Tensor:
         routes: as ``exchange_routes`` returns them.
     Returns:
         (M, D): the rows that arrive, in the order of the ranks, and from each rank in the order of
-        the experts. With M = 0, the shape is (0, D).
+        the experts. If M is 0, the shape is (0, D).
     Raises:
         ValueError: the number of rows is not the number of tokens ("3 rows for 4 tokens").
 
-    Traffic: one all-to-all, in which each row is sent once, and not padded. The parts differ in
-    length, so use ``all_to_all_single`` with split sizes: gloo's ``all_to_all`` takes only lists of
-    equal tensors.
+    Traffic: one all-to-all. It sends each row once, without padding. The parts differ in length, so
+    use ``all_to_all_single`` with split sizes: gloo's ``all_to_all`` takes only lists of equal
+    tensors.
 
     With the routes of the example of ``exchange_routes``, and rows [[1], [2], [3]] and [[4]]: rank
     0 returns [[2]], rank 1 [[1], [3], [4]].
@@ -426,7 +429,7 @@ def from_experts(rows: Tensor, routes: Routes) -> Tensor:
         ValueError: the number of rows is not the number of tokens that arrived ("3 rows for 4
             tokens").
 
-    Traffic: one all-to-all, in which each row is sent once, and not padded.
+    Traffic: one all-to-all. It sends each row once, without padding.
 
     With the routes of the example of ``exchange_routes``, and rows [[20]] and [[10], [30], [40]]:
     rank 0 returns [[10], [20], [30]], rank 1 [[40]].
@@ -492,9 +495,9 @@ def mixture_forward(
             ("a gate of 3 columns does not fit 2 ranks with 2 experts each"), or a weight is not
             (D, D).
 
-    An expert, or all experts of a rank, may get no tokens. Such a rank still takes part in every
-    collective.
-    Traffic: the counts; and each token is sent once to its expert, and once back.
+    It is possible that an expert, or all experts of a rank, get no tokens. Such a rank still takes
+    part in every collective.
+    Traffic: the counts are sent. Each token is sent once to its expert, and once back.
 
     With 1 rank, D = 1, gate [[1, -1]], weights [[2]] and [[3]], and x = [[1]]: the logits are 1 and
     −1, so expert 0 is chosen with p = 0.8808, and y = 0.8808 · gelu(2) = [[1.7215]].

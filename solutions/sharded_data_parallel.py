@@ -40,9 +40,9 @@ def flatten(tensors: list[Tensor]) -> Tensor:
     Args:
         tensors: one or more tensors of any shapes and of one dtype, N ≥ 1 entries together.
     Returns:
-        (P,): the entries of the first tensor in row-major order, then those of the next, and so on;
-        then zeros up to P = n·⌈N/n⌉, which is N rounded up to a multiple of n. All ranks can then
-        hold shards of equal size. The vector may share memory with a tensor.
+        (P,): the entries of the first tensor in row-major order, then those of the next, and so on.
+        Zeros follow, up to P = n·⌈N/n⌉ entries: P is N rounded up to a multiple of n. All ranks can
+        then hold shards of equal size. The vector may share memory with a tensor.
     Raises:
         ValueError: the tensors have several dtypes ("tensor 1 is torch.float64, tensor 0 is …").
 
@@ -54,7 +54,7 @@ def flatten(tensors: list[Tensor]) -> Tensor:
         if other.dtype != tensors[0].dtype:
             raise ValueError(f"tensor {i} is {other.dtype}, tensor 0 is {tensors[0].dtype}")
     padding = -sum(tensor.numel() for tensor in tensors) % dist.get_world_size()
-    # One copy: to pad the vector afterwards would copy it once more.
+    # This makes one copy. Padding the vector afterwards would copy it once more.
     return torch.cat([*(tensor.reshape(-1) for tensor in tensors), tensors[0].new_zeros(padding)])
     # END SOLUTION
 
@@ -65,9 +65,9 @@ def flat_shard(tensors: list[Tensor]) -> Tensor:
     Args:
         tensors: as for ``flatten``, the same on every rank.
     Returns:
-        (P/n,): entries [rank·P/n, (rank+1)·P/n) of ``flatten(tensors)``, which has P entries,
-        including the zeros at the end; n is the number of ranks. The shard has memory of its own:
-        if it were a view, it would keep all P entries alive.
+        (P/n,): entries [rank·P/n, (rank+1)·P/n) of ``flatten(tensors)``. P is the number of entries
+        of ``flatten(tensors)``, including the zeros at the end, and n is the number of ranks. The
+        shard has memory of its own: a view would keep all P entries alive.
 
     With 2 ranks and the tensors [[1, 2], [3, 4]] and [5]:  rank 0 [1, 2, 3], rank 1 [4, 5, 0].
     About 2 lines.
@@ -125,15 +125,15 @@ class ZeroAdamW:
         Args:
             weights: tensors of any shapes and of one float dtype, equal on every rank. They do not
                 require gradients. ``step`` writes the new values into the memory of these tensors.
-                Nobody else changes them between two steps.
+                No other code changes them between two steps.
             lr: the learning rate. Everything else in ``torch.optim.AdamW`` keeps its default.
 
         Set ``self.optimizer`` to a ``torch.optim.AdamW`` over one tensor, this rank's
         ``flat_shard`` of the weights. Its two moments then have P/n entries each.
 
-        Memory: between two steps, beyond the weights, a rank holds 1/n of the weights, of the
-        gradients and of each moment, and at most two flat buffers, each as large as all weights:
-        one for the gradients, one for the weights.
+        Memory: between two steps, a rank holds the weights, and 1/n of the weights, of the
+        gradients and of each moment. In addition, it holds at most two flat buffers, each as large
+        as all weights: one for the gradients, one for the weights.
         About 4 lines.
         """
         # BEGIN SOLUTION 6.2: ZeroAdamW
@@ -146,15 +146,16 @@ class ZeroAdamW:
         """Average the gradients, make one step of AdamW, and update the weights on every rank.
 
         Args:
-            gradients: this rank's own gradients, *not* averaged, shaped as the weights.
+            gradients: this rank's own gradients, *not* averaged, with the shapes of the weights.
         Raises:
             ValueError: the gradients do not have the shapes of the weights ("gradient 1 is (2, 3),
-                weight 1 is (3, 2)"), or the numbers of gradients and of weights differ ("2
-                gradients for 3 weights").
+                weight 1 is (3, 2)"), or there are not as many gradients as weights ("2 gradients
+                for 3 weights").
 
         Traffic: each rank sends 2(n−1)/n times the bytes of the weights, as for one all-reduce of
         the gradients. A reduce-scatter gives this rank its shard of the sum of all gradients. AdamW
-        updates this rank's shard of the weights. An all-gather then brings the other shards.
+        updates this rank's shard of the weights. An all-gather then gives each rank the updated
+        shards of the other ranks.
         Settings: each step uses the current settings of ``self.optimizer``. So a schedule of
         learning rates can set ``zero.optimizer.param_groups[0]["lr"]`` between two steps. (The
         checks give each rank a learning rate of its own. Rank r then updates shard r with its own
@@ -255,10 +256,10 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
             needs 3 on each of 4 ranks").
 
     Memory: beyond the shards and their gradients, at most two whole layers are alive during every
-    product, whatever L is: a layer and its gradient. (Activations are not counted. In the forward
-    pass, tensors for gradients are counted, unless you make them before the first product.) A
-    variable that still refers to the weight, the gradient or the flat copy of the previous layer
-    keeps a third layer alive: ``del`` each of them, or give the work of one layer a function of its
+    product, for any L: a layer and its gradient. (Activations are not counted. In the forward pass,
+    tensors for gradients are counted, unless you make them before the first product.) A variable
+    that still refers to the weight, the gradient or the flat copy of the previous layer keeps a
+    third layer alive: ``del`` each of these variables, or compute each layer in a function of its
     own. The checks also measure the memory of your process. This memory includes copies for
     communication, so here the limits are higher: beyond the shards and their gradients, 8 whole
     layers are allowed, and 4 until the first operation of the backward pass.
@@ -274,7 +275,7 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
     width = x.shape[1]
     saved = []
     for shard in shards:
-        # The layer gets no name here, so that it is freed after the product.
+        # No variable refers to the layer here, so it is freed after the product.
         y, z = mlp.layer_forward(x, _gather(shard, width))
         saved.append((x, z))
         x = y
@@ -290,7 +291,7 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
 
 # BEGIN SOLUTION
 def _gathered_ahead(shards: Iterable[Tensor], width: int) -> Iterator[Tensor]:
-    """Yield the layers, one by one. While one is used, the next one is being gathered."""
+    """Yield the layers, one by one. While a layer is used, the next one is being gathered."""
     under_way: list[tuple[Tensor, dist.Work]] = []
     for shard in shards:
         under_way.append(_start_gather(shard))
@@ -315,30 +316,29 @@ def prefetched_step(
 ) -> tuple[Tensor, list[Tensor]]:
     """Problem 6.4 · Do the same as ``fully_sharded_step``, but gather one layer ahead.
 
-    A gather takes time, in which the rank could compute. So start the gather of the next layer
-    before you call ``layer_forward`` or ``layer_backward`` for this layer, and wait for the gather
-    only when the next layer is needed. In the backward pass, the next layer after layer l is layer
-    l − 1.
+    While a gather runs, the rank could compute. So start the gather of the next layer before you
+    call ``layer_forward`` or ``layer_backward`` for this layer, and wait for the gather only when
+    the next layer is needed. In the backward pass, the next layer after layer l is layer l − 1.
 
     Args:
         shards, x: as for ``fully_sharded_step``.
-        layer_forward, layer_backward: the two passes of one layer, called as ``mlp.layer_forward``
-            and ``mlp.layer_backward``. Call each once for every layer, and do not compute layers in
-            any other way: from these calls the checks know when you compute. (The checks pass
-            functions that also multiply y, or both gradients, by a number that is not known before
-            the call.)
+        layer_forward, layer_backward: the two passes of one layer. Call them with the arguments of
+            ``mlp.layer_forward`` and ``mlp.layer_backward``. Call each once for every layer, and do
+            not compute layers in any other way. The checks use these calls to find out when you
+            compute. (The checks pass functions that also multiply y, or both gradients, by a number
+            that is not known before the call.)
     Returns:
         ``(loss, gradients)``, as for ``fully_sharded_step``.
     Raises:
         ValueError: as for ``fully_sharded_step``.
 
     Memory: beyond the shards and their gradients, at most four whole layers are alive during every
-    product, whatever L is: a layer, the next one, a gradient, and one more gradient if its
+    product, for any L: a layer, the next layer, a gradient, and one more gradient if its
     reduce-scatter is still running. So gather one layer ahead, not more. You may keep the last
     layer for the backward pass instead of gathering it again. The backward pass then has L − 1
-    gathers. The checks also measure the memory of your process, which includes copies for
-    communication. Beyond the shards and their gradients, 12 whole layers are allowed there, and 6
-    until the first operation of the backward pass.
+    gathers. The checks also measure the memory of your process. This memory includes copies for
+    communication, so here the limits are higher: beyond the shards and their gradients, 12 whole
+    layers are allowed, and 6 until the first operation of the backward pass.
     Traffic: as for ``fully_sharded_step``. Gather each layer with one ``all_gather`` of its shard,
     and average gradients with ``reduce_scatter``. You may replace these two by their variants that
     take one large tensor. Use no other communication.

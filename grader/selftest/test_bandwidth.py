@@ -140,7 +140,9 @@ def test_a_size_that_does_not_fit_is_skipped_and_the_sweep_goes_on(tmp_path):
     sizes = ("--collectives", "broadcast,reduce", "--max-bytes", "900TiB", "--factor", "900000000")
     code, out, _ = finish(start(tmp_path, "--module", "solutions", *TINY, *sizes))
     assert (
-        code == 0 and out.count("skipped: not enough memory") == 2 and "it needs two sizes" in out
+        code == 0
+        and out.count("skipped: not enough memory") == 2
+        and "a fit needs two sizes" in out
     )
     rows = table(tmp_path)
     assert [row["skipped"] for row in rows] == ["", "not enough memory"] * 2
@@ -605,7 +607,7 @@ def interrupted(monkeypatch, capsys):
 
 
 def test_first_ctrl_c_says_what_the_next_one_does_and_asks_the_ranks_to_stop(interrupted, capsys):
-    said = "\nEnding after the current call. Ctrl-C again ends at once.\n"
+    said = "\nStopping after the current call. A second Ctrl-C stops immediately.\n"
     assert capsys.readouterr().err == said and signals.STOP.is_set()
     interrupted.react()  # one Ctrl-C may arrive as two signals
     assert capsys.readouterr().err == ""
@@ -697,7 +699,7 @@ def failing(text: str):
 
 
 def test_fit_of_one_size_needs_two(capsys):
-    assert "all_reduce     no fit: it needs two sizes" in fitted(failing("x"), [8, 8], capsys)
+    assert "all_reduce     no fit: a fit needs two sizes" in fitted(failing("x"), [8, 8], capsys)
 
 
 @pytest.mark.parametrize("text", ["math domain error", "times do not grow", ""])

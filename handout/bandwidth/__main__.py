@@ -15,10 +15,10 @@ after the first, ends the program at once.
 
 By default there is one rank for each GPU, but at most 4. With fewer than two GPUs, or with
 ``--device cpu``, there is one rank for each core, at least 2 and at most 4. ``--device cuda`` with
-one GPU starts one rank. ``--world-size`` may be up to 4 for each core, or 16 if that is more. Sizes
-go up to 4 MiB on CPUs and up to 8 GiB on GPUs. If the buffers for the largest size do not fit into
-90 % of a rank's share of the free memory, sizes go up to the largest power of two whose buffers
-fit.
+one GPU starts one rank. ``--world-size`` can be at most 4 for each core, or 16 if that is more.
+Sizes go up to 4 MiB on CPUs and up to 8 GiB on GPUs. If the buffers for the largest size do not fit
+into 90 % of a rank's share of the free memory, sizes go up to the largest power of two whose
+buffers fit.
 
 The exit code is 0 if all went well; 1 if a function is not implemented yet or raises an error, if a
 time or a bandwidth is not a finite number, or if a value is wrong; 2 for bad input; and 130 after
@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """Return a type for argparse: whole numbers from ``least`` on, with 9 digits or fewer."""
+    """Return a type for argparse: whole numbers from ``least`` to 999999999."""
 
     def parse(text: str) -> int:
         if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
@@ -182,7 +182,7 @@ def main() -> None:
         on_signal(pass_on())
         # Ranks inherit the signal mask, so a signal waits until the ranks listen. Start the
         # resource tracker before the mask is set. Otherwise the tracker would start with the first
-        # rank, and the start of the tracker lifts the mask.
+        # rank, and the start of the tracker unblocks the signals.
         multiprocessing.resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:

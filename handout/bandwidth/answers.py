@@ -25,7 +25,7 @@ def short_repr(value: object) -> str:
 
 
 def number(value: object, what: str) -> float:
-    """Return a student's value as a float. Exit with a sentence if it is not a finite number."""
+    """Return a student's value as a float. Exit with a message if it is not a finite number."""
     if (found := finite(value)) is None:
         sys.exit(f"{what} is {short_repr(value)}, not a finite number")
     return found
@@ -34,7 +34,7 @@ def number(value: object, what: str) -> float:
 def timing(returned: Any) -> tuple[float, float, float]:
     """Return the median, the shortest and the longest time that ``stopwatch`` returned.
 
-    Exit with a sentence if ``stopwatch`` did not return a ``Timing`` with finite times.
+    Exit with a message if ``stopwatch`` did not return a ``Timing`` with finite times.
     """
     try:
         seconds, samples = returned.seconds, list(returned.samples)
@@ -49,10 +49,10 @@ def timing(returned: Any) -> tuple[float, float, float]:
 def rows(
     returned: Any, measured: Mapping[tuple[str, float | None], dict]
 ) -> Iterator[tuple[Any, dict]]:
-    """Yield each row that ``sweep`` returned, with what was measured for it.
+    """Yield each row that ``sweep`` returned, with the figures that were measured for this row.
 
-    ``measured`` maps (collective, size) to what was measured, and grows while ``sweep`` goes on.
-    Exit with a sentence at the first thing that is no Row, or for which nothing was measured.
+    ``measured`` maps (collective, size) to the measured figures, and grows while ``sweep`` runs.
+    Exit with a message at the first value that is not a Row, or that has no measured figures.
     """
     try:
         found = iter(returned)
@@ -75,12 +75,12 @@ def rows(
 def model(
     student: ModuleType, sizes: list[int], seconds: list[float]
 ) -> tuple[float, float, float] | str:
-    """Return α, β and the size at which half the peak is reached, or why there is no fit."""
+    """Return α, β and the size of half the peak, or a text that says why there is no fit."""
     try:
         returned = student.fit_latency_bandwidth(sizes, seconds)
     except ValueError as error:
         if len(set(sizes)) < 2:
-            return "it needs two sizes"
+            return "a fit needs two sizes"
         said = f": {error}"[:300] if str(error) else ""
         return f"fit_latency_bandwidth raised ValueError{said}"
     try:

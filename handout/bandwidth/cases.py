@@ -49,7 +49,7 @@ def default_ranks(cores: int, gpus: int, wanted: str | None = None) -> int:
 
 
 def default_largest(device: str, memory: float) -> int:
-    """Return the default of the largest S, in bytes: 4 MiB on CPUs, 8 GiB on GPUs.
+    """Return the default for the largest S, in bytes: 4 MiB on CPUs, 8 GiB on GPUs.
 
     If the buffers for this size do not fit into memory, return the largest power of two whose
     buffers fit.
@@ -82,7 +82,8 @@ def sizes(smallest: int, largest_size: int, factor: int, multiple: int) -> list[
 def pattern(rank: int, world_size: int, dtype: torch.dtype) -> torch.Tensor:
     """Return the ``PERIOD`` values that a rank's input repeats.
 
-    They are random whole numbers, so small that ``dtype`` holds their sum over all ranks exactly.
+    They are random whole numbers. ``dtype`` can hold the sum of these numbers over all ranks
+    exactly.
     """
     values = torch.randint(
         largest(dtype, world_size) + 1, (PERIOD,), generator=torch.Generator().manual_seed(rank)
@@ -143,8 +144,8 @@ class Case:
         sources, targets = list(source.chunk(self.n)), list(target.chunk(self.n))
         root, lists = self.rank == 0, dist.get_backend() == "gloo"
         # nccl accepts lists, too, but copies them from or to one tensor, and this copy would be
-        # measured. So nccl gets the calls that take one tensor. These calls have new names since
-        # torch 2.13, which warns about the older names.
+        # measured. So nccl gets the calls that take one tensor. Since torch 2.13, these calls have
+        # new names, and torch warns about the older names.
         gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
         return {

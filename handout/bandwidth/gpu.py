@@ -40,10 +40,10 @@ def back_to_back(
 
 
 def link() -> dict | None:
-    """Return what connects GPU 0 to the other GPUs, and how fast it is, according to the driver.
+    """Return the kind and the speed of GPU 0's link to the other GPUs, according to the driver.
 
-    The dict has a ``name`` and ``bandwidth``, in GB/s and one direction. Return None if nvidia-smi
-    does not answer, or names a generation of PCIe that is not in ``LANE``.
+    The dict has the keys ``name`` and ``bandwidth`` (in GB/s, for one direction). Return None if
+    nvidia-smi does not answer, or names a generation of PCIe that is not in ``LANE``.
     """
     speeds = [float(told) for told in re.findall(r"Link \d+: ([\d.]+) GB/s", ask("nvlink", "-s"))]
     if speeds:

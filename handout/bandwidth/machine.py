@@ -68,11 +68,11 @@ def _groups() -> list[Path]:
 
 
 def _free_in_group(group: Path) -> float:
-    """Return how many bytes the processes of a control group may still take."""
+    """Return how many more bytes the processes of a control group can allocate."""
     try:
         limit = int((group / "memory.max").read_text())
         used = int((group / "memory.current").read_text())
-        # The kernel gives its cache of files back when memory is short.
+        # The kernel frees its cache of files when memory is short.
         cache = re.search(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.M)
     except (OSError, ValueError):  # the group has no limit, or is not visible here
         return math.inf

@@ -21,11 +21,11 @@ from handout.launcher import device
 
 
 def agree(*mine: bool) -> list[bool]:
-    """Return, for each argument, whether it is true on any rank. Wait until all ranks call this.
+    """Return, for each argument, whether it is true on at least one rank. Wait for all ranks.
 
     Raises:
-        KeyboardInterrupt: some rank was asked to stop. All ranks raise it together, so that no rank
-            waits for a rank that has left.
+        KeyboardInterrupt: a rank was asked to stop. All ranks raise this error together. Otherwise
+            a rank would wait for a rank that has left.
     """
     flags = torch.tensor([STOP.is_set(), *mine], dtype=torch.int32, device=device())
     dist.all_reduce(flags, op=dist.ReduceOp.MAX)
@@ -56,9 +56,10 @@ def measure(student: ModuleType, collective: str, size: int, options: argparse.N
     """Measure one row on all ranks and return its figures.
 
     The figures are the median of the seconds, the seconds of the fastest and of the slowest
-    iteration, and the numbers of wrong values, summed over all ranks. On GPUs, ``by_events`` has
-    the seconds of one call by the GPU's clock, on the slowest rank. If a rank lacks the memory,
-    nothing is measured: the seconds are infinite, and ``skipped`` has the reason.
+    iteration, and the numbers of wrong values. The numbers of wrong values are sums over all ranks.
+    On GPUs, ``by_events`` has the seconds of one call by the GPU's clock, on the slowest rank. If a
+    rank lacks the memory, nothing is measured. Then the seconds are infinite, and ``skipped`` has
+    the reason.
     """
     dtype = getattr(torch, options.dtype)
     more = {
@@ -72,7 +73,7 @@ def measure(student: ModuleType, collective: str, size: int, options: argparse.N
     if case is None:
         # From an infinite time the sweep computes a bandwidth of 0, which the report leaves out.
         return more | {"seconds": float("inf"), "skipped": "not enough memory"}
-    # Leave zeros in the target. Repeated sums in place of other values would soon be infinite.
+    # Leave zeros in the target: other values would soon be infinite after repeated in-place sums.
     fill(case.source, pattern(case.rank, case.n, dtype))
     operation = case.operation(case.source, case.target)
     # ``agree`` is a barrier, too. The stopwatch calls it before each timed call, when the clock is
@@ -119,7 +120,7 @@ def benchmark(options: argparse.Namespace) -> None:
     more: dict[tuple[str, float | None], dict] = {}
 
     def run(collective: str, size: int) -> tuple[float, int]:
-        size = int(size)  # a student's sweep may pass a number of numpy's, which JSON does not know
+        size = int(size)  # a student's sweep might pass a NumPy number, which JSON cannot write
         if report:
             report.begins(collective, size)
         more[collective, size] = found = measure(student, collective, size, options)

@@ -11,9 +11,9 @@ from handout.bandwidth.units import size_text
 def draw(student: ModuleType, environment: dict, rows: list[dict], fits: dict) -> bytes:
     """Return a PNG of the bus bandwidth over the size S.
 
-    For each collective it shows the measured bandwidth and, as a dashed line, the bandwidth that
-    the fitted model predicts. If the driver says how fast the links of the GPUs are, a dotted line
-    shows this speed.
+    For each collective, the picture shows the measured bandwidth. A dashed line shows the bandwidth
+    that the fitted model predicts. If the driver says how fast the links of the GPUs are, a dotted
+    line shows this speed.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -36,7 +36,7 @@ def draw(student: ModuleType, environment: dict, rows: list[dict], fits: dict) -
                 student.predict_seconds(fits[collective]["alpha"], fits[collective]["beta"], s)
                 for s in between
             ]
-            # If α is negative, the model may predict a negative time for small sizes.
+            # If α is negative, the model can predict negative times for small sizes.
             curve = [
                 (s, student.bus_bandwidth(collective, s, n, t))
                 for s, t in zip(between, times)

@@ -55,7 +55,7 @@ def refuse(sentence: str) -> NoReturn:
 
 
 def unwritable(out: str) -> str | None:
-    """Return why ``<out>.csv``, ``.json`` or ``.png`` cannot be written, or None if all can."""
+    """Return why ``<out>.csv``, ``.json`` or ``.png`` cannot be written, or None if they can."""
     for path in (Path(f"{out}.{kind}") for kind in ("csv", "json", "png")):
         if path.is_dir():
             return f"cannot write {path}: it is a directory"

@@ -15,7 +15,7 @@ STOP = threading.Event()  # set when this process was asked to stop
 
 
 def on_signal(react: Callable[[], None]) -> None:
-    """Call ``react()`` at once for every SIGINT and SIGTERM, in a thread of its own.
+    """Call ``react()`` immediately for every SIGINT and SIGTERM, in a separate thread.
 
     Python calls signal handlers in the main thread, and a collective may block the main thread.
     """
@@ -51,9 +51,9 @@ def pass_on() -> Callable[[], None]:
     """Return the function that the launching process calls for each signal, without arguments.
 
     The first signal asks the ranks to stop, and says so. Ranks that still run after ``GRACE``
-    seconds are killed. A rank may not listen yet, because it starts, or waits for other ranks to
-    start. A later signal kills the ranks if it comes more than 1 second after the first, and
-    otherwise has no effect.
+    seconds are killed. (A rank does not react to the first signal while it starts, or while it
+    waits for other ranks to start.) A later signal kills the ranks if it comes more than 1 second
+    after the first. Otherwise it has no effect.
     """
     asked: list[float] = []
 
@@ -61,7 +61,10 @@ def pass_on() -> Callable[[], None]:
         STOP.set()
         asked.append(time.monotonic())
         if len(asked) == 1:
-            print("\nEnding after the current call. Ctrl-C again ends at once.", file=sys.stderr)
+            print(
+                "\nStopping after the current call. A second Ctrl-C stops immediately.",
+                file=sys.stderr,
+            )
             timer = threading.Timer(GRACE, kill)
             timer.daemon = True
             timer.start()

@@ -212,7 +212,7 @@ MUTANTS = [
     Mutant(
         "a fit of absolute errors",
         "benchmarking",
-        """    largest = max(sizes)  # sizes from 0 to 1: columns of like magnitude make an accurate fit
+        """    largest = max(sizes)  # scaled to 0 … 1: columns of similar size give an accurate fit
     rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)
     ones = torch.ones(len(t), 1, dtype=torch.float64)
     alpha, slope = torch.linalg.lstsq(rows, ones).solution.flatten().tolist()
@@ -878,7 +878,7 @@ MUTANTS = [
     Mutant(
         "sizes are squared in int64",
         "benchmarking",
-        """    largest = max(sizes)  # sizes from 0 to 1: columns of like magnitude make an accurate fit
+        """    largest = max(sizes)  # scaled to 0 … 1: columns of similar size give an accurate fit
     rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)
     ones = torch.ones(len(t), 1, dtype=torch.float64)
     alpha, slope = torch.linalg.lstsq(rows, ones).solution.flatten().tolist()

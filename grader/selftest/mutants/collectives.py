@@ -12,7 +12,7 @@ IN_ORDER = {
 }
 # How shift_right exchanges messages, and how it waits for them.
 WAITS = """\
-    for work in dist.batch_isend_irecv([send, receive]):  # together, so no order can deadlock
+    for work in dist.batch_isend_irecv([send, receive]):  # in one batch, so no order can deadlock
         work.wait()
 """
 EXCHANGE = f"""\
@@ -213,7 +213,7 @@ MUTANTS = [
         "waits before it computes",
         "collectives",
         """    result = compute()
-    work.wait()  # only now may total be read""",
+    work.wait()  # total must not be read before""",
         "    work.wait()\n    result = compute()",
         {"public overlapped_all_reduce", "hidden compute_does_not_wait"},
         "rank 1 is delayed by this check until rank 0 reaches the point “compute ended”",
@@ -221,7 +221,7 @@ MUTANTS = [
     Mutant(
         "never waits",
         "collectives",
-        "    work.wait()  # only now may total be read\n",
+        "    work.wait()  # total must not be read before\n",
         "",
         {"public overlapped_all_reduce", "hidden it_waits_before_it_returns"},
         "but never waits for it. async_op=True returns immediately",
@@ -282,9 +282,9 @@ MUTANTS = [
         "collectives",
         """    padding = -tensor.numel() % n
     chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)
-    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+    for step in range(n - 1):  # reduce-scatter: at the end, chunk rank + 1 is complete here
         chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
-    for step in range(n - 1):  # all-gather: pass on what arrived a step ago
+    for step in range(n - 1):  # all-gather: pass on the chunk that arrived last
         chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])
     return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)
 """,
@@ -391,7 +391,7 @@ MUTANTS = [
         "collectives",
         """    work = dist.all_reduce(total, async_op=True)
     result = compute()
-    work.wait()  # only now may total be read""",
+    work.wait()  # total must not be read before""",
         """    work = dist.barrier(async_op=True)
     result = compute()
     work.wait()
@@ -505,9 +505,9 @@ def all_gather""",
     Mutant(
         "reduce knows nothing but sums",
         "collectives",
-        """    dist.reduce(total, dst=root, op=reduction)  # what the other ranks now hold is undefined
+        """    dist.reduce(total, dst=root, op=reduction)  # on the other ranks, total is now undefined
 """,
-        "    dist.reduce(total, dst=root)  # what the other ranks now hold is undefined\n",
+        "    dist.reduce(total, dst=root)  # on the other ranks, total is now undefined\n",
         {"public the_eight_collectives[reduce]", "hidden values[reduce]"},
         "Do you pass op to the collective?",
     ),
@@ -515,10 +515,10 @@ def all_gather""",
         "reduce in the caller's own memory",
         "collectives",
         """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
-    dist.reduce(total, dst=root, op=reduction)  # what the other ranks now hold is undefined
+    dist.reduce(total, dst=root, op=reduction)  # on the other ranks, total is now undefined
 """,
         """    total = tensor.contiguous()
-    dist.reduce(total, dst=root, op=reduction)  # what the other ranks now hold is undefined
+    dist.reduce(total, dst=root, op=reduction)  # on the other ranks, total is now undefined
 """,
         {"public the_eight_collectives[reduce]", "hidden values[reduce]"},
         "modified its input",
@@ -526,7 +526,7 @@ def all_gather""",
     Mutant(
         "a reduce is an all-reduce whose result the others throw away",
         "collectives",
-        """    dist.reduce(total, dst=root, op=reduction)  # what the other ranks now hold is undefined
+        """    dist.reduce(total, dst=root, op=reduction)  # on the other ranks, total is now undefined
 """,
         "    dist.all_reduce(total, op=reduction)\n",
         {"hidden one_call[reduce]"},
@@ -960,7 +960,7 @@ def all_gather""",
     Mutant(
         "computes twice",
         "collectives",
-        """    work.wait()  # only now may total be read
+        """    work.wait()  # total must not be read before
     return total, result""",
         "    work.wait()\n    return total, compute()",
         {"hidden compute_does_not_wait"},
@@ -1099,9 +1099,9 @@ def all_gather""",
         """    rank, n = dist.get_rank(), dist.get_world_size()
     padding = -tensor.numel() % n
     chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)
-    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+    for step in range(n - 1):  # reduce-scatter: at the end, chunk rank + 1 is complete here
         chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
-    for step in range(n - 1):  # all-gather: pass on what arrived a step ago
+    for step in range(n - 1):  # all-gather: pass on the chunk that arrived last
         chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])
     return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)""",
         """    total, passing = tensor.clone(), tensor
@@ -1118,9 +1118,9 @@ def all_gather""",
         """    rank, n = dist.get_rank(), dist.get_world_size()
     padding = -tensor.numel() % n
     chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)
-    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+    for step in range(n - 1):  # reduce-scatter: at the end, chunk rank + 1 is complete here
         chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
-    for step in range(n - 1):  # all-gather: pass on what arrived a step ago
+    for step in range(n - 1):  # all-gather: pass on the chunk that arrived last
         chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])
     return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)""",
         """    rank, n = dist.get_rank(), dist.get_world_size()
@@ -1128,9 +1128,9 @@ def all_gather""",
     chunks = torch.zeros(tensor.numel() + padding)
     chunks[: tensor.numel()] = tensor.flatten()
     chunks = chunks.view(n, -1)
-    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+    for step in range(n - 1):  # reduce-scatter: at the end, chunk rank + 1 is complete here
         chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
-    for step in range(n - 1):  # all-gather: pass on what arrived a step ago
+    for step in range(n - 1):  # all-gather: pass on the chunk that arrived last
         chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])
     return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)""",
         {"hidden ring_values"},
@@ -1142,9 +1142,9 @@ def all_gather""",
         """    rank, n = dist.get_rank(), dist.get_world_size()
     padding = -tensor.numel() % n
     chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)
-    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+    for step in range(n - 1):  # reduce-scatter: at the end, chunk rank + 1 is complete here
         chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
-    for step in range(n - 1):  # all-gather: pass on what arrived a step ago
+    for step in range(n - 1):  # all-gather: pass on the chunk that arrived last
         chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])
     return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)""",
         """    rank, n = dist.get_rank(), dist.get_world_size()
@@ -1174,16 +1174,16 @@ def all_gather""",
         """    rank, n = dist.get_rank(), dist.get_world_size()
     padding = -tensor.numel() % n
     chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)
-    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+    for step in range(n - 1):  # reduce-scatter: at the end, chunk rank + 1 is complete here
         chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
-    for step in range(n - 1):  # all-gather: pass on what arrived a step ago
+    for step in range(n - 1):  # all-gather: pass on the chunk that arrived last
         chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])
     return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)""",
         """    rank, n = dist.get_rank(), dist.get_world_size()
     chunks = list(tensor.flatten().clone().chunk(n))
-    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+    for step in range(n - 1):  # reduce-scatter: at the end, chunk rank + 1 is complete here
         chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
-    for step in range(n - 1):  # all-gather: pass on what arrived a step ago
+    for step in range(n - 1):  # all-gather: pass on the chunk that arrived last
         chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])
     return torch.cat(chunks).reshape(tensor.shape)""",
         {"hidden ring_values", "hidden ring_traffic"},
@@ -1309,7 +1309,7 @@ def all_gather""",
     Mutant(
         "three ranks exchange chunks directly",
         "collectives",
-        """    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+        """    for step in range(n - 1):  # reduce-scatter: at the end, chunk rank + 1 is complete here
         chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
 """,
         """    if n == 3:
@@ -1326,7 +1326,7 @@ def all_gather""",
                 else:
                     chunks[rank] += part
         return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)
-    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+    for step in range(n - 1):  # reduce-scatter: at the end, chunk rank + 1 is complete here
         chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
 """,
         {"hidden ring_traffic"},
@@ -1335,7 +1335,7 @@ def all_gather""",
     Mutant(
         "four ranks halve and double",
         "collectives",
-        """    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+        """    for step in range(n - 1):  # reduce-scatter: at the end, chunk rank + 1 is complete here
         chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
 """,
         """    if n == 4:
@@ -1357,7 +1357,7 @@ def all_gather""",
         exchange([final[rank]], [final[second]], second, 0)
         exchange(half[rank], half[first], first, 0)
         return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)
-    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+    for step in range(n - 1):  # reduce-scatter: at the end, chunk rank + 1 is complete here
         chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
 """,
         {"hidden ring_traffic"},
@@ -1790,7 +1790,7 @@ def all_gather""",
         "collectives",
         """    work = dist.all_reduce(total, async_op=True)
     result = compute()
-    work.wait()  # only now may total be read
+    work.wait()  # total must not be read before
 """,
         """    entries = total.view(-1)
     work = dist.all_reduce(entries[:1], async_op=True)
@@ -1849,7 +1849,7 @@ def all_gather""",
     Mutant(
         "the all-reduce of a matrix ends before the computation begins",
         "collectives",
-        "    result = compute()\n    work.wait()  # only now may total be read\n",
+        "    result = compute()\n    work.wait()  # total must not be read before\n",
         """    if tensor.dim() > 1:
         work.wait()
         return total, compute()

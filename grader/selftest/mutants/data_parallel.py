@@ -49,7 +49,7 @@ COUNTED_HOOK = """\
                 self.in_flight[-1][1].wait()
 """
 AVERAGES = """\
-    # start all of them before the first wait
+    # start all all-reduces before the first wait
     works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
     for gradient, work in zip(gradients, works):
         work.wait()
@@ -91,7 +91,7 @@ MUTANTS = [
     Mutant(
         "a copy is broadcast, the parameter never written",
         "data_parallel",
-        """        # detached: it shares memory with the parameter, and autograd does not record the write
+        """        # This tensor shares the parameter's memory. Autograd does not record the write.
         parameter.detach().copy_(values)
 """,
         "",
@@ -225,7 +225,7 @@ def train""",
         """    for parameter in parameters:
         values = parameter.detach().contiguous()
         dist.broadcast(values, src=root)
-        # detached: it shares memory with the parameter, and autograd does not record the write
+        # This tensor shares the parameter's memory. Autograd does not record the write.
         parameter.detach().copy_(values)
 """,
         """    parameters = parameters if isinstance(parameters, list) else list(parameters)
@@ -249,7 +249,7 @@ def train""",
         "gradients add up from step to step",
         "data_parallel",
         """    loss, gradients = _loss_and_gradients(weights, shard)
-    # start all of them before the first wait
+    # start all all-reduces before the first wait
     works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
     for gradient, work in zip(gradients, works):
         work.wait()
@@ -487,8 +487,8 @@ def train""",
     Mutant(
         "the losses are added up at every step, although nobody asks for their sum",
         "data_parallel",
-        "    # start all of them before the first wait\n",
-        "    dist.all_reduce(loss.clone())\n    # start all of them before the first wait\n",
+        "    # start all all-reduces before the first wait\n",
+        "    dist.all_reduce(loss.clone())\n    # start all all-reduces before the first wait\n",
         {"hidden step_traffic"},
         "Send only the gradients",
     ),
@@ -553,7 +553,7 @@ def train""",
     Mutant(
         "the shards are gathered, and every rank computes the whole batch",
         "data_parallel",
-        """    # start all of them before the first wait
+        """    # start all all-reduces before the first wait
     works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
     for gradient, work in zip(gradients, works):
         work.wait()
@@ -958,7 +958,7 @@ def train""",
     Mutant(
         "the parameter is given other memory",
         "data_parallel",
-        """        # detached: it shares memory with the parameter, and autograd does not record the write
+        """        # This tensor shares the parameter's memory. Autograd does not record the write.
         parameter.detach().copy_(values)
 """,
         "        parameter.data = values\n",
@@ -1424,7 +1424,7 @@ class GradientBuckets(GradientBuckets):
         "numpy multiplies, which the meter does not see",
         "data_parallel",
         """    loss, gradients = _loss_and_gradients(weights, shard)
-    # start all of them before the first wait
+    # start all all-reduces before the first wait
 """,
         """    x, saved = shard.detach().numpy(), []
     for weight in weights:

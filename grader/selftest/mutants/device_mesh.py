@@ -36,7 +36,7 @@ AVERAGED = """    dist.all_reduce(gradient, group=column)
     return gradient / dist.get_world_size(column)
 """
 FORWARD = "        dist.all_reduce(output, group=row)  # replicated in the row\n"
-BACKWARD = """        if l > 0:  # before the column: the next pair waits for this sum
+BACKWARD = """        if l > 0:  # before the column's sums: the next pair waits for this sum
             dist.all_reduce(grad, group=row)  # replicated in the row
 """
 SIDES = "    n = dist.get_world_size(column)\n"

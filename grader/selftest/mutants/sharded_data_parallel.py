@@ -890,7 +890,7 @@ MUTANTS = [
     ),
     mutant(
         "layers stay after the forward pass",
-        """        # The layer gets no name here, so that it is freed after the product.
+        """        # No variable refers to the layer here, so it is freed after the product.
 """ + FORWARD,
         """        weight = _gather(shard, width)
         y, z = mlp.layer_forward(x, weight)
@@ -906,7 +906,7 @@ MUTANTS = [
     ),
     mutant(
         "two used layers stay, only in the forward pass",
-        """        # The layer gets no name here, so that it is freed after the product.
+        """        # No variable refers to the layer here, so it is freed after the product.
 """ + FORWARD,
         """        kept = [*locals().get("kept", ()), _gather(shard, width)][-3:]
         y, z = mlp.layer_forward(x, kept[-1])
@@ -1003,12 +1003,12 @@ def _gathered_ahead""",
     ),
     mutant(
         "all layers are gathered first",
-        "    width = x.shape[1]\n    saved = []\n    for shard in shards:\n        # The layer",
+        "    width = x.shape[1]\n    saved = []\n    for shard in shards:\n        # No variable",
         """    width = x.shape[1]
     saved = []
     every = [_gather(shard, width) for shard in shards]
     for shard in shards:
-        # The layer""",
+        # No variable""",
         {
             "hidden sharded_traffic",
             "public whole_layers_are_freed",
