@@ -19,7 +19,7 @@ def as_rows(table: object) -> list[tuple] | None:
 def row_difference(row: tuple, due: tuple) -> str | None:
     """Return how a row differs from the expected row, or None if the two rows are equal.
 
-    The collective's name is compared first, and then the numbers. Rounding errors do not count.
+    The collective's name is compared first, and then the numbers. Rounding errors are ignored.
     """
     if len(row) != len(due):
         return f"a row has {len(row)} entries, not {len(due)}"

@@ -16,10 +16,10 @@ FIRST_FIT = (
 )
 FROM_THE_FIRST = "the buckets were filled from the first parameter. Fill them from the last"
 TIED_LAST = (
-    "the parameter that appears twice was counted at its last place. It counts"
+    "the parameter that appears twice was packed at its last place. Pack it"
     " once, at its first place"
 )
-TIED_TWICE = "the parameter that appears twice was packed twice. It counts once, at its first place"
+TIED_TWICE = "the parameter that appears twice was packed twice. Pack it once, at its first place"
 FROZEN_TAKES_ROOM = (
     "a parameter that does not require a gradient took room in a bucket. It belongs to no bucket"
 )

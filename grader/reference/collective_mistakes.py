@@ -1,6 +1,6 @@
 """Computes the results of mistakes with collectives. Each constant describes a mistake.
 
-``OVERWRITTEN`` is for every function that communicates.
+``OVERWRITTEN`` applies to every function that communicates.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Computes a mixture of experts on one device, and what well-known mistakes give instead.
+"""Computes a mixture of experts on one device, and the results of well-known mistakes.
 
 All values are in numpy and float64. Lists have one entry for each rank. In a dict of mistakes, each
 key is the sentence that describes one mistake.
@@ -34,7 +34,7 @@ EXPERT_MAJOR = (
 )
 SWAPPED = "sent and received are swapped"
 DESCENDING = "the tokens are sorted by descending expert number. Sort them in ascending order"
-SAVED_TIMES_P = "these outputs are multiplied by p. Save them as they came back"
+SAVED_TIMES_P = "these outputs are multiplied by p. Save them as they came from the experts"
 INVERSE = "this is the inverse permutation. order[i] is the token at place i of the sorted list"
 OWN_TOKENS = "grad_gate is the sum over this rank's own tokens only. Sum it over the ranks"
 MEAN_OF_RANKS = "grad_gate was averaged over the ranks. It is a sum over all tokens"

@@ -29,7 +29,9 @@ LAST_MEAN_ONLY = (
     f"{LAST_ONLY}. Also, the last micro-batch's loss was the mean over its own rows, not over the"
     " whole batch"
 )
-FIRST_ONLY = "this is only the first micro-batch's gradient. Add the gradients of the others"
+FIRST_ONLY = (
+    "this is only the first micro-batch's gradient. Add the gradients of the other micro-batches"
+)
 CROSSED = (
     "the gradient of one micro-batch was combined with the activations of"
     " another. Do the stages take the micro-batches in different orders?"
@@ -42,11 +44,12 @@ TAKEN = (
 REVERSED = "the micro-batches are in reverse order"
 INTERLEAVED = "micro-batch i holds every m-th row (i, i + m, …). Take consecutive rows"
 ONE_BUFFER = (
-    "every micro-batch holds what was received for the last one. Do all of them share one buffer?"
+    "every micro-batch holds the values that were received for the last micro-batch. Do all"
+    " micro-batches share one buffer?"
 )
 FORWARD_ORDER = (
     "the backward pass went through a stage's layers from the first to the last."
-    " It must begin with the last"
+    " It must begin with the last layer"
 )
 REVERSED_LAYERS = (
     "these are the right gradients in reverse order."
@@ -63,8 +66,8 @@ BEGUN = (
 def begun(start: str, stages: Sequence) -> str:
     """Return the sentence for a last stage that began its backward pass with ``start``.
 
-    ``start`` is a wrong gradient of y, in words. "y / (B·D)" is half of the right one. With two
-    stages there is another likely cause of this half, and the sentence says so.
+    ``start`` is a wrong gradient of y, in words. "y / (B·D)" is half of the right gradient. If
+    there are two stages, this half has a second likely cause, and the sentence names both causes.
     """
     is_half = start == "y / (B·D)" and len(stages) == 2
     also = " (or was the sum divided by 2, the number of ranks?)" if is_half else ""

@@ -1116,7 +1116,7 @@ def train""",
         "reversed(dict.fromkeys(p for p in parameters if p.requires_grad))",
         "dict.fromkeys(reversed([p for p in parameters if p.requires_grad]))",
         {"hidden buckets_tied"},
-        "was counted at its last place",
+        "was packed at its last place",
     ),
     Mutant(
         "a frozen parameter takes room",

@@ -701,7 +701,7 @@ USED = []
         FIRST,
         "    warm_up = min(stage, m)\n",
         ZERO_BUBBLE,
-        "No stage may run fewer than the next one, because earlier stages wait longer",
+        "So a stage must run at least as many forward passes as the next stage",
     ),
     mutant(
         "the warm-up is longer than the schedule",

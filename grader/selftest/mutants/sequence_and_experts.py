@@ -977,7 +977,7 @@ MUTANTS = [
         "    return p * outputs, (x, probabilities, routes, arrived, z, outputs)",
         "    return p * outputs, (x, probabilities, routes, arrived, z, p * outputs)",
         {"hidden mixture_forward"},
-        "these outputs are multiplied by p. Save them as they came back",
+        "these outputs are multiplied by p. Save them as they came from the experts",
     ),
     mutant(
         "outputs are multiplied by the logit",
