@@ -24,7 +24,7 @@ def probes(seeds):
 
 
 class ChunkProblem:
-    """A chunk of ``layers`` layers, what its forward pass saves, and the gradient of its output.
+    """A chunk of ``layers`` layers, its saved tensors, and the gradient of its output.
 
     The checks call the two halves of the backward pass: B (``backward_input``) and W
     (``backward_weights``). All tensors are drawn again while gelu is flat: see

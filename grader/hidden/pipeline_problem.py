@@ -79,8 +79,8 @@ class PipelineProblem:
         """Return weights, x, batch_size and num_micro_batches, as each stage gets them.
 
         ``first`` is the index of the first stage's layout in ``LAYOUTS``, and each further stage
-        has the next layout. With None, all tensors are contiguous. ``num_micro_batches`` is ``m``
-        by default.
+        has the next layout. If ``first`` is None, all tensors are contiguous.
+        ``num_micro_batches`` is ``m`` by default.
         """
         m = self.m if num_micro_batches is None else num_micro_batches
         x = per_rank(laid_out_in_turn(self.x, first, 0), *[None] * (self.n - 1))
@@ -100,7 +100,7 @@ class PipelineProblem:
         return own, self.x if stage == 0 else None, self.batch_size, self.m
 
     def numbers(self, num_micro_batches):
-        """Return what the ValueError must name if ``num_micro_batches`` is wrong."""
+        """Return the numbers that the ValueError for wrong ``num_micro_batches`` must name."""
         return [str(num_micro_batches)] + ([str(self.batch_size)] if num_micro_batches > 0 else [])
 
     def forward(self, first=None, num_micro_batches=None, **options):
@@ -148,7 +148,7 @@ class PipelineProblem:
             run.require_products(stage, passes * self.m * len(self.cut[stage]) * self.product)
 
     def require_single_micro_batches(self, run):
-        """Fail if a rank multiplied the rows of several micro-batches by a weight at once.
+        """Fail if a rank multiplied the rows of several micro-batches by a weight in one product.
 
         The inner dimension of such a product is the width. A product for the gradient of a weight
         may use several micro-batches. Its inner dimension is their number of rows. So the width
@@ -158,7 +158,7 @@ class PipelineProblem:
             products = (e for e in run.ledger(rank) if e.kind == PRODUCT and e.inner == self.width)
             most = max((entry.amount for entry in products), default=0)
             text = (
-                f"rank {rank} multiplied {most * self.rows // self.product} rows at once; a"
+                f"rank {rank} multiplied {most * self.rows // self.product} rows in one product; a"
                 f" micro-batch has {self.rows}. Multiply one micro-batch at a time."
             )
             run.require(most <= self.product, text)
@@ -210,8 +210,8 @@ def require_flow(run, ranks, m, did, where, inner=None):
     Each send has the result of one micro-batch. The failure message names the late send with
     ``did`` and its number (counted from 0). ``where`` says to which stage the send goes. The meter
     counts only the floating-point operations of products. If ``inner`` is given, only products of
-    this inner dimension count. The caller has to check that the meter has recorded the products:
-    see ``PipelineProblem.require_products``.
+    this inner dimension are counted. The caller has to check that the meter has recorded the
+    products: see ``PipelineProblem.require_products``.
     """
     for rank in ranks:
         ledger = run.ledger(rank)
@@ -266,11 +266,12 @@ def run_at_even_pace(world, make, judge):
     """Make calls on two ranks, and return the run of the last call.
 
     ``make`` returns a problem and calls. ``judge`` gets the run and the problem. It fails for
-    mistakes that do not depend on processor time. For others, it returns a sentence (see
-    ``uneven_work``), or "". A busy machine may count time for a rank that the rank did not use. So
-    if there is a sentence, the measurement is repeated with new inputs, and the check fails only if
-    each of ``MEASUREMENTS`` runs has a sentence. A program that is uneven in some runs only, on
-    purpose, gains nothing: it holds the right program, too.
+    mistakes that do not depend on processor time. For a mistake that does, it returns a sentence
+    (see ``uneven_work``). If there is none, it returns "". A busy machine may count time for a rank
+    that the rank did not use. So if there is a sentence, the measurement is repeated with new
+    inputs. The check fails only if each of ``MEASUREMENTS`` runs has a sentence. A program that is
+    uneven only in some runs, on purpose, gains nothing, because it must also contain the right
+    program.
     """
     for _ in range(MEASUREMENTS):
         problem, calls = make()
@@ -316,7 +317,7 @@ def uneven_work(run, rank, what, first=1.0):
 
 
 def require_work_between_waits(run, rank, sender, what, share):
-    """Fail if it happens twice that a rank waits before it computes with the previous message.
+    """Fail if a rank waits, at least twice, before it has computed with the previous message.
 
     Rank ``sender`` computes before each send. Before ``rank`` waits for the next message, it has to
     use at least ``share`` of the processor time that ``sender`` usually uses before a send. One

@@ -45,7 +45,7 @@ def cast(value, dtype):
 
 
 class SharedCalls:
-    """Builds the calls for a problem. If ``mixed``, memory layouts differ from rank to rank."""
+    """Builds the calls for a problem. If ``mixed`` is True, each rank has other memory layouts."""
 
     n: int
     dtype: type
@@ -107,7 +107,7 @@ class PairProblem(SharedCalls):
         return scaled
 
     def forward_rests(self):
-        """Return a call in which the hub measures what memory ranks keep after a forward pass."""
+        """Return a call in which the hub measures the memory kept after a forward pass."""
         name = f"{MODULE}.sequence_parallel_forward"
         return call(name, driver="rests", weighs=SETTLED)
 
@@ -120,12 +120,12 @@ class PairProblem(SharedCalls):
 
     @property
     def results(self):
-        """Return what each rank returns in the forward pass."""
+        """Return the right results of each rank in the forward pass."""
         return list(zip(self.cast(np.split(self.y, self.n)), self.cast(self.saved)))
 
     @property
     def gradients(self):
-        """Return what each rank returns in the backward pass."""
+        """Return the right results of each rank in the backward pass."""
         grad_x, of_a, of_b = sequences.pair_backward(self.a, self.b, self.x, self.grad_y)
         of_pairs = zip(np.split(of_a, self.n, 1), np.split(of_b, self.n))
         return self.cast(list(zip(np.split(grad_x, self.n), of_pairs)))
@@ -226,12 +226,12 @@ class AttentionProblem(SharedCalls):
 
     @property
     def outputs(self):
-        """Return what each rank returns in the forward pass."""
+        """Return the right results of each rank in the forward pass."""
         return self.cast(list(zip(*self.shards(*self.forwarded))))
 
     @property
     def gradients(self):
-        """Return what each rank returns in the backward pass."""
+        """Return the right results of each rank in the backward pass."""
         given = self.q, self.k, self.v, self.grad, self.causal
         return self.cast(list(zip(*self.shards(*sequences.attention_backward(*given)))))
 
@@ -348,7 +348,7 @@ class ExpertProblem(SharedCalls):
         return equal
 
     def with_half_tokens(self):
-        """Return the same problem with all tokens divided by 2. They choose the same experts."""
+        """Return the same problem with all tokens divided by 2. Each token keeps its expert."""
         half = copy(self)
         half.tokens = [x / 2 for x in self.tokens]
         half.mixture = experts.Mixture(self.gate, self.weights, half.tokens)
@@ -387,13 +387,13 @@ class ExpertProblem(SharedCalls):
             )
 
     def saved(self, index):
-        """Return part ``index`` of what each rank saves."""
+        """Return part ``index`` of the tuple that each rank should save."""
         return self.cast([self.mixture.saved(rank)[index] for rank in range(self.n)])
 
     def has_both(self, run, later):
-        """Fail unless a forward pass returned the right y and saved, also after a second one.
+        """Fail unless y and the saved values of two forward passes are right after both passes.
 
-        ``run`` is a run of a request of ``in_turn``, and ``later`` the problem of its second call.
+        ``run`` is a run of a request of ``in_turn``. Its second call has the problem ``later``.
         """
         ys = (p.cast(p.mixture.ys) for p in (self, later))
         returns_both(run, *ys, "the outputs", lambda r: r[0], tolerance=self.tolerance)
@@ -422,8 +422,8 @@ def require_no_gradient(run):
     for rank, has_gradient in enumerate(found):
         run.require(
             not has_gradient,
-            f"rank {rank} returned a tensor that requires a gradient. Such a tensor keeps all"
-            " tensors in memory that autograd has saved. Compute without autograd, or return"
+            f"rank {rank} returned a tensor that requires a gradient. Such a tensor keeps alive all"
+            " tensors that autograd has saved. Compute without autograd, or return"
             " tensor.detach().",
         )
 

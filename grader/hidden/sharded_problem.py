@@ -17,7 +17,7 @@ CHANGE, MAX_GAIN, MAX_WIDTH = 1e-6, 200, 16
 
 
 def late(n):
-    """Return delays that hold all ranks but rank 0 at the beginning of their call.
+    """Return delays that hold all ranks except rank 0 at the beginning of their call.
 
     The held ranks begin when rank 0 has returned, or when rank 0 waits for the held ranks, but
     after one second at the latest. If rank 0 does not wait, it uses data that it has not received
@@ -37,10 +37,10 @@ def drawn_rates(rng, n, steps, first):
 
 
 def served_rates(rates):
-    """Return the argument that gives each rank its learning rates of all steps but the first.
+    """Return the argument that gives each rank its learning rates of all steps except the first.
 
-    A rank gets one function for each step, which asks the judge for the rate. So no rank knows its
-    rate before the step, and no rank knows the rates of other ranks.
+    For each of these steps, a rank gets a function that asks the judge for the rate. So no rank
+    knows its rate before the step, and no rank knows the rates of other ranks.
     """
     return per_rank(
         *(
@@ -51,7 +51,7 @@ def served_rates(rates):
 
 
 class ZeroProblem:
-    """Weights, each rank's gradients of several steps, and calls of ``ZeroAdamW`` with both.
+    """Weights, each rank's gradients of several steps, and calls of ``ZeroAdamW`` with them.
 
     The first step uses the learning rate that ``ZeroAdamW`` gets. For each later step, each rank
     has its own rate, which it does not know before the step. So the update of shard r depends on
@@ -145,10 +145,10 @@ class ShardedProblem:
     def _depends_on_rounding(self, rng):
         """Return whether small changes of the inputs change an averaged gradient far more.
 
-        Only a few digits of such a gradient are right in float32, for example because the terms of
-        rows or ranks cancel, or because gelu is flat in a layer with factors. An entry that is much
-        smaller than the others may change by a larger fraction: see ``tolerance``. Wide layers are
-        not examined: the sums in them have many terms, and a rank's shard has many entries.
+        Only a few digits of such a gradient are right in float32. For example, the terms of rows or
+        ranks cancel, or gelu is flat in a layer with factors. An entry that is much smaller than
+        the others may change by a larger fraction: see ``tolerance``. Wide layers are not examined:
+        the sums in them have many terms, and a rank's shard has many entries.
         """
         if self.width > MAX_WIDTH:
             return False

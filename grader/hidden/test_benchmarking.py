@@ -27,7 +27,7 @@ def numbers(values):
 
 
 def ask(world, function, cases, expected, mistakes=()):
-    """Call a function once for each case, on one rank, and compare all answers at once.
+    """Call a function once for each case, on one rank, and compare the list of all answers.
 
     Each of the ``mistakes`` is a pair: a sentence, and the answers of a function with this mistake.
     """
@@ -307,11 +307,11 @@ def test_barrier(world, rng):
         "there is no barrier before the call. So the operation waits for a rank that comes late": (
             [unmet] * 2
         ),
-        "there is a barrier only before the first timed call. Each call needs its own": [
+        "there is a barrier only before the first timed call. Each call needs its own barrier": [
             [right[0], *unmet[1:]]
         ]
         * 2,
-        "the barrier comes after the call. It belongs before the call, outside of what is timed": (
+        "the barrier comes after the call. Put it before the call, before the clock starts": (
             [[unmet[0] + meeting, *(t + meeting for t in right[1:])]] * 2
         ),
         (
@@ -434,8 +434,9 @@ def _demand_meetings_of(run, rank, seen, warm_up):
 def _require_synchronized_before_barrier(run, rank, warm_up):
     """Fail if a rank synchronises between a barrier and its call, and not before the barrier.
 
-    Also fail if it does not synchronise between an exchange of times and the next timed call, or if
-    it never calls the operation, the barrier or ``synchronize``: then there is no order to judge.
+    Also fail if the rank does not synchronise between an exchange of times and the next timed call.
+    Also fail if it never calls the operation, the barrier or ``synchronize``, because then there is
+    no order to judge.
     """
     # Whether the rank has synchronised, and whether it has called the barrier, since the last
     # operation.
@@ -529,7 +530,7 @@ def _demand_silence(run, rank, warm_up):
             run.require(
                 not (timed and during),
                 f"rank {rank} communicates while it times a call: {', '.join(during[:1])}."
-                " Exchange the times outside of what is timed.",
+                " Exchange the times before the clock starts or after it stops.",
             )
             since = {}
         elif since is not None:
@@ -549,7 +550,7 @@ def test_median(world, rng):
     )
     for run, own in zip(world(2, *(watch([own] * 2, 0) for own in cases)), cases):
         known = {
-            "this is the mean. One disturbed iteration moves it; use the median": np.mean(own),
+            "this is the mean. One slow iteration changes the mean. Use the median": np.mean(own),
             "this is the smallest of the times. Use the median": min(own),
             "this is the lower of the two middle times. The median is their mean": (
                 sorted(own)[(len(own) - 1) // 2]

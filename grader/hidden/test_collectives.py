@@ -386,7 +386,7 @@ def misuses(rng, collective, n):
 def misuses_of_scatter(n):
     """Return the misuses of scatter that only the root can detect, in the form of ``misuses``.
 
-    In these calls every rank gets its own number as the root. So every rank raises, and no
+    In these calls every rank gets its own number as the root. So every rank raises an error, and no
     rank waits for another rank.
     """
 
@@ -414,8 +414,8 @@ def misuses_of_scatter(n):
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @on_gloo
 def test_result_stands_alone(world, rng, collective):
-    """On every rank, also the root, {collective} returns a new tensor without requires_grad, which
-    keeps no other memory alive; the input keeps requires_grad
+    """On every rank, also the root, {collective} returns a new tensor that does not require a
+    gradient and keeps no other memory alive; the input keeps requires_grad
     """
     n = 2
     root = {"root": 0} if collective in ROOTED else {}
@@ -924,7 +924,7 @@ def test_the_send_has_ended(world, rng):
 @number("1.6")
 @weight(0.125)
 def test_shift_right_at_the_same_time(world, rng):
-    """shift_right: if one rank begins late, other ranks have sent before (3 and 4 ranks)"""
+    """shift_right: if one rank begins late, other ranks send before it begins (3 and 4 ranks)"""
     for n in (3, 4):
         _send_at_the_same_time(world, rng, "shift_right", n, shifted)
 
@@ -932,9 +932,10 @@ def test_shift_right_at_the_same_time(world, rng):
 def _send_at_the_same_time(world, rng, function, n, right):
     """Fail if all ranks wait for one rank before they send.
 
-    In each call but the first, another rank is late: it begins only when all other ranks wait. If
-    neighbours take turns, those with even ranks first, then some of the other ranks have sent by
-    then. If the ring has one beginning, nobody has sent in the call in which this rank is late.
+    In the first call, no rank is late. In each further call, a different rank is late: it begins
+    only when all other ranks wait. If neighbours take turns, even ranks first, then some other rank
+    has sent before the late rank begins. But if only one rank sends first, and all other ranks
+    receive before they send, then no rank has sent in the call in which this first sender is late.
     """
     inputs = [[integers(rng, (2 * n,)) for _ in range(n)] for _ in range(n + 1)]
     delays = [{}, *({late: Delay(STANDSTILL, on=(late + 1) % n)} for late in range(n))]
@@ -957,8 +958,8 @@ def _send_at_the_same_time(world, rng, function, n, right):
         run.require(
             bool(early),
             f"rank {late} of {n} began late in this call, and until then no other rank sent"
-            f" anything. Likely: rank {late} sends first, and every other rank receives before it"
-            " sends. Then only one rank sends at a time, and a step takes n times as long."
+            f" anything. Likely: rank {late} sends first, and all other ranks receive before they"
+            " send. Then only one rank sends at a time, and a step takes n times as long."
             " dist.batch_isend_irecv lets all ranks send at the same time.",
         )
 
@@ -1053,7 +1054,7 @@ def test_ring_traffic(world, rng):
         lengths = (*lengths, int(rng.integers(n, 64)))
         # These integers have 61 bits, so they cannot travel in fewer bytes.
         tensors = [((length,), np.int64, None) for length in lengths]
-        # Rows are not chunks: n need not divide their number.
+        # Rows are not chunks: n does not have to divide the number of rows.
         tensors.append(((int(rng.integers(1, n)), int(rng.integers(n, 64))), np.int64, None))
         runs = _ring_sums(world, rng, n, tensors, high=1 << 60)
         for run, length in zip(runs, [math.prod(shape) for shape, *_ in tensors]):
@@ -1067,7 +1068,7 @@ def _sends_chunks(run, rank, n, length):
     """Fail unless a rank sends chunks of the tensor, and only to its neighbours.
 
     Each send may have at most one chunk, and all sends of the rank together at most 2(n−1) chunks.
-    The rank must not send less than its share either: then another rank has to send more.
+    The rank must also send at least its share. Otherwise another rank has to send more.
     """
     sends = [o for o in run.operations(rank) if o.kind == "send"]
     strangers = [o.peer for o in sends if o.peer not in ((rank + 1) % n, (rank - 1) % n)]
@@ -1108,8 +1109,8 @@ def _goes_round(run, n):
     advice = (
         " A ring has two phases of n−1 steps. In each phase, all ranks send in the same"
         " direction. Likely: ranks exchange chunks directly, and do not pass them on. In each"
-        " step, send to the right neighbour what came from the left neighbour in the step"
-        " before."
+        " step, send to the right neighbour the chunk that came from the left neighbour in the"
+        " previous step."
     )
     for rank, own in enumerate(ways):
         order = ", ".join(own)
@@ -1131,7 +1132,9 @@ def _goes_round(run, n):
 @number("1.7")
 @weight(0.125)
 def test_ring_at_the_same_time(world, rng):
-    """ring_all_reduce: if one rank begins late, other ranks have sent before (3 and 4 ranks)"""
+    """ring_all_reduce: if one rank begins late, other ranks send before it begins (3 and 4
+    ranks)
+    """
     for n in (3, 4):
         _send_at_the_same_time(world, rng, "ring_all_reduce", n, the_sum)
 
@@ -1151,7 +1154,7 @@ def test_ring_steps(world, rng):
 
 
 def _sends_few(run, rank, n, dtype):
-    """Fail if a rank sends too often, or entries of more bytes than those of the tensor."""
+    """Fail if a rank sends too often, or if it sends entries with more bytes than the tensor's."""
     sends = [o for o in run.operations(rank) if o.kind == "send"]
     run.require(
         len(sends) <= 2 * (n - 1),
@@ -1160,6 +1163,6 @@ def _sends_few(run, rank, n, dtype):
     wide = [o for o in sends if o.itemsize > dtype.itemsize]
     run.require(
         not wide,
-        f"rank {rank} sends entries of more bytes than those of its {dtype} tensor:"
+        f"rank {rank} sends entries that have more bytes than the entries of its {dtype} tensor:"
         f" {listed(wide)}. Send chunks in the dtype of the tensor.",
     )

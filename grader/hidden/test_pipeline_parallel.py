@@ -166,9 +166,9 @@ def test_forward_flows(world, rng):
         )
         run.require(done <= needed, text)
         require_in_step(run, 1)
-    # With ``in_step``, a stage receives a micro-batch only after it has passed on the previous one,
-    # so it cannot compute too early. But the first stage has the whole batch from the beginning.
-    # Only its processor time shows whether it computes before each send.
+    # If ``in_step`` is given, a stage receives a micro-batch only after it has passed on the
+    # previous one. So the stage cannot compute too early. But the first stage has the whole batch
+    # from the beginning. Only its processor time shows whether it computes before each send.
 
     def make():
         p = large(rng)
@@ -282,7 +282,7 @@ def test_backward_flows(world, rng):
 @on_gloo
 def test_backward_twice(world, rng):
     """A second backward pass with the same tensors returns the same gradients, and does not add to
-    the first ones
+    the gradients of the first pass
     """
     p, other = PipelineProblem(rng, 2, 3), PipelineProblem(rng, 2, 3)
     inputs = (

@@ -247,8 +247,8 @@ def require_step(run, problem):
         run.require(not recorded or recorded == schedule, text)
         most = max((entry.amount for entry in run.ledger(rank) if entry.kind == PRODUCT), default=0)
         text = (
-            f"rank {rank} multiplied {most * problem.rows // problem.product} rows at once; a"
-            " micro-batch has"
+            f"rank {rank} multiplied {most * problem.rows // problem.product} rows in one product;"
+            " a micro-batch has"
         )
         run.require(
             most <= problem.product, f"{text} {problem.rows}. Multiply one micro-batch at a time."
@@ -463,7 +463,7 @@ def growth(runs, rank, maker):
 
 
 def require_nothing_kept(run, rank, saved):
-    """Fail if, after a micro-batch's backward pass, a rank still keeps what its forward pass saved.
+    """Fail if a rank keeps a micro-batch's saved tensors after the micro-batch's backward pass.
 
     Compare each forward pass with the last earlier forward pass that began with the same number of
     micro-batches alive. Between these two passes, the bytes alive may grow by a few messages, but
@@ -486,7 +486,7 @@ def require_nothing_kept(run, rank, saved):
         text += "The same number of micro-batches was alive both times. "
         text += (
             f"On this stage, the saved tensors of one micro-batch take {saved} bytes. Does a"
-            " variable still hold those of an earlier micro-batch?"
+            " variable still hold the saved tensors of an earlier micro-batch?"
         )
         run.require(now - before <= 0.7 * saved, text)
         last[alive] = i, now
@@ -628,13 +628,13 @@ def test_run_schedule_frees_what_was_sent(world, rng):
         measures.append((growth_outside_of_tensors, third))
     for measure, n in measures:
         run, text = measure(world, rng, n)
-        if text:  # on a busy machine, a send may end late, but not in the same way a second time
+        if text:  # on a busy machine, a send may end late, but hardly twice in the same way
             run, text = measure(world, rng, n)
         run.require(not text, text)
 
 
 def growth_of_tensors(world, rng, n):
-    """Return a call, and a sentence if tensors take more memory with more micro-batches.
+    """Return a run, and a sentence if tensors take more memory with more micro-batches.
 
     The sentence is empty if the memory does not grow. For each part of a run, take the smallest
     number of bytes alive. So a message that is under way a little longer than others makes no
@@ -666,11 +666,11 @@ def growth_of_tensors(world, rng, n):
 
 
 def growth_outside_of_tensors(world, rng, n):
-    """Run 1F1B. Return the call, and a sentence if the memory of a rank's process grows in it.
+    """Run 1F1B. Return the run, and a sentence if the memory of a rank's process grows in it.
 
-    The system measures the whole process, including memory that the meter does not see. A copy of
-    the batch that is made at the beginning does not count, and neither do the arguments. The
-    sentence is empty if the memory does not grow, or cannot be measured.
+    The system measures the whole process, including memory that the meter does not see. The
+    arguments are not counted. A copy of the batch that is made at the beginning is not counted
+    either. The sentence is empty if the memory does not grow, or cannot be measured.
     """
     m = MOST_MEASURED
     p, x = of_repeated_rows(rng, n, m, copies=int(rng.integers(50, 55)), layers=1)
@@ -777,9 +777,9 @@ def late_ends(n):
 
 
 def require_own_timeline(run, p, made):
-    """Fail unless the spans of a run are its schedules' actions, and each begins after its input.
+    """Fail unless the spans are the schedules' actions, and begin after their inputs were sent.
 
-    All products, and the loss, must be computed in spans, and each span must have products.
+    All products, and the loss, must be computed inside spans. Each span must have products.
     """
     n, m = p.n, p.m
     p.require_products(run, range(n), 2)

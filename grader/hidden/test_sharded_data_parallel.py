@@ -52,7 +52,7 @@ TWO_KINDS = "Gather layers by all-gathers, and average gradients by reduce-scatt
 
 
 def tensor_lists(rng, n):
-    """Return lists of tensors: of many shapes, without padding, with one entry, of integers."""
+    """Return four lists of tensors: many shapes; no padding; only one entry; integers."""
     return [
         [rng.standard_normal(shape) for shape in ((2, 3), (5,), (), (2, 1, 2), (3, 3))],
         [rng.standard_normal((n, 2)).astype(np.float32), rng.standard_normal(n).astype(np.float32)],
@@ -287,7 +287,7 @@ def test_zero_state(world, rng):
             )
             for rank, count in enumerate(counts):
                 text = f"rank {rank}'s optimizer has a state for {count} tensors."
-                give = "Give it one tensor: this rank's flat shard."
+                give = "Give the optimizer one tensor: this rank's flat shard."
                 advice = give if count else "Does your step call self.optimizer.step()?"
                 run.require(count == 1, f"{text} {advice}")
             for which, name in enumerate(("exp_avg", "exp_avg_sq")):

@@ -910,7 +910,7 @@ def train""",
             "hidden buckets_collectives",
             "hidden buckets_overlap",
         },
-        "All of them, also the last one, can begin before the pass ends",
+        "Every all-reduce, even the last one, can begin before the pass ends",
     ),
     Mutant(
         "one bucket for all",
@@ -1306,7 +1306,7 @@ class GradientBuckets(GradientBuckets):
         """        if len(self.in_flight) < len(self.buckets) and self.pending[len(self.in_flight)] == 0:
 """,
         {"hidden buckets_overlap"},
-        "They can start directly after the first one",
+        "They can start directly after the first bucket",
     ),
     Mutant(
         "full buckets are held back until all but the last are full",

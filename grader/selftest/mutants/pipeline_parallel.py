@@ -290,7 +290,7 @@ MUTANTS = [
     sends = []
 """,
         {"hidden forward_flows"},
-        "multiplied 15 rows at once; a micro-batch has 3",
+        "multiplied 15 rows in one product; a micro-batch has 3",
     ),
     Mutant(
         "outputs in reverse order",
@@ -621,7 +621,7 @@ MUTANTS = [
         return y, [[(own_x[part], z[part]) for own_x, z in whole] for part in parts]
 """ + START_OF_FORWARD,
         {"hidden forward_flows"},
-        "rank 0 multiplied 15 rows at once; a micro-batch has 3",
+        "rank 0 multiplied 15 rows in one product; a micro-batch has 3",
     ),
     Mutant(
         "on one stage, the backward pass computes the whole batch at once",
@@ -634,7 +634,7 @@ MUTANTS = [
         return totals
 """,
         {"hidden backward_flows"},
-        "rank 0 multiplied 15 rows at once; a micro-batch has 3",
+        "rank 0 multiplied 15 rows in one product; a micro-batch has 3",
     ),
     Mutant(
         "a barrier on one stage",

@@ -486,7 +486,7 @@ MADE = {}
         "        kept.append((x, grad_z))\n",
         "        kept.append((x.contiguous(), grad_z))\n",
         {"hidden input_frees_z"},
-        "also if x is not contiguous",
+        "even if x is not contiguous",
     ),
     mutant(
         "grad_z lies beside z in memory",
