@@ -148,7 +148,7 @@ def test_data_parallel_step(world):
         }
         for _ in losses
     ]
-    # On rank 1 the weights are transposes in memory, and their gradients may be, too.
+    # On rank 1 the weights are transposes in memory. Their gradients can be transposes, too.
     turned = per_rank(WEIGHTS, [Strided(weight, "transpose") for weight in WEIGHTS])
     (crossed,) = world(2, call("data_parallel.data_parallel_step", turned, per_rank(*HALVES)))
     of_rank_1 = [own.T for own in local[1][1]]

@@ -286,6 +286,6 @@ def test_prefetched_step(world):
         run.require(
             not early,
             f"rank {rank} waited for its all-gathers {early} (counted from 0) before it had"
-            " computed the previous layer, so no computation overlaps with them. Wait for a gather"
-            " only when its layer is computed next.",
+            " computed the previous layer, so no computation overlaps with these gathers. Wait for"
+            " a gather only when its layer is computed next.",
         )

@@ -153,7 +153,7 @@ def test_backward(world):
 @weight(0.5)
 def test_backward_traffic(world):
     """In the backward pass of three layers, a rank sends the bytes that its sums need, and no more
-    than “Traffic” allows for full credit
+    than the docstring's “Traffic” allows for full credit
     """
     y, saved = single_device.forward(DEEP, BATCH)
     grad_y = 2 * y / y.size

@@ -180,11 +180,10 @@ def passes_of(rng, n, layers, **options):
     gradient that reaches the layer is multiplied by these factors. The rank learns the factors of a
     layer only when its pass comes to this layer.
 
-    The ``options`` are ``passes``, the number of passes of a rank (by default 1), ``dtype`` (by
-    default float64), ``registered`` (by default all parameters), ``frozen`` (by default none),
-    ``bucket_bytes`` (by default 256) and ``layouts``, the memory layout of each rank's parameters
-    (by default contiguous). All other options are those of ``call``, or of the driver
-    ``backward_passes``.
+    The ``options``, with their defaults, are: ``passes``, the number of passes of a rank (1);
+    ``dtype`` (float64); ``registered`` (all parameters); ``frozen`` (none); ``bucket_bytes`` (256);
+    ``layouts``, the memory layout of each rank's parameters (contiguous). All other options are
+    passed to ``call``, or to the driver ``backward_passes``.
 
     Passes are drawn again if their gradients are sensitive: see ``_is_sensitive``.
     """
@@ -195,7 +194,7 @@ def passes_of(rng, n, layers, **options):
 
 
 def _is_sensitive(made, rng):
-    """Return whether a gradient is zero, or changes much more than the weights were changed.
+    """Return whether a gradient is zero, or is very sensitive to a small change of the weights.
 
     Rounding errors would also change such a gradient much, so a right solution could fail. With
     twelve layers, one of a few thousand draws had such a gradient.
@@ -259,8 +258,8 @@ def late(n):
     """Return delays that hold all ranks except rank 0 before their backward pass.
 
     The held ranks begin when rank 0 has read its gradients, or when rank 0 waits for the held
-    ranks, but after one second at the latest. If rank 0 does not wait, it reads gradients to which
-    the held ranks have not contributed.
+    ranks. After one second, they begin in any case. If rank 0 does not wait, it reads gradients to
+    which the held ranks have not contributed.
     """
     delay = Delay(until="pass ended", on=0, at=BEGAN.format(0), patience=1)
     return {rank: delay for rank in range(1, n)}

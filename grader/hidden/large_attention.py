@@ -8,7 +8,7 @@ from grader.reference import sequences
 
 MIB = 2**20
 MOST_BLOCKS = 5  # blocks of scores at a time, as the docstring of ring_attention_forward says
-# How many tensors (T/n, d) a rank may hold in memory beside its arguments when it communicates.
+# A rank may hold this many tensors (T/n, d) in addition to its arguments when it communicates.
 # The functions' docstrings allow 8 forward and 12 backward. Messages take about 5 more, in the
 # buffers of the network, and inherited memory that a rank writes to takes about 2. We measured 7 to
 # 12 forward and 10 to 18 backward for right programs. A program that collected the keys of all 12

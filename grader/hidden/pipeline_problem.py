@@ -1,4 +1,4 @@
-"""Builds pipelines for the checks: a model, a batch, stages, and what each stage should return.
+"""Builds pipelines for the checks: a model, a batch, stages, and each stage's right results.
 
 This module also has the ``require_…`` functions that the checks of part 5 share.
 """
@@ -140,9 +140,10 @@ class PipelineProblem:
 
         The driver's meter keeps a ledger: it records products, sends, and how many bytes are alive
         on a rank. In each of ``passes`` passes, each layer needs at least one product for each
-        micro-batch. (In a backward pass, a layer computes two products. The first layer of stage 0
-        computes only one, so only one for each layer is required.) Without products, the ledger
-        shows neither what was computed before a send nor how much memory was alive.
+        micro-batch. (In a backward pass, a layer computes two products. But the first layer of
+        stage 0 computes only one product, so only one product is required for each layer.) If the
+        meter has recorded no products, the ledger does not show what was computed before a send. It
+        does not show how much memory was alive, either.
         """
         for stage in stages:
             run.require_products(stage, passes * self.m * len(self.cut[stage]) * self.product)
@@ -346,7 +347,7 @@ def require_work_between_waits(run, rank, sender, what, share):
 
 
 def require_in_step(run, towards):
-    """Fail if a rank waited for the next message before it sent its result for the previous one.
+    """Fail if a rank waited for the next message before it sent the result of the previous message.
 
     ``towards`` is the direction of the messages: +1 to the next rank, -1 to the previous rank.
     """

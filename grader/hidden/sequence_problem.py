@@ -1,4 +1,4 @@
-"""Builds problems of sequences and experts: what each rank gets, and what it should return."""
+"""Builds problems of sequences and experts: each rank's arguments and right results."""
 
 from copy import copy
 from dataclasses import replace
@@ -66,7 +66,7 @@ class SharedCalls:
 
     @property
     def tolerance(self):
-        """Return the tolerance for results in which one tensor may be far smaller than others."""
+        """Return the tolerance for results in which one tensor may be much smaller than another."""
         return replace(rounding(self.dtype), small=0.05)
 
     def cast(self, values):
@@ -173,8 +173,8 @@ class AttentionProblem(SharedCalls):
 
     If an ``offset`` is given, scores are large: ``offset`` · factor + sign · BLOCK_SHIFT · number
     is added to each score. The factor (1/rows to 1) and the sign (0, 1 or −1) depend on the query.
-    The number is that of the key's block; the numbers of the blocks are in a random order. So the
-    largest scores of two queries differ by a large amount, and so do those of two blocks.
+    The number depends on the key's block: the blocks are numbered in a random order. So the largest
+    scores of two queries differ by a large amount. The largest scores of two blocks do, too.
     """
 
     def __init__(self, rng, n, causal, rows=3, width=4, offset=0.0, dtype=np.float64, mixed=False):
@@ -332,8 +332,8 @@ class ExpertProblem(SharedCalls):
     def _has_an_order(self):
         """Return whether some rank's order of tokens differs from its inverse permutation.
 
-        Also return True if no order can differ from its inverse: if each rank has fewer than three
-        tokens, or if only one expert may get tokens.
+        Also return True if no order can differ from its inverse. This is the case if each rank has
+        fewer than three tokens, or if only one expert may get tokens.
         """
         orders = [order for order, *_ in self.mixture.routes]
         if self.chosen == 1 or max(map(len, orders)) < 3:

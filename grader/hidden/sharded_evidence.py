@@ -121,10 +121,10 @@ def imported(run, rank, there=0):
 def require_few_layers(run, rank, p, enough):
     """Fail if more than ``enough`` whole layers are alive on a rank during one of its products.
 
-    In addition, activations are allowed, and in the backward pass the shards of gradients. A
-    program may make the tensors for these shards before its first product. So all bytes that are
-    alive during the first product, except one layer and its input, are allowed in the whole forward
-    pass. They must not exceed the size of the shards. Half a layer is allowed for small tensors.
+    In addition, activations are allowed. In the backward pass, the shards of the gradients are also
+    allowed. A program may make the tensors for these shards before its first product. So the bytes
+    that are alive during the first product, except one layer and its input, are allowed in the
+    whole forward pass, up to the size of these shards. Half a layer is allowed for small tensors.
     """
     # Each layer needs at least one product in the forward pass. In the backward pass, each layer
     # except the first needs at least one product, for the gradient of its input.

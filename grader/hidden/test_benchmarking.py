@@ -233,8 +233,8 @@ def require_samples(run, calls, warm_up, mistakes, last=None):
     """Fail unless every rank returned the samples of these calls, and the median of the samples.
 
     In the dict ``mistakes``, each key is the sentence that describes a mistake, and its value has
-    the wrong samples of every rank. ``last`` is for mistakes that give the right samples and a
-    wrong median. Its keys are such sentences, too, and each value is the wrong median.
+    the wrong samples of every rank. ``last`` is a dict of mistakes that give the right samples, but
+    a wrong median. Each key is the sentence that describes a mistake, and its value is the median.
     """
     n, right = len(calls), np.max(calls, axis=0)[warm_up:]
     stopwatches.require_looks(run, warm_up, len(right))
@@ -432,14 +432,14 @@ def _demand_meetings_of(run, rank, seen, warm_up):
 
 
 def _require_synchronized_before_barrier(run, rank, warm_up):
-    """Fail if a rank synchronises between a barrier and its call, and not before the barrier.
+    """Fail if a rank synchronises between a barrier and its call, but not before the barrier.
 
     Also fail if the rank does not synchronise between an exchange of times and the next timed call.
     Also fail if it never calls the operation, the barrier or ``synchronize``, because then there is
     no order to judge.
     """
-    # Whether the rank has synchronised, and whether it has called the barrier, since the last
-    # operation.
+    # Since the last operation: whether the rank has synchronised, and whether it has called the
+    # barrier.
     has_synchronized = has_met = False
     # whether the device may still work on an exchange of times
     is_exchanging = False
@@ -787,8 +787,8 @@ def test_fit(world, rng):
             ),
             NEGATIVE: (max(alpha, 0.0), beta),
         }
-        # Compare α and β in units of their own. In common units, α would be so small beside β that
-        # the comparison would not notice an error of α.
+        # Compare α and β in units of their own. In common units, α would be so much smaller than β
+        # that the comparison would not notice an error of α.
         units = 10.0 ** np.floor(np.log10(np.abs(right)))
         run.returns(
             np.array(right) / units,

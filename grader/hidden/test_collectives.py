@@ -2,8 +2,8 @@
 
 The checks judge every rank, with other roots, shapes, dtypes and memory layouts than the public
 checks. Inputs are random integers, also in float tensors. The integers are so small that their sums
-and products have no rounding errors. Comparisons are therefore exact, except those of problem 1.1's
-averages.
+and products have no rounding errors. So comparisons are exact. Only the averages of problem 1.1 are
+compared with a tolerance.
 """
 
 import math
@@ -171,8 +171,8 @@ def test_values(world, rng, collective):
 def _mistakes(collective, xs, layout, root=0, op=None):
     """Return, for each rank, the results of known mistakes, or None if no mistake is known.
 
-    The mistakes: entries are sent in the order in which they lie in memory, a block consists of
-    every n-th entry, all parts share one memory, or every reduction is a sum.
+    There are four mistakes: entries are sent in the order in which they lie in memory, a block
+    consists of every n-th entry, all parts share one memory, or every reduction is a sum.
     """
     n = len(xs)
     if collective in ("gather", "all_gather"):
@@ -439,7 +439,7 @@ def test_result_stands_alone(world, rng, collective):
             run.read(driver_results.kept_bytes, "the memory that the result keeps")
         ):
             own = 0 if results[rank] is None else results[rank].nbytes
-            # A slice would keep the whole tensor alive, which has n times as many bytes.
+            # A slice would keep the whole tensor alive. That tensor has n times as many bytes.
             run.require(
                 kept < max(n * own, 1),
                 f"rank {rank}'s result has {own} bytes, but keeps {kept} bytes of memory alive. A"
@@ -629,7 +629,7 @@ def test_sum_of_parts_requires_no_gradient(world, rng):
 @number("1.4")
 @weight(0.375)
 def test_average_is_exact(world, rng):
-    """average sums first and then divides once by n, on 1 to 4 ranks, without ReduceOp.AVG"""
+    """On 1 to 4 ranks, average sums first, then divides once by n, and does not use ReduceOp.AVG"""
     # contiguous() copies a tensor of the layout ALIKE. With None, the tensor is contiguous, and
     # contiguous() returns the tensor itself.
     tensors = [((64,), layout) for layout in (ALIKE, None)]
@@ -769,7 +769,7 @@ def test_compute_does_not_wait(world, rng):
 @weight(0.375)
 def test_it_waits_before_it_returns(world, rng):
     """overlapped_all_reduce does not change its input, and returns the complete sum, even on a
-    rank that is far ahead of the others
+    rank that is far ahead of the other ranks
     """
     tensors = (
         ((3, 4), np.float64, MIXED),  # in this call, all ranks but rank 0 begin late
@@ -934,8 +934,9 @@ def _send_at_the_same_time(world, rng, function, n, right):
 
     In the first call, no rank is late. In each further call, a different rank is late: it begins
     only when all other ranks wait. If neighbours take turns, even ranks first, then some other rank
-    has sent before the late rank begins. But if only one rank sends first, and all other ranks
-    receive before they send, then no rank has sent in the call in which this first sender is late.
+    has sent before the late rank begins. But in a wrong ring, one rank sends first, and all other
+    ranks receive before they send. In the call in which this first rank is late, no other rank has
+    sent before it begins.
     """
     inputs = [[integers(rng, (2 * n,)) for _ in range(n)] for _ in range(n + 1)]
     delays = [{}, *({late: Delay(STANDSTILL, on=(late + 1) % n)} for late in range(n))]

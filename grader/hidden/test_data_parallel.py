@@ -68,8 +68,8 @@ def late(n, to=0):
     """Return delays that hold all ranks except ``to``.
 
     The held ranks begin when rank ``to`` has returned, or when rank ``to`` waits for the held
-    ranks, but after one second at the latest. If rank ``to`` does not wait, it returns before it
-    has received anything from the held ranks.
+    ranks. After one second, they begin in any case. If rank ``to`` does not wait, it returns before
+    it has received anything from the held ranks.
     """
     return {rank: Delay(until="", on=to, patience=1) for rank in range(n) if rank != to}
 
@@ -225,8 +225,8 @@ def _parameters(rng):
 def _laid_out(parameters, how):
     """Return the parameters. The two matrices get the memory layout that ``how`` names.
 
-    ``parameters`` has two matrices, a scalar and a vector: what ``_parameters`` returns, without
-    its first tensor. In the result, the second matrix and the vector require a gradient.
+    ``parameters`` is the result of ``_parameters`` without its first tensor: two matrices, a scalar
+    and a vector. In the result, the second matrix and the vector require a gradient.
     """
     matrix, other, scalar, vector = parameters
     return [Strided(matrix, how), RequiresGrad(Strided(other, how)), scalar, RequiresGrad(vector)]

@@ -361,7 +361,7 @@ def test_step(world, rng):
 @weight(0.5)
 def test_step_of_other_models(world, rng):
     """mesh_step is right for other numbers of pairs and rows, both dtypes and any layout; a later
-    step does not change the loss or the gradients of an earlier one
+    step does not change the loss or the gradients of an earlier step
     """
     for shape in (SQUARE, (1, 2), (2, 1)):
         problems = [
@@ -452,8 +452,8 @@ def require_given_groups(run, mesh, rank):
 @number("7.2")
 @weight(0.75)
 def test_step_traffic(world, rng):
-    """With P pairs, mesh_step sends exactly the bytes of 2P − 1 all-reduces of activations in the
-    row, and of one average of the gradients in the column
+    """For P pairs, mesh_step sends exactly the bytes of 2P − 1 all-reduces of activations in the
+    row, and the bytes of one average of the gradients in the column
     """
     for shape in (SQUARE, (1, 3), (3, 1)):
         problems = [

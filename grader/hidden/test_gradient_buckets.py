@@ -204,7 +204,7 @@ def test_buckets_misuse(world, rng):
 @visibility("after_published")
 def test_buckets_collectives(world, rng):
     """Each bucket is averaged by one all-reduce; a parameter that does not fit into the current
-    bucket begins a new one
+    bucket begins a new bucket
     """
     for n in (2, 3, 4):
         eight, mixed_sizes = [list(range(8))] * n, [[0, 1, 2, 3]] * n
@@ -212,8 +212,8 @@ def test_buckets_collectives(world, rng):
             passes_of(rng, n, eight, bucket_bytes=100, as_list=True, delays=late(n)),
             passes_of(rng, n, eight, bucket_bytes=384),
             # The buckets' bytes, from the last parameter: [8], [16], [8], [128]. The third
-            # parameter would fit into the first bucket, but by then the second bucket is the
-            # current one.
+            # parameter would fit into the first bucket, but the second bucket is already the
+            # current bucket.
             passes_of(rng, n, [[0]] * n, more=[(1,), (2,), (1,)], bucket_bytes=16),
             # The buckets' bytes, from the last parameter: [64, 60], [64], [800], [64, 4, 64].
             passes_of(

@@ -226,8 +226,8 @@ def test_backward(world, rng):
 @number("5.3")
 @weight(1.5)
 def test_backward_flows(world, rng):
-    """pipeline_backward sends each micro-batch's gradient to the previous stage as soon as it is
-    ready, in one message
+    """pipeline_backward sends each micro-batch's gradient to the previous stage in one message, as
+    soon as the gradient is ready
     """
     for n in (2, 3, 4, 1):
         # The width is no multiple of a micro-batch's rows: see below.
@@ -244,8 +244,8 @@ def test_backward_flows(world, rng):
         p.require_single_micro_batches(run)
         p.require_products(run, range(n), 1)
         # A stage may send a gradient before it computes the products for the gradients of its
-        # weights. The inner dimension of these products is the number of rows. So the products
-        # whose inner dimension is the width are also judged without the others.
+        # weights. The inner dimension of these products is the number of rows. The inner dimension
+        # of all other products is the width, so these other products are also judged alone.
         for inner in (None, p.width):
             require_flow(
                 run,

@@ -38,8 +38,8 @@ MEMORY_RUNS = 3  # one of these runs must take little memory, and no run far too
 MEASUREMENTS = 3  # B must take little time in one of these runs, and far too much in none
 # A measurement is far above its limit if it exceeds the limit by this many messages. On a machine
 # with a load of 12 on 2 cores, right programs stayed at least 12 messages below the limit in a
-# step, and 5.6 in B. With a copy of each z, a step exceeded the limit on some rank by at least 35
-# messages, and B by at least 16.
+# step, and 5.6 in B. If a program kept a copy of each z, a step exceeded the limit on some rank by
+# at least 35 messages, and B exceeded the limit by at least 16.
 FAR_IN_STEP, FAR_IN_B = 10, 6
 
 # Each check also asks for shapes drawn at random: see ``interleaved`` and ``zero_bubble``.

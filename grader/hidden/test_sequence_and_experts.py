@@ -52,7 +52,7 @@ def pair_problems(rng, n):
 @weight(0.5)
 def test_pair_forward(world, rng):
     """sequence_parallel_forward returns the right y and (x, z) on 1 to 4 ranks, in both dtypes, and
-    a later call does not change them
+    a later call does not change these results
     """
     for n in SIZES:
         problems, other = pair_problems(rng, n), PairProblem(rng, n, rows=4, width=6, hidden=1)
@@ -112,7 +112,7 @@ def test_pair_backward(world, rng):
 @weight(0.25)
 def test_pair_traffic(world, rng):
     """sequence_parallel_forward sends the bytes of one all-reduce, and sequence_parallel_backward
-    sends 1.5 times as many; the results of sequence_parallel_backward require no gradient
+    sends 1.5 times as many bytes; the results of sequence_parallel_backward require no gradient
     """
     for n, dtype in ((2, np.float64), (4, np.float32)):
         p = PairProblem(rng, n, rows=8, width=24, hidden=20, dtype=dtype)
@@ -292,7 +292,7 @@ def one_row(rng, n):
 @weight(0.75)
 def test_ring_forward(world, rng):
     """ring_attention_forward returns output and logsumexp of full attention (causal or not, 1 to 4
-    ranks); a later call does not change them
+    ranks); a later call does not change these results
     """
     for n in SIZES:
         one = one_row(rng, n)
@@ -335,7 +335,7 @@ def test_ring_large_scores(world, rng):
 @weight(1.0)
 def test_ring_backward(world, rng):
     """The gradients of queries, keys and values are those of full attention, on 1 to 4 ranks, and a
-    later call does not change them
+    later call does not change these gradients
     """
     for n in SIZES:
         problems, other = attention_problems(rng, n), AttentionProblem(rng, n, causal=True)
@@ -518,7 +518,7 @@ def choices(rng, n, each, counts=None):
 
 
 def choices_of_others(rng, n, each, counts=None):
-    """Draw choices of experts. If n > 1, each rank sends a row to another rank or receives one."""
+    """Draw choices of experts. If n > 1, at least one row travels from or to each rank."""
     while True:
         own = choices(rng, n, each, counts)
         if n == 1 or all(map(sum, zip(*rows_moved(experts.routes(own, each), 1)))):
@@ -564,7 +564,7 @@ def has_large_counts(world, rng):
 
 
 def keeps_routes(world, rng, n):
-    """Fail if a later call of exchange_routes changes the result of an earlier one."""
+    """Fail if a later call of exchange_routes changes the result of an earlier call."""
     each = 2  # experts of a rank: an even number, so that ``choice ^ 1`` is on the same rank
     own = choices(rng, n, each)
     # Each token chooses the other expert of the same rank. So the number of tokens that travel
@@ -676,7 +676,7 @@ def expert_problems(rng, n):
 @weight(0.5)
 def test_mixture_forward(world, rng):
     """mixture_forward returns the outputs of a single device with all experts (1 to 4 ranks), also
-    for logits in the thousands; a later call does not change them
+    for logits in the thousands; a later call does not change these outputs
     """
     for n in SIZES:
         problems, other = expert_problems(rng, n), ExpertProblem(rng, n, [6] * n, each=3, width=3)
@@ -740,8 +740,8 @@ def test_idle_experts(world, rng):
 @number("9.3")
 @weight(0.25)
 def test_mixture_traffic(world, rng):
-    """In each pass, a token travels once to its expert and once back, and no other expert computes
-    it; no weight travels, and no result requires a gradient
+    """In each pass, a token travels once to its expert and once back, and no other expert
+    multiplies it; no weight travels, and no result requires a gradient
     """
     for n, dtype in ((2, np.float64), (4, np.float32)):
         p = ExpertProblem(rng, n, COUNTS[n])

@@ -26,7 +26,7 @@ FROZEN_TAKES_ROOM = (
 SINGLE = "every parameter had a bucket of its own"
 ALL_IN_ONE = "all parameters were in one bucket"
 OVERFULL = (
-    "a bucket took a parameter for which it had too little room left. Begin a new bucket for that"
+    "a parameter was put into a bucket that had too little room left. Begin a new bucket for that"
     " parameter"
 )
 NEVER_FULL = (
@@ -204,8 +204,8 @@ def _met(ready: list[Ready], started: list, shapes: Mapping[int, tuple]) -> list
 
     ``started[rank]`` lists the buckets of a rank, in the order in which the rank starts their
     all-reduces. The k-th all-reduce averages the k-th bucket of every rank. If a rank has no
-    gradient of a parameter, the rank's bucket has zeros in its place. All gradients are None if the
-    ranks' buckets differ in length, or if two parameters differ in shape.
+    gradient of a parameter, the rank's bucket has zeros in place of this gradient. All gradients
+    are None if the ranks' buckets differ in length, or if two parameters differ in shape.
     """
     n = len(ready)
     if (

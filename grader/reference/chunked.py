@@ -290,7 +290,7 @@ def chunk_backward(
 ) -> tuple[np.ndarray, list, list[np.ndarray]]:
     """Return the gradient of a chunk's input, a list of (x, grad_z), and the weights' gradients.
 
-    The list of (x, grad_z) is what the action W needs: one pair for each layer.
+    The list of (x, grad_z) has one pair for each layer. The action W needs this list.
     """
     grad_x, kept = single_device.input_backward(weights, saved, grad_y)
     return grad_x, kept, [np.asarray(x, np.float64).T @ grad_z for x, grad_z in kept]

@@ -28,8 +28,8 @@ NOT_COPIED_BACK = (
     " the bucket back into grad?"
 )
 UNREAD = (
-    "these are this rank's own gradients divided by the number of ranks. Did your code read them"
-    " before wait(), or never add them up?"
+    "these are this rank's own gradients divided by the number of ranks. Did your code read the"
+    " gradients before wait()? Or did it never add them up over the ranks?"
 )
 ADDED_AS_IT_LIES = (
     "the gradients were added up entry by entry, in the order in which the entries lie in memory."

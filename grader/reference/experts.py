@@ -43,8 +43,9 @@ NO_EXPERT_WAY = "grad_x lacks the gradient through the experts: add what comes b
 P_MISSING = "grad_y was not multiplied by p before it was sent to the experts"
 WRONG_SIGN = "the sign of the softmax's derivative is wrong. It is p·(δ − π)"
 ONLY_CHOSEN = (
-    "your code gives a gradient to the logit of the chosen expert alone. Every logit has one:"
-    " p·(δ − π), where δ is 1 for the chosen expert and 0 for the others, and π is the probability"
+    "your code gives a gradient to the logit of the chosen expert alone. Every logit has a"
+    " gradient: p·(δ − π). δ is 1 for the chosen expert and 0 for all other experts. π is the"
+    " probability of the logit's expert"
 )
 
 

@@ -24,8 +24,8 @@ Exchange = Callable[[list], list]
 
 SWAPPED = "row and column are swapped"
 SWAPPED_GROUPS = (
-    "row and column are swapped. Check the order of the two groups in mesh_groups, then coordinates"
-    " and rank_at"
+    "row and column are swapped. Check the order of the two groups in mesh_groups. Then check"
+    " coordinates and rank_at"
 )
 COLUMNS_FIRST = (
     "the ranks are numbered column by column. Number them row by row: neighbours in a row have"
@@ -306,7 +306,7 @@ def likely_ranks(found: Any, shape: Shape) -> str:
 
 
 def group_mistakes(mesh: Mesh, own: np.ndarray, first: Mesh | None = None) -> list[dict[str, list]]:
-    """Return, for each rank, a dict from each mistake in its groups to what the rank gathers.
+    """Return, for each rank, a dict from each mistake in its groups to the tensors it gathers.
 
     Each key is the sentence that describes one mistake. The value has two entries: the tensors that
     the rank gathers in the group of its row, and the tensors that it gathers in the group of its

@@ -36,15 +36,16 @@ def require_default_adamw(run: Any) -> None:
 
 
 def require_defaults(run: Any, optimizer: object) -> None:
-    """Fail if an optimizer differs from AdamW with default settings and any learning rate."""
+    """Fail if an optimizer is not AdamW with default settings. The learning rate is not checked."""
     difference = optimizer_difference(optimizer)
     run.require(difference is None, difference)
 
 
 def optimizer_difference(optimizer: object) -> str | None:
-    """Return how an optimizer differs from AdamW with default settings and any learning rate.
+    """Return a sentence if an optimizer is not AdamW with default settings, else None.
 
-    Return None if there is no difference, or if ``optimizer`` does not describe an optimizer.
+    The learning rate is not checked. Return None, too, if ``optimizer`` does not describe an
+    optimizer.
     """
     if not isinstance(optimizer, dict) or not isinstance(groups := optimizer.get("groups"), list):
         return None

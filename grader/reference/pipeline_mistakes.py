@@ -1,4 +1,4 @@
-"""Computes what a stage saves and returns, and the results of known mistakes in pipelines.
+"""Computes the tensors that a stage saves, and the results of known mistakes in pipelines.
 
 All values are numpy arrays in float64, computed with the functions of ``single_device``. Lists of
 results have one entry for each stage. In a dict of mistakes, each key is the sentence that
@@ -75,7 +75,7 @@ def begun(start: str, stages: Sequence) -> str:
 
 
 def micro_batches(saved: list, layers: range, m: int) -> list[list[tuple]]:
-    """Return what a stage saves: for each of m micro-batches, a list with (x, z) of each layer."""
+    """Return the list that a stage saves: for each of m micro-batches, the (x, z) of each layer."""
     halves = [(np.split(saved[l][0], m), np.split(saved[l][1], m)) for l in layers]
     return [[(x[i], z[i]) for x, z in halves] for i in range(m)]
 
@@ -87,7 +87,7 @@ def output_mistakes(y: np.ndarray, m: int) -> dict[str, np.ndarray]:
 
 
 def saved_mistakes(saved: list, cut: list[range], m: int) -> list[dict[str, list]]:
-    """Return, for each stage, a dict from each mistake to what the stage then saves."""
+    """Return, for each stage, a dict from each mistake to the wrong list that the stage saves."""
     known = []
     for stage, layers in enumerate(cut):
         own = micro_batches(saved, layers, m)

@@ -95,7 +95,7 @@ def loss_and_gradients(
     """Return the loss, which is the mean of y², and its gradient with respect to every weight.
 
     Each weight is (D, D), and ``x`` is (B, D). ``layers`` has the index of the weight that each
-    layer uses; by default each weight is used once, in order. The gradient of an unused weight
+    layer uses. By default, each weight is used once, in order. The gradient of an unused weight
     is None. The gradient of a weight that several layers use (a tied weight) is the sum of the
     gradients from these layers. In the backward pass, row b of the gradient that reaches layer l is
     multiplied by ``factors[l][b]``. Layers beyond the end of ``factors`` have no factors.

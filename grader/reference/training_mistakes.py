@@ -47,8 +47,8 @@ OWN_LOSS = (
     "these are this rank's own losses. The loss of the whole batch is their mean over the ranks"
 )
 DIVIDED_OWN_LOSS = (
-    "these are this rank's own losses divided by the number of ranks. Add them"
-    " up over the ranks, too"
+    "these are this rank's own losses divided by the number of ranks. Sum these"
+    " quotients over the ranks, too"
 )
 LATE_LOSS = "these are the losses after the updates. Return the losses before them"
 STOPPED = "training ended after step {} of {}. Make one step for each shard"

@@ -888,7 +888,7 @@ def train""",
         "parameter.nbytes > room:",
         "room <= 0:",
         {"hidden buckets_collectives"},
-        "a bucket took a parameter for which it had too little room left",
+        "a parameter was put into a bucket that had too little room left",
     ),
     Mutant(
         "a bucket for every parameter",

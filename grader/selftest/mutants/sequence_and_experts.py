@@ -1177,7 +1177,7 @@ MUTANTS = [
             "hidden mixture_traffic",
             "public mixture",
         },
-        "Every logit has one: p·(δ − π)",
+        "Every logit has a gradient: p·(δ − π)",
     ),
     mutant(
         "experts' gradients are added up over the ranks",
