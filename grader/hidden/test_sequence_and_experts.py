@@ -411,7 +411,7 @@ FAR = 1.5
 
 
 def measured_again(world, tiny, wide):
-    """Measure two problems in new processes. Return both runs. Fail if ``wide`` has wrong results."""
+    """Measure two problems in new processes. Return both runs. Fail if ``wide`` is wrong."""
     of_tiny, of_wide = world(wide.n, *(p.there_and_back(weighs=SETTLED) for p in (tiny, wide)))
     of_tiny.values()
     wide.has_results(of_wide)
