@@ -335,7 +335,7 @@ def overlaps(run, rank, p):
 
 
 def started_during(run, rank, p):
-    """Return how many operations a rank started during its backward pass ``p``."""
+    """Return the number of operations that a rank started during its backward pass ``p``."""
     began, ended = (run.passed(rank, f"backward pass {p} {what}") for what in ("began", "ended"))
     return sum(began < o.at < ended for o in run.operations(rank))
 

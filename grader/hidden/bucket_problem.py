@@ -76,7 +76,7 @@ class Passes:
         return buckets_of(self.registered, self.frozen, self.sizes, self.bucket_bytes)
 
     def full_before(self, rank, p, layer):
-        """Return how many buckets can start before a rank's pass ``p`` comes to a layer.
+        """Return the number of buckets that can start before a rank's pass ``p`` comes to a layer.
 
         Buckets start in order, so the first bucket that still lacks a gradient stops all later
         buckets. At this moment, a parameter has its gradient if later layers use the parameter, but

@@ -147,7 +147,7 @@ class ChunkedProblem:
         return call(f"schedules.{function}", stages, weights, x, len(self.x), self.m, **options)
 
     def _sends_before_weights(self, rank, actions):
-        """Return for each W how many messages this stage sends in the actions before this W."""
+        """Return, for each W, the number of messages that this stage sends before this W."""
         sent, found = 0, []
         for kind, chunk, _ in actions:
             part = chunk * self.n + rank

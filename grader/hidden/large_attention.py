@@ -68,7 +68,7 @@ class LargeAttention(SharedCalls):
         )
 
     def _have_shapes(self, run):
-        """Fail if a result has a wrong shape. The sample of its rows does not show the shape."""
+        """Fail if a result has a wrong shape. A sample of rows does not show the whole shape."""
         rows, width = self.rows, self.tensors[0].shape[1]
         wanted = {"output": (rows, width), "logsumexp": (rows,)}
         wanted |= dict.fromkeys(("grad_q", "grad_k", "grad_v"), (rows, width))

@@ -12,7 +12,7 @@ from grader.hidden.given_tensors import drawn_weights, laid_out_in_turn
 from grader.reference import pipeline, pipeline_mistakes, single_device
 from grader.reference.counting import counted
 
-# How often to measure before a check fails because of processor time.
+# The number of measurements before a check fails because of processor time.
 MEASUREMENTS = 3
 NO_COUNTS = (4, 0, -2, 100)  # numbers of micro-batches that a batch of 6 rows cannot have
 
@@ -323,10 +323,10 @@ def require_work_between_waits(run, rank, sender, what, share):
     Rank ``sender`` computes before each send. Before ``rank`` waits for the next message, it has to
     use at least ``share`` of the processor time that ``sender`` usually uses before a send. One
     exception is allowed, so that a rank may receive one message ahead. ``what`` names the messages.
-    Call this after ``uneven_work`` for ``sender``. It does not matter whether one thread
-    waits and another thread computes: the rank gets a message only when none of its threads can go
-    on, and by then the other thread has computed. The check passes if the system cannot measure the
-    time, or if the rank polls for messages, because such a rank is never idle.
+    Call this after ``uneven_work`` for ``sender``. One thread may wait while another thread
+    computes: the rank gets a message only when none of its threads can go on, and at this moment
+    the other thread has already computed. The check passes if the system cannot measure the time.
+    It also passes if the rank polls for messages, because such a rank is never idle.
     """
     spent, waited = run.spent(sender), run.spent_before_waits(rank)
     if spent is None or len(waited) < 3:

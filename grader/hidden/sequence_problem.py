@@ -19,7 +19,7 @@ BLOCK_SHIFT = 1000.0
 # In a problem with large logits, the gate is multiplied by this power of two, and the two largest
 # logits of a token differ by at least FAR_APART. Then rounding cannot change p, which is almost 1.
 LARGE_GATE, FAR_APART = 1024, 20.0
-# What mixture_forward saves, in this order.
+# The values that mixture_forward saves, in this order.
 SAVED = ("x", "probabilities", "routes", "arrived", "z", "outputs")
 
 

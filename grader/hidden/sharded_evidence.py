@@ -107,7 +107,7 @@ def require_gathers(run, layers, layer_bytes):
 
 
 def imported(run, rank, there=0):
-    """Return how many bytes a rank held before the step, mostly for imports.
+    """Return the number of bytes that a rank held before the step, mostly for imports.
 
     The hub measured this memory at the rank's first operation, a barrier before the step. By then,
     the rank has drawn shards of ``there`` bytes. These bytes are subtracted. Nearly all of torch is

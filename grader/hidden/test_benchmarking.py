@@ -389,7 +389,7 @@ def require_slowest(run, warm_up, timed, calls):
         "this is the mean over the ranks. A collective ends when its slowest rank ends": (
             [mean] * n
         ),
-        "these are the fastest rank's times. Take those of the slowest rank": [least] * n,
+        "these are the fastest rank's times. Take the slowest rank's times": [least] * n,
     }
     last = {
         (

@@ -312,7 +312,7 @@ def _options_to_try(rng, collective, n, torch):
 
 
 def _tensors_of(rng, n, dimensions, root=None, op=None):
-    """Return a tensor for each rank. Their shape has this many dimensions and is drawn."""
+    """Return a tensor for each rank. All have one drawn shape, which has this many dimensions."""
     shape = int(rng.integers(2, 4)) * n, *rng.integers(2, 5, dimensions - 1).tolist()
     low, high = (-3, 4) if op == "product" else (-50, 50)
     return [integers(rng, shape, np.float32, low, high) for _ in range(n)]
@@ -933,10 +933,10 @@ def _send_at_the_same_time(world, rng, function, n, right):
     """Fail if all ranks wait for one rank before they send.
 
     In the first call, no rank is late. In each further call, a different rank is late: it begins
-    only when all other ranks wait. If neighbours take turns, even ranks first, then some other rank
-    has sent before the late rank begins. But in a wrong ring, one rank sends first, and all other
-    ranks receive before they send. In the call in which this first rank is late, no other rank has
-    sent before it begins.
+    only when all other ranks wait. If neighbours take turns and even ranks send first, some other
+    rank has sent before the late rank begins. But in a wrong ring, one rank sends first, and all
+    other ranks receive before they send. In the call in which this first rank is late, no other
+    rank has sent before it begins.
     """
     inputs = [[integers(rng, (2 * n,)) for _ in range(n)] for _ in range(n + 1)]
     delays = [{}, *({late: Delay(STANDSTILL, on=(late + 1) % n)} for late in range(n))]

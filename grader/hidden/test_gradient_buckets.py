@@ -30,13 +30,13 @@ ALL_IN_HOOKS = (
 
 
 def started_early(run, rank, p=0):
-    """Return how many of a rank's communications began before backward pass ``p`` had ended."""
+    """Return the number of a rank's communications that began before the end of pass ``p``."""
     ended = run.passed(rank, ENDED.format(p))
     return sum(o.at < ended for o in sent(run, rank, p))
 
 
 def started_before_layer(run, rank, layer, p=0):
-    """Return how many of a rank's communications began before pass ``p`` came to a layer.
+    """Return the number of a rank's communications that began before pass ``p`` came to a layer.
 
     At each layer except the last, the rank asks for factors. The gradients of this layer and of all
     earlier layers depend on these factors. The gradients of later layers are known before the rank

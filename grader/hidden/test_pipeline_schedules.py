@@ -228,7 +228,7 @@ def require_step(run, problem):
         label="the loss",
         known_mistakes=[{}] * (problem.n - 1) + [known if m > 1 else {}],
     )
-    # The first and the last stage send only in one direction. All other stages send in both.
+    # The first and the last stage send in one direction. All other stages send in two directions.
     ends = {0: 1, problem.n - 1: 1} if problem.n > 1 else {0: 0}
     counts = {rank: m * ends.get(rank, 2) for rank in range(problem.n)}
     require_messages(run, problem, counts, "activations and gradients")
@@ -446,7 +446,7 @@ def memory(world, rng, n, *makers, many=MANY):
 
 
 def growth(runs, rank, maker):
-    """Return how many more bytes are alive for each further micro-batch, and a sentence.
+    """Return the growth of the bytes alive with each further micro-batch, and a sentence.
 
     A schedule of FEW micro-batches is compared with one of MANY. For 1F1B, compare the largest
     numbers of bytes alive at any time. For GPipe, compare the bytes alive in the last backward
@@ -595,8 +595,8 @@ def require_little_memory(world, rng, n, m=8, layers=5):
             f" {m * saved / 2**20:.0f} MiB."
         )
         text += (
-            " After a micro-batch's backward pass, something still keeps what its forward pass"
-            " saved, perhaps not as tensors."
+            " After a micro-batch's backward pass, something still keeps the values that its"
+            " forward pass saved, perhaps not as tensors."
         )
         text += imports_note(of_tiny.own_growth(rank), 8 * message)
         run.require(grown is None or grown <= most, text)

@@ -1,7 +1,7 @@
 """Part 8 · Better schedules: the hidden checks.
 
-The checks first judge schedules as lists: their actions, the time that they take, and how many
-activations stay alive. Then the checks run the schedules on real ranks.
+The checks first judge schedules as lists: their actions, the time that they take, and the number of
+activations that stay alive. Then the checks run the schedules on real ranks.
 """
 
 import numpy as np
@@ -371,8 +371,8 @@ def test_input_frees_z(world, rng):
         most = (2 * layers + 1) * p.message
         text = (
             f"The result of backward_input for {counted(layers, 'layer')} keeps"
-            f" {kept} bytes in memory. grad_x, and x and grad_z of each layer, have {most} bytes."
-            " backward_weights does not need z. Keep neither z nor a view of z."
+            f" {kept} bytes in memory. grad_x and the pairs (x, grad_z) of all layers have {most}"
+            " bytes. backward_weights does not need z. Keep neither z nor a view of z."
         )
         run.require(kept <= most, text)
         run.require(

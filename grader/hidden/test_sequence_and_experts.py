@@ -388,7 +388,7 @@ def test_ring_traffic(world, rng):
 
 
 def causal_steps(rank, n, is_backward):
-    """Return how many tensors (T/n, d) a rank must send at least if attention is causal.
+    """Return the least number of tensors (T/n, d) that a rank must send if attention is causal.
 
     A block of keys and values is used by its own rank, and by the queries of later ranks. So the
     last rank passes no keys and values on, and no other rank needs the last rank's block. The

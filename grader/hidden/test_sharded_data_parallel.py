@@ -264,7 +264,7 @@ def require_silent_constructor(run):
 
 
 def state_of(name):
-    """Return a function that reads this entry of the state of an optimizer's only parameter."""
+    """Return a function that reads the entry ``name`` of the state of an optimizer's parameter."""
 
     def select(value):
         (state,) = driver_results.optimizer(value)["state"].values()

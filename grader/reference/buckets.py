@@ -1,7 +1,7 @@
 """Packs gradients into buckets, and computes the results of well-known mistakes.
 
-In a dict of mistakes, each key is the sentence that describes one mistake. Its value is what the
-mistake gives: the bytes of the all-reduces, or the gradients. A bucket is a list of the indices of
+In a dict of mistakes, each key is the sentence that describes one mistake. Its value is the result
+of the mistake: the bytes of the all-reduces, or the gradients. A bucket is a list of the indices of
 parameters. In a backward pass, ``ready[rank]`` is a dict from a parameter's index to its gradient,
 in the order in which the gradients become ready.
 """

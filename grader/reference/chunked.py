@@ -28,7 +28,7 @@ def as_actions(value: Any) -> list[Action] | None:
 
 
 def complete(actions: list[Action], kinds: tuple[str, ...], v: int, m: int) -> str | None:
-    """Return what is wrong with one stage's schedule of v chunks and m micro-batches, or None.
+    """Return a sentence about an error in a schedule of v chunks and m micro-batches, or None.
 
     A schedule is wrong if an action is missing, repeated or unknown. It is also wrong if the
     actions of one chunk and micro-batch are not in the order of ``kinds``.

@@ -39,7 +39,7 @@ INVERSE = "this is the inverse permutation. order[i] is the token at place i of 
 OWN_TOKENS = "grad_gate is the sum over this rank's own tokens only. Sum it over the ranks"
 MEAN_OF_RANKS = "grad_gate was averaged over the ranks. It is a sum over all tokens"
 NO_GATE_WAY = "grad_x lacks the gradient through the logits: add grad_logits @ gateᵀ"
-NO_EXPERT_WAY = "grad_x lacks the gradient through the experts: add what comes back from them"
+NO_EXPERT_WAY = "grad_x lacks the gradient through the experts: add the gradient that they return"
 P_MISSING = "grad_y was not multiplied by p before it was sent to the experts"
 WRONG_SIGN = "the sign of the softmax's derivative is wrong. It is p·(δ − π)"
 ONLY_CHOSEN = (
@@ -209,7 +209,7 @@ def routes_mistakes(choices: list, each: int) -> list[dict[str, Any]]:
     found = []
     for rank, (order, sent, received, arrived) in enumerate(routes(choices, each)):
         inverse = np.argsort(order, kind="stable")
-        # the numbers of tokens from each rank, for each of this rank's experts
+        # for each rank, and for each of this rank's experts: the number of tokens that come
         incoming = [(own == rank * each + e).sum() for own in choices for e in range(each)]
         one_count = np.repeat(np.arange(len(incoming)), incoming)
         known = {

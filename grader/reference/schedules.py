@@ -36,7 +36,7 @@ def numbers(one: str, many: str, count: int) -> str:
 
 
 def complete(actions: list[Action], m: int) -> str | None:
-    """Return what is wrong with one stage's schedule of m micro-batches, or None if it is right.
+    """Return a sentence about an error in one stage's schedule of m micro-batches, or None.
 
     A schedule is wrong if a pass is missing or repeated, if a micro-batch does not exist, or if a
     backward pass comes before its forward pass.

@@ -29,7 +29,7 @@ EACH_PADDED = "each tensor was padded on its own. Put the entries of all tensors
 REVERSED_TENSORS = "the tensors are in reverse order"
 OTHER_RANK = "this is the shard of rank {}"
 FROM_THE_START = (
-    "every tensor was cut from the beginning of flat. Each tensor begins where the previous one"
+    "every tensor was cut from the beginning of flat. Each tensor begins where the previous tensor"
     " ends"
 )
 

@@ -50,7 +50,7 @@ DIVIDED_OWN_LOSS = (
     "these are this rank's own losses divided by the number of ranks. Sum these"
     " quotients over the ranks, too"
 )
-LATE_LOSS = "these are the losses after the updates. Return the losses before them"
+LATE_LOSS = "these are the losses after the updates. Return the losses before the updates"
 STOPPED = "training ended after step {} of {}. Make one step for each shard"
 KEPT = (
     "the caller's weights did not change. Did you call step()? Did each weight have its .grad?"

@@ -721,7 +721,7 @@ def train""",
         losses.append(_loss_and_gradients(weights, shard)[0])
 """,
         {"public train", "hidden train_losses"},
-        "the losses after the updates. Return the losses before them",
+        "the losses after the updates. Return the losses before the updates",
     ),
     Mutant(
         "the weights are averaged after each step, not the gradients before it",
