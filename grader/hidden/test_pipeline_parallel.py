@@ -244,8 +244,9 @@ def test_backward_flows(world, rng):
         p.require_single_micro_batches(run)
         p.require_products(run, range(n), 1)
         # A stage may send a gradient before it computes the products for the gradients of its
-        # weights. The inner dimension of these products is the number of rows. The inner dimension
-        # of all other products is the width, so these other products are also judged alone.
+        # weights. The inner dimension of these products is the number of rows. The products for the
+        # gradient that is sent have the width as their inner dimension. So the products with this
+        # inner dimension are also judged alone.
         for inner in (None, p.width):
             require_flow(
                 run,

@@ -450,8 +450,8 @@ def test_ring_memory(world, rng):
         require_traffic(run, steps * problem.shard_bytes, sentence)
     first, imported = of_tiny, LIGHT
     if not wide.is_light(of_tiny):
-        # Do not also increase the number of rows. Then the hub would hold more bytes than it is
-        # allowed to hold: see ``hub.held_bytes``.
+        # The number of rows stays the same. With more rows, the hub would hold more bytes than it
+        # is allowed to hold: see ``hub.held_bytes``.
         wide = LargeAttention(rng, n, rows=wide.rows, width=2 * 6144, causal=True)
         (first, of_wide), imported = measured_again(world, tiny, wide), IMPORTED
     too_many = wide.hold_too_many(of_wide, first, imported)
