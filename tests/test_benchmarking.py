@@ -133,7 +133,7 @@ def test_stopwatch(world):
         ),
     )
     cold = {
-        "the call of warm-up was timed": np.array([9.0, 2.0, 5.0]),
+        "the warm-up call was timed": np.array([9.0, 2.0, 5.0]),
         stopwatches.ACROSS: stopwatches.across_clocks(
             [[9.0, 1.0, 5.0, 1.0], [9.0, 2.0, 2.0, 2.0]], warm_up=1
         ),
@@ -190,10 +190,10 @@ def test_stopwatch(world):
             [1102.0, 105.0, 102.0]
         ),
         (
-            "your code did not call the argument barrier before the operation (dist.barrier does"
-            " not count). So the operation waits 1000 seconds for the rank that comes late"
+            "your code did not call the argument barrier before the operation (dist.barrier is not"
+            " this argument). So the operation waits 1000 seconds for the rank that comes late"
         ): np.array([1002.0, 1005.0, 1002.0]),
-        "there is one barrier before the first call only. Each call needs its own": np.array(
+        "there is a barrier only before the first call. Each call needs its own barrier": np.array(
             [2.0, 1005.0, 1002.0]
         ),
         "only rank 0 called the barrier": np.array([1002.0] * 3),

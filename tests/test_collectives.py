@@ -89,7 +89,7 @@ def test_the_eight_collectives(world, collective):
     results require no gradient
     """
     tensors, arguments, expected = EIGHT[collective]
-    # ``spread`` has the same tensors in memory that is not contiguous.
+    # In ``spread``, the same tensors are not contiguous in memory.
     spread = per_rank(*(None if own is None else Strided(tensor(own)) for own in tensors.values))
     turned = arguments.get("root", 0)
     tables = per_rank(

@@ -148,7 +148,7 @@ def test_data_parallel_step(world):
         }
         for _ in losses
     ]
-    # On rank 1 the weights are transposes in memory, and their gradients may be, too.
+    # On rank 1 the weights are transposes in memory. Their gradients can be transposes, too.
     turned = per_rank(WEIGHTS, [Strided(weight, "transpose") for weight in WEIGHTS])
     (crossed,) = world(2, call("data_parallel.data_parallel_step", turned, per_rank(*HALVES)))
     of_rank_1 = [own.T for own in local[1][1]]
@@ -282,8 +282,8 @@ def test_gradient_buckets_of_other_parameters(world):
     passes = [[(half, [0, 1])] for half in HALVES]
     (of_0,), (of_1,) = local_gradients(passes)
     average = [(a + b) / 2 for a, b in zip(of_0, of_1)]
-    # Rank 1 uses only weight 1. So only rank 0 has a gradient of weight 0. In the average of this
-    # gradient, rank 1 counts as zero.
+    # Rank 1 uses only weight 1. So only rank 0 has a gradient of weight 0. In the average, rank 1
+    # contributes zeros.
     unused = [passes[0], [(HALVES[1], [1])]]
     _, (_, of_1_alone) = single_device.loss_and_gradients(WEIGHTS, HALVES[1], [1])
     cases = [
@@ -317,7 +317,7 @@ def test_gradient_buckets_of_other_parameters(world):
 def late_in_turn(first, second):
     """Return delays: rank ``first`` is late in pass 0, and rank ``second`` in pass 1.
 
-    The late rank begins its backward pass when that of the other rank has ended.
+    The late rank begins its backward pass when the other rank has ended its own backward pass.
     """
     return {
         late: Delay(until=f"backward pass {p} ended", on=1 - late, at=f"backward pass {p} began")
@@ -330,12 +330,12 @@ def overlaps(run, rank, p):
     text = f"rank {rank} started no all-reduce during its backward pass {p} (counted from 0)."
     text += " One of the 2 buckets is full before the pass ends."
     if p and started_during(run, rank, 0):
-        text += f" In pass 0 the rank started one. {RESET}"
+        text += f" In pass 0, the rank started an all-reduce in time. {RESET}"
     run.require(started_during(run, rank, p) > 0, text)
 
 
 def started_during(run, rank, p):
-    """Return how many operations a rank started during its backward pass ``p``."""
+    """Return the number of operations that a rank started during its backward pass ``p``."""
     began, ended = (run.passed(rank, f"backward pass {p} {what}") for what in ("began", "ended"))
     return sum(began < o.at < ended for o in run.operations(rank))
 
@@ -361,7 +361,7 @@ def test_gradient_buckets_overlap(world):
     )
     for run in runs:
         run.waits_for_nobody(
-            "a rank waited for the other one in a backward pass, so nothing overlaps."
+            "a rank waited for the other rank in a backward pass, so nothing overlaps."
         )
         run.values()
         for rank in range(2):

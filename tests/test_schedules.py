@@ -27,8 +27,8 @@ def judged(run, made, name, kinds, v, m):
     """Return the schedules of all stages as lists of actions.
 
     ``made`` has the schedules as the student's function returned them. Fail unless each schedule is
-    complete, and the stages can execute all of them together. Messages name the call by ``name``,
-    which leaves out the stage.
+    complete, and the stages can execute all of them together. Each failure message begins with
+    ``name``: the function and its arguments, but without the stage.
     """
     stages = [chunked.as_actions(actions) for actions in made]
     for stage, actions in enumerate(stages):
@@ -45,7 +45,7 @@ def judged(run, made, name, kinds, v, m):
 
 
 def require_same(run, first):
-    """Fail unless the second call returned ``first``, although the first list was emptied."""
+    """Fail unless a second call returns the actions ``first``, after the first list was emptied."""
     (second,) = run.read(chunked.as_actions, "the list of actions of a second call")
     text = (
         "The check emptied the list that the first call returned. The second call then returned"
@@ -196,7 +196,7 @@ def test_halves(world):
     work.require(
         done <= enough,
         f"backward_input of 2 layers did {done} floating-point operations in matrix products;"
-        f" {enough} are enough, for one product a layer. Leave the gradients of the weights to"
+        f" {enough} are enough, for one product in each layer. Leave the weights' gradients to"
         " backward_weights.",
     )
 

@@ -148,8 +148,8 @@ def test_ring_attention_backward(world):
         run.uses_only("send", "recv", because="Gradients travel with their block.")
 
 
-# The choices of the docstring's example: 2 ranks with one expert each. The order of rank 0's tokens
-# is not its own inverse.
+# The choices of the docstring's example: 2 ranks with one expert each. The permutation ``order`` of
+# rank 0's tokens is not its own inverse.
 CHOICES = [np.array([1, 1, 0]), np.array([1])]
 ROWS = [np.array([[1.0], [2.0], [3.0]]), np.array([[4.0]])]
 

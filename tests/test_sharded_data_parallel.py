@@ -78,8 +78,9 @@ GRADIENTS = [
     for rank in range(2)
 ]
 START = [np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([0.5, -0.5, 0.25])]
-# For each rank, the learning rates of three steps. Later steps have other rates, as with a schedule
-# of learning rates. Here they differ from rank to rank: each rank updates only its own shard.
+# For each rank, the learning rates of three steps. Later steps have other rates, as in a schedule
+# of learning rates. Here the rates of later steps also differ from rank to rank. This is possible
+# because each rank updates only its own shard.
 RATES = [[0.1, 0.05, 0.2], [0.1, 0.15, 0.02]]
 
 
@@ -148,7 +149,7 @@ def test_zero_misuse(world):
         for of_case in shapes
     ]
     other, missing = world(2, *requests)
-    # Only what a step sends is too late. test_zero looks at what ZeroAdamW(…) sends.
+    # Here a rank fails only if its step communicates. test_zero judges what ZeroAdamW(…) sends.
     begin = {"since": "constructed"}
     other.raises_value_error("3", "4", given="gradients of shapes (2, 2), (4,)", **begin)
     missing.raises_value_error("1", "2", given="1 gradient for 2 weights", **begin)
@@ -218,23 +219,23 @@ def test_whole_layers_are_freed(world):
     most = 2 * layer + sum(weight.nbytes for weight in weights) // n + layer // 2
     for rank in range(n):
         # Each layer needs at least one product in the forward pass. In the backward pass, each
-        # layer but the first needs at least one product, for the gradient of its input.
+        # layer except the first needs at least one product, for the gradient of its input.
         products = run.require_products(rank, (2 * n - 1) * product)
         peak = max(entry.alive for entry in products)
         run.require(
             peak <= most,
             f"During a matrix product, rank {rank} held as many bytes as {peak / layer:.1f} whole"
             f" layers. {most / layer:.1f} are enough: two for whole layers, one for the shards of"
-            " the gradients, and half a layer for the rest. Which variable still holds a layer,"
-            " a gradient, or a flat copy of them?",
+            " the gradients, and half a layer for small tensors. Which variable still holds a"
+            " layer, a gradient, or a flat copy of a layer or gradient?",
         )
 
 
 @number("6.4")
 @weight(0.5)
 def test_prefetched_step(world):
-    """In both passes, before it computes a layer, prefetched_step starts the gather of the next
-    layer, but of no later layer (three layers)
+    """In both passes, before prefetched_step computes a layer, it starts to gather the next layer,
+    and no later layer (three layers)
     """
     weights = [*WEIGHTS, np.array([[1.0, 0.0, 0.5], [0.5, -1.0, 1.0], [0.0, 1.0, 0.5]])]
     factors = [0.5, 2.0, 1.25], [1.5, 3.0, 0.75]
@@ -285,6 +286,6 @@ def test_prefetched_step(world):
         run.require(
             not early,
             f"rank {rank} waited for its all-gathers {early} (counted from 0) before it had"
-            " computed the previous layer, so no computation overlaps with them. Wait for a gather"
-            " only when its layer is computed next.",
+            " computed the previous layer, so no computation overlaps with these gathers. Wait for"
+            " a gather only when its layer is computed next.",
         )

@@ -85,7 +85,7 @@ def test_forward(world):
         known_mistakes=known,
     )
     run.keeps_inputs()
-    # An all-gather makes the output of each layer. Each of the two ranks sends half of its bytes.
+    # An all-gather makes the output of each layer. Each of the two ranks sends half of the output.
     least = 3 * y.nbytes // 2
     for rank in range(2):
         done = run.operations(rank)
@@ -153,7 +153,7 @@ def test_backward(world):
 @weight(0.5)
 def test_backward_traffic(world):
     """In the backward pass of three layers, a rank sends the bytes that its sums need, and no more
-    than “Traffic” allows for full credit
+    than the docstring's “Traffic” allows for full credit
     """
     y, saved = single_device.forward(DEEP, BATCH)
     grad_y = 2 * y / y.size
@@ -167,8 +167,8 @@ def test_backward_traffic(world):
         tolerance=CLOSE,
         label="the pair of the gradient of x and the list of the shards' gradients",
     )
-    # S, the size of grad_y, is 64 bytes. A rank needs to send S/2 between two layers, twice, and S
-    # at the end.
+    # S, the size of grad_y, is 64 bytes. A rank needs to send S/2 bytes between the first and the
+    # second layer, S/2 bytes between the second and the third layer, and S bytes at the end.
     enough = 2 * grad_y.nbytes // 2 + grad_y.nbytes
     for rank in range(2):
         done = run.operations(rank)

@@ -50,8 +50,8 @@ class Passes:
     frozen: list
     bucket_bytes: int
     layouts: list  # [rank]
-    # [rank][pass][layer]: the seed of the factors at this layer, for each layer but the last; None
-    # without factors
+    # [rank][pass][layer]: the seed of the factors at this layer. The last layer has no factors. If
+    # no layer has factors, ``seeds`` is None.
     seeds: list | None
     request: Request
 
@@ -76,11 +76,11 @@ class Passes:
         return buckets_of(self.registered, self.frozen, self.sizes, self.bucket_bytes)
 
     def full_before(self, rank, p, layer):
-        """Return how many buckets can start before a rank's pass ``p`` comes to a layer.
+        """Return the number of buckets that can start before a rank's pass ``p`` comes to a layer.
 
         Buckets start in order, so the first bucket that still lacks a gradient stops all later
-        ones. By then, a parameter has its gradient if later layers use it, and this layer and the
-        earlier layers do not.
+        buckets. At this moment, a parameter has its gradient if later layers use the parameter, but
+        this layer and the earlier layers do not.
         """
         uses = self.uses[rank][p]
         ready = set(uses[layer + 1 :]) - set(uses[: layer + 1])
@@ -88,7 +88,7 @@ class Passes:
 
     @cached_property
     def local(self):
-        """Return [rank][pass][parameter]: the gradient before averaging; None if there is none."""
+        """Return the gradients before averaging, [rank][pass][parameter]. None: no gradient."""
         return [[self._of_pass(rank, p) for p in self.passes] for rank in self.ranks]
 
     def _of_pass(self, rank, p):
@@ -106,7 +106,7 @@ class Passes:
 
     @cached_property
     def expected(self):
-        """Return [pass][parameter]: the average gradient, or None if no rank has one."""
+        """Return the average gradients, [pass][parameter]. None: no rank has a gradient."""
         found = []
         for p in self.passes:
             terms = [
@@ -176,15 +176,14 @@ def passes_of(rng, n, layers, **options):
     ``layers[rank]`` lists the indices of the weights that the rank uses in a pass, in order. If
     ``then`` is given, ``then[rank]`` replaces ``layers[rank]`` from the second pass on. ``more``
     lists the shapes of further parameters. The loss includes the sum of squares of each further
-    parameter. If ``asks`` is True, the gradient that reaches a layer other than the last one is
-    multiplied by factors, one for each row. The rank learns the factors of a layer only when its
-    pass comes to this layer.
+    parameter. If ``asks`` is True, each layer except the last has one factor for each row. The
+    gradient that reaches the layer is multiplied by these factors. The rank learns the factors of a
+    layer only when its pass comes to this layer.
 
-    The ``options`` are ``passes``, the number of passes of a rank (by default 1), ``dtype`` (by
-    default float64), ``registered`` (by default all parameters), ``frozen`` (by default none),
-    ``bucket_bytes`` (by default 256) and ``layouts``, the memory layout of each rank's parameters
-    (by default contiguous). All other options are those of ``call``, or of the driver
-    ``backward_passes``.
+    The ``options``, with their defaults, are: ``passes``, the number of passes of a rank (1);
+    ``dtype`` (float64); ``registered`` (all parameters); ``frozen`` (none); ``bucket_bytes`` (256);
+    ``layouts``, the memory layout of each rank's parameters (contiguous). All other options are
+    passed to ``call``, or to the driver ``backward_passes``.
 
     Passes are drawn again if their gradients are sensitive: see ``_is_sensitive``.
     """
@@ -195,9 +194,9 @@ def passes_of(rng, n, layers, **options):
 
 
 def _is_sensitive(made, rng):
-    """Return whether a gradient is zero, or changes much more than the weights were changed.
+    """Return whether a gradient is zero, or is very sensitive to a small change of the weights.
 
-    Rounding errors would change such a gradient much, too, so a right solution could fail. With
+    Rounding errors would also change such a gradient much, so a right solution could fail. With
     twelve layers, one of a few thousand draws had such a gradient.
     """
     exact = [w.astype(np.float64) for w in made.weights]
@@ -256,11 +255,11 @@ def _draw_passes(
 
 
 def late(n):
-    """Return delays that hold all ranks but rank 0 before their backward pass.
+    """Return delays that hold all ranks except rank 0 before their backward pass.
 
     The held ranks begin when rank 0 has read its gradients, or when rank 0 waits for the held
-    ranks, but after one second at the latest. If rank 0 does not wait, it reads gradients to which
-    the held ranks have not contributed.
+    ranks. After one second, they begin in any case. If rank 0 does not wait, it reads gradients to
+    which the held ranks have not contributed.
     """
     delay = Delay(until="pass ended", on=0, at=BEGAN.format(0), patience=1)
     return {rank: delay for rank in range(1, n)}
@@ -369,7 +368,7 @@ def sends_buckets(run, made, mistakes=None):
 
 def _advice(found, due):
     if due and found[: len(due)] == due:
-        return "Send nothing but one all-reduce for each bucket."
+        return "Send only one all-reduce for each bucket, and nothing else."
     return "Fill the buckets from the last parameter to the first."
 
 

@@ -24,7 +24,7 @@ def probes(seeds):
 
 
 class ChunkProblem:
-    """A chunk of ``layers`` layers, what its forward pass saves, and the gradient of its output.
+    """A chunk of ``layers`` layers, its saved tensors, and the gradient of its output.
 
     The checks call the two halves of the backward pass: B (``backward_input``) and W
     (``backward_weights``). All tensors are drawn again while gelu is flat: see
@@ -147,7 +147,7 @@ class ChunkedProblem:
         return call(f"schedules.{function}", stages, weights, x, len(self.x), self.m, **options)
 
     def _sends_before_weights(self, rank, actions):
-        """Return for each W how many messages this stage sends in the actions before this W."""
+        """Return, for each W, the number of messages that this stage sends before this W."""
         sent, found = 0, []
         for kind, chunk, _ in actions:
             part = chunk * self.n + rank

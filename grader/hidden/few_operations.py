@@ -1,4 +1,4 @@
-"""Counts the operations of a rank. Each one costs a latency, however few bytes it sends."""
+"""Counts the operations of a rank. Each operation takes a latency, however few bytes it sends."""
 
 
 def require_few_operations(run, collectives, sentence):

@@ -38,7 +38,7 @@ def require_shard_alone(world, function, listed=False):
     )
     shard = WHOLE // N
     for rank in range(N):
-        # The rank's other memory may shrink a little, because the process gives back freed memory.
+        # The rank's other memory can shrink a little, because the process gives back freed memory.
         large.require_grown(rank, int(0.8 * shard), "most entries of its shard")
         grown = large.grown_since(tiny, rank, at_most=shard) or 0
         # A view keeps 4 shards alive. At most one shard is subtracted above, so 3 are left.

@@ -8,16 +8,16 @@ from grader.reference import sequences
 
 MIB = 2**20
 MOST_BLOCKS = 5  # blocks of scores at a time, as the docstring of ring_attention_forward says
-# How many tensors (T/n, d) a rank may hold in memory beside its arguments when it communicates.
+# A rank may hold this many tensors (T/n, d) in addition to its arguments when it communicates.
 # The functions' docstrings allow 8 forward and 12 backward. Messages take about 5 more, in the
 # buffers of the network, and inherited memory that a rank writes to takes about 2. We measured 7 to
 # 12 forward and 10 to 18 backward for right programs. A program that collected the keys of all 12
 # ranks, and passed the values on, held 15.6 forward.
 FORWARD, BACKWARD = 13, 20
-# Memory for imports does not count, up to ``LIGHT`` tensors or ``IMPORTED_BLOCKS`` blocks. These
-# limits are low, because a wrong program could take memory in the first call for no reason, and
-# free it before the measured call. If a submission needs more memory for its imports, the check
-# uses larger tensors, of which up to ``IMPORTED`` do not count.
+# Memory for imports is not counted, up to the size of ``LIGHT`` tensors or ``IMPORTED_BLOCKS``
+# blocks. These limits are low, because a wrong program could take memory in the first call for no
+# reason, and free it before the measured call. If a submission needs more memory for its imports,
+# the check uses larger tensors. Then memory of up to ``IMPORTED`` such tensors is not counted.
 LIGHT, IMPORTED, IMPORTED_BLOCKS = 0.5, 1.6, 3.2
 # The number of ranks that ``LargeAttention.is_light`` leaves out. These ranks use the most memory
 # for imports.
@@ -68,7 +68,7 @@ class LargeAttention(SharedCalls):
         )
 
     def _have_shapes(self, run):
-        """Fail if a result has a wrong shape. The sample of its rows does not show the shape."""
+        """Fail if a result has a wrong shape. A sample of rows does not show the whole shape."""
         rows, width = self.rows, self.tensors[0].shape[1]
         wanted = {"output": (rows, width), "logsumexp": (rows,)}
         wanted |= dict.fromkeys(("grad_q", "grad_k", "grad_v"), (rows, width))
@@ -104,7 +104,7 @@ class LargeAttention(SharedCalls):
 
         The first item of a pair is the quotient of the number of tensors and the limit. The second
         item is a sentence. A rank exceeds the limits if it collects the keys of all ranks, or the
-        values. Imports may take as much memory as ``imported`` tensors, and it is not counted.
+        values. Memory for imports is not counted, up to the size of ``imported`` tensors.
         """
         found, forward, backward = [], [], []
         imported *= self.shard_bytes
@@ -121,7 +121,7 @@ class LargeAttention(SharedCalls):
                     f" {grown[rank] / MIB:.2f} MiB in addition to its arguments when it"
                     f" communicated in the {way} pass. A tensor (T/{self.n}, d) has"
                     f" {self.shard_bytes / MIB:.2f} MiB, so this is as much as {tensors:.1f} such"
-                    f" tensors. {most} are enough. They include those that are being sent or"
+                    f" tensors. {most} are enough, including the tensors that are being sent or"
                     " received."
                 )
                 likely = (
@@ -137,8 +137,8 @@ class LargeAttention(SharedCalls):
         """Fail if a rank ever held more than a few blocks of scores at a time."""
         for rank in range(self.n):
             # torch's kernel computes a block in tiles. We measured that the tiles take a quarter of
-            # a block. Pages of the kernel's code took one more block, but the system need not count
-            # them.
+            # a block. Pages of the kernel's code took one more block, but the system might not
+            # count these pages.
             part = f"the scores of one eighth of a (T/{self.n}, T/{self.n}) block"
             run.require_grown(rank, self.block_bytes // 8, part)
             left_out = IMPORTED_BLOCKS * self.block_bytes

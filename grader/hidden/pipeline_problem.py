@@ -1,4 +1,4 @@
-"""Builds pipelines for the checks: a model, a batch, stages, and what each stage should return.
+"""Builds pipelines for the checks: a model, a batch, stages, and each stage's right results.
 
 This module also has the ``require_…`` functions that the checks of part 5 share.
 """
@@ -12,7 +12,7 @@ from grader.hidden.given_tensors import drawn_weights, laid_out_in_turn
 from grader.reference import pipeline, pipeline_mistakes, single_device
 from grader.reference.counting import counted
 
-# How often to measure before a check fails because of processor time.
+# The number of measurements before a check fails because of processor time.
 MEASUREMENTS = 3
 NO_COUNTS = (4, 0, -2, 100)  # numbers of micro-batches that a batch of 6 rows cannot have
 
@@ -79,8 +79,8 @@ class PipelineProblem:
         """Return weights, x, batch_size and num_micro_batches, as each stage gets them.
 
         ``first`` is the index of the first stage's layout in ``LAYOUTS``, and each further stage
-        has the next layout. With None, all tensors are contiguous. ``num_micro_batches`` is ``m``
-        by default.
+        has the next layout. If ``first`` is None, all tensors are contiguous.
+        ``num_micro_batches`` is ``m`` by default.
         """
         m = self.m if num_micro_batches is None else num_micro_batches
         x = per_rank(laid_out_in_turn(self.x, first, 0), *[None] * (self.n - 1))
@@ -100,7 +100,7 @@ class PipelineProblem:
         return own, self.x if stage == 0 else None, self.batch_size, self.m
 
     def numbers(self, num_micro_batches):
-        """Return what the ValueError must name if ``num_micro_batches`` is wrong."""
+        """Return the numbers that the ValueError for wrong ``num_micro_batches`` must name."""
         return [str(num_micro_batches)] + ([str(self.batch_size)] if num_micro_batches > 0 else [])
 
     def forward(self, first=None, num_micro_batches=None, **options):
@@ -140,15 +140,16 @@ class PipelineProblem:
 
         The driver's meter keeps a ledger: it records products, sends, and how many bytes are alive
         on a rank. In each of ``passes`` passes, each layer needs at least one product for each
-        micro-batch. (In a backward pass, a layer computes two products. The first layer of stage 0
-        computes only one, so only one for each layer is required.) Without products, the ledger
-        shows neither what was computed before a send nor how much memory was alive.
+        micro-batch. (In a backward pass, a layer computes two products. But the first layer of
+        stage 0 computes only one product, so only one product is required for each layer.) If the
+        meter has recorded no products, the ledger does not show what was computed before a send. It
+        does not show how much memory was alive, either.
         """
         for stage in stages:
             run.require_products(stage, passes * self.m * len(self.cut[stage]) * self.product)
 
     def require_single_micro_batches(self, run):
-        """Fail if a rank multiplied the rows of several micro-batches by a weight at once.
+        """Fail if a rank multiplied the rows of several micro-batches by a weight in one product.
 
         The inner dimension of such a product is the width. A product for the gradient of a weight
         may use several micro-batches. Its inner dimension is their number of rows. So the width
@@ -158,7 +159,7 @@ class PipelineProblem:
             products = (e for e in run.ledger(rank) if e.kind == PRODUCT and e.inner == self.width)
             most = max((entry.amount for entry in products), default=0)
             text = (
-                f"rank {rank} multiplied {most * self.rows // self.product} rows at once; a"
+                f"rank {rank} multiplied {most * self.rows // self.product} rows in one product; a"
                 f" micro-batch has {self.rows}. Multiply one micro-batch at a time."
             )
             run.require(most <= self.product, text)
@@ -210,8 +211,8 @@ def require_flow(run, ranks, m, did, where, inner=None):
     Each send has the result of one micro-batch. The failure message names the late send with
     ``did`` and its number (counted from 0). ``where`` says to which stage the send goes. The meter
     counts only the floating-point operations of products. If ``inner`` is given, only products of
-    this inner dimension count. The caller has to check that the meter has recorded the products:
-    see ``PipelineProblem.require_products``.
+    this inner dimension are counted. The caller has to check that the meter has recorded the
+    products: see ``PipelineProblem.require_products``.
     """
     for rank in ranks:
         ledger = run.ledger(rank)
@@ -266,11 +267,12 @@ def run_at_even_pace(world, make, judge):
     """Make calls on two ranks, and return the run of the last call.
 
     ``make`` returns a problem and calls. ``judge`` gets the run and the problem. It fails for
-    mistakes that do not depend on processor time. For others, it returns a sentence (see
-    ``uneven_work``), or "". A busy machine may count time for a rank that the rank did not use. So
-    if there is a sentence, the measurement is repeated with new inputs, and the check fails only if
-    each of ``MEASUREMENTS`` runs has a sentence. A program that is uneven in some runs only, on
-    purpose, gains nothing: it holds the right program, too.
+    mistakes that do not depend on processor time. For a mistake that does, it returns a sentence
+    (see ``uneven_work``). If there is none, it returns "". A busy machine may count time for a rank
+    that the rank did not use. So if there is a sentence, the measurement is repeated with new
+    inputs. The check fails only if each of ``MEASUREMENTS`` runs has a sentence. A program that is
+    uneven only in some runs, on purpose, gains nothing, because it must also contain the right
+    program.
     """
     for _ in range(MEASUREMENTS):
         problem, calls = make()
@@ -316,15 +318,15 @@ def uneven_work(run, rank, what, first=1.0):
 
 
 def require_work_between_waits(run, rank, sender, what, share):
-    """Fail if it happens twice that a rank waits before it computes with the previous message.
+    """Fail if a rank waits, at least twice, before it has computed with the previous message.
 
     Rank ``sender`` computes before each send. Before ``rank`` waits for the next message, it has to
     use at least ``share`` of the processor time that ``sender`` usually uses before a send. One
     exception is allowed, so that a rank may receive one message ahead. ``what`` names the messages.
-    Call this after ``uneven_work`` for ``sender``. It does not matter whether one thread
-    waits and another thread computes: the rank gets a message only when none of its threads can go
-    on, and by then the other thread has computed. The check passes if the system cannot measure the
-    time, or if the rank polls for messages, because such a rank is never idle.
+    Call this after ``uneven_work`` for ``sender``. One thread may wait while another thread
+    computes: the rank gets a message only when none of its threads can go on, and at this moment
+    the other thread has already computed. The check passes if the system cannot measure the time.
+    It also passes if the rank polls for messages, because such a rank is never idle.
     """
     spent, waited = run.spent(sender), run.spent_before_waits(rank)
     if spent is None or len(waited) < 3:
@@ -345,7 +347,7 @@ def require_work_between_waits(run, rank, sender, what, share):
 
 
 def require_in_step(run, towards):
-    """Fail if a rank waited for the next message before it sent its result for the previous one.
+    """Fail if a rank waited for the next message before it sent the result of the previous message.
 
     ``towards`` is the direction of the messages: +1 to the next rank, -1 to the previous rank.
     """

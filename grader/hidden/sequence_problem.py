@@ -1,4 +1,4 @@
-"""Builds problems of sequences and experts: what each rank gets, and what it should return."""
+"""Builds problems of sequences and experts: each rank's arguments and right results."""
 
 from copy import copy
 from dataclasses import replace
@@ -19,7 +19,7 @@ BLOCK_SHIFT = 1000.0
 # In a problem with large logits, the gate is multiplied by this power of two, and the two largest
 # logits of a token differ by at least FAR_APART. Then rounding cannot change p, which is almost 1.
 LARGE_GATE, FAR_APART = 1024, 20.0
-# What mixture_forward saves, in this order.
+# The values that mixture_forward saves, in this order.
 SAVED = ("x", "probabilities", "routes", "arrived", "z", "outputs")
 
 
@@ -45,7 +45,7 @@ def cast(value, dtype):
 
 
 class SharedCalls:
-    """Builds the calls for a problem. If ``mixed``, memory layouts differ from rank to rank."""
+    """Builds the calls for a problem. If ``mixed`` is True, each rank has other memory layouts."""
 
     n: int
     dtype: type
@@ -66,7 +66,7 @@ class SharedCalls:
 
     @property
     def tolerance(self):
-        """Return the tolerance for results in which one tensor may be far smaller than others."""
+        """Return the tolerance for results in which one tensor may be much smaller than another."""
         return replace(rounding(self.dtype), small=0.05)
 
     def cast(self, values):
@@ -107,7 +107,7 @@ class PairProblem(SharedCalls):
         return scaled
 
     def forward_rests(self):
-        """Return a call in which the hub measures what memory ranks keep after a forward pass."""
+        """Return a call in which the hub measures the memory kept after a forward pass."""
         name = f"{MODULE}.sequence_parallel_forward"
         return call(name, driver="rests", weighs=SETTLED)
 
@@ -120,12 +120,12 @@ class PairProblem(SharedCalls):
 
     @property
     def results(self):
-        """Return what each rank returns in the forward pass."""
+        """Return the right results of each rank in the forward pass."""
         return list(zip(self.cast(np.split(self.y, self.n)), self.cast(self.saved)))
 
     @property
     def gradients(self):
-        """Return what each rank returns in the backward pass."""
+        """Return the right results of each rank in the backward pass."""
         grad_x, of_a, of_b = sequences.pair_backward(self.a, self.b, self.x, self.grad_y)
         of_pairs = zip(np.split(of_a, self.n, 1), np.split(of_b, self.n))
         return self.cast(list(zip(np.split(grad_x, self.n), of_pairs)))
@@ -173,8 +173,8 @@ class AttentionProblem(SharedCalls):
 
     If an ``offset`` is given, scores are large: ``offset`` · factor + sign · BLOCK_SHIFT · number
     is added to each score. The factor (1/rows to 1) and the sign (0, 1 or −1) depend on the query.
-    The number is that of the key's block; the numbers of the blocks are in a random order. So the
-    largest scores of two queries differ by a large amount, and so do those of two blocks.
+    The number depends on the key's block: the blocks are numbered in a random order. So the largest
+    scores of two queries differ by a large amount. The largest scores of two blocks do, too.
     """
 
     def __init__(self, rng, n, causal, rows=3, width=4, offset=0.0, dtype=np.float64, mixed=False):
@@ -226,12 +226,12 @@ class AttentionProblem(SharedCalls):
 
     @property
     def outputs(self):
-        """Return what each rank returns in the forward pass."""
+        """Return the right results of each rank in the forward pass."""
         return self.cast(list(zip(*self.shards(*self.forwarded))))
 
     @property
     def gradients(self):
-        """Return what each rank returns in the backward pass."""
+        """Return the right results of each rank in the backward pass."""
         given = self.q, self.k, self.v, self.grad, self.causal
         return self.cast(list(zip(*self.shards(*sequences.attention_backward(*given)))))
 
@@ -332,8 +332,8 @@ class ExpertProblem(SharedCalls):
     def _has_an_order(self):
         """Return whether some rank's order of tokens differs from its inverse permutation.
 
-        Also return True if no order can differ from its inverse: if each rank has fewer than three
-        tokens, or if only one expert may get tokens.
+        Also return True if no order can differ from its inverse. This is the case if each rank has
+        fewer than three tokens, or if only one expert may get tokens.
         """
         orders = [order for order, *_ in self.mixture.routes]
         if self.chosen == 1 or max(map(len, orders)) < 3:
@@ -348,7 +348,7 @@ class ExpertProblem(SharedCalls):
         return equal
 
     def with_half_tokens(self):
-        """Return the same problem with all tokens divided by 2. They choose the same experts."""
+        """Return the same problem with all tokens divided by 2. Each token keeps its expert."""
         half = copy(self)
         half.tokens = [x / 2 for x in self.tokens]
         half.mixture = experts.Mixture(self.gate, self.weights, half.tokens)
@@ -387,13 +387,13 @@ class ExpertProblem(SharedCalls):
             )
 
     def saved(self, index):
-        """Return part ``index`` of what each rank saves."""
+        """Return part ``index`` of the tuple that each rank should save."""
         return self.cast([self.mixture.saved(rank)[index] for rank in range(self.n)])
 
     def has_both(self, run, later):
-        """Fail unless a forward pass returned the right y and saved, also after a second one.
+        """Fail unless y and the saved values of two forward passes are right after both passes.
 
-        ``run`` is a run of a request of ``in_turn``, and ``later`` the problem of its second call.
+        ``run`` is a run of a request of ``in_turn``. Its second call has the problem ``later``.
         """
         ys = (p.cast(p.mixture.ys) for p in (self, later))
         returns_both(run, *ys, "the outputs", lambda r: r[0], tolerance=self.tolerance)
@@ -422,8 +422,8 @@ def require_no_gradient(run):
     for rank, has_gradient in enumerate(found):
         run.require(
             not has_gradient,
-            f"rank {rank} returned a tensor that requires a gradient. Such a tensor keeps all"
-            " tensors in memory that autograd has saved. Compute without autograd, or return"
+            f"rank {rank} returned a tensor that requires a gradient. Such a tensor keeps alive all"
+            " tensors that autograd has saved. Compute without autograd, or return"
             " tensor.detach().",
         )
 

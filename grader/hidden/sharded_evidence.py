@@ -42,7 +42,7 @@ def probes(forward, backward):
 
 
 def require_traffic(run, most, sentence, itemsize=8):
-    """Fail if a rank sends more than ``most`` bytes, or if one of several ranks sends nothing.
+    """Fail if a rank sends more than ``most`` bytes, or if it sends nothing to the others.
 
     For each operation, count the bytes that the best algorithm for this operation sends.
     ``itemsize`` is the number of bytes of an entry of the weights.
@@ -78,9 +78,9 @@ def require_gathers(run, layers, layer_bytes):
     """Fail if the ranks send too few bytes to gather each layer twice and to sum the gradients.
 
     One gather is enough for the last layer. The gradient of each layer is reduce-scattered once.
-    Only the number of bytes counts, so a submission may use other operations. But operations in
-    ``SUMS`` do not count as gathers. The bytes of all ranks are added up, because some ranks may
-    send more than others.
+    Only the number of bytes is judged, so a submission may use other operations. But operations in
+    ``SUMS`` are not gathers. The bytes of all ranks are added up, because some ranks may send more
+    than others.
     """
     n = run.report.size
     one = (n - 1) / n * layer_bytes
@@ -88,8 +88,8 @@ def require_gathers(run, layers, layer_bytes):
     brought = sum(o.traffic for o in every if o.kind not in SUMS) / n
     shown = listed(run.operations(0))
     text = (
-        f"The ranks gather {brought / one:.1f} layers, but {2 * layers - 1} are needed: all"
-        f" {layers} in the forward pass, and all except the last again in the backward pass. Did"
+        f"The ranks gather {brought / one:.1f} layers, but {2 * layers - 1} are needed:"
+        f" {layers} in the forward pass, and all except the last in the backward pass. Did"
         " a rank keep layers? (Every operation that does not add up tensors counts as a gather."
         f" Rank 0 issued: {shown})"
     )
@@ -107,11 +107,11 @@ def require_gathers(run, layers, layer_bytes):
 
 
 def imported(run, rank, there=0):
-    """Return how many bytes a rank held before the step, mostly for imports.
+    """Return the number of bytes that a rank held before the step, mostly for imports.
 
     The hub measured this memory at the rank's first operation, a barrier before the step. By then,
-    the rank has drawn shards of ``there`` bytes, which are subtracted. Nearly all of torch is
-    loaded earlier, so the result is small, unless the submission imports something unusual. But a
+    the rank has drawn shards of ``there`` bytes. These bytes are subtracted. Nearly all of torch is
+    loaded earlier. So the result is large only if the submission imports something unusual. But a
     submission can also take memory for no reason before the step, and free it when the step begins.
     So a check must limit how much of this result it subtracts.
     """
@@ -121,13 +121,13 @@ def imported(run, rank, there=0):
 def require_few_layers(run, rank, p, enough):
     """Fail if more than ``enough`` whole layers are alive on a rank during one of its products.
 
-    Activations are allowed in addition, and in the backward pass shards of gradients. A program may
-    make the tensors for these shards first. So what is alive during the first product, beyond one
-    layer and its input, is allowed in the forward pass, up to the size of the shards. Half a layer
-    is allowed for small tensors.
+    In addition, activations are allowed. In the backward pass, the shards of the gradients are also
+    allowed. A program may make the tensors for these shards before its first product. So the bytes
+    that are alive during the first product, except one layer and its input, are allowed in the
+    whole forward pass, up to the size of these shards. Half a layer is allowed for small tensors.
     """
     # Each layer needs at least one product in the forward pass. In the backward pass, each layer
-    # but the first needs at least one product, for the gradient of its input.
+    # except the first needs at least one product, for the gradient of its input.
     products = run.require_products(rank, (2 * p.layers - 1) * p.product)
     activations = (p.layers + 2) * p.activation_bytes
     gradients = p.layers * p.layer_bytes // p.n
@@ -153,9 +153,9 @@ class LargeModel:
     cannot be kept in fewer bytes. All entries are positive, so rounding errors stay small.
     """
 
-    # For each width, this many bytes of memory for imports are left out of the count. The second
-    # width is for submissions whose imports take more. There must be a limit, because a submission
-    # could take this memory for no reason, and keep layers in it later.
+    # For each width of the model: how many bytes of the memory for imports are not counted. The
+    # second width is for submissions whose imports take more memory. There must be a limit, because
+    # a submission could take memory for no reason during its import, and keep layers in it later.
     WIDTHS = {320: 2 << 20, 640: 16 << 20}
 
     @classmethod
@@ -261,8 +261,8 @@ class LargeModel:
         The system measures this memory. A rank holds its shards of the weights and of the
         gradients. In addition, it may hold ``forward`` whole layers until the first operation of
         the backward pass, and ``backward`` whole layers in the whole step. A second measurement
-        also counts data that the rank has sent but nobody has received yet, and results that the
-        rank has not read yet. This second number may be two layers larger.
+        also includes data that the rank has sent but nobody has received yet, and results that the
+        rank has not read yet. Its limit is two layers higher.
         """
         there = 2 * self.shards
         for rank in range(self.n):
@@ -299,10 +299,10 @@ class LargeModel:
                 run.require(grown <= most, text)
 
     def _operations_forward(self, operations):
-        """Return the number of operations after which all layers can have been gathered once.
+        """Return how many of a rank's first operations are needed to gather all layers once.
 
         Together, these operations have sent at least the bytes that the gathers of the forward pass
-        need.
+        need. If all operations have sent fewer bytes, return the number of all operations.
         """
         needed = self.layers * self.layer_bytes * (self.n - 1) / self.n
         sent = 0
@@ -320,10 +320,11 @@ def require_followed(run, p):
     """Fail unless each rank called both functions once for each layer, with the right arguments.
 
     The functions are the judge's ``layer_forward`` and ``layer_backward``. When a function begins,
-    it reports fingerprints of its arguments. At the end, it reports fingerprints of its results,
-    and only then gets the layer's factor. The input of a layer depends on the factors of the
-    earlier layers. So a rank with the right fingerprints has computed the layers one by one, each
-    between the beginning and the end of its function, with the whole weight of the layer.
+    it reports fingerprints of its arguments. At the end, it reports fingerprints of its results.
+    Only then does it get the layer's factor. The input of a layer depends on the factors of the
+    earlier layers. So a rank with the right fingerprints has computed the layers one by one, with
+    the whole weight of each layer. It has computed each layer between the beginning and the end of
+    the layer's function.
     """
     for rank in range(p.n):
         given = sharded.followed_step(p.weights, p.batches[rank], p.forward, p.backward)
@@ -388,7 +389,7 @@ def require_order(run, rank, layers, shard_bytes):
     text = f"rank {rank} started {len(gathers)} all-gathers for {layers} layers."
     enough = f"Each layer is gathered once in each pass: {2 * layers} all-gathers are enough."
     run.require(again <= layers, f"{text} {enough}")
-    text += " The backward pass must gather all layers except the last again: in total, at least"
+    text += " The backward pass must also gather all layers except the last: in total, at least"
     text += f" {2 * layers - 1} all-gathers are needed."
     run.require(again >= layers - 1, f"{text} Did the rank keep layers?")
     for number, gather in enumerate(done):
@@ -423,8 +424,8 @@ def require_overlap(run, rank, layers):
     """Fail if a rank waits for the gather of a layer before it computes the previous layer.
 
     The hub withholds the result of an all-gather until the rank has computed another layer. The
-    rank may wait at once for the gather of the first layer of each pass, because it can compute
-    nothing meanwhile.
+    rank may wait immediately for the gather of the first layer of each pass, because it can compute
+    nothing during this gather.
     """
     gathers = sum(o.kind == "all_gather" for o in run.operations(rank))
     again = gathers >= 2 * layers  # whether the last layer is gathered again

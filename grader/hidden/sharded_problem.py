@@ -1,4 +1,4 @@
-"""Builds problems of sharded data parallelism: what each rank gets, and what it should return."""
+"""Builds problems of sharded data parallelism: each rank's arguments and right results."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -17,11 +17,11 @@ CHANGE, MAX_GAIN, MAX_WIDTH = 1e-6, 200, 16
 
 
 def late(n):
-    """Return delays that hold all ranks but rank 0 at the beginning of their call.
+    """Return delays that hold all ranks except rank 0 at the beginning of their call.
 
-    The held ranks begin when rank 0 has returned, or when rank 0 waits for the held ranks, but
-    after one second at the latest. If rank 0 does not wait, it uses data that it has not received
-    yet.
+    The held ranks begin when rank 0 has returned, or when rank 0 waits for the held ranks. After
+    one second, they begin in any case. If rank 0 does not wait, it uses data that it has not
+    received yet.
     """
     return {rank: Delay(until="", on=0, patience=1) for rank in range(1, n)}
 
@@ -37,10 +37,10 @@ def drawn_rates(rng, n, steps, first):
 
 
 def served_rates(rates):
-    """Return the argument that gives each rank its learning rates of all steps but the first.
+    """Return the argument that gives each rank its learning rates of all steps except the first.
 
-    A rank gets one function for each step, which asks the judge for the rate. So no rank knows its
-    rate before the step, and no rank knows the rates of other ranks.
+    For each of these steps, a rank gets a function that asks the judge for the rate. So no rank
+    knows its rate before the step, and no rank knows the rates of other ranks.
     """
     return per_rank(
         *(
@@ -51,11 +51,11 @@ def served_rates(rates):
 
 
 class ZeroProblem:
-    """Weights, each rank's gradients of several steps, and calls of ``ZeroAdamW`` with both.
+    """Weights, each rank's gradients of several steps, and calls of ``ZeroAdamW`` with them.
 
-    The first step uses the learning rate that ``ZeroAdamW`` gets. For each later step, each rank
-    has its own rate, which it does not know before the step. So the update of shard r depends on
-    rank r's rate, and only rank r can compute it.
+    The first step uses the learning rate that ``ZeroAdamW`` gets. In each later step, each rank
+    has its own rate. A rank does not know its rate before the step. So the update of shard r
+    depends on rank r's rate, and only rank r can compute this update.
     """
 
     def __init__(self, rng, n, shapes, steps=3, dtype=np.float64, lr=0.02, layouts=False):
@@ -143,12 +143,12 @@ class ShardedProblem:
         self.product = 2 * rows * width**2  # floating-point operations of one product
 
     def _depends_on_rounding(self, rng):
-        """Return whether small changes of the inputs change an averaged gradient far more.
+        """Return whether an averaged gradient is very sensitive to small changes of the inputs.
 
-        Only a few digits of such a gradient are right in float32, for example because the terms of
-        rows or ranks cancel, or because gelu is flat in a layer with factors. An entry that is much
-        smaller than the others may change by a larger fraction: see ``tolerance``. Wide layers are
-        not examined: the sums in them have many terms, and a rank's shard has many entries.
+        Only a few digits of such a gradient are right in float32. For example, the terms of rows or
+        ranks cancel, or gelu is flat in a layer with factors. An entry that is much smaller than
+        the others may change by a larger fraction: see ``tolerance``. Wide layers are not examined:
+        the sums in them have many terms, and a rank's shard has many entries.
         """
         if self.width > MAX_WIDTH:
             return False

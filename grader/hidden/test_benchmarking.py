@@ -27,7 +27,7 @@ def numbers(values):
 
 
 def ask(world, function, cases, expected, mistakes=()):
-    """Call a function once for each case, on one rank, and compare all answers at once.
+    """Call a function once for each case, on one rank, and compare the list of all answers.
 
     Each of the ``mistakes`` is a pair: a sentence, and the answers of a function with this mistake.
     """
@@ -233,8 +233,8 @@ def require_samples(run, calls, warm_up, mistakes, last=None):
     """Fail unless every rank returned the samples of these calls, and the median of the samples.
 
     In the dict ``mistakes``, each key is the sentence that describes a mistake, and its value has
-    the wrong samples of every rank. ``last`` is for mistakes that give the right samples and a
-    wrong median. Its keys are such sentences, too, and each value is the wrong median.
+    the wrong samples of every rank. ``last`` is a dict of mistakes that give the right samples, but
+    a wrong median. Each key is the sentence that describes a mistake, and its value is the median.
     """
     n, right = len(calls), np.max(calls, axis=0)[warm_up:]
     stopwatches.require_looks(run, warm_up, len(right))
@@ -307,11 +307,11 @@ def test_barrier(world, rng):
         "there is no barrier before the call. So the operation waits for a rank that comes late": (
             [unmet] * 2
         ),
-        "there is a barrier only before the first timed call. Each call needs its own": [
+        "there is a barrier only before the first timed call. Each call needs its own barrier": [
             [right[0], *unmet[1:]]
         ]
         * 2,
-        "the barrier comes after the call. It belongs before the call, outside of what is timed": (
+        "the barrier comes after the call. Put it before the call, before the clock starts": (
             [[unmet[0] + meeting, *(t + meeting for t in right[1:])]] * 2
         ),
         (
@@ -389,7 +389,7 @@ def require_slowest(run, warm_up, timed, calls):
         "this is the mean over the ranks. A collective ends when its slowest rank ends": (
             [mean] * n
         ),
-        "these are the fastest rank's times. Take those of the slowest rank": [least] * n,
+        "these are the fastest rank's times. Take the slowest rank's times": [least] * n,
     }
     last = {
         (
@@ -432,13 +432,14 @@ def _demand_meetings_of(run, rank, seen, warm_up):
 
 
 def _require_synchronized_before_barrier(run, rank, warm_up):
-    """Fail if a rank synchronises between a barrier and its call, and not before the barrier.
+    """Fail if a rank synchronises between a barrier and its call, but not before the barrier.
 
-    Also fail if it does not synchronise between an exchange of times and the next timed call, or if
-    it never calls the operation, the barrier or ``synchronize``: then there is no order to judge.
+    Also fail if the rank does not synchronise between an exchange of times and the next timed call.
+    Also fail if it never calls the operation, the barrier or ``synchronize``, because then there is
+    no order to judge.
     """
-    # Whether the rank has synchronised, and whether it has called the barrier, since the last
-    # operation.
+    # Since the last operation: whether the rank has synchronised, and whether it has called the
+    # barrier.
     has_synchronized = has_met = False
     # whether the device may still work on an exchange of times
     is_exchanging = False
@@ -529,7 +530,7 @@ def _demand_silence(run, rank, warm_up):
             run.require(
                 not (timed and during),
                 f"rank {rank} communicates while it times a call: {', '.join(during[:1])}."
-                " Exchange the times outside of what is timed.",
+                " Exchange the times before the clock starts or after it stops.",
             )
             since = {}
         elif since is not None:
@@ -549,7 +550,7 @@ def test_median(world, rng):
     )
     for run, own in zip(world(2, *(watch([own] * 2, 0) for own in cases)), cases):
         known = {
-            "this is the mean. One disturbed iteration moves it; use the median": np.mean(own),
+            "this is the mean. One slow iteration changes the mean. Use the median": np.mean(own),
             "this is the smallest of the times. Use the median": min(own),
             "this is the lower of the two middle times. The median is their mean": (
                 sorted(own)[(len(own) - 1) // 2]
@@ -786,8 +787,8 @@ def test_fit(world, rng):
             ),
             NEGATIVE: (max(alpha, 0.0), beta),
         }
-        # Compare α and β in units of their own. In common units, α would be so small beside β that
-        # the comparison would not notice an error of α.
+        # Compare α and β in units of their own. In common units, α would be so much smaller than β
+        # that the comparison would not notice an error of α.
         units = 10.0 ** np.floor(np.log10(np.abs(right)))
         run.returns(
             np.array(right) / units,

@@ -2,8 +2,8 @@
 
 The checks judge every rank, with other roots, shapes, dtypes and memory layouts than the public
 checks. Inputs are random integers, also in float tensors. The integers are so small that their sums
-and products have no rounding errors. Comparisons are therefore exact, except those of problem 1.1's
-averages.
+and products have no rounding errors. So comparisons are exact. Only the averages of problem 1.1 are
+compared with a tolerance.
 """
 
 import math
@@ -171,8 +171,8 @@ def test_values(world, rng, collective):
 def _mistakes(collective, xs, layout, root=0, op=None):
     """Return, for each rank, the results of known mistakes, or None if no mistake is known.
 
-    The mistakes: entries are sent in the order in which they lie in memory, a block consists of
-    every n-th entry, all parts share one memory, or every reduction is a sum.
+    There are four mistakes: entries are sent in the order in which they lie in memory, a block
+    consists of every n-th entry, all parts share one memory, or every reduction is a sum.
     """
     n = len(xs)
     if collective in ("gather", "all_gather"):
@@ -312,7 +312,7 @@ def _options_to_try(rng, collective, n, torch):
 
 
 def _tensors_of(rng, n, dimensions, root=None, op=None):
-    """Return a tensor for each rank. Their shape has this many dimensions and is drawn."""
+    """Return a tensor for each rank. All have one drawn shape, which has this many dimensions."""
     shape = int(rng.integers(2, 4)) * n, *rng.integers(2, 5, dimensions - 1).tolist()
     low, high = (-3, 4) if op == "product" else (-50, 50)
     return [integers(rng, shape, np.float32, low, high) for _ in range(n)]
@@ -386,7 +386,7 @@ def misuses(rng, collective, n):
 def misuses_of_scatter(n):
     """Return the misuses of scatter that only the root can detect, in the form of ``misuses``.
 
-    In these calls every rank gets its own number as the root. So every rank raises, and no
+    In these calls every rank gets its own number as the root. So every rank raises an error, and no
     rank waits for another rank.
     """
 
@@ -414,8 +414,8 @@ def misuses_of_scatter(n):
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @on_gloo
 def test_result_stands_alone(world, rng, collective):
-    """On every rank, also the root, {collective} returns a new tensor without requires_grad, which
-    keeps no other memory alive; the input keeps requires_grad
+    """On every rank, also the root, {collective} returns a new tensor that does not require a
+    gradient and keeps no other memory alive; the input keeps requires_grad
     """
     n = 2
     root = {"root": 0} if collective in ROOTED else {}
@@ -439,7 +439,7 @@ def test_result_stands_alone(world, rng, collective):
             run.read(driver_results.kept_bytes, "the memory that the result keeps")
         ):
             own = 0 if results[rank] is None else results[rank].nbytes
-            # A slice would keep the whole tensor alive, which has n times as many bytes.
+            # A slice would keep the whole tensor alive. That tensor has n times as many bytes.
             run.require(
                 kept < max(n * own, 1),
                 f"rank {rank}'s result has {own} bytes, but keeps {kept} bytes of memory alive. A"
@@ -629,7 +629,7 @@ def test_sum_of_parts_requires_no_gradient(world, rng):
 @number("1.4")
 @weight(0.375)
 def test_average_is_exact(world, rng):
-    """average sums first and then divides once by n, on 1 to 4 ranks, without ReduceOp.AVG"""
+    """On 1 to 4 ranks, average sums first, then divides once by n, and does not use ReduceOp.AVG"""
     # contiguous() copies a tensor of the layout ALIKE. With None, the tensor is contiguous, and
     # contiguous() returns the tensor itself.
     tensors = [((64,), layout) for layout in (ALIKE, None)]
@@ -769,7 +769,7 @@ def test_compute_does_not_wait(world, rng):
 @weight(0.375)
 def test_it_waits_before_it_returns(world, rng):
     """overlapped_all_reduce does not change its input, and returns the complete sum, even on a
-    rank that is far ahead of the others
+    rank that is far ahead of the other ranks
     """
     tensors = (
         ((3, 4), np.float64, MIXED),  # in this call, all ranks but rank 0 begin late
@@ -924,7 +924,7 @@ def test_the_send_has_ended(world, rng):
 @number("1.6")
 @weight(0.125)
 def test_shift_right_at_the_same_time(world, rng):
-    """shift_right: if one rank begins late, other ranks have sent before (3 and 4 ranks)"""
+    """shift_right: if one rank begins late, other ranks send before it begins (3 and 4 ranks)"""
     for n in (3, 4):
         _send_at_the_same_time(world, rng, "shift_right", n, shifted)
 
@@ -932,9 +932,11 @@ def test_shift_right_at_the_same_time(world, rng):
 def _send_at_the_same_time(world, rng, function, n, right):
     """Fail if all ranks wait for one rank before they send.
 
-    In each call but the first, another rank is late: it begins only when all other ranks wait. If
-    neighbours take turns, those with even ranks first, then some of the other ranks have sent by
-    then. If the ring has one beginning, nobody has sent in the call in which this rank is late.
+    In the first call, no rank is late. In each further call, a different rank is late: it begins
+    only when all other ranks wait. If neighbours take turns and even ranks send first, some other
+    rank has sent before the late rank begins. But in a wrong ring, one rank sends first, and all
+    other ranks receive before they send. In the call in which this first rank is late, no other
+    rank has sent before it begins.
     """
     inputs = [[integers(rng, (2 * n,)) for _ in range(n)] for _ in range(n + 1)]
     delays = [{}, *({late: Delay(STANDSTILL, on=(late + 1) % n)} for late in range(n))]
@@ -957,8 +959,8 @@ def _send_at_the_same_time(world, rng, function, n, right):
         run.require(
             bool(early),
             f"rank {late} of {n} began late in this call, and until then no other rank sent"
-            f" anything. Likely: rank {late} sends first, and every other rank receives before it"
-            " sends. Then only one rank sends at a time, and a step takes n times as long."
+            f" anything. Likely: rank {late} sends first, and all other ranks receive before they"
+            " send. Then only one rank sends at a time, and a step takes n times as long."
             " dist.batch_isend_irecv lets all ranks send at the same time.",
         )
 
@@ -1053,7 +1055,7 @@ def test_ring_traffic(world, rng):
         lengths = (*lengths, int(rng.integers(n, 64)))
         # These integers have 61 bits, so they cannot travel in fewer bytes.
         tensors = [((length,), np.int64, None) for length in lengths]
-        # Rows are not chunks: n need not divide their number.
+        # Rows are not chunks: n does not have to divide the number of rows.
         tensors.append(((int(rng.integers(1, n)), int(rng.integers(n, 64))), np.int64, None))
         runs = _ring_sums(world, rng, n, tensors, high=1 << 60)
         for run, length in zip(runs, [math.prod(shape) for shape, *_ in tensors]):
@@ -1067,7 +1069,7 @@ def _sends_chunks(run, rank, n, length):
     """Fail unless a rank sends chunks of the tensor, and only to its neighbours.
 
     Each send may have at most one chunk, and all sends of the rank together at most 2(n−1) chunks.
-    The rank must not send less than its share either: then another rank has to send more.
+    The rank must also send at least its share. Otherwise another rank has to send more.
     """
     sends = [o for o in run.operations(rank) if o.kind == "send"]
     strangers = [o.peer for o in sends if o.peer not in ((rank + 1) % n, (rank - 1) % n)]
@@ -1108,8 +1110,8 @@ def _goes_round(run, n):
     advice = (
         " A ring has two phases of n−1 steps. In each phase, all ranks send in the same"
         " direction. Likely: ranks exchange chunks directly, and do not pass them on. In each"
-        " step, send to the right neighbour what came from the left neighbour in the step"
-        " before."
+        " step, send to the right neighbour the chunk that came from the left neighbour in the"
+        " previous step."
     )
     for rank, own in enumerate(ways):
         order = ", ".join(own)
@@ -1131,7 +1133,9 @@ def _goes_round(run, n):
 @number("1.7")
 @weight(0.125)
 def test_ring_at_the_same_time(world, rng):
-    """ring_all_reduce: if one rank begins late, other ranks have sent before (3 and 4 ranks)"""
+    """ring_all_reduce: if one rank begins late, other ranks send before it begins (3 and 4
+    ranks)
+    """
     for n in (3, 4):
         _send_at_the_same_time(world, rng, "ring_all_reduce", n, the_sum)
 
@@ -1151,7 +1155,7 @@ def test_ring_steps(world, rng):
 
 
 def _sends_few(run, rank, n, dtype):
-    """Fail if a rank sends too often, or entries of more bytes than those of the tensor."""
+    """Fail if a rank sends too often, or if it sends entries with more bytes than the tensor's."""
     sends = [o for o in run.operations(rank) if o.kind == "send"]
     run.require(
         len(sends) <= 2 * (n - 1),
@@ -1160,6 +1164,6 @@ def _sends_few(run, rank, n, dtype):
     wide = [o for o in sends if o.itemsize > dtype.itemsize]
     run.require(
         not wide,
-        f"rank {rank} sends entries of more bytes than those of its {dtype} tensor:"
+        f"rank {rank} sends entries that have more bytes than the entries of its {dtype} tensor:"
         f" {listed(wide)}. Send chunks in the dtype of the tensor.",
     )

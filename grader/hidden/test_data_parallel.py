@@ -37,8 +37,8 @@ from grader.reference.optimizer_reports import optimizer_hint, require_default_a
 from grader.reference.training_mistakes import STRIDED_KEPT, training_mistakes
 
 SIZES = (1, 2, 3, 4)
-# The number of rows of a rank. To gather these rows exceeds the limit of
-# ``averages_own_gradients``, even with only 12 bits for each number.
+# The number of rows of a rank. A program that gathers these rows exceeds the limit of
+# ``averages_own_gradients``, even if it sends only 12 bits for each number.
 MANY_ROWS = 200
 OVERWRITTEN = (
     "the first step's gradients were overwritten by the second step's. Return"
@@ -65,17 +65,17 @@ def cast(values, dtype):
 
 
 def late(n, to=0):
-    """Return delays that hold all ranks but ``to``.
+    """Return delays that hold all ranks except ``to``.
 
     The held ranks begin when rank ``to`` has returned, or when rank ``to`` waits for the held
-    ranks, but after one second at the latest. If rank ``to`` does not wait, it returns before it
-    has received anything from the held ranks.
+    ranks. After one second, they begin in any case. If rank ``to`` does not wait, it returns before
+    it has received anything from the held ranks.
     """
     return {rank: Delay(until="", on=to, patience=1) for rank in range(n) if rank != to}
 
 
 def averages_own_gradients(run, weights, own_rows):
-    """Fail if the ranks send too little to average their gradients, or much more than that takes.
+    """Fail if the ranks send too little to average their gradients, or much more than that needs.
 
     ``own_rows`` are the rows of one rank, a tensor for each step. The upper limit is so high that
     no right program exceeds it. (Another check judges the exact traffic.) But a program that
@@ -225,8 +225,8 @@ def _parameters(rng):
 def _laid_out(parameters, how):
     """Return the parameters. The two matrices get the memory layout that ``how`` names.
 
-    ``parameters`` has two matrices, a scalar and a vector: what ``_parameters`` returns, without
-    its first tensor. In the result, the second matrix and the vector require a gradient.
+    ``parameters`` is the result of ``_parameters`` without its first tensor: two matrices, a scalar
+    and a vector. In the result, the second matrix and the vector require a gradient.
     """
     matrix, other, scalar, vector = parameters
     return [Strided(matrix, how), RequiresGrad(Strided(other, how)), scalar, RequiresGrad(vector)]
@@ -277,9 +277,9 @@ def test_broadcast_parameters_misuse(world, rng):
 def step_problems(rng, n):
     """Return problems of several sizes, and their calls.
 
-    In the first problem, the memory layout of tensors differs from rank to rank, and all ranks but
-    rank 0 come late. The shards are much larger than the gradients in the first problem, and much
-    smaller in the last one: see ``averages_own_gradients``.
+    In the first problem, the memory layout of tensors differs from rank to rank, and all ranks
+    except rank 0 begin late. The shards are much larger than the gradients in the first problem,
+    and much smaller in the last problem: see ``averages_own_gradients``.
     """
     problems = [
         problem(rng, n, rows=MANY_ROWS),
@@ -511,9 +511,10 @@ def trainings(rng, n):
     """Return a training of one step and a training of five steps.
 
     The training of one step has one row for each rank. In the training of five steps, the memory
-    layout of tensors differs from rank to rank, and all ranks but rank 0 come late. Each rank has
-    so many rows that gathering them exceeds the limit of ``averages_own_gradients``. On two ranks,
-    also return a training of two steps with large numbers.
+    layout of tensors differs from rank to rank, and all ranks except rank 0 begin late. Each rank
+    has so many rows that a program that gathers them exceeds the limit of
+    ``averages_own_gradients``. On two ranks, also return a training of two steps with large
+    numbers.
     """
     # If the gradient of an entry is no larger than AdamW's ε, an error of 1e−17 in the gradient
     # becomes an error of 1e−9 · lr in the step.

@@ -87,7 +87,7 @@ def test_coordinates_misuse(world):
         for place, shape in (*beyond, *negative)
     ]
     for run, (_, given, shape) in zip(world(1, *(r for r, *_ in requests)), requests):
-        because = "A negative number does not count from the end here." if min(given) < 0 else ""
+        because = "Negative numbers are never on a mesh." if min(given) < 0 else ""
         run.raises_value_error(*map(str, given), *map(str, shape), because=because)
 
 
@@ -117,7 +117,7 @@ def judge_groups(run, shape, own, first=None):
         )
     run.require(
         all(len(found) == 2 for found in run.values()),
-        "mesh_groups must return two groups: that of the row, and that of the column.",
+        "mesh_groups must return two groups: the group of the row, and the group of the column.",
     )
 
 
@@ -150,8 +150,8 @@ def test_every_rank_makes_every_group(world, rng):
 def require_all_groups(run, mesh):
     """Fail unless every rank has made the group of every row and of every column.
 
-    Also fail if a rank used ``use_local_synchronization``. The mesh has several rows and several
-    columns, so none of these groups is that of all ranks.
+    Also fail if a rank used ``use_local_synchronization``. The mesh must have several rows and
+    several columns, so that no row and no column contains all ranks.
     """
     for incomplete in run.report.incomplete_groups():
         missing, made = incomplete.absent[0], incomplete.made[0]
@@ -361,7 +361,7 @@ def test_step(world, rng):
 @weight(0.5)
 def test_step_of_other_models(world, rng):
     """mesh_step is right for other numbers of pairs and rows, both dtypes and any layout; a later
-    step does not change the loss or the gradients of an earlier one
+    step does not change the loss or the gradients of an earlier step
     """
     for shape in (SQUARE, (1, 2), (2, 1)):
         problems = [
@@ -452,8 +452,8 @@ def require_given_groups(run, mesh, rank):
 @number("7.2")
 @weight(0.75)
 def test_step_traffic(world, rng):
-    """With P pairs, mesh_step sends exactly the bytes of 2P − 1 all-reduces of activations in the
-    row, and of one average of the gradients in the column
+    """For P pairs, mesh_step sends exactly the bytes of 2P − 1 all-reduces of activations in the
+    row, and the bytes of one average of the gradients in the column
     """
     for shape in (SQUARE, (1, 3), (3, 1)):
         problems = [
@@ -481,7 +481,7 @@ def require_traffic(run, problem):
     mesh = problem.mesh
     own = mesh.own_pairs(problem.pairs, 0)
     rows = len(mesh.own_rows(problem.batch, 0))
-    # Each output needs one all-reduce, and so does the gradient of each input but the first.
+    # Each output needs one all-reduce. The gradient of each input except the first needs one, too.
     in_row = [rows * b.shape[1] for _, b in own] + [rows * a.shape[0] for a, _ in own[1:]]
     in_column = [w.size for pair in own for w in pair]
     itemsize = np.dtype(problem.dtype).itemsize

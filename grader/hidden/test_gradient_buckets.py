@@ -24,21 +24,21 @@ from grader.reference.data_parallel import RESET
 
 SIZES = (1, 2, 3, 4)
 ALL_IN_HOOKS = (
-    "All of them, also the last one, can begin before the pass ends. Start each bucket in the"
-    " hook of the parameter that completes it."
+    "Every all-reduce, even the last one, can begin before the pass ends. Start each bucket in the"
+    " hook of the parameter that completes the bucket."
 )
 
 
 def started_early(run, rank, p=0):
-    """Return how many of a rank's communications began before backward pass ``p`` had ended."""
+    """Return the number of a rank's communications that began before the end of pass ``p``."""
     ended = run.passed(rank, ENDED.format(p))
     return sum(o.at < ended for o in sent(run, rank, p))
 
 
 def started_before_layer(run, rank, layer, p=0):
-    """Return how many of a rank's communications began before pass ``p`` came to a layer.
+    """Return the number of a rank's communications that began before pass ``p`` came to a layer.
 
-    At each layer but the last, the rank asks for factors. The gradients of this layer and of all
+    At each layer except the last, the rank asks for factors. The gradients of this layer and of all
     earlier layers depend on these factors. The gradients of later layers are known before the rank
     asks.
     """
@@ -60,9 +60,9 @@ def _unlike_the_first(run, rank, p):
 def on_their_way(run, made, plain):
     """Fail unless the all-reduces of all buckets began before the end of each pass.
 
-    This is required only in passes in which every parameter has a gradient, and only of ranks that
-    started an all-reduce during the backward pass of the ``plain`` run. On the other ranks nothing
-    overlaps with a backward pass, and only the check of overlap should fail because of that.
+    Only passes in which every parameter has a gradient are judged. A rank is judged only if it
+    started an all-reduce during the backward pass of the ``plain`` run. On all other ranks, nothing
+    ever overlaps with a backward pass. Only the check of overlap should fail for this reason.
     """
     used = [i for i in dict.fromkeys(made.registered) if i not in made.frozen]
     for rank in made.ranks:
@@ -154,7 +154,8 @@ def test_buckets_frozen(world, rng):
             # layer, with weight 2, has its gradient.
             sentence = (
                 f"rank {rank} started no all-reduce before its backward pass had ended. In a call"
-                " without a frozen parameter it did. Does a bucket wait for the frozen parameter?"
+                " without a frozen parameter, it started one before that. Does a bucket wait for"
+                " the frozen parameter?"
             )
             run.require(started_early(run, rank) > 0 or not started_early(of_free, rank), sentence)
         on_their_way(of_many, many, plain=of_free)
@@ -203,7 +204,7 @@ def test_buckets_misuse(world, rng):
 @visibility("after_published")
 def test_buckets_collectives(world, rng):
     """Each bucket is averaged by one all-reduce; a parameter that does not fit into the current
-    bucket begins a new one
+    bucket begins a new bucket
     """
     for n in (2, 3, 4):
         eight, mixed_sizes = [list(range(8))] * n, [[0, 1, 2, 3]] * n
@@ -211,8 +212,8 @@ def test_buckets_collectives(world, rng):
             passes_of(rng, n, eight, bucket_bytes=100, as_list=True, delays=late(n)),
             passes_of(rng, n, eight, bucket_bytes=384),
             # The buckets' bytes, from the last parameter: [8], [16], [8], [128]. The third
-            # parameter would fit into the first bucket, but by then the second bucket is the
-            # current one.
+            # parameter would fit into the first bucket, but the second bucket is already the
+            # current bucket.
             passes_of(rng, n, [[0]] * n, more=[(1,), (2,), (1,)], bucket_bytes=16),
             # The buckets' bytes, from the last parameter: [64, 60], [64], [800], [64, 4, 64].
             passes_of(
@@ -263,7 +264,7 @@ def test_buckets_overlap(world, rng):
         # Here each layer has a bucket of its own.
         many = passes_of(rng, n, [list(range(12))] * n, bucket_bytes=128, asks=True, delays=delays)
         # Gradients become ready in the order 3, 2, 1, 4, 0. Weight 4 has the first bucket. As soon
-        # as the gradient of weight 4 is ready, every all-reduce but that of weight 0 can start.
+        # as the gradient of weight 4 is ready, all all-reduces except that of weight 0 can start.
         crossed = passes_of(rng, n, [[0, 4, 1, 2, 3]] * n, bucket_bytes=128, asks=True)
         requests = [one.request for one in (*ahead, unused, waits, many, crossed)]
         *runs, of_unused, of_waits, of_many, of_crossed = world(n, *requests)
@@ -289,9 +290,10 @@ def test_buckets_overlap(world, rng):
             early = started_before_layer(of_crossed, rank, layer=0)
             sentence = (
                 f"rank {rank} started {early} of 5 all-reduces before its backward pass had come"
-                " to the first layer. Buckets start in order. The second, third and fourth were"
-                " full earlier, but had to wait for the first. They can start directly after the"
-                " first one. So 4 of the 5 can start before the pass comes to the first layer."
+                " to the first layer. Buckets start in order. The second, third and fourth bucket"
+                " were full before the first bucket, but had to wait for it. They can start"
+                " directly after the first bucket. So 4 of the 5 all-reduces can start before the"
+                " pass comes to the first layer."
             )
             of_crossed.require(early >= 4, sentence)
 

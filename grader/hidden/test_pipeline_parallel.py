@@ -166,9 +166,9 @@ def test_forward_flows(world, rng):
         )
         run.require(done <= needed, text)
         require_in_step(run, 1)
-    # With ``in_step``, a stage receives a micro-batch only after it has passed on the previous one,
-    # so it cannot compute too early. But the first stage has the whole batch from the beginning.
-    # Only its processor time shows whether it computes before each send.
+    # If ``in_step`` is given, a stage receives a micro-batch only after it has passed on the
+    # previous one. So the stage cannot compute too early. But the first stage has the whole batch
+    # from the beginning. Only its processor time shows whether it computes before each send.
 
     def make():
         p = large(rng)
@@ -226,8 +226,8 @@ def test_backward(world, rng):
 @number("5.3")
 @weight(1.5)
 def test_backward_flows(world, rng):
-    """pipeline_backward sends each micro-batch's gradient to the previous stage as soon as it is
-    ready, in one message
+    """pipeline_backward sends each micro-batch's gradient to the previous stage in one message, as
+    soon as the gradient is ready
     """
     for n in (2, 3, 4, 1):
         # The width is no multiple of a micro-batch's rows: see below.
@@ -244,8 +244,9 @@ def test_backward_flows(world, rng):
         p.require_single_micro_batches(run)
         p.require_products(run, range(n), 1)
         # A stage may send a gradient before it computes the products for the gradients of its
-        # weights. The inner dimension of these products is the number of rows. So the products
-        # whose inner dimension is the width are also judged without the others.
+        # weights. The inner dimension of these products is the number of rows. The products for the
+        # gradient that is sent have the width as their inner dimension. So the products with this
+        # inner dimension are also judged alone.
         for inner in (None, p.width):
             require_flow(
                 run,
@@ -282,7 +283,7 @@ def test_backward_flows(world, rng):
 @on_gloo
 def test_backward_twice(world, rng):
     """A second backward pass with the same tensors returns the same gradients, and does not add to
-    the first ones
+    the gradients of the first pass
     """
     p, other = PipelineProblem(rng, 2, 3), PipelineProblem(rng, 2, 3)
     inputs = (

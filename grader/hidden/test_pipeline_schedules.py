@@ -88,7 +88,7 @@ def made_by(world, rng, function):
 
 
 def require_executable(run, function, of_shape):
-    """Fail if the stages would wait for ever, or have different orders of micro-batches."""
+    """Fail if the stages deadlock, or if they take the micro-batches in different orders."""
     for (p, m), stages in of_shape.items():
         time = schedules.makespan(stages, 1, 1)
         run.require(
@@ -228,7 +228,7 @@ def require_step(run, problem):
         label="the loss",
         known_mistakes=[{}] * (problem.n - 1) + [known if m > 1 else {}],
     )
-    # The first and the last stage send only in one direction. All other stages send in both.
+    # The first and the last stage send in one direction. All other stages send in two directions.
     ends = {0: 1, problem.n - 1: 1} if problem.n > 1 else {0: 0}
     counts = {rank: m * ends.get(rank, 2) for rank in range(problem.n)}
     require_messages(run, problem, counts, "activations and gradients")
@@ -247,8 +247,8 @@ def require_step(run, problem):
         run.require(not recorded or recorded == schedule, text)
         most = max((entry.amount for entry in run.ledger(rank) if entry.kind == PRODUCT), default=0)
         text = (
-            f"rank {rank} multiplied {most * problem.rows // problem.product} rows at once; a"
-            " micro-batch has"
+            f"rank {rank} multiplied {most * problem.rows // problem.product} rows in one product;"
+            " a micro-batch has"
         )
         run.require(
             most <= problem.product, f"{text} {problem.rows}. Multiply one micro-batch at a time."
@@ -262,7 +262,8 @@ def require_order(run, given):
     Every action needs a message, except stage 0's forward passes and the last stage's backward
     passes. So an action must send its message later than all messages that this action and the
     earlier actions need. The network measures the times. Messages from one stage to another are
-    counted in the order in which they are sent, which may differ from the order of the actions.
+    counted in the order in which they are sent. This order may differ from the order of the
+    actions.
     """
     sent = {}  # (stage, neighbour) → the times at which the stage sent to this neighbour
     for stage in range(len(given)):
@@ -445,7 +446,7 @@ def memory(world, rng, n, *makers, many=MANY):
 
 
 def growth(runs, rank, maker):
-    """Return how many more bytes are alive for each further micro-batch, and a sentence.
+    """Return the growth of the bytes alive with each further micro-batch, and a sentence.
 
     A schedule of FEW micro-batches is compared with one of MANY. For 1F1B, compare the largest
     numbers of bytes alive at any time. For GPipe, compare the bytes alive in the last backward
@@ -463,12 +464,12 @@ def growth(runs, rank, maker):
 
 
 def require_nothing_kept(run, rank, saved):
-    """Fail if, after a micro-batch's backward pass, a rank still keeps what its forward pass saved.
+    """Fail if a rank keeps a micro-batch's saved tensors after the micro-batch's backward pass.
 
     Compare each forward pass with the last earlier forward pass that began with the same number of
-    micro-batches alive. Between these two passes, the bytes alive may grow by a few messages, but
-    not by nearly as much as ``saved``, the bytes that one micro-batch saves. Another check judges
-    whether a rank records the spans of its schedule.
+    micro-batches alive. Between these two passes, the bytes alive may grow by at most 0.7 times
+    ``saved``, which is the number of bytes that one micro-batch saves. If a rank records no spans,
+    another check fails.
     """
     products = [entry for entry in run.ledger(rank) if entry.kind == PRODUCT]
     alive, last = 0, {}
@@ -486,7 +487,7 @@ def require_nothing_kept(run, rank, saved):
         text += "The same number of micro-batches was alive both times. "
         text += (
             f"On this stage, the saved tensors of one micro-batch take {saved} bytes. Does a"
-            " variable still hold those of an earlier micro-batch?"
+            " variable still hold the saved tensors of an earlier micro-batch?"
         )
         run.require(now - before <= 0.7 * saved, text)
         last[alive] = i, now
@@ -550,7 +551,7 @@ def weighed(p, batch, m):
 
 
 def require_weighed(run, p):
-    """Fail unless each rank returned the right gradients and sent what 1F1B sends."""
+    """Fail unless each rank returned the right gradients and sent the messages of 1F1B."""
     run.returns(
         *p.gradients_of_stages,
         # In 500 draws, the largest error was 244 units in the last place. In another series of
@@ -564,7 +565,7 @@ def require_weighed(run, p):
 
 
 def require_little_memory(world, rng, n, m=8, layers=5):
-    """Fail if the memory of a rank's process shows that the rank keeps what micro-batches saved.
+    """Fail if a rank's process takes so much memory that it must keep too many saved tensors.
 
     The system measures this memory, so it also includes tensors that the meter does not see. The
     tensors are so large that this measurement shows them.
@@ -594,8 +595,8 @@ def require_little_memory(world, rng, n, m=8, layers=5):
             f" {m * saved / 2**20:.0f} MiB."
         )
         text += (
-            " After a micro-batch's backward pass, something still keeps what its forward pass"
-            " saved, perhaps not as tensors."
+            " After a micro-batch's backward pass, something still keeps the values that its"
+            " forward pass saved, perhaps not as tensors."
         )
         text += imports_note(of_tiny.own_growth(rank), 8 * message)
         run.require(grown is None or grown <= most, text)
@@ -628,17 +629,17 @@ def test_run_schedule_frees_what_was_sent(world, rng):
         measures.append((growth_outside_of_tensors, third))
     for measure, n in measures:
         run, text = measure(world, rng, n)
-        if text:  # on a busy machine, a send may end late, but not in the same way a second time
+        if text:  # on a busy machine, a send may end late, but hardly twice in the same way
             run, text = measure(world, rng, n)
         run.require(not text, text)
 
 
 def growth_of_tensors(world, rng, n):
-    """Return a call, and a sentence if tensors take more memory with more micro-batches.
+    """Return a run, and a sentence if tensors take more memory with more micro-batches.
 
     The sentence is empty if the memory does not grow. For each part of a run, take the smallest
-    number of bytes alive. So a message that is under way a little longer than others makes no
-    difference.
+    number of bytes alive. So it makes no difference if a message is under way a little longer than
+    other messages.
     """
     # GPipe is left out: a stage may be far ahead of the stage that receives its gradients, and a
     # message that is under way cannot be freed.
@@ -666,11 +667,11 @@ def growth_of_tensors(world, rng, n):
 
 
 def growth_outside_of_tensors(world, rng, n):
-    """Run 1F1B. Return the call, and a sentence if the memory of a rank's process grows in it.
+    """Run 1F1B. Return the run, and a sentence if the memory of a rank's process grows in it.
 
-    The system measures the whole process, including memory that the meter does not see. A copy of
-    the batch that is made at the beginning does not count, and neither do the arguments. The
-    sentence is empty if the memory does not grow, or cannot be measured.
+    The system measures the whole process, including memory that the meter does not see. The
+    arguments are not counted. A copy of the batch that is made at the beginning is not counted
+    either. The sentence is empty if the memory does not grow, or cannot be measured.
     """
     m = MOST_MEASURED
     p, x = of_repeated_rows(rng, n, m, copies=int(rng.integers(50, 55)), layers=1)
@@ -702,8 +703,8 @@ def likely_kept(problem):
 def moments_to_hold(n, m):
     """Return pairs (rank, k): the rank is held before its k-th send.
 
-    Meanwhile other stages wait for an activation after a forward or a backward pass, or for a
-    gradient. The last stage may also wait until its first send has ended.
+    While the rank is held, other stages wait for an activation after a forward or a backward pass,
+    or for a gradient. The last stage may also wait until its first send has ended.
     """
     middle = [(1, 2)] if n > 2 else []
     return [(0, 2), (0, m), *middle, (n - 1, 1), (n - 1, m)]
@@ -735,8 +736,8 @@ def require_no_wait_in_spans(run, rank, send):
 @number("5.5")
 @weight(0.375)
 def test_own_timeline(world, rng):
-    """The spans of run_schedule cover what each action computes, but not the time in which a stage
-    waits for a message, or for the end of a send
+    """The spans of run_schedule cover the computation of each action, but not the time in which a
+    stage waits for a message or for the end of a send
     """
     # One of the two numbers of stages is drawn. So a program that records true spans only on one
     # known number of stages fails.
@@ -767,8 +768,8 @@ def late_ends(n):
     gradient. If a stage counts this waiting as work, its spans begin before the message is sent,
     even if the machine is busy.
     """
-    # With two stages, the first stage begins only after the last one. So the last stage is held
-    # only before its send.
+    # If there are two stages, the first stage begins only after the last stage. So the last stage
+    # is held only before its send.
     at = {"at": "send 1"} if n == 2 else {}
     return {
         0: Delay(until="call began", on=1, then=0.1),
@@ -777,9 +778,9 @@ def late_ends(n):
 
 
 def require_own_timeline(run, p, made):
-    """Fail unless the spans of a run are its schedules' actions, and each begins after its input.
+    """Fail unless the spans are the schedules' actions, and begin after their inputs were sent.
 
-    All products, and the loss, must be computed in spans, and each span must have products.
+    All products, and the loss, must be computed inside spans. Each span must have products.
     """
     n, m = p.n, p.m
     p.require_products(run, range(n), 2)

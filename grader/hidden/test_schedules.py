@@ -1,7 +1,7 @@
 """Part 8 · Better schedules: the hidden checks.
 
-The checks first judge schedules as lists: their actions, the time that they take, and how many
-activations stay alive. Then the checks run the schedules on real ranks.
+The checks first judge schedules as lists: their actions, the time that they take, and the number of
+activations that stay alive. Then the checks run the schedules on real ranks.
 """
 
 import numpy as np
@@ -32,14 +32,14 @@ from grader.reference.returned_lists import as_lists
 CLOSE = rounding(np.float64)
 MIB = 2**20
 # A measurement that is a little above its limit may be noise, so it is repeated. If a measurement
-# is far above its limit, the check fails at once. Otherwise a submission that keeps tensors in some
-# runs only, by chance, could pass in a repeated measurement.
-MEMORY_RUNS = 3  # one of these runs must take little memory, and none far too much
-MEASUREMENTS = 3  # in one of these B must take little time, and in none far too much
+# is far above its limit, the check fails immediately. Otherwise a submission that keeps tensors
+# only in some runs, drawn at random, could pass in a repeated measurement.
+MEMORY_RUNS = 3  # one of these runs must take little memory, and no run far too much
+MEASUREMENTS = 3  # B must take little time in one of these runs, and far too much in none
 # A measurement is far above its limit if it exceeds the limit by this many messages. On a machine
 # with a load of 12 on 2 cores, right programs stayed at least 12 messages below the limit in a
-# step, and 5.6 in B. With a copy of each z, a step exceeded the limit on some rank by at least 35
-# messages, and B by at least 16.
+# step, and 5.6 in B. If a program kept a copy of each z, a step exceeded the limit on some rank by
+# at least 35 messages, and B exceeded the limit by at least 16.
 FAR_IN_STEP, FAR_IN_B = 10, 6
 
 # Each check also asks for shapes drawn at random: see ``interleaved`` and ``zero_bubble``.
@@ -327,10 +327,11 @@ def require_no_more_than_its_products(world, rng, times=12):
 
     The meter sees only products of torch in one thread. The system's account of the process also
     includes other libraries, threads and child processes. The driver and B compute the same
-    gradients in turn, so a slow machine slows down both. For each of the two, the fastest of
-    ``times`` runs counts. On a machine with a load of 18 on 2 cores, right programs took 0.93 to
-    1.30 times as long as the driver, and programs with one more product 1.84 to 2.07 times. If B
-    takes too long, but not far too long, the measurement is repeated.
+    gradients in turn, so a slow machine slows down both. The fastest of ``times`` runs of the
+    driver is compared with the fastest of ``times`` runs of B. On a machine with a load of 18 on 2
+    cores, right programs took 0.93 to 1.30 times as long as the driver, and programs with one more
+    product 1.84 to 2.07 times. If B takes too long, but not far too long, the measurement is
+    repeated.
     """
     p = ChunkProblem(rng, layers=1, rows=128, width=1024, dtype=np.float32)
     for _ in range(MEASUREMENTS):
@@ -360,8 +361,8 @@ def require_no_more_than_its_products(world, rng, times=12):
 @number("8.2")
 @weight(0.25)
 def test_input_frees_z(world, rng):
-    """backward_input keeps only grad_z and x of each layer, without copies (in any layout) and
-    without z, so z is freed when the caller drops it
+    """backward_input keeps only grad_z and x of each layer, and makes no copies (in any layout); z
+    is freed when the caller drops it
     """
     for layers in (1, 4):
         p = ChunkProblem(rng, layers=layers, rows=6)
@@ -370,14 +371,14 @@ def test_input_frees_z(world, rng):
         most = (2 * layers + 1) * p.message
         text = (
             f"The result of backward_input for {counted(layers, 'layer')} keeps"
-            f" {kept} bytes in memory. grad_x, and x and grad_z of each layer, have {most} bytes."
-            " backward_weights does not need z. Keep neither z nor a view of z."
+            f" {kept} bytes in memory. grad_x and the pairs (x, grad_z) of all layers have {most}"
+            " bytes. backward_weights does not need z. Keep neither z nor a view of z."
         )
         run.require(kept <= most, text)
         run.require(
             not run.read(driver_results.requires_gradient, "the results' flags requires_grad")[0],
-            "backward_input returned a tensor that requires a gradient. Such a tensor keeps what"
-            " autograd saved. Compute without autograd.",
+            "backward_input returned a tensor that requires a gradient. Such a tensor keeps the"
+            " tensors that autograd saved. Compute without autograd.",
         )
     require_little_memory(
         world,
@@ -395,9 +396,10 @@ def test_input_frees_z(world, rng):
 
 
 def require_none_left(run, rank, name, sentence):
-    """Fail if a driver found tensors in memory that should be free, or did not look at all.
+    """Fail if a driver found tensors in memory that should be free, or if it did not look.
 
-    ``name`` is the name of the driver's mark, and ``sentence`` says what to do.
+    ``name`` is the name of the tensors in the driver's mark. ``sentence`` tells the student what to
+    do.
     """
     looks = run.told(rank, f"{name} left")
     text = f"rank {rank} returned, but the check could not count the tensors {name} in the rank's"
@@ -423,8 +425,8 @@ def require_no_copy_of_x(run, times):
     most = int(max(number for numbers in told for number in numbers))
     text = (
         f"backward_input returned a copy of x in kept, in {most} of {counted(times, 'call')}. A"
-        " copy takes as much memory as freeing z saves. Put the tensor x itself, from saved, into"
-        " kept, also if x is not contiguous."
+        " copy of x is as large as z, so freeing z gains nothing. Put the tensor x itself, from"
+        " saved, into kept, even if x is not contiguous."
     )
     run.require(most == 0, text)
 
@@ -468,13 +470,13 @@ def require_z_freed(world, rng, times=24):
 def require_little_memory(world, rng, function, stages, reason, names, layers=5, limit=None):
     """Fail if the memory of a rank's process shows that it keeps more than its schedule needs.
 
-    The system measures this memory. ``limit`` is how many micro-batches may be alive, by default as
-    many as the schedule needs. The message ends with ``reason``. No two rows are alike, so no
-    tensor can be kept in a smaller form. A gradient of a weight is about as large as a micro-batch,
-    so a rank that keeps such gradients fails, too. A run that takes a little too much memory is
-    repeated. The check fails if all MEMORY_RUNS runs take too much memory, or if one run takes far
-    too much. It also fails if tensors of these ``names`` ("z", "x") stay in memory when the
-    schedule does not need them any more.
+    The system measures this memory. ``limit`` is the number of micro-batches that may be alive. By
+    default, it is the number that the schedule needs. The message ends with ``reason``. No two rows
+    are alike, so no tensor can be kept in a smaller form. A gradient of a weight is about as large
+    as a micro-batch, so a rank that keeps such gradients fails, too. A run that takes a little too
+    much memory is repeated. The check fails if all MEMORY_RUNS runs take too much memory, or if one
+    run takes far too much. It also fails if tensors of these ``names`` ("z", "x") stay in memory
+    when the schedule no longer needs them.
     """
     n, m = len(stages), sum(kind == "F" for kind, *_ in stages[0])
     tiny = ChunkedProblem(rng, n, 1, m, layers)
@@ -530,8 +532,8 @@ def require_constant_memory(world, rng, few, many):
     ``few`` and ``many`` have the schedules of all stages, which need the same memory on each stage.
     In right programs, the memory of the two runs differs by 1 to 4 messages. If a program keeps one
     z of each micro-batch, the difference is one message for each further micro-batch. The limit is
-    6 messages. If the difference is more than 11 messages, the check fails at once; if it is only
-    above the limit, the measurement is repeated.
+    6 messages. If the difference is more than 11 messages, the check fails immediately. If it is
+    above the limit, but not more than 11 messages, the measurement is repeated.
     """
     n = len(few)
     problems = [
@@ -553,9 +555,9 @@ def require_constant_memory(world, rng, few, many):
         found = [
             f"according to the operating system, the step takes {less / MIB:.1f} MiB on rank"
             f" {rank} with {problems[0].m} micro-batches, and {more / MIB:.1f} MiB with"
-            f" {problems[1].m}. But in both steps, equally many micro-batches are alive at a"
-            " time. Something keeps tensors of finished micro-batches, or copies of such"
-            " tensors. Does backward_input or backward_weights put anything into a list that"
+            f" {problems[1].m}. But the number of micro-batches that are alive at a time is the"
+            " same in both steps. Something keeps tensors of finished micro-batches, or copies of"
+            " such tensors. Does backward_input or backward_weights put anything into a list that"
             " outlives the call?"
             for rank, (less, more) in enumerate(memory)
             if less is not None and more is not None and more - less > most

@@ -52,7 +52,7 @@ def pair_problems(rng, n):
 @weight(0.5)
 def test_pair_forward(world, rng):
     """sequence_parallel_forward returns the right y and (x, z) on 1 to 4 ranks, in both dtypes, and
-    a later call does not change them
+    a later call does not change these results
     """
     for n in SIZES:
         problems, other = pair_problems(rng, n), PairProblem(rng, n, rows=4, width=6, hidden=1)
@@ -84,7 +84,7 @@ def test_pair_saves(world, rng):
         p = PairProblem(rng, n, rows=4, width=6, hidden=1)
         (run,) = world(n, p.forward(driver="described"))
         p.has_saved(run, lambda r: driver_results.value(r)[1])
-        # Judged before the memory, because it may be the reason why memory is kept.
+        # Judge this before the memory: a result that requires a gradient can keep much memory.
         require_no_gradient(run)
         kept = run.read(driver_results.kept_bytes, "the memory that the results keep alive")
         most = 2 * p.bytes // n + p.saved[0][1].nbytes
@@ -112,7 +112,7 @@ def test_pair_backward(world, rng):
 @weight(0.25)
 def test_pair_traffic(world, rng):
     """sequence_parallel_forward sends the bytes of one all-reduce, and sequence_parallel_backward
-    sends 1.5 times as many; the results of sequence_parallel_backward require no gradient
+    sends 1.5 times as many bytes; the results of sequence_parallel_backward require no gradient
     """
     for n, dtype in ((2, np.float64), (4, np.float32)):
         p = PairProblem(rng, n, rows=8, width=24, hidden=20, dtype=dtype)
@@ -194,8 +194,8 @@ def test_pair_normalizes_own_rows(world, rng):
 def require_no_scale(run, other, rank, way):
     """Fail if the numbers that a rank sends depend on the scale of the rows of x.
 
-    Half of the rows are smaller in ``other``. Compare each operation of both runs by two sums: of
-    the squares, and of the fourth powers, of the numbers that it sends.
+    Half of the rows are smaller in ``other``. For each operation, compare two sums in both runs:
+    the sum of the squares, and the sum of the fourth powers, of the numbers that it sends.
     """
     for i, sums in enumerate(zip(run.even_powers(rank), other.even_powers(rank)), 1):
         for name, before, found, slack in zip(("squares", "fourth powers"), *sums, (0.1, 0.2)):
@@ -204,7 +204,7 @@ def require_no_scale(run, other, rank, way):
                 f" operation {i} sends other numbers. The sum of their {name} changes from"
                 f" {before:.3g} to {found:.3g}. This sum must not change: normalised rows do not"
                 " depend on the scale of a row of x. The products and gradients that are"
-                " computed from normalised rows do not depend on it, either."
+                " computed from normalised rows do not depend on this scale, either."
             )
             likely = "Normalise before the all-gather, and call normalize_backward after the sum."
             run.require(abs(found - before) <= slack * max(found, before), f"{text} {likely}")
@@ -213,8 +213,8 @@ def require_no_scale(run, other, rank, way):
 def require_normalized(run, p, rank, way):
     """Fail unless a rank sends its own normalised rows, in one or several successive operations.
 
-    The order of the numbers does not count. The rank may send the rows once for each rank. In the
-    backward pass it may send the gradients of y with them.
+    The order of the numbers does not matter. The rank may send the rows once for each rank. In the
+    backward pass it may send the gradients of y together with the rows.
     """
     sent = np.array(run.even_powers(rank)).reshape(-1, 2)
     if not len(sent):  # only the hub measures what is sent
@@ -292,7 +292,7 @@ def one_row(rng, n):
 @weight(0.75)
 def test_ring_forward(world, rng):
     """ring_attention_forward returns output and logsumexp of full attention (causal or not, 1 to 4
-    ranks); a later call does not change them
+    ranks); a later call does not change these results
     """
     for n in SIZES:
         one = one_row(rng, n)
@@ -335,7 +335,7 @@ def test_ring_large_scores(world, rng):
 @weight(1.0)
 def test_ring_backward(world, rng):
     """The gradients of queries, keys and values are those of full attention, on 1 to 4 ranks, and a
-    later call does not change them
+    later call does not change these gradients
     """
     for n in SIZES:
         problems, other = attention_problems(rng, n), AttentionProblem(rng, n, causal=True)
@@ -388,11 +388,12 @@ def test_ring_traffic(world, rng):
 
 
 def causal_steps(rank, n, is_backward):
-    """Return how many tensors (T/n, d) a rank must send at least if attention is causal.
+    """Return the least number of tensors (T/n, d) that a rank must send if attention is causal.
 
-    Only the queries of later ranks see a block. So the last rank passes no keys and values on, and
-    nobody else needs its own. The gradients of any other block end on the rank of the block. They
-    begin there, or on the next rank.
+    A block of keys and values is used by its own rank, and by the queries of later ranks. So the
+    last rank passes no keys and values on, and no other rank needs the last rank's block. The
+    gradients of every other block must return to the rank of the block. They begin there, or on the
+    next rank.
     """
     blocks = rank + 1 if rank < n - 1 else 0  # of keys and values: those of ranks 0 to rank
     if is_backward:
@@ -402,14 +403,15 @@ def causal_steps(rank, n, is_backward):
 
 # If a rank holds too many tensors, but at most ``FAR`` times the limit, the measurement is
 # repeated, up to ``MORE_RUNS`` times. One measurement without too many tensors is enough. A
-# submission that collects keys and values holds twice the limit, and fails at once. Otherwise a
-# submission that collects them in some runs only, by chance, could pass in a repeated measurement.
+# submission that collects keys and values holds twice the limit, and fails immediately. Otherwise a
+# submission that collects them only in some runs, drawn at random, could pass in a repeated
+# measurement.
 MORE_RUNS = 2
 FAR = 1.5
 
 
 def measured_again(world, tiny, wide):
-    """Return the results of two problems, called in new processes. Fail if ``wide``'s are wrong."""
+    """Measure two problems in new processes. Return both runs. Fail if ``wide`` is wrong."""
     of_tiny, of_wide = world(wide.n, *(p.there_and_back(weighs=SETTLED) for p in (tiny, wide)))
     of_tiny.values()
     wide.has_results(of_wide)
@@ -422,14 +424,15 @@ def test_ring_memory(world, rng):
     """A rank's process never holds the keys of all ranks, the values of all ranks, or the scores of
     all keys; no result requires a gradient
     """
-    # Judged first, because it may be the reason why a rank holds much memory.
+    # Judge this first: a result that requires a gradient can be the reason for much memory.
     p = AttentionProblem(rng, 2, causal=False)
     for run in world(p.n, p.forward(driver="described"), p.backward(driver="described")):
         require_no_gradient(run)
     n = 12
     # In ``wide``, the keys and values take the most memory. In ``long``, the scores take the most.
-    # Both modes of both would take twice as long. If the causal mode has a program of its own, this
-    # program may well collect all keys. If not causal, it may keep all scores.
+    # To try both problems in both modes would take twice as long. A submission may have separate
+    # code for the causal mode. This code is likely to collect all keys, and the code for the other
+    # mode is likely to keep all scores.
     wide = LargeAttention(rng, n, rows=int(rng.integers(8, 10)), width=6144, causal=True)
     long = LargeAttention(rng, n, rows=int(rng.integers(412, 429)), width=2, causal=False)
     tiny = LargeAttention(rng, n, rows=1, width=2, causal=True)
@@ -447,7 +450,8 @@ def test_ring_memory(world, rng):
         require_traffic(run, steps * problem.shard_bytes, sentence)
     first, imported = of_tiny, LIGHT
     if not wide.is_light(of_tiny):
-        # With more rows as well, the hub would hold more than it may: see ``hub.held_bytes``.
+        # The number of rows stays the same. With more rows, the hub would hold more bytes than it
+        # is allowed to hold: see ``hub.held_bytes``.
         wide = LargeAttention(rng, n, rows=wide.rows, width=2 * 6144, causal=True)
         (first, of_wide), imported = measured_again(world, tiny, wide), IMPORTED
     too_many = wide.hold_too_many(of_wide, first, imported)
@@ -514,7 +518,7 @@ def choices(rng, n, each, counts=None):
 
 
 def choices_of_others(rng, n, each, counts=None):
-    """Draw choices of experts. If n > 1, each rank sends a row to another rank or receives one."""
+    """Draw choices of experts. If n > 1, at least one row travels from or to each rank."""
     while True:
         own = choices(rng, n, each, counts)
         if n == 1 or all(map(sum, zip(*rows_moved(experts.routes(own, each), 1)))):
@@ -560,13 +564,14 @@ def has_large_counts(world, rng):
 
 
 def keeps_routes(world, rng, n):
-    """Fail if a later call of exchange_routes changes the result of an earlier one."""
+    """Fail if a later call of exchange_routes changes the result of an earlier call."""
     each = 2  # experts of a rank: an even number, so that ``choice ^ 1`` is on the same rank
     own = choices(rng, n, each)
-    # The other expert of the same rank: as many tokens travel between any two ranks as before, so
-    # all tensors of the second call have the shapes of the first call's.
+    # Each token chooses the other expert of the same rank. So the number of tokens that travel
+    # between two ranks stays the same, and all tensors have the same shapes as in the first call.
     same_rank = [choice ^ 1 for choice in own]
-    # The expert of the opposite number: with several ranks, other numbers of tokens travel.
+    # Each token chooses the expert with the opposite number. So if there are several ranks, other
+    # numbers of tokens travel.
     opposite = [n * each - 1 - choice for choice in own]
     function, first = f"{MODULE}.exchange_routes", experts.routes(own, each)
     laters = (same_rank, opposite)
@@ -577,7 +582,7 @@ def keeps_routes(world, rng, n):
     runs = world(n, *(in_turn(n, request(own), request(later)) for later in laters))
     for run, later in zip(runs, laters):
         second = experts.routes(later, each)
-        # Each part on its own, because a program may overwrite only one of them.
+        # Compare each part on its own, because a program may overwrite only one of the parts.
         for part, name in ((0, "order"), (slice(1, 3), "(sent, received)"), (3, "arrived")):
             returns_both(
                 run,
@@ -647,7 +652,7 @@ UNPADDED = (
 def rows_moved(of_ranks, row):
     """Return two lists: each rank's bytes of rows that leave it, and of rows that arrive at it.
 
-    ``row`` is the number of bytes of a row. Rows that stay on their rank do not count.
+    ``row`` is the number of bytes of a row. Rows that stay on their rank are not counted.
     """
     out = [row * (sum(sent) - sent[r]) for r, (_, sent, _, _) in enumerate(of_ranks)]
     into = [row * (sum(got) - got[r]) for r, (_, _, got, _) in enumerate(of_ranks)]
@@ -671,7 +676,7 @@ def expert_problems(rng, n):
 @weight(0.5)
 def test_mixture_forward(world, rng):
     """mixture_forward returns the outputs of a single device with all experts (1 to 4 ranks), also
-    for logits in the thousands; a later call does not change them
+    for logits in the thousands; a later call does not change these outputs
     """
     for n in SIZES:
         problems, other = expert_problems(rng, n), ExpertProblem(rng, n, [6] * n, each=3, width=3)
@@ -680,8 +685,8 @@ def test_mixture_forward(world, rng):
             ExpertProblem(rng, n, COUNTS[n], dtype=dtype, are_logits_large=True)
             for dtype in (np.float64, np.float32)
         ]
-        # In the second call, either the routes differ, or all tensors have the shapes of the first
-        # call's.
+        # In the second call, either the routes differ, or all tensors have the same shapes as in
+        # the first call.
         laters = (other, first.with_half_tokens())
         pairs = (in_turn(n, first.forward(), later.forward()) for later in laters)
         runs = world(n, *(p.forward() for p in problems), *pairs)
@@ -735,8 +740,8 @@ def test_idle_experts(world, rng):
 @number("9.3")
 @weight(0.25)
 def test_mixture_traffic(world, rng):
-    """In each pass, a token travels once to its expert and once back, and no other expert computes
-    it; no weight travels, and no result requires a gradient
+    """In each pass, a token travels once to its expert and once back, and no other expert
+    multiplies it; no weight travels, and no result requires a gradient
     """
     for n, dtype in ((2, np.float64), (4, np.float32)):
         p = ExpertProblem(rng, n, COUNTS[n])
@@ -777,10 +782,10 @@ def balanced_experts(rng, n, each=4, width=32):
 def require_few_products(run, p, name, times):
     """Fail if a rank computes tokens with other experts than theirs.
 
-    ``times`` is 1 for the forward pass, and 2 for the backward pass, in which each product has two
-    gradients. A rank may compute twice what is needed, because a right program may compute
-    something again, or pad. A program in which each of the four experts computes all tokens
-    computes about four times what is needed.
+    ``times`` is 1 for the forward pass. It is 2 for the backward pass, because each product has two
+    gradients there. A rank may compute twice as much as needed, because a right program may repeat
+    a computation, or pad. A program in which each of the four experts computes all tokens computes
+    about four times as much as needed.
     """
     width = len(p.gate)
     for rank in range(p.n):
@@ -792,7 +797,8 @@ def require_few_products(run, p, name, times):
             f"rank {rank} computed {done} floating-point operations in products of matrices in the"
             f" {name} pass. The gate and one expert for each of {arrived} tokens take {needed}; up"
             f" to {2 * needed} are allowed. Does each of the rank's {p.each} experts compute all"
-            " tokens, and a mask then choose? Multiply a token only by its own expert's weight."
+            " tokens, and does a mask then choose the results? Multiply a token only by its own"
+            " expert's weight."
         )
         run.require(done <= 2 * needed, text)
 

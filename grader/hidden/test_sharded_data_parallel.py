@@ -52,7 +52,7 @@ TWO_KINDS = "Gather layers by all-gathers, and average gradients by reduce-scatt
 
 
 def tensor_lists(rng, n):
-    """Return lists of tensors: of many shapes, without padding, with one entry, of integers."""
+    """Return four lists of tensors: many shapes; no padding; only one entry; integers."""
     return [
         [rng.standard_normal(shape) for shape in ((2, 3), (5,), (), (2, 1, 2), (3, 3))],
         [rng.standard_normal((n, 2)).astype(np.float32), rng.standard_normal(n).astype(np.float32)],
@@ -97,8 +97,8 @@ def test_flatten(world, rng):
 @number("6.1")
 @weight(0.5)
 def test_flat_shard(world, rng):
-    """flat_shard returns 1/n of the padded entries, in contiguous memory of its own, which a later
-    call does not change
+    """flat_shard returns 1/n of the padded entries, in contiguous memory of its own, and a later
+    call does not change the shard
     """
     name = "sharded_data_parallel.flat_shard"
     for n in SIZES:
@@ -210,7 +210,7 @@ def zero_runs(world, rng, n):
 @weight(1.0)
 def test_zero_weights(world, rng):
     """After every step of ZeroAdamW, all weights on 1 to 4 ranks are those of a single device, and
-    they stay in the same memory; ZeroAdamW(…) itself communicates nothing
+    the weights stay in the same memory; ZeroAdamW(…) itself communicates nothing
     """
     for n in SIZES:
         for run, p in zero_runs(world, rng, n):
@@ -264,7 +264,7 @@ def require_silent_constructor(run):
 
 
 def state_of(name):
-    """Return a function that reads this entry of the state of an optimizer's only parameter."""
+    """Return a function that reads the entry ``name`` of the state of an optimizer's parameter."""
 
     def select(value):
         (state,) = driver_results.optimizer(value)["state"].values()
@@ -287,7 +287,7 @@ def test_zero_state(world, rng):
             )
             for rank, count in enumerate(counts):
                 text = f"rank {rank}'s optimizer has a state for {count} tensors."
-                give = "Give it one tensor: this rank's flat shard."
+                give = "Give the optimizer one tensor: this rank's flat shard."
                 advice = give if count else "Does your step call self.optimizer.step()?"
                 run.require(count == 1, f"{text} {advice}")
             for which, name in enumerate(("exp_avg", "exp_avg_sq")):
@@ -384,8 +384,8 @@ def test_zero_memory(world, rng):
     )
     require_traffic(large, steps * 2 * (n - 1) / n * whole, sentence)
     # A rank needs the weights, its shards of the weights, of the gradients and of the two moments,
-    # and two buffers: together 4 times the weights. A rank that also keeps both whole moments needs
-    # 6 times the weights.
+    # and two buffers: together 4 times the bytes of the weights. A rank that also keeps both whole
+    # moments needs 6 times the bytes of the weights.
     right_size = whole + 4 * whole / n + 2 * whole
     for rank in range(n):
         grown = rests.require_grown(rank, whole, "the weights") or 0
@@ -578,7 +578,7 @@ def test_sharded_misuse(world, rng):
 @on_gloo
 def test_prefetched_values(world, rng):
     """prefetched_step returns each rank's loss and its shards of the gradients, on 1 to 4 ranks,
-    and a second step does not change them
+    and a second step does not change these shards
     """
     for n in SIZES:
         problems = sharded_problems(rng, n)

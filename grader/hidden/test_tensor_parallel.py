@@ -41,8 +41,8 @@ def large(rng):
     """Return sizes for a check that counts bytes. Weights are larger than activations.
 
     All tensors are so large that ranks can exchange them only by messages, and not by a side
-    channel, such as the number of threads that a rank starts. No part of an activation, neither one
-    rank's block nor several ranks' blocks together, is as large as a weight or a shard.
+    channel, such as the number of threads that a rank starts. One or more ranks' blocks of an
+    activation never have exactly as many bytes as a weight or a shard.
     """
     width = int(rng.choice([48, 60]))
     # On n ranks, k blocks of an activation are as large as a shard if k · rows = width, and as a
@@ -52,10 +52,10 @@ def large(rng):
 
 
 def tall(rng):
-    """Return sizes as ``large`` does. But weights are smaller than activations.
+    """Return sizes as ``large`` does, but for weights that are smaller than activations.
 
     So a program that always sends weights in place of activations sends too many bytes with the
-    sizes of ``large``, and too few with these sizes.
+    sizes of ``large``, and too few bytes with these sizes.
     """
     width = int(rng.choice([24, 36]))
     return {"rows": int(rng.integers(4 * width + 1, 4 * width + 14)), "width": width}
@@ -159,7 +159,7 @@ class Problem:
         """Yield shards and rows that do not fit, with the numbers that the message should contain.
 
         The first pair breaks only the rule about the rows of a shard. The other pairs break the
-        rule about columns, too. Then the message may name D, D/n or n, so no number is asked for.
+        rule about columns, too. Then the message may name D, D/n or n, so no number is required.
         """
         wider = np.hstack([rows, rows[:, :1]])
         yield ([[s[:, : 6 // self.n] for s in own] for own in self.shards], rows[:, :6]), (
@@ -193,8 +193,9 @@ class Problem:
 def require_own_products(run, p, passes):
     """Fail if a rank computes about as many products as whole weights take.
 
-    A forward pass needs one product for each layer, a backward pass two. A rank may compute a half
-    more than it needs, for instance each z a second time. The meter sees only torch's products.
+    A forward pass needs one product for each layer, a backward pass two. A rank may compute up to
+    1.5 times as much as it needs. For example, it may compute each z a second time. The meter sees
+    only torch's products.
     """
     needed = passes * len(p.weights) * 2 * len(p.x) * p.shards[0][0].size
     for rank in range(p.n):
@@ -213,9 +214,9 @@ def require_traffic(run, limits, sentence, when="", phase=lambda operation: True
 
     ``limits`` is (least, most): the bytes that every algorithm needs, and the bytes that are
     allowed. For each operation, count the bytes that the best algorithm for this operation sends.
-    ``phase`` selects the operations to count, and ``when`` names this selection in the message. If
-    ``weights`` is given, a dict such as ``Problem.sizes``, no operation may be as large as a weight
-    or a shard, and the message names the first such operation.
+    ``phase`` selects the operations to count, and ``when`` names this selection in the message.
+    ``weights`` is a dict such as ``Problem.sizes``. If it is given, no operation may be as large as
+    a weight or a shard, and the message names the first such operation.
     """
     run.values()
     least, most = limits
@@ -235,8 +236,9 @@ def require_traffic(run, limits, sentence, when="", phase=lambda operation: True
         run.require(sent <= most + 0.5, f"{start}, but {most:.0f} are enough. {end}")
         run.require(
             sent >= least - 0.5,
-            f"{start}, but the other ranks need at least {least:.0f} from it. Each rank computes"
-            f" with its own shards only. Does this rank compute with shards of other ranks? {end}",
+            f"{start}, but the other ranks need at least {least:.0f} bytes from this rank. Each"
+            " rank computes with its own shards only. Does this rank compute with shards of other"
+            f" ranks? {end}",
         )
         run.require(not found, f"{start}. {end}")
 
@@ -600,9 +602,9 @@ def test_gradients_are_no_larger_than_shards(world, rng):
 def require_no_full_gradient(world, rng, n=4, layers=2):
     """Fail if a backward pass makes a tensor as large as a full weight, and keeps it for a while.
 
-    The weights are much larger than the activations. A rank may have, beside the gradients of its
-    shards, a copy of each shard and one more shard. The tensors alive are counted after each
-    product.
+    The weights are much larger than the activations. In addition to the gradients of its shards, a
+    rank may have a copy of each shard and one more shard. The bytes of the tensors that are alive
+    are counted after each product.
     """
     p = Problem(rng, n, layers, rows=1, width=128)
     (run,) = world(n, p.backward(driver="metered"))
@@ -619,7 +621,7 @@ def require_no_full_gradient(world, rng, n=4, layers=2):
             f"rank {rank} had {most} bytes of new tensors alive after one of its products. The"
             f" gradients of its {layers} shards have {layers * shard} bytes together, and the"
             f" gradient of a full weight has {full} bytes. Do you make a tensor as large as a full"
-            " weight? No rank needs one: compute the gradient of the shard itself."
+            " weight? No rank needs such a tensor: compute the gradient of the shard itself."
         )
         run.require(most <= (2 * layers + 1.5) * shard + 16 * p.bytes, text)
 
@@ -627,8 +629,8 @@ def require_no_full_gradient(world, rng, n=4, layers=2):
 def backward_traffic(world, rng, budget, sentence):
     """Judge the traffic of a backward pass.
 
-    Both functions get the number of layers. ``budget`` returns the limit, as a multiple of the
-    bytes of one reduce-scatter, and ``sentence`` returns the reason.
+    ``budget`` and ``sentence`` are functions of the number of layers. ``budget`` returns the limit,
+    as a multiple of the bytes of one reduce-scatter. ``sentence`` returns the reason.
     """
     for n, depths in deal_layers(rng).items():
         problems = traffic_problems(rng, n, depths)
@@ -894,10 +896,10 @@ def test_sum_over_ranks(world, rng):
 
 
 def keeps_results(world, n, first, later, expected, what, select):
-    """Fail if a second call on autograd's tensors changes what a first one has returned.
+    """Fail if a second call on tensors of autograd changes what a first call has returned.
 
     ``first`` and ``later`` are requests for the two calls, with the driver ``differentiate``.
-    ``expected`` has the right results of both. They are the same on all ranks.
+    ``expected`` has the right results of both calls. The results are the same on all ranks.
     """
     (run,) = world(n, in_turn(n, first, later, driver="differentiate_in_turn"))
     returns_both(run, *([own] * n for own in expected), what, select, tolerance=CLOSE)
@@ -944,7 +946,7 @@ def require_nothing_kept(run, what, size):
         text = (
             f"rank {rank}'s forward pass keeps {beside} bytes of tensors alive besides its output;"
             f" {what} has {size} bytes. Does ctx keep a copy of the input? The backward pass needs"
-            " none: save nothing."
+            " no copy: save nothing."
         )
         run.require(beside <= 0, text)
 
@@ -1127,7 +1129,7 @@ def test_megatron_pair_beside_a_residual(world, rng):
         expected = [[grad_x + upstream, *shards] for shards in pair.gradients(of_pair)]
         reached = (
             "the gradient of x's other use was added up over the ranks, too. Put f"
-            " between x and the pair only"
+            " only between x and the pair"
         )
         none = (
             "x has only the gradient of its other use. Do the backward functions of f and g"

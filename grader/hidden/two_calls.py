@@ -24,8 +24,9 @@ def in_turn(size, first, second, driver="in_turn"):
 def returns_both(run, first, second, what, select=lambda result: result, **options):
     """Fail unless each rank returned both right results in a run of a request of ``in_turn``.
 
-    ``first`` lists each rank's expected result of the first call, and ``second`` that of the second
-    call. ``select`` picks the part of a result that is compared, and ``what`` names this part.
+    ``first`` lists each rank's expected result of the first call. ``second`` lists each rank's
+    expected result of the second call. ``select`` picks the part of a result that is compared, and
+    ``what`` names this part.
     """
     run.returns(
         *([own, later] for own, later in zip(first, second)),

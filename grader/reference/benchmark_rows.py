@@ -1,4 +1,4 @@
-"""Reads the rows of a benchmark's table, and describes what is wrong in a row."""
+"""Reads the rows of a benchmark's table, and describes errors in a row."""
 
 import math
 from typing import Any
@@ -17,9 +17,9 @@ def as_rows(table: object) -> list[tuple] | None:
 
 
 def row_difference(row: tuple, due: tuple) -> str | None:
-    """Return how a row differs from the expected row, or None if the two rows are equal.
+    """Return a sentence about the difference of a row from the expected row, or None if equal.
 
-    The collective's name is compared first, and then the numbers. Rounding errors do not count.
+    The collective's name is compared first, and then the numbers. Rounding errors are ignored.
     """
     if len(row) != len(due):
         return f"a row has {len(row)} entries, not {len(due)}"

@@ -1,7 +1,7 @@
 """Packs gradients into buckets, and computes the results of well-known mistakes.
 
-In a dict of mistakes, each key is the sentence that describes one mistake. Its value is what the
-mistake gives: the bytes of the all-reduces, or the gradients. A bucket is a list of the indices of
+In a dict of mistakes, each key is the sentence that describes one mistake. Its value is the result
+of the mistake: the bytes of the all-reduces, or the gradients. A bucket is a list of the indices of
 parameters. In a backward pass, ``ready[rank]`` is a dict from a parameter's index to its gradient,
 in the order in which the gradients become ready.
 """
@@ -16,17 +16,17 @@ FIRST_FIT = (
 )
 FROM_THE_FIRST = "the buckets were filled from the first parameter. Fill them from the last"
 TIED_LAST = (
-    "the parameter that appears twice was counted at its last place. It counts"
+    "the parameter that appears twice was packed at its last place. Pack it"
     " once, at its first place"
 )
-TIED_TWICE = "the parameter that appears twice was packed twice. It counts once, at its first place"
+TIED_TWICE = "the parameter that appears twice was packed twice. Pack it once, at its first place"
 FROZEN_TAKES_ROOM = (
     "a parameter that does not require a gradient took room in a bucket. It belongs to no bucket"
 )
 SINGLE = "every parameter had a bucket of its own"
 ALL_IN_ONE = "all parameters were in one bucket"
 OVERFULL = (
-    "a bucket took a parameter for which it had too little room left. Begin a new bucket for that"
+    "a parameter was put into a bucket that had too little room left. Begin a new bucket for that"
     " parameter"
 )
 NEVER_FULL = (
@@ -204,8 +204,8 @@ def _met(ready: list[Ready], started: list, shapes: Mapping[int, tuple]) -> list
 
     ``started[rank]`` lists the buckets of a rank, in the order in which the rank starts their
     all-reduces. The k-th all-reduce averages the k-th bucket of every rank. If a rank has no
-    gradient of a parameter, the rank's bucket has zeros in its place. All gradients are None if the
-    ranks' buckets differ in length, or if two parameters differ in shape.
+    gradient of a parameter, the rank's bucket has zeros in place of this gradient. All gradients
+    are None if the ranks' buckets differ in length, or if two parameters differ in shape.
     """
     n = len(ready)
     if (

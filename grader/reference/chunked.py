@@ -19,7 +19,7 @@ Stages = list[list[Action]]  # the schedule of each stage
 
 WHOLE = "F", "BW"  # the kinds of actions if backward passes are whole
 SPLIT = "F", "B", "W"
-ENDS = "BW", "W"  # after an action of one of these kinds, its activation is not needed any more
+ENDS = "BW", "W"  # after an action of one of these kinds, its activation is no longer needed
 
 
 def as_actions(value: Any) -> list[Action] | None:
@@ -28,7 +28,7 @@ def as_actions(value: Any) -> list[Action] | None:
 
 
 def complete(actions: list[Action], kinds: tuple[str, ...], v: int, m: int) -> str | None:
-    """Return what is wrong with one stage's schedule of v chunks and m micro-batches, or None.
+    """Return a sentence about an error in a schedule of v chunks and m micro-batches, or None.
 
     A schedule is wrong if an action is missing, repeated or unknown. It is also wrong if the
     actions of one chunk and micro-batch are not in the order of ``kinds``.
@@ -84,7 +84,7 @@ def makespan(stages: Stages, times: dict[str, float]) -> float | str:
 
 
 def _why_stuck(stages: Stages) -> str:
-    """Return a sentence that says why stages wait for ever; empty if no cause is found."""
+    """Return a sentence that says why stages wait for ever, or "" if no cause is found."""
     for stage, own in enumerate(stages):
         place = {action: number for number, action in enumerate(own)}
         for (kind, chunk, i), number in place.items():
@@ -106,8 +106,9 @@ def _why_stuck(stages: Stages) -> str:
     ]
     if warm_ups != sorted(warm_ups, reverse=True):
         return (
-            f" Before their first backward pass, the stages run {warm_ups} forward passes. No stage"
-            " may run fewer than the next one, because earlier stages wait longer for a gradient."
+            f" Before their first backward pass, the stages run {warm_ups} forward passes. Earlier"
+            " stages wait longer for a gradient. So a stage must run at least as many forward"
+            " passes as the next stage."
         )
     return ""
 
@@ -159,9 +160,9 @@ def layers_of_chunks(num_layers: int, stage: int, n: int, v: int) -> list[list[i
 
 
 def why_other_layers(found: Any, num_layers: int, stage: int, n: int, v: int) -> str:
-    """Return a sentence that says why a stage's layers are wrong; empty if no cause is found.
+    """Return a sentence that says why a stage's layers are wrong, or "" if no cause is found.
 
-    ``found`` is what the student's function returned as the layers of each chunk.
+    ``found`` is the student's result: the layers of each chunk.
     """
     each, got = num_layers // (n * v), as_lists(found)
     right = layers_of_chunks(num_layers, stage, n, v)
@@ -215,7 +216,7 @@ def zero_bubble_end(n: int, m: int, f: float, b: float, w: float) -> float:
 
 
 def why_interleaved_is_late(stages: Stages) -> str:
-    """Return a sentence that says why the schedules end late; empty if no cause is found."""
+    """Return a sentence that says why the schedules end late, or "" if no cause is found."""
     n = len(stages)
     v = 1 + max(chunk for own in stages for _, chunk, _ in own)
     m = len(stages[0]) // (2 * v)
@@ -246,7 +247,7 @@ def why_interleaved_holds_much(actions: list[Action], n: int) -> str:
 
 
 def why_zero_bubble_is_late(stages: Stages) -> str:
-    """Return a sentence that says why the schedules end late; empty if no cause is found."""
+    """Return a sentence that says why the schedules end late, or "" if no cause is found."""
     n = len(stages)
     last = stages[-1]
     at = {action: number for number, action in enumerate(last)}
@@ -289,7 +290,7 @@ def chunk_backward(
 ) -> tuple[np.ndarray, list, list[np.ndarray]]:
     """Return the gradient of a chunk's input, a list of (x, grad_z), and the weights' gradients.
 
-    The list of (x, grad_z) is what the action W needs: one pair for each layer.
+    The list of (x, grad_z) has one pair for each layer. The action W needs this list.
     """
     grad_x, kept = single_device.input_backward(weights, saved, grad_y)
     return grad_x, kept, [np.asarray(x, np.float64).T @ grad_z for x, grad_z in kept]
@@ -378,10 +379,10 @@ def changes(
 
 
 def gains_of(seed: int, inputs: list, m: int = 1) -> list[np.ndarray]:
-    """Return, for each layer, how a change of grad_z before one W changes the weight's gradient.
+    """Return, for each layer, the change of the weight's gradient that a change of grad_z causes.
 
-    The change of grad_z is drawn from ``seed``. ``inputs`` has the x of each layer of the chunk.
-    Each x has the rows of one of m micro-batches.
+    The change of grad_z happens before one W, and is drawn from ``seed``. ``inputs`` has the x of
+    each layer of the chunk. Each x has the rows of one of m micro-batches.
     """
     found = []
     for layer, x in enumerate(inputs):

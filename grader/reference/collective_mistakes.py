@@ -1,6 +1,6 @@
 """Computes the results of mistakes with collectives. Each constant describes a mistake.
 
-``OVERWRITTEN`` is for every function that communicates.
+``OVERWRITTEN`` applies to every function that communicates.
 """
 
 from collections.abc import Callable, Sequence
@@ -84,7 +84,7 @@ def ring_mistakes(tensors: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
     terms = np.array([np.split(np.asarray(own), n) for own in tensors])  # [rank, chunk]
     single = np.concatenate([terms[chunk, chunk] for chunk in range(n)])
     found = [{ONE_TERM: single} for _ in range(n)]
-    # Without the last step, one chunk on each rank still lacks the term of the right neighbour.
+    # If the last step is missing, one chunk on each rank still lacks the right neighbour's term.
     for rank, known in enumerate(found if n > 2 else ()):
         chunks = terms.sum(axis=0)
         chunks[(rank + 2) % n] -= terms[(rank + 1) % n, (rank + 2) % n]

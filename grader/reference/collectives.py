@@ -14,7 +14,8 @@ REDUCTIONS = {
 def reduction(tensors: list, op: str) -> np.ndarray:
     """Reduce elementwise over the ranks, in the tensors' own dtype, and return the result.
 
-    The average is the sum divided by the number of ranks. The sum times 1/n would be rounded twice.
+    For the average, the sum is divided by the number of ranks. This rounds once. To multiply the
+    sum by 1/n would round twice.
     """
     total = np.asarray(REDUCTIONS[op].reduce(np.stack(tensors), axis=0, dtype=tensors[0].dtype))
     return (

@@ -1,4 +1,4 @@
-"""Words for numbers in messages: "once", "3 times", "1 message", "2 messages"."""
+"""Writes numbers in words for messages: "once", "3 times", "1 message", "2 messages"."""
 
 
 def often(count: int) -> str:
@@ -6,5 +6,5 @@ def often(count: int) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """Return a number with its noun. ``thing`` is the singular, and its plural ends with s."""
+    """Return a number with its noun. ``thing`` is the noun's singular. Its plural must end in s."""
     return f"{count} {thing}{'s' * (count != 1)}"

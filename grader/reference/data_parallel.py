@@ -1,4 +1,6 @@
-"""Computes what known mistakes in a broadcast and in one step give; judges how ranks averaged.
+"""Computes the results of known mistakes in a broadcast and in one training step.
+
+``require_average`` judges whether the ranks sent enough bytes for an average.
 
 All values are in numpy and float64. Lists of results have one entry for each rank. In a dict of
 mistakes, each key is the sentence that describes one mistake.
@@ -26,8 +28,8 @@ NOT_COPIED_BACK = (
     " the bucket back into grad?"
 )
 UNREAD = (
-    "these are this rank's own gradients divided by the number of ranks. Did your code read them"
-    " before wait(), or never add them up?"
+    "these are this rank's own gradients divided by the number of ranks. Did your code read the"
+    " gradients before wait()? Or did it never add them up over the ranks?"
 )
 ADDED_AS_IT_LIES = (
     "the gradients were added up entry by entry, in the order in which the entries lie in memory."
@@ -96,8 +98,8 @@ def step_mistakes(gradients: list[list], orders: Sequence[Order] = ()) -> list[d
     ]
     if len({g.shape for g in average}) == 1 and len(average) > 1:
         sentence = (
-            "the ranks took the layers in different orders, so that one layer's gradient"
-            " was added to another's"
+            "the ranks took the layers in different orders. One layer's gradient was added to"
+            " another layer's gradient"
         )
         mixed = [own if rank % 2 else own[::-1] for rank, own in enumerate(gradients)]
         met = [sum(of_layer) / n for of_layer in zip(*mixed)]
@@ -164,10 +166,11 @@ def require_average(run: Any, size: int) -> None:
     least = 2 * (n - 1) * size
     text = (
         f"the ranks sent {sent:.0f} bytes in all. An average of gradients of {size} bytes over {n}"
-        f" ranks takes at least {least}. Does each rank compute the gradients of the whole batch?"
-        " Each rank must compute the gradients of its own rows. Average them over the ranks."
+        f" ranks takes at least {least} bytes. Does each rank compute the gradients of the whole"
+        " batch? Each rank must compute the gradients of its own rows. Average these gradients over"
+        " the ranks."
     )
-    # A rank's traffic may be a fraction of a byte. Such floats do not add up exactly.
+    # A rank's traffic can contain a fraction of a byte. Sums of such floats have rounding errors.
     run.require(sent > least - 0.5, text)
 
 

@@ -1,4 +1,4 @@
-"""Computes a mixture of experts on one device, and what well-known mistakes give instead.
+"""Computes a mixture of experts on one device, and the results of well-known mistakes.
 
 All values are in numpy and float64. Lists have one entry for each rank. In a dict of mistakes, each
 key is the sentence that describes one mistake.
@@ -34,17 +34,18 @@ EXPERT_MAJOR = (
 )
 SWAPPED = "sent and received are swapped"
 DESCENDING = "the tokens are sorted by descending expert number. Sort them in ascending order"
-SAVED_TIMES_P = "these outputs are multiplied by p. Save them as they came back"
+SAVED_TIMES_P = "these outputs are multiplied by p. Save them as they came from the experts"
 INVERSE = "this is the inverse permutation. order[i] is the token at place i of the sorted list"
 OWN_TOKENS = "grad_gate is the sum over this rank's own tokens only. Sum it over the ranks"
 MEAN_OF_RANKS = "grad_gate was averaged over the ranks. It is a sum over all tokens"
 NO_GATE_WAY = "grad_x lacks the gradient through the logits: add grad_logits @ gateᵀ"
-NO_EXPERT_WAY = "grad_x lacks the gradient through the experts: add what comes back from them"
+NO_EXPERT_WAY = "grad_x lacks the gradient through the experts: add the gradient that they return"
 P_MISSING = "grad_y was not multiplied by p before it was sent to the experts"
 WRONG_SIGN = "the sign of the softmax's derivative is wrong. It is p·(δ − π)"
 ONLY_CHOSEN = (
-    "your code gives a gradient to the logit of the chosen expert alone. Every logit has one:"
-    " p·(δ − π), where δ is 1 for the chosen expert and 0 for the others, and π is the probability"
+    "your code gives a gradient to the logit of the chosen expert alone. Every logit has a"
+    " gradient: p·(δ − π). δ is 1 for the chosen expert and 0 for all other experts. π is the"
+    " probability of the logit's expert"
 )
 
 
@@ -208,7 +209,7 @@ def routes_mistakes(choices: list, each: int) -> list[dict[str, Any]]:
     found = []
     for rank, (order, sent, received, arrived) in enumerate(routes(choices, each)):
         inverse = np.argsort(order, kind="stable")
-        # the numbers of tokens from each rank, for each of this rank's experts
+        # for each rank, and for each of this rank's experts: the number of tokens that come
         incoming = [(own == rank * each + e).sum() for own in choices for e in range(each)]
         one_count = np.repeat(np.arange(len(incoming)), incoming)
         known = {

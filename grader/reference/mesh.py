@@ -1,4 +1,4 @@
-"""Computes a step on a mesh of ranks, and what well-known mistakes give instead.
+"""Computes a step on a mesh of ranks, and the results of well-known mistakes.
 
 A mesh has D rows and T columns of ranks. The ranks in a row of the mesh use the same part of the
 batch. The ranks in a column of the mesh have the same shards of the weights. The first weight of a
@@ -24,8 +24,8 @@ Exchange = Callable[[list], list]
 
 SWAPPED = "row and column are swapped"
 SWAPPED_GROUPS = (
-    "row and column are swapped. Check the order of the two groups in mesh_groups, then coordinates"
-    " and rank_at"
+    "row and column are swapped. Check the order of the two groups in mesh_groups. Then check"
+    " coordinates and rank_at"
 )
 COLUMNS_FIRST = (
     "the ranks are numbered column by column. Number them row by row: neighbours in a row have"
@@ -173,11 +173,12 @@ def step(
 ) -> tuple[list, list]:
     """Return (losses, gradients): each rank's loss, and the gradients of its pairs of shards.
 
-    By default, the step is right. With other values of the last five arguments, the step contains a
+    By default, the step is right. Other values of the last five arguments give a step with a
     mistake. ``forward_sum`` adds up the partial products. ``through_sum`` changes the gradient that
-    goes back through ``forward_sum``; by default the gradient stays the same. ``backward_sum`` adds
-    up the partial gradients between two pairs. ``average`` averages the gradients of the shards. If
-    ``gelu_first`` is True, gelu is applied to the partial products, and not to their sum.
+    goes back through ``forward_sum``. By default, this gradient stays the same. ``backward_sum``
+    adds up the partial gradients between two pairs. ``average`` averages the gradients of the
+    shards. If ``gelu_first`` is True, gelu is applied to the partial products, and not to their
+    sum.
     """
     forward_sum = forward_sum or mesh.row_sums
     backward_sum, average = backward_sum or mesh.row_sums, average or mesh.column_means
@@ -206,10 +207,10 @@ def step(
 
 
 def step_mistakes(mesh: Mesh, pairs: list, batch: np.ndarray) -> tuple[list[dict], list[dict]]:
-    """Return the known mistakes of a step: a list for the losses, and one for the gradients.
+    """Return the known mistakes of a step: a list for the losses, and a list for the gradients.
 
-    Each list has one dict for each rank. A key is the sentence that describes a mistake, and its
-    value is what the rank then returns: its loss or its gradients.
+    Each list has one dict for each rank. A key is the sentence that describes a mistake. Its value
+    is the loss, or the gradients, that the rank returns if it makes this mistake.
     """
     rows = mesh.shape[0]
     changes: dict[str, dict] = {
@@ -305,7 +306,7 @@ def likely_ranks(found: Any, shape: Shape) -> str:
 
 
 def group_mistakes(mesh: Mesh, own: np.ndarray, first: Mesh | None = None) -> list[dict[str, list]]:
-    """Return, for each rank, a dict from each mistake in its groups to what the rank gathers.
+    """Return, for each rank, a dict from each mistake in its groups to the tensors it gathers.
 
     Each key is the sentence that describes one mistake. The value has two entries: the tensors that
     the rank gathers in the group of its row, and the tensors that it gathers in the group of its

@@ -1,6 +1,6 @@
-"""Judges the optimizer that a student's code made, from what a driver reports of it.
+"""Judges the optimizer that a student's code made, from the report of a driver.
 
-An optimizer is described by a dict with its type, the options of its groups and its state.
+The report is a dict with the optimizer's type, the options of its groups, and its state.
 """
 
 import math
@@ -24,8 +24,8 @@ DEFAULTS: dict[str, Any] = {
 def require_default_adamw(run: Any) -> None:
     """Fail unless ``train`` returned a pair with an AdamW whose options have their defaults.
 
-    The learning rate may differ. Checks call this function first, because wrong weights and states
-    alone hardly show that a default was changed.
+    The learning rate may differ. Checks call this function first, because a changed default is hard
+    to recognise in the weights and states.
     """
     for rank, value in enumerate(run.values()):
         run.require(
@@ -36,15 +36,16 @@ def require_default_adamw(run: Any) -> None:
 
 
 def require_defaults(run: Any, optimizer: object) -> None:
-    """Fail if an optimizer differs from AdamW with default settings and any learning rate."""
+    """Fail if an optimizer is not AdamW with default settings. The learning rate is not checked."""
     difference = optimizer_difference(optimizer)
     run.require(difference is None, difference)
 
 
 def optimizer_difference(optimizer: object) -> str | None:
-    """Return how an optimizer differs from AdamW with default settings and any learning rate.
+    """Return a sentence if an optimizer is not AdamW with default settings, else None.
 
-    Return None if there is no difference, or if ``optimizer`` does not describe an optimizer.
+    The learning rate is not checked. Return None, too, if ``optimizer`` does not describe an
+    optimizer.
     """
     if not isinstance(optimizer, dict) or not isinstance(groups := optimizer.get("groups"), list):
         return None
@@ -63,7 +64,7 @@ def optimizer_difference(optimizer: object) -> str | None:
 
 
 def optimizer_hint(value: object, lr: float) -> str:
-    """Return the cause of wrong weights, moments or losses that an optimizer shows, or "".
+    """Return why weights, moments or losses are wrong, or "" if the optimizer does not show it.
 
     ``value`` is what ``train`` returned. The function knows two causes: the optimizer has another
     learning rate, or it has counted one step although ``train`` returned several losses.

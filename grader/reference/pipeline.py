@@ -12,7 +12,7 @@ IN_ORDER = (
     "this is right only if the spans come in order. Take the earliest start and"
     " the latest end of all spans"
 )
-ONLY_BUSY = "a stage without spans was left out. It waits all the time, so it counts, too"
+ONLY_BUSY = "a stage without spans was left out. Include this stage: it waits all the time"
 
 Timelines = list[list[tuple[str, int, float, float]]]
 

@@ -1,4 +1,4 @@
-"""Computes what a stage saves and returns, and the results of known mistakes in pipelines.
+"""Computes the tensors that a stage saves, and the results of known mistakes in pipelines.
 
 All values are numpy arrays in float64, computed with the functions of ``single_device``. Lists of
 results have one entry for each stage. In a dict of mistakes, each key is the sentence that
@@ -29,7 +29,9 @@ LAST_MEAN_ONLY = (
     f"{LAST_ONLY}. Also, the last micro-batch's loss was the mean over its own rows, not over the"
     " whole batch"
 )
-FIRST_ONLY = "this is only the first micro-batch's gradient. Add the gradients of the others"
+FIRST_ONLY = (
+    "this is only the first micro-batch's gradient. Add the gradients of the other micro-batches"
+)
 CROSSED = (
     "the gradient of one micro-batch was combined with the activations of"
     " another. Do the stages take the micro-batches in different orders?"
@@ -42,11 +44,12 @@ TAKEN = (
 REVERSED = "the micro-batches are in reverse order"
 INTERLEAVED = "micro-batch i holds every m-th row (i, i + m, …). Take consecutive rows"
 ONE_BUFFER = (
-    "every micro-batch holds what was received for the last one. Do all of them share one buffer?"
+    "every micro-batch holds the values that were received for the last micro-batch. Do all"
+    " micro-batches share one buffer?"
 )
 FORWARD_ORDER = (
     "the backward pass went through a stage's layers from the first to the last."
-    " It must begin with the last"
+    " It must begin with the last layer"
 )
 REVERSED_LAYERS = (
     "these are the right gradients in reverse order."
@@ -63,8 +66,8 @@ BEGUN = (
 def begun(start: str, stages: Sequence) -> str:
     """Return the sentence for a last stage that began its backward pass with ``start``.
 
-    ``start`` is a wrong gradient of y, in words. "y / (B·D)" is half of the right one. With two
-    stages there is another likely cause of this half, and the sentence says so.
+    ``start`` is a wrong gradient of y, in words. "y / (B·D)" is half of the right gradient. If
+    there are two stages, this half has a second likely cause, and the sentence names both causes.
     """
     is_half = start == "y / (B·D)" and len(stages) == 2
     also = " (or was the sum divided by 2, the number of ranks?)" if is_half else ""
@@ -72,7 +75,7 @@ def begun(start: str, stages: Sequence) -> str:
 
 
 def micro_batches(saved: list, layers: range, m: int) -> list[list[tuple]]:
-    """Return what a stage saves: for each of m micro-batches, a list with (x, z) of each layer."""
+    """Return the list that a stage saves: for each of m micro-batches, the (x, z) of each layer."""
     halves = [(np.split(saved[l][0], m), np.split(saved[l][1], m)) for l in layers]
     return [[(x[i], z[i]) for x, z in halves] for i in range(m)]
 
@@ -84,7 +87,7 @@ def output_mistakes(y: np.ndarray, m: int) -> dict[str, np.ndarray]:
 
 
 def saved_mistakes(saved: list, cut: list[range], m: int) -> list[dict[str, list]]:
-    """Return, for each stage, a dict from each mistake to what the stage then saves."""
+    """Return, for each stage, a dict from each mistake to the wrong list that the stage saves."""
     known = []
     for stage, layers in enumerate(cut):
         own = micro_batches(saved, layers, m)

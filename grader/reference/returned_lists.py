@@ -1,24 +1,24 @@
-"""Reads lists that students' functions return. A value of another form is no error, but None."""
+"""Reads lists that students' functions return. If a value has another form, returns None."""
 
 from typing import Any
 
 
 def are_ints(value: object) -> bool:
-    """Return whether a value, which may be anything, is a list or a tuple of ints."""
+    """Return whether a value of any type is a list or a tuple of ints."""
     return isinstance(value, (list, tuple)) and all(type(number) is int for number in value)
 
 
 def as_lists(value: Any) -> list[list[int]] | None:
-    """Return a list of lists of ints, such as the layers of each stage, or None."""
+    """Return the value as a list of lists of ints, or None if it has another form."""
     if not isinstance(value, (list, tuple)) or not all(map(are_ints, value)):
         return None
     return [list(numbers) for numbers in value]
 
 
 def as_tuples(value: Any, *types: type) -> list[tuple] | None:
-    """Return a list of tuples, such as the actions of a schedule, or None.
+    """Return the value as a list of tuples, or None if it has another form.
 
-    The entries of each tuple have exactly these types.
+    The entries of each tuple must have exactly these types.
     """
     if not isinstance(value, (list, tuple)):
         return None

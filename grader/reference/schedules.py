@@ -36,7 +36,7 @@ def numbers(one: str, many: str, count: int) -> str:
 
 
 def complete(actions: list[Action], m: int) -> str | None:
-    """Return what is wrong with one stage's schedule of m micro-batches, or None if it is right.
+    """Return a sentence about an error in one stage's schedule of m micro-batches, or None.
 
     A schedule is wrong if a pass is missing or repeated, if a micro-batch does not exist, or if a
     backward pass comes before its forward pass.
@@ -71,12 +71,12 @@ def warm_up(stage: int, actions: list[Action], due: int) -> str:
 
     ``due`` is the right number of forward passes before the first backward pass. If the schedule
     has this number, return an empty string. Otherwise the sentence begins with a space. If the
-    warm-up is too short, a second sentence says what this costs.
+    warm-up is too short, a second sentence says that the later stages wait.
     """
     found = [kind for kind, _ in actions].index("backward")
     if found == due:
         return ""
-    so = "" if found > due else " So the stages after it have nothing to do."
+    so = "" if found > due else " So the later stages have nothing to do."
     return (
         f" Before its first backward pass, stage {stage} runs {found} forward"
         f" pass{'es' if found != 1 else ''}, not {due}.{so}"
@@ -137,7 +137,7 @@ def require_loss_in_spans(run: Any, stage: int, entries: int, m: int) -> None:
     outside = [at for at in work if not any(span.start <= at <= span.end for span in spans)]
     run.require(
         len(outside) < m,
-        f"stage {stage}, the last one: entries of a micro-batch's y were squared, scaled or added"
-        f" up {len(outside)} times outside of all spans. The loss and its gradient are work, too:"
-        " compute them in the span.",
+        f"on stage {stage}, the last stage, entries of a micro-batch's y were squared, scaled or"
+        f" added up {len(outside)} times outside of all spans. Compute the loss and its gradient"
+        " inside the span: they are work, too.",
     )

@@ -225,8 +225,8 @@ def attention_backward(
     """Return the gradients of q, k and v for the whole sequence.
 
     A pair of query i and key j adds to the gradients only if ``blocks[i, j]`` is True. By default,
-    all pairs do. In both cases, the attention weights are those of all visible pairs. Without
-    ``row_sum``, the sum Σ grad_o ⊙ o is left out.
+    all pairs do. In both cases, the attention weights are those of all visible pairs. If
+    ``row_sum`` is False, the sum Σ grad_o ⊙ o is left out.
     """
     scale = q.shape[1] ** -0.5
     weights, _, _ = softmax(q, k, visible(len(q), causal), scale)

@@ -1,4 +1,4 @@
-"""Computes each rank's shards, loss and gradients, and what well-known mistakes give instead.
+"""Computes each rank's shards, loss and gradients, and the results of well-known mistakes.
 
 All values are in numpy and float64. Lists of results have one entry for each rank. In a dict of
 mistakes, each key is the sentence that describes one mistake.
@@ -29,7 +29,7 @@ EACH_PADDED = "each tensor was padded on its own. Put the entries of all tensors
 REVERSED_TENSORS = "the tensors are in reverse order"
 OTHER_RANK = "this is the shard of rank {}"
 FROM_THE_START = (
-    "every tensor was cut from the beginning of flat. Each tensor begins where the previous one"
+    "every tensor was cut from the beginning of flat. Each tensor begins where the previous tensor"
     " ends"
 )
 
@@ -46,7 +46,7 @@ AVERAGED_LOSS = "this is the average over the ranks. Return this rank's own loss
 
 
 def padding(entries: int, n: int) -> int:
-    """Return how many zeros have to be added, so that the number of entries is a multiple of n."""
+    """Return the smallest number of zeros that makes ``entries`` a multiple of n."""
     return -entries % n
 
 
@@ -129,7 +129,7 @@ def scaled_step(
 
 @dataclass
 class Followed:
-    """The results of a step with factors, and what each layer's two functions get and give.
+    """The results of a step with factors, and the arguments and results of each layer's functions.
 
     ``inputs[l]`` is the argument x of the forward function of layer l. ``grads[l]`` is the argument
     grad_y of the layer's backward function. ``outputs[l]`` is y before the multiplication by the
@@ -249,8 +249,8 @@ def layer_bytes(width: int, n: int, itemsize: int) -> int:
 def local_steps(weights: list, batches: list, *factors: Sequence[float]) -> tuple[list, list]:
     """Return each rank's own loss and its own gradients, from its own rows.
 
-    ``factors`` are the arguments ``forward`` and ``backward`` of ``scaled_step``. Without them, all
-    factors are 1.
+    ``factors`` are the arguments ``forward`` and ``backward`` of ``scaled_step``. If they are not
+    given, all factors are 1.
     """
     factors = factors or ([1.0] * len(weights),) * 2
     made = [scaled_step(weights, own, *factors) for own in batches]

@@ -28,7 +28,7 @@ def gelu_derivative(z: np.ndarray) -> np.ndarray:
 
 
 def gelu_and_derivative(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return gelu(z) and gelu′(z). Most of the time is spent in erf, which both need."""
+    """Return gelu(z) and gelu′(z). Both need erf, which takes most of the time."""
     below = 0.5 * (1 + erf(z / math.sqrt(2)))  # Φ(z)
     return z * below, below + z * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
 
@@ -46,9 +46,9 @@ def forward(weights: list, x: np.ndarray) -> tuple[np.ndarray, list]:
     return x, saved
 
 
-FLAT = 0.02  # gelu is flat at z if |gelu′(z)| or gelu(z) / z is below this
-# A layer is small if its z has at most this many entries. Then a single entry may decide how large
-# a gradient is.
+FLAT = 0.02  # gelu is flat at z if |gelu′(z)| or gelu(z) / z is less than FLAT
+# A layer is small if its z has at most this many entries. In a small layer, a single entry can
+# determine the magnitude of a gradient.
 SMALL_LAYER_ENTRIES = 16
 
 
@@ -58,7 +58,7 @@ def is_flat(saved: list) -> bool:
     gelu′(z) is nearly zero near z = −0.75. Both gelu′(z) and gelu(z) / z are nearly zero if z is
     far below zero. Such values are differences of nearly equal numbers, so only a few of their
     digits are right. If the function returns True, its callers draw other inputs for their
-    comparison. Entries of z that are exactly zero do not count.
+    comparison. The function ignores entries of z that are exactly zero.
     """
     small = [z[z != 0] for _, z in saved if z.size <= SMALL_LAYER_ENTRIES]
     return any(
@@ -69,7 +69,7 @@ def is_flat(saved: list) -> bool:
 def input_backward(weights: list, saved: list, grad_y: np.ndarray) -> tuple[np.ndarray, list]:
     """Return (grad_x, a list with (x, grad_z) of each layer).
 
-    ``saved`` is what ``forward`` saved. ``grad_y`` is the gradient of the output y of ``forward``.
+    ``saved`` is the list that ``forward`` returned. ``grad_y`` is the gradient of its output y.
     The gradient of a layer's weight is xᵀ @ grad_z.
     """
     layers: list[tuple] = []
@@ -95,7 +95,7 @@ def loss_and_gradients(
     """Return the loss, which is the mean of y², and its gradient with respect to every weight.
 
     Each weight is (D, D), and ``x`` is (B, D). ``layers`` has the index of the weight that each
-    layer uses; by default each weight is used once, in order. The gradient of an unused weight
+    layer uses. By default, each weight is used once, in order. The gradient of an unused weight
     is None. The gradient of a weight that several layers use (a tied weight) is the sum of the
     gradients from these layers. In the backward pass, row b of the gradient that reaches layer l is
     multiplied by ``factors[l][b]``. Layers beyond the end of ``factors`` have no factors.

@@ -1,4 +1,4 @@
-"""Checks what a student's stopwatch called, and computes the result of a well-known mistake.
+"""Checks the calls that a student's stopwatch made, and computes a well-known mistake's result.
 
 A stopwatch is a function that measures the time of an operation. The driver ``timed`` passes the
 arguments ``operation`` and ``clock`` to the stopwatch.

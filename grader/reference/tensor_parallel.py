@@ -197,9 +197,9 @@ def _forward(weights: list, x: np.ndarray, output: Callable) -> np.ndarray:
 
 
 def forward_saved_mistakes(own: list, y: np.ndarray) -> dict[str, list]:
-    """Return a dict of mistakes in a forward pass. Each value is what the rank then saves.
+    """Return a dict of mistakes in a forward pass. Each value is a wrong list of saved tensors.
 
-    ``own`` is what the rank should save. ``y`` is the output of the last layer.
+    ``own`` is the right list of the rank. ``y`` is the output of the last layer.
     """
     known = {LATE_Z: [(x, gelu(z)) for x, z in own]}
     outputs = [*(x for x, _ in own[1:]), y]

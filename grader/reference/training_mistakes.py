@@ -1,4 +1,4 @@
-"""Computes what well-known mistakes in training give: weights and losses.
+"""Computes the weights and losses that well-known mistakes in training give.
 
 All values are in numpy and float64. Lists of results have one entry for each rank. In a dict of
 mistakes, each key is the sentence that describes one mistake.
@@ -47,10 +47,10 @@ OWN_LOSS = (
     "these are this rank's own losses. The loss of the whole batch is their mean over the ranks"
 )
 DIVIDED_OWN_LOSS = (
-    "these are this rank's own losses divided by the number of ranks. Add them"
-    " up over the ranks, too"
+    "these are this rank's own losses divided by the number of ranks. Sum these"
+    " quotients over the ranks, too"
 )
-LATE_LOSS = "these are the losses after the updates. Return the losses before them"
+LATE_LOSS = "these are the losses after the updates. Return the losses before the updates"
 STOPPED = "training ended after step {} of {}. Make one step for each shard"
 KEPT = (
     "the caller's weights did not change. Did you call step()? Did each weight have its .grad?"
@@ -89,7 +89,7 @@ def train(
     updates: float = math.inf,
     orders: Sequence[Order] = (),
 ) -> Trained:
-    """Train on all ranks with a mistake, or without one if no keyword is given.
+    """Train on all ranks, and return the weights and losses. Each keyword adds a mistake.
 
     ``shards[rank][step]`` is a rank's part of a step's batch. ``factor`` multiplies the gradients.
     If ``alone`` is True, each rank uses its own gradients, not the average. If ``adds_up`` is True,

@@ -131,11 +131,11 @@ def zero_mistakes(weights: list, gradients: list, rates: Rates) -> list[dict[str
 
 
 def whole_state_mistakes(optimizer: Any, weights: list, n: int, after: Any) -> dict[str, Any]:
-    """Return a dict that explains wrong weights by an optimizer that updates all weights.
+    """Return a dict with the mistake ``ALL_UPDATED`` if a rank's optimizer updates all weights.
 
-    ``optimizer`` describes a rank's optimizer, and ``after`` are the weights that the rank has. The
-    dict is empty if the optimizer has a state for fewer entries than all weights have. It is also
-    empty if the state has no more entries than a shard.
+    ``optimizer`` describes the rank's optimizer, and ``after`` are the weights that the rank has.
+    The dict is empty if the optimizer has a state for fewer entries than all weights have. It is
+    also empty if the state has no more entries than a shard.
     """
     states = optimizer.get("state") if isinstance(optimizer, dict) else None
     kept = list(states.values()) if isinstance(states, dict) else []

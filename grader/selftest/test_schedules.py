@@ -310,12 +310,12 @@ def test_1f1b_is_the_one_of_the_papers():
         (
             "F0 B0 F1 B1 F2 B2",
             3,
-            " runs 1 forward pass, not 3. So the stages after it have nothing to do.",
+            " runs 1 forward pass, not 3. So the later stages have nothing to do.",
         ),
         (  # two micro-batches are alive, but only later
             "F0 B0 F1 F2 B1 B2",
             3,
-            " runs 1 forward pass, not 3. So the stages after it have nothing to do.",
+            " runs 1 forward pass, not 3. So the later stages have nothing to do.",
         ),
     ],
 )

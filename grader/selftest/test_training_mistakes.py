@@ -37,7 +37,9 @@ def of(known: list[dict], words: str) -> list:
 def test_gradients_that_went_wrong():
     known = step_mistakes([[A, B], [C, D]])
     np.testing.assert_equal(of(known, "Average the gradients of all ranks"), [[A, B], [C, D]])
-    np.testing.assert_equal(of(known, "read them before wait()"), [[A / 2, B / 2], [C / 2, D / 2]])
+    np.testing.assert_equal(
+        of(known, "read the gradients before wait()"), [[A / 2, B / 2], [C / 2, D / 2]]
+    )
     np.testing.assert_equal(
         of(known, "these are rank 0's gradients. Did you broadcast"), [[A, B]] * 2
     )

@@ -135,7 +135,7 @@ MUTANTS = [
         "    return Timing(statistics.median(samples), samples)",
         "    return Timing(statistics.mean(samples), samples)",
         {"public stopwatch", "hidden median"},
-        "this is the mean. One disturbed iteration moves it",
+        "this is the mean. One slow iteration changes the mean",
     ),
     Mutant(
         "the lower of the two times in the middle",

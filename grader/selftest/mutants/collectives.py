@@ -1403,7 +1403,7 @@ def all_gather""",
         return ring_all_reduce(tensor.double()).to(dtype)
     chunks = """,
         {"hidden ring_steps"},
-        "sends entries of more bytes than those of its float32 tensor",
+        "sends entries that have more bytes than the entries of its float32 tensor",
     ),
     Mutant(
         "n has to divide the number of entries, not of rows",
@@ -1728,7 +1728,7 @@ def all_gather""",
         act()
 """,
         {"hidden shift_right_at_the_same_time", "hidden ring_at_the_same_time"},
-        "rank 0 sends first, and every other rank receives before it sends",
+        "rank 0 sends first, and all other ranks receive before they send",
     ),
     Mutant(
         "a ring in which the last rank sends first, and the others receive first",

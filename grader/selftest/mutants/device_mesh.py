@@ -167,7 +167,7 @@ MUTANTS = [
         "    if not 0 <= rank < num_rows * num_columns:\n",
         "    if not -num_rows * num_columns <= rank < num_rows * num_columns:\n",
         {"hidden coordinates_misuse"},
-        "A negative number does not count from the end here",
+        "Negative numbers are never on a mesh",
     ),
     mutant(
         "any place is on the mesh",

@@ -290,7 +290,7 @@ MUTANTS = [
     sends = []
 """,
         {"hidden forward_flows"},
-        "multiplied 15 rows at once; a micro-batch has 3",
+        "multiplied 15 rows in one product; a micro-batch has 3",
     ),
     Mutant(
         "outputs in reverse order",
@@ -621,7 +621,7 @@ MUTANTS = [
         return y, [[(own_x[part], z[part]) for own_x, z in whole] for part in parts]
 """ + START_OF_FORWARD,
         {"hidden forward_flows"},
-        "rank 0 multiplied 15 rows at once; a micro-batch has 3",
+        "rank 0 multiplied 15 rows in one product; a micro-batch has 3",
     ),
     Mutant(
         "on one stage, the backward pass computes the whole batch at once",
@@ -634,7 +634,7 @@ MUTANTS = [
         return totals
 """,
         {"hidden backward_flows"},
-        "rank 0 multiplied 15 rows at once; a micro-batch has 3",
+        "rank 0 multiplied 15 rows in one product; a micro-batch has 3",
     ),
     Mutant(
         "a barrier on one stage",
@@ -731,7 +731,7 @@ MUTANTS = [
     return _buffer
 """,
         {"public forward", "hidden forward_saves"} | (RUN - {"hidden run_schedule_twice"}),
-        "Do all of them share one buffer?",
+        "Do all micro-batches share one buffer?",
     ),
     Mutant(
         "a message is used before it is there",
@@ -1890,7 +1890,7 @@ MUTANTS = [
                 grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches
 """,
         {"hidden own_timeline", "public run_schedule_records_the_loss"},
-        "The loss and its gradient are work, too: compute them in the span.",
+        "Compute the loss and its gradient inside the span: they are work, too.",
     ),
     Mutant(
         "the gradient of the loss is computed before the span",
@@ -1912,7 +1912,7 @@ MUTANTS = [
                 grad_outputs[i] = mlp.loss_backward(grad_outputs[i]) / num_micro_batches
             grad_y = grad_outputs.pop(i) if""",
         {"hidden own_timeline"},
-        "The loss and its gradient are work, too: compute them in the span.",
+        "Compute the loss and its gradient inside the span: they are work, too.",
     ),
     Mutant(
         "sends of the backward pass are never waited for",

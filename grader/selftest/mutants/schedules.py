@@ -486,7 +486,7 @@ MADE = {}
         "        kept.append((x, grad_z))\n",
         "        kept.append((x.contiguous(), grad_z))\n",
         {"hidden input_frees_z"},
-        "also if x is not contiguous",
+        "even if x is not contiguous",
     ),
     mutant(
         "grad_z lies beside z in memory",
@@ -701,7 +701,7 @@ USED = []
         FIRST,
         "    warm_up = min(stage, m)\n",
         ZERO_BUBBLE,
-        "No stage may run fewer than the next one, because earlier stages wait longer",
+        "So a stage must run at least as many forward passes as the next stage",
     ),
     mutant(
         "the warm-up is longer than the schedule",

@@ -786,7 +786,7 @@ MUTANTS = [
         "        results[own], z[own] = mlp.layer_forward(arrived[own], weight)\n",
         "        of_all = mlp.layer_forward(arrived, weight)\n        results[own], z[own] = (rows[own] for rows in of_all)\n",
         {"hidden mixture_traffic"},
-        "compute all tokens, and a mask then choose?",
+        "compute all tokens, and does a mask then choose the results?",
     ),
     mutant(
         "every expert computes the gradients of all tokens",
@@ -800,7 +800,7 @@ MUTANTS = [
         grad_arrived[own] = of_all[own]
 """,
         {"hidden mixture_traffic"},
-        "compute all tokens, and a mask then choose?",
+        "compute all tokens, and does a mask then choose the results?",
     ),
     mutant(
         "counts travel in 8 bits",
@@ -977,7 +977,7 @@ MUTANTS = [
         "    return p * outputs, (x, probabilities, routes, arrived, z, outputs)",
         "    return p * outputs, (x, probabilities, routes, arrived, z, p * outputs)",
         {"hidden mixture_forward"},
-        "these outputs are multiplied by p. Save them as they came back",
+        "these outputs are multiplied by p. Save them as they came from the experts",
     ),
     mutant(
         "outputs are multiplied by the logit",
@@ -1177,7 +1177,7 @@ MUTANTS = [
             "hidden mixture_traffic",
             "public mixture",
         },
-        "Every logit has one: p·(δ − π)",
+        "Every logit has a gradient: p·(δ − π)",
     ),
     mutant(
         "experts' gradients are added up over the ranks",

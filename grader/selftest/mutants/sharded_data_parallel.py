@@ -743,7 +743,7 @@ MUTANTS = [
         {
             "hidden zero_state",
         },
-        "has a state for 2 tensors. Give it one tensor: this rank's flat shard.",
+        "has a state for 2 tensors. Give the optimizer one tensor: this rank's flat shard.",
     ),
     mutant(
         "each step is made at the first learning rate",
@@ -999,7 +999,7 @@ def _gathered_ahead""",
             "hidden sharded_traffic",
             "hidden layers_are_freed",
         },
-        "and all except the last again in the backward pass. Did a rank keep layers?",
+        "and all except the last in the backward pass. Did a rank keep layers?",
     ),
     mutant(
         "all layers are gathered first",

@@ -1013,7 +1013,7 @@ def shard_columns""",
     hidden, _ = mlp.layer_forward(x, column)
 """,
         {"hidden megatron_pair_beside_a_residual"},
-        "Put f between x and the pair only",
+        "Put f only between x and the pair",
     ),
     Mutant(
         "the batch is compared with the last shard",
