@@ -364,7 +364,7 @@ MUTANTS = [
         """            sends.append(grad_x)
     sends = [dist.isend(grad_x, dst=stage - 1) for grad_x in sends]""",
         {"hidden backward_flows"},
-        "Send it back to the previous stage at once",
+        "Send each result back to the previous stage as soon as it is ready",
     ),
     Mutant(
         "GPipe's backward pass of a micro-batch follows its forward pass",

@@ -795,7 +795,7 @@ MUTANTS = [
         )
 """,
         """        of_all, grad_weight = mlp.layer_backward(
-            arrived, z, weight, grad_results * own[:, None]
+            arrived, z, weight, grad_results * (expert_of_token == i)[:, None]
         )
         grad_arrived[own] = of_all[own]
 """,
@@ -1194,7 +1194,7 @@ MUTANTS = [
     mutant(
         "experts without tokens have no gradient",
         "        gradients.append(grad_weight)\n",
-        "        gradients.append(grad_weight if own.any() else None)\n",
+        "        gradients.append(grad_weight if len(own) else None)\n",
         {
             "hidden idle_experts",
             "hidden mixture_backward",
