@@ -672,7 +672,7 @@ def test_a_part_that_is_missing_is_refused_unless_it_may_be_none(name):
 @pytest.mark.parametrize("name", ["sent", "received", "group"])
 @pytest.mark.parametrize("counts", [["4"], [None], [4, 1.5], [[4]], [{}]], ids=repr)
 def test_counts_that_are_no_numbers_are_refused(name, counts):
-    with pytest.raises(FrameError, match="a count that is not"):
+    with pytest.raises(FrameError, match="a count that is negative or not a whole number"):
         read_event(0, {"call": 0, "operation": {**GOOD, name: counts}}, 2)
 
 

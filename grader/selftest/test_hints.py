@@ -133,7 +133,7 @@ def test_a_whole_tensor_in_place_of_this_ranks_part_is_told(whole, axis, name, c
         1, 2, parts, [[], [whole]], [whole], got=[whole] * 2, communicates=communicates
     )
     told = likely_cause(whole, parts[1], around)
-    assert told.startswith("the whole")
+    assert told.startswith("this is the whole ")
     assert told.endswith(f"Take only this rank's {name}")
 
 
