@@ -26,6 +26,10 @@ ALSO = {
         "grader/hidden/given_tensors.py",
     ),
     "tensor_parallel": (
+        "grader/hidden/test_tensor_parallel_backward.py",
+        "grader/hidden/test_megatron_operators.py",
+        "grader/hidden/test_megatron_pair.py",
+        "grader/hidden/tensor_problem.py",
         "grader/hidden/kept_memory.py",
         "grader/hidden/two_calls.py",
         "grader/hidden/given_tensors.py",
