@@ -13,6 +13,13 @@ TEXT = "handout/ASSIGNMENT.md"
 # Further files of each part. A part also has a file in handout/ and files of checks, which have the
 # part's name and are not listed here. A file may belong to several parts.
 ALSO = {
+    "collectives": (
+        "grader/hidden/test_all_reduce_from_parts.py",
+        "grader/hidden/test_average.py",
+        "grader/hidden/test_overlapped_all_reduce.py",
+        "grader/hidden/test_ring.py",
+        "grader/hidden/collective_problem.py",
+    ),
     "benchmarking": ("handout/bandwidth/",),
     "data_parallel": (
         "grader/hidden/test_gradient_buckets.py",
