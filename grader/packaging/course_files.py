@@ -20,7 +20,13 @@ ALSO = {
         "grader/hidden/test_ring.py",
         "grader/hidden/collective_problem.py",
     ),
-    "benchmarking": ("handout/bandwidth/",),
+    "benchmarking": (
+        "handout/bandwidth/",
+        "grader/hidden/test_stopwatch.py",
+        "grader/hidden/test_sweep.py",
+        "grader/hidden/test_latency_model.py",
+        "grader/hidden/benchmark_answers.py",
+    ),
     "data_parallel": (
         "grader/hidden/test_gradient_buckets.py",
         "grader/hidden/bucket_problem.py",
